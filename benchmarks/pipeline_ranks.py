@@ -89,12 +89,14 @@ def hyparflow(depth: int, settings: dict[str, Any]) -> tuple[Step, Foresee]:
     """This library; ``settings``: partitions, replicas, micro_batches (of a replica), schedule."""
     from hyparflow.engine.engine import Batch, Engine, Options, Span
     from hyparflow.planning.planner import refine
-    from hyparflow.training.planning import planned
+    from hyparflow.training.sessions import plan_together
     from mpi4py import MPI
 
     made = model(depth)
     world = MPI.COMM_WORLD
-    parallel = planned(world, made, batch_size=BATCH, costs="measured", recompute=False, refinements=1, **settings)
+    parallel = plan_together(
+        world, made, batch_size=BATCH, costs="measured", recompute=False, refinements=1, **settings
+    )
     engine = Engine(made, parallel, world, Options(trace=True))
     rows = BATCH // parallel.replicas
     images, labels = data(BATCH)

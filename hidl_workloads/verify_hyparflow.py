@@ -76,7 +76,7 @@ def _alone() -> dict[str, Any]:
     """The weights of the whole model after the same step in one process: gradients of the micro-batches added up."""
     import keras
     import tensorflow as tf
-    from hyparflow.graph.from_keras import variables_of
+    from hyparflow.graph.calls import variables_of
 
     x, y = _data()
     model = _model()

@@ -74,7 +74,7 @@ def _model(program: Any, parameters: Hyparflow) -> tuple[Any, Any]:
     import hyparflow
     import tensorflow as tf
     from hyparflow.planning.costs import estimated
-    from hyparflow.planning.measuring import LARGEST, measured
+    from hyparflow.planning.measure import LARGEST, measured
 
     from hidl_workloads.hyparflow.building import build_model
 

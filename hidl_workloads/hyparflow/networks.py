@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hyparflow.simulate.network import Network
+    from hyparflow.simulate import Network
 
 #: Signalling rates by name, Gb/s for one port of four lanes; the longer name of two comes first.
 _RATES = {
@@ -22,7 +22,7 @@ def network_of(words: str | None) -> tuple[Network, str]:
 
     Where they name none, it is InfiniBand HDR100.
     """
-    from hyparflow.simulate.network import NETWORKS
+    from hyparflow.simulate import NETWORKS
 
     text = (words or "").lower()
     named = re.search(r"(\d+) gb/s", text)

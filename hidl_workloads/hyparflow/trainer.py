@@ -13,9 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from hyparflow.engine.engine import Batch, Options
-from hyparflow.tracing.recorder import Recorder
-from hyparflow.training.planning import planned
+from hyparflow.training.recorder import Recorder
 from hyparflow.training.session import Session
+from hyparflow.training.sessions import plan_together
 from mpi4py import MPI
 from numpy.typing import NDArray
 
@@ -139,7 +139,7 @@ def _plan(communicator: MPI.Comm, model: Any, parameters: Hyparflow) -> hyparflo
     """The plan, the same on all ranks."""
     partitions, replicas = divide_ranks(parameters, communicator.size)
     try:
-        return planned(
+        return plan_together(
             communicator,
             model,
             partitions=partitions,

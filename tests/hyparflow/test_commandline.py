@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hyparflow.commandline import run
+from hyparflow.__main__ import run
 from hyparflow.planning.costs import estimated
 from hyparflow.simulate.library import dump
 

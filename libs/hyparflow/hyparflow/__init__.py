@@ -1,6 +1,6 @@
 """Data-, model- and hybrid-parallel training of any Keras model over MPI.
 
-Importing this imports neither Keras nor TensorFlow: names are fetched when they are first used.
+Importing this package imports neither Keras nor TensorFlow: public names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-#: Public name -> module that has it.
+#: Public name -> its module.
 _NAMES = {
     "CheckpointError": "hyparflow.errors",
     "DataError": "hyparflow.errors",
@@ -23,12 +23,12 @@ _NAMES = {
     "WorldError": "hyparflow.errors",
     "deferred": "hyparflow.graph.initialise",
     "fit": "hyparflow.training.strategy",
-    "gather": "hyparflow.training.gathering",
-    "graph_of": "hyparflow.graph.from_keras",
+    "gather": "hyparflow.training.model_io",
+    "graph_of": "hyparflow.graph.calls",
     "load_into": "hyparflow.checkpoints.export",
     "plan": "hyparflow.planning.planner",
     "refine": "hyparflow.planning.planner",
-    "set_strategy": "hyparflow.training.in_force",
+    "set_strategy": "hyparflow.training.dispatch",
 }
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605

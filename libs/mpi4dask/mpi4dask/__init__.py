@@ -1,8 +1,9 @@
-"""mpi4dask: an `mpi://` protocol for Dask's distributed, as a plug-in.
+"""An `mpi://` protocol for Dask's distributed, as a plug-in.
 
-`mpi4dask.initialize()` makes a cluster of the ranks of an MPI job, `mpi4dask.LocalMPICluster` one for a notebook. Below
-them, `mpi4dask.transport.start()` brings the transport up inside an MPI job; `distributed` finds `MPIBackend` through
-its entry point `distributed.comm.backends`. Without an MPI world, `mpi://` still works, over sockets alone.
+`mpi4dask.initialize()` turns the ranks of an MPI job into a cluster; `mpi4dask.LocalMPICluster` starts a cluster for a
+notebook. Both use `mpi4dask.transport.start()`, which starts the transport inside an MPI job. `distributed` finds
+`MPIBackend` through its entry point `distributed.comm.backends`. Outside an MPI job, `mpi://` still works, but over
+sockets only.
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
 
 import dask.config
+from dask.utils import parse_timedelta
 from distributed.comm import CommClosedError
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, Comm, Connector, FatalCommClosedError
@@ -16,19 +18,20 @@ from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host
 from distributed.utils import ensure_ip, get_ip
 
-from mpi4dask import authentication, endpoint, late
+from mpi4dask import authentication, endpoint
 from mpi4dask.comm import MPIComm
 from mpi4dask.counters import counters
 from mpi4dask.link import Link
-from mpi4dask.sockets import set_options
+from mpi4dask.transport import begin_to_join, joined
 
 logger = logging.getLogger("mpi4dask")
 
 PREFIX = "mpi://"
+_PROBES = 10
 
 
 def _tls_context(connection_args: dict[str, Any]) -> ssl.SSLContext | None:
-    """The context that distributed's security settings give; RuntimeError where one is required and missing."""
+    """Return the TLS context of distributed's security settings; raise RuntimeError if it is required but missing."""
     context = connection_args.get("ssl_context")
     if context is not None and not isinstance(context, ssl.SSLContext):
         raise TypeError(f"mpi:// expects an ssl.SSLContext as ssl_context, got {context!r}")
@@ -38,7 +41,7 @@ def _tls_context(connection_args: dict[str, Any]) -> ssl.SSLContext | None:
 
 
 def _may_use_mpi(connection_args: dict[str, Any]) -> bool:
-    """MPI does not encrypt: with require-encryption the TLS socket carries the data."""
+    """Return whether MPI may carry the data. MPI does not encrypt, which require-encryption rules out."""
     return not connection_args.get("require_encryption")
 
 
@@ -50,14 +53,14 @@ def _log_transport(link: Link, peer: str) -> None:
 
 
 class MPIConnector(Connector):
-    """Connects to mpi:// addresses."""
+    """Connector for mpi:// addresses."""
 
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> Comm:
-        """A comm to host:port; raise CommClosedError where nobody listens or the peer fails to prove itself."""
+        """Connect to host:port; raise CommClosedError if no process listens there or authentication fails."""
         context = _tls_context(connection_args)
         host, port = parse_host_port(address)
         loop = asyncio.get_running_loop()
-        await late.joined()
+        await joined()
         link = endpoint.endpoint().client(_may_use_mpi(connection_args))
         server_hostname = (connection_args.get("server_hostname") or host) if context is not None else None
         try:
@@ -86,7 +89,7 @@ class MPIConnector(Connector):
 
 
 class MPIListener(BaseListener):
-    """Listens on a socket for peers that prove themselves, and hands their comms on."""
+    """Listener that accepts authenticated peers and passes their comms on."""
 
     prefix = PREFIX
 
@@ -113,7 +116,7 @@ class MPIListener(BaseListener):
         self._handshaking: set[Link] = set()
 
     async def start(self) -> None:
-        """Bind the socket; OSError where the address is taken, ConfigurationError where the token lets everybody in."""
+        """Bind the socket; raise OSError if the address is in use, ConfigurationError if the token is too weak."""
         authentication.process_token()
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))
         loop = asyncio.get_running_loop()
@@ -124,7 +127,7 @@ class MPIListener(BaseListener):
         self._bound = sockets[0].getsockname()[:2]
 
     def stop(self) -> None:
-        """Accept nobody any more; connections that are established stay."""
+        """Stop accepting connections; keep established ones."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -144,7 +147,7 @@ class MPIListener(BaseListener):
             await link.established
         except CommClosedError as exc:
             counters.handshakes_refused += 1
-            logger.info("Refused a connection: %s", exc)
+            logger.info("Rejected a connection: %s", exc)
             return
         finally:
             self._handshaking.discard(link)
@@ -167,7 +170,7 @@ class MPIListener(BaseListener):
             await result
 
     def get_host_port(self) -> tuple[str, int]:
-        """Where the socket is bound."""
+        """Return the address that the socket is bound to."""
         if self._server is None:
             raise ValueError("invalid operation on non-started MPIListener")
         return self._bound
@@ -183,16 +186,16 @@ class MPIListener(BaseListener):
 
 
 class MPIBackend(Backend):
-    """mpi://host:port. Loading it needs no MPI; `mpi4dask.transport.start()` brings MPI in."""
+    """Backend for mpi://host:port. Loading it does not load MPI; see `mpi4dask.transport.start`."""
 
     def get_connector(self) -> MPIConnector:
-        late.begin()
+        begin_to_join()
         return MPIConnector()
 
     def get_listener(
         self, loc: str, handle_comm: Callable[[Comm], Any], deserialize: bool, **connection_args: Any
     ) -> MPIListener:
-        late.begin()
+        begin_to_join()
         return MPIListener(loc, handle_comm, deserialize, **connection_args)
 
     def get_address_host(self, loc: str) -> str:
@@ -209,3 +212,25 @@ class MPIBackend(Backend):
     def get_local_address_for(self, loc: str) -> str:
         host, _ = parse_host_port(loc)
         return str(unparse_host_port(get_ip(ensure_ip(host)), None))
+
+
+def set_options(transport: asyncio.BaseTransport) -> None:
+    """Set TCP_NODELAY for doorbells, and keepalive according to `distributed.comm.timeouts.tcp`."""
+    sock = transport.get_extra_info("socket")
+    seconds = int(parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp"), default="seconds"))
+    idle = max(2, seconds // 4)
+    interval = max(1, (seconds - idle) // _PROBES)
+    options = [
+        (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", _PROBES),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", idle),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", interval),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", seconds * 1000),
+    ]
+    for level, name, value in options:
+        if hasattr(socket, name):
+            try:
+                sock.setsockopt(level, getattr(socket, name), value)
+            except OSError as exc:
+                logger.info("Could not set %s on a socket: %s", name, exc)

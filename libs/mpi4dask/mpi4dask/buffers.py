@@ -1,7 +1,7 @@
-"""Memory that messages are received into: host blocks that are used again, and GPU blocks.
+"""Memory for received messages: reusable host blocks, and GPU blocks.
 
-A fresh block of many megabytes costs a page fault per page, as much as the transfer itself. Blocks that were freed
-are therefore kept, up to a bound, for the next frame of their size class.
+A new block of many megabytes costs a page fault per page, as much as the transfer itself. Freed blocks are therefore
+kept, up to a limit, for the next frame of their size class.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import Any
 
 try:
     import numpy
-except ImportError:  # numpy is optional: without it blocks are zeroed first, and not used again
+except ImportError:  # numpy is optional: without it, blocks are zeroed first and not reused
     numpy = None  # type: ignore[assignment]
 
-POOLED_FROM = 64 * 1024  # smaller blocks come from malloc's own lists without page faults
+POOLED_FROM = 64 * 1024  # smaller blocks come from malloc's own free lists without page faults
 
 
 class Pool:
-    """Freed blocks by size class, at most `capacity` bytes of them; the oldest go first.
+    """Freed blocks by size class, at most `capacity` bytes in total; the oldest are dropped first.
 
-    Blocks come back from whatever thread drops the last reference, even in the middle of `take`: who finds the pool
-    in use does without it, and nobody waits.
+    Any thread that drops the last reference returns a block, even in the middle of `take`. A caller that finds the pool
+    locked goes on without it, so no thread ever waits.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.held = 0
         self._lock = threading.Lock()
-        self._free: OrderedDict[int, Any] = OrderedDict()  # by id, in the order in which they came
-        self._ids: dict[int, list[int]] = {}  # by size
+        self._free: OrderedDict[int, Any] = OrderedDict()  # by id, oldest first
+        self._ids: dict[int, list[int]] = {}  # ids by size
 
     def take(self, size: int) -> Any:
-        """A freed block of this size, or None."""
+        """Return a freed block of this size, or None."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -46,7 +46,7 @@ class Pool:
             self._lock.release()
 
     def give(self, block: Any) -> None:
-        """Keep a block, letting go of older ones where there are too many."""
+        """Keep a block, and drop the oldest ones if there are too many."""
         size = len(block)
         if size > self.capacity or not self._lock.acquire(blocking=False):
             return
@@ -63,7 +63,7 @@ class Pool:
 
 
 def size_class(size: int) -> int:
-    """The block that serves `size` bytes: eight classes per power of two, so at most an eighth is wasted."""
+    """Return the block size for `size` bytes: eight classes per power of two, so at most an eighth is wasted."""
     step = 1 << max((size - 1).bit_length() - 4, 12)
     return -(-size // step) * step
 
@@ -71,12 +71,14 @@ def size_class(size: int) -> int:
 if numpy is not None:
 
     class _Block(numpy.ndarray):
-        """A pooled block. An array that is made from a view's buffer refers to the object of that buffer, but passes
-        over views to the array behind them where that is of its own type: of a plain array, the view would be given
-        up, and the block come back while it is in use."""
+        """A pooled block.
+
+        An array made from a view's buffer refers to the owner of that buffer, but skips views whose base has its own
+        type. With a plain array, the view would be released and the block reused while still in use.
+        """
 
     class _Pooled(numpy.ndarray):
-        """A view of a pooled block that gives the block back when the last user has gone."""
+        """A view of a pooled block that returns the block to the pool when its last user is gone."""
 
         pool: Pool | None = None
         block: Any = None
@@ -87,7 +89,7 @@ if numpy is not None:
 
 
 def host_block(size: int, pool: Pool) -> memoryview:
-    """`size` writeable bytes of host memory, not initialised."""
+    """Return `size` writable, uninitialized bytes of host memory."""
     if numpy is None:
         return memoryview(bytearray(size))
     if size < POOLED_FROM or not pool.capacity:

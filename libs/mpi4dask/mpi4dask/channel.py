@@ -1,4 +1,4 @@
-"""One connection's incoming messages, in order, and its end."""
+"""The incoming messages of one connection, in order, and its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distributed.comm import CommClosedError
 
 
 class Message:
-    """A message on its way in. `frames` is None until its last byte has arrived."""
+    """An incoming message. `frames` is None until its last byte has arrived."""
 
     __slots__ = ("frames", "size")
 
@@ -21,30 +21,30 @@ class Message:
 
 
 class Channel:
-    """The inbox of one connection. One reader at a time; all calls in the loop's thread."""
+    """The inbox of one connection. It has one reader at a time, and all calls come from the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.inbox: deque[Message] = deque()
-        self.unread = 0  # bytes of the messages here for which memory has been taken
-        self.outgoing = 0  # large messages that have not gone out to the last byte
+        self.unread = 0  # bytes of the messages here for which memory is allocated
+        self.outgoing = 0  # large messages that have not been sent completely
         self.closed = False  # by this end
         self.ended: CommClosedError | None = None
         self.on_space: Callable[[], None] | None = None
-        self.on_quiet: Callable[[], None] | None = None  # called when it has ended, or has nothing more to send
+        self.on_quiet: Callable[[], None] | None = None  # called when the channel has ended or has nothing more to send
         self._waiter: asyncio.Future[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
         self._unheard = False
 
     def announce(self, message: Message) -> None:
-        """Take a message into the inbox, complete or not."""
+        """Add a message to the inbox, complete or not."""
         self.inbox.append(message)
         if message.frames is not None:
             self.unread += message.size
             self.wake()
 
     def end(self, reason: CommClosedError) -> None:
-        """Nothing more will come. What is complete can still be read; the rest is dropped."""
+        """End the channel: complete messages can still be read, the others are dropped."""
         if self.ended is None:
             self.ended = reason
             self.wake()
@@ -52,7 +52,7 @@ class Channel:
                 self.on_quiet()
 
     def gone(self) -> None:
-        """A large message has gone out, or never will."""
+        """Note that a large message has been sent, or never will be."""
         self.outgoing -= 1
         if self.outgoing:
             return
@@ -61,12 +61,12 @@ class Channel:
             self.on_quiet()
 
     def unheard(self) -> None:
-        """The other end reads no more: what has not gone out is not waited for."""
+        """Note that the other end has stopped reading, so that unsent messages are not waited for."""
         self._unheard = True
         self._end_flush()
 
     async def flushed(self) -> None:
-        """Return when no large message waits to go out to somebody who reads it."""
+        """Wait until no large message is left to send to a peer that still reads."""
         if self.outgoing and not self._unheard:
             self._flushed = self.loop.create_future()
             await self._flushed
@@ -76,28 +76,28 @@ class Channel:
             self._flushed.set_result(None)
 
     def drop(self) -> None:
-        """Forget all messages: nobody will read them."""
+        """Drop all messages; they will not be read."""
         self.closed = True
         self.inbox.clear()
         self.unread = 0
 
     @property
     def ready(self) -> bool:
-        """Whether `first()` or the end can be had without waiting."""
+        """True if `first()` or the end of the channel is available without waiting."""
         return (bool(self.inbox) and self.inbox[0].frames is not None) or self.ended is not None
 
     def first(self) -> Message | None:
-        """The oldest message if it is complete."""
+        """Return the oldest message if it is complete."""
         return self.inbox[0] if self.inbox and self.inbox[0].frames is not None else None
 
     def pop(self) -> None:
-        """Remove the oldest message: it was read."""
+        """Remove the oldest message after it was read."""
         self.unread -= self.inbox.popleft().size
         if self.on_space is not None:
             self.on_space()
 
     async def wait(self) -> None:
-        """Return when something may be ready."""
+        """Wait until something may be ready."""
         self._waiter = self.loop.create_future()
         try:
             await self._waiter
@@ -105,6 +105,6 @@ class Channel:
             self._waiter = None
 
     def wake(self) -> None:
-        """Let the reader look again."""
+        """Wake the reader."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -1,4 +1,4 @@
-"""`distributed`'s view of a connection."""
+"""The comm that `distributed` uses for a connection."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ logger = logging.getLogger("mpi4dask")
 
 
 class MPIComm(Comm):
-    """An authenticated connection; its data travels over MPI, or over the socket where the ends share no MPI job.
+    """An authenticated connection. Its data travels over MPI, or over the socket if the ends share no MPI job.
 
-    As with tcp://, `write` never waits for the peer, and buffers of a message must not be changed before it is sent.
-    A read that is cancelled has read nothing: the next one gets the message.
+    As with tcp://, `write` never waits for the peer, and the buffers of a message must not change before it is sent. A
+    cancelled read consumes nothing: the next read returns the message.
     """
 
     def __init__(self, link: Link, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
@@ -46,7 +46,7 @@ class MPIComm(Comm):
 
     @property
     def extra_info(self) -> dict[str, Any]:
-        """What carries the data: {"transport": "mpi" or "socket", ...} and, with TLS, the peer's certificate."""
+        """The carrier of the data: {"transport": "mpi" or "socket", ...} and, with TLS, the peer's certificate."""
         info: dict[str, Any] = {"transport": "mpi" if self._engine is not None else "socket"}
         cipher = self._link.transport.get_extra_info("cipher")
         if cipher is not None:
@@ -54,7 +54,7 @@ class MPIComm(Comm):
         return info
 
     async def read(self, deserializers: Any = None) -> Any:
-        """The next message; raise CommClosedError where none will come."""
+        """Return the next message; raise CommClosedError if there will be none."""
         channel = self._channel
         message = channel.first()
         while message is None:
@@ -84,11 +84,11 @@ class MPIComm(Comm):
         return result
 
     def _forget(self, message: Any) -> None:
-        if self._channel.first() is message:  # not so where the connection was aborted meanwhile
+        if self._channel.first() is message:  # false if the connection was aborted in the meantime
             self._channel.pop()
 
     async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
-        """Send a message and return its size in bytes; raise CommClosedError where the connection is closed."""
+        """Send a message and return its size in bytes; raise CommClosedError if the connection is closed."""
         self._check_writable()
         frames = await to_frames(
             msg,
@@ -116,13 +116,13 @@ class MPIComm(Comm):
             raise CommClosedError(f"in {self}: {self._channel.ended or 'this end is closed'}")
 
     async def close(self) -> None:
-        """Send what waits, tell the peer, and hang up."""
+        """Send pending messages, notify the peer, and close the connection."""
         if not self._closed:
             self._end(hang_up=False)
             await self._link.close()
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close the connection at once."""
         if not self._closed:
             self._end()
 
@@ -134,14 +134,14 @@ class MPIComm(Comm):
             self._link.abort()
 
     def closed(self) -> bool:
-        """Whether nothing can be read or written any more."""
+        """Return whether reading and writing are no longer possible."""
         return self._closed or (self._channel.ended is not None and self._channel.first() is None)
 
 
 def _abandon(link: Link, name: str) -> None:
-    """A comm was collected while open, maybe in another thread."""
+    """Close the connection of a comm that was garbage-collected while open, possibly in another thread."""
     hang_up: Callable[[], None] = link.abort
     if not link.loop.is_closed():
-        level = logging.WARNING if link.channel.ended is None else logging.DEBUG  # the peer has closed it: no harm
+        level = logging.WARNING if link.channel.ended is None else logging.DEBUG  # no harm if the peer has closed it
         logger.log(level, "Closing an abandoned connection: %s", name)
         link.loop.call_soon_threadsafe(hang_up)

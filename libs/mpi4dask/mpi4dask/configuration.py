@@ -1,4 +1,4 @@
-"""The settings below `distributed.comm.mpi`, read once per engine and checked."""
+"""The settings below `distributed.comm.mpi`, read once per engine and validated."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PREFIX = "distributed.comm.mpi"
 
 @dataclass(frozen=True)
 class Settings:
-    """Times in seconds, sizes in bytes."""
+    """Validated settings: times in seconds, sizes in bytes."""
 
-    spin: float | None  # None: choose from the cores that are free
+    spin: float | None  # None: choose by the number of free cores
     spin_time: float
     eager_size: int
     eager_slots: int
@@ -34,13 +34,13 @@ class Settings:
 
 
 def add_defaults() -> None:
-    """Add the shipped mpi.yaml to Dask's defaults; what the user configured wins."""
+    """Add the packaged mpi.yaml to Dask's defaults; user configuration takes precedence."""
     with (Path(__file__).parent / "mpi.yaml").open() as file:
         dask.config.update_defaults(yaml.safe_load(file))
 
 
 def load() -> Settings:
-    """Settings as Dask's configuration holds them now; raise ConfigurationError where one has no meaning."""
+    """Read the settings from Dask's configuration; raise ConfigurationError if one is invalid."""
     spin = _get("spin")
     return Settings(
         spin=None if spin == "auto" else _time("spin"),
@@ -72,7 +72,7 @@ def _time(name: str) -> float:
     except (ValueError, TypeError, KeyError):
         raise _fail(name, "a time such as 200us or 10s") from None
     if seconds < 0:
-        raise _fail(name, "no negative time")
+        raise _fail(name, "a time of at least 0")
     return seconds
 
 

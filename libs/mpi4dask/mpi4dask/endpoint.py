@@ -1,4 +1,4 @@
-"""What the connections of one event loop share: the settings, the token, and the engine where there is MPI."""
+"""The state that the connections of one event loop share: settings, token and, with MPI, the progress engine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import threading
 import weakref
 
 from mpi4dask import authentication, configuration, gpu
-from mpi4dask.authentication import HAS_GPU, SPINS, WANTS_MPI, Hello
+from mpi4dask.authentication import HAS_GPU, SPINS, WANTS_MPI, ClientHandshake, Handshake, Hello, ServerHandshake
 from mpi4dask.buffers import Pool
 from mpi4dask.engine import Engine
-from mpi4dask.handshake import ClientHandshake, Handshake, ServerHandshake
 from mpi4dask.link import Link
 from mpi4dask.world import World
 
@@ -21,7 +20,7 @@ _NO_JOB = bytes(16)
 
 
 class Endpoint:
-    """Makes the connections of one loop."""
+    """Factory for the connections of one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, world: World | None) -> None:
         self.loop = loop
@@ -33,23 +32,23 @@ class Endpoint:
         self._pool = self.engine.pool if self.engine is not None else Pool(self.settings.buffer_pool)
 
     def link(self, handshake_class: type[Handshake], may_use_mpi: bool) -> Link:
-        """A new connection's end, before its socket is there."""
+        """Create this end of a new connection, before its socket exists."""
         engine = self.engine if may_use_mpi else None
         hello = self._hello(engine)
         token = authentication.process_token()
-        handshake = handshake_class(token, hello, engine, self.settings.handshake_timeout)
-        return Link(self.loop, handshake, self._pool)
+        handshake = handshake_class(token, hello, self.settings.handshake_timeout)
+        return Link(self.loop, handshake, engine, self._pool)
 
     def client(self, may_use_mpi: bool) -> Link:
-        """The end that connects."""
+        """Create the end that connects."""
         return self.link(ClientHandshake, may_use_mpi)
 
     def server(self, may_use_mpi: bool) -> Link:
-        """The end that was connected to."""
+        """Create the end that listens."""
         return self.link(ServerHandshake, may_use_mpi)
 
     def close(self, *, tell: bool) -> None:
-        """Give back what the loop held of MPI; ``tell`` the engines that it talked to."""
+        """Release the loop's MPI resources. If ``tell``, notify the engines that it talked to."""
         if self.engine is not None:
             self.engine.close(tell=tell)
 
@@ -58,7 +57,7 @@ class Endpoint:
             return None
         tag = world.take_engine_tag()
         if tag is None:
-            logger.info("All tags for engines are taken: this loop's mpi:// connections use sockets alone")
+            logger.info("All engine tags are in use: this loop's mpi:// connections use sockets only")
             return None
         return Engine(world, tag, self.loop, self.settings)
 
@@ -84,23 +83,23 @@ _endpoints: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Endpoint] = wea
 
 
 def use_world(world: World | None) -> None:
-    """Let the endpoints made from now on use MPI."""
+    """Set the MPI world that endpoints created from now on use."""
     global _world  # noqa: PLW0603 - one MPI world per process, as MPI has it
     with _lock:
         _world = world
 
 
 def current_world() -> World | None:
-    """The MPI world of this process's endpoints."""
+    """Return the MPI world of this process's endpoints."""
     return _world
 
 
 def endpoint() -> Endpoint:
-    """The endpoint of the running loop, made when first asked for."""
+    """Return the endpoint of the running loop, creating it on first use."""
     loop = asyncio.get_running_loop()
     with _lock:
         known = _endpoints.get(loop)
-        if known is None or known.world is not _world:  # the ranks may have joined since (see `late`)
+        if known is None or known.world is not _world:  # the ranks may have joined since
             for other in [other for other in _endpoints if other.is_closed()]:
                 _endpoints.pop(other).close(tell=True)
             known = _endpoints[loop] = Endpoint(loop, _world)
@@ -108,7 +107,7 @@ def endpoint() -> Endpoint:
 
 
 def close_all() -> None:
-    """Close every endpoint of this process, before MPI ends: for all ranks, so nobody is told."""
+    """Close all endpoints of this process before MPI ends. This happens on all ranks, so peers are not notified."""
     with _lock:
         for loop in list(_endpoints):
             _endpoints.pop(loop).close(tell=False)

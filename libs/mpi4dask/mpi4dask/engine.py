@@ -1,7 +1,7 @@
-"""The progress engine: one per event loop, it moves everything that goes over MPI.
+"""The progress engine, one per event loop, which moves all data that goes over MPI.
 
-Awake, it polls: in the loop's own turns, and inside `Comm.read` for as long as the loop has nothing else to do. With
-nothing to do it sleeps, which costs nothing, until a byte on one of its sockets wakes it.
+While awake it polls: in turns of the loop, and inside `Comm.read` while the loop is otherwise idle. Without work it
+sleeps, at no cost, until a byte on one of its sockets wakes it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ import secrets
 import time
 from typing import Any
 
-from mpi4dask import direct, framing, records
+from mpi4dask import memory, wire
 from mpi4dask.buffers import Pool
 from mpi4dask.channel import Channel
 from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
 from mpi4dask.errors import HandshakeError, ProtocolError
-from mpi4dask.large import LargeMessages
-from mpi4dask.lookout import FRESH, Lookout
-from mpi4dask.mail import Mail
-from mpi4dask.peer import Peer
-from mpi4dask.spinning import Spinner
+from mpi4dask.mail import LargeMessages, Mail
+from mpi4dask.peer import FRESH, Lookout, Peer
+from mpi4dask.spin import Spinner
 from mpi4dask.world import World
 
 logger = logging.getLogger("mpi4dask")
 
-YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
+YIELDING_POLLS = 200  # polls that yield to other processes before the engine pauses between polls
 PAUSE = 0.001
-AT_ONCE = 8000  # bytes of an envelope that MPI takes from the sender at once; MPICH through shared memory, below 8 KiB
+AT_ONCE = 8000  # bytes of an envelope that MPI accepts at once; MPICH's shared-memory limit is just below 8 KiB
 
 
 class Engine:
-    """Moves messages between this loop and other engines. All methods run in the loop's thread."""
+    """The engine that moves messages between this loop and other engines. All methods run in the loop's thread."""
 
     def __init__(self, world: World, tag: int, loop: asyncio.AbstractEventLoop, settings: Settings) -> None:
         from mpi4py import MPI
@@ -71,17 +69,25 @@ class Engine:
         self._closed = False
         self._ready: Any = getattr(loop, "_ready", None)
         self._lost: set[int] = set()
-        self._lookout = Lookout(self, loop)
+        self._lookout = Lookout(loop, self.peers, self.look, self.wake)
 
     # Connections
 
     def meet(self, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> Peer:
-        """The peer of that name, new if it was not known; raise HandshakeError for one that was lost.
+        """Return the peer of that name, creating it on first use.
 
-        The two would not agree any more on how many envelopes they have sent each other.
+        Args:
+            uid: The name of the other engine.
+            rank: Its rank.
+            tag: The tag of its envelopes.
+            eager_size: Its maximum size of an envelope.
+            spins: It polls, and may not need doorbells.
+
+        Raises:
+            HandshakeError: The peer was lost before. Both ends would disagree about how many envelopes were sent.
         """
         if uid in self._lost:
-            raise HandshakeError(f"rank {rank} was taken for dead, and its envelopes were given up")
+            raise HandshakeError(f"rank {rank} was considered dead, and its envelopes were discarded")
         peer = self.peers.get(uid)
         if peer is None:
             size = min(eager_size, self.settings.eager_size)
@@ -89,30 +95,30 @@ class Engine:
             peer = self.peers[uid] = Peer(self.comm, self.uid, uid, rank, tag, size, spins, neighbour)
         return peer
 
-    def neighbour(self, rank: int) -> direct.Neighbour | None:
-        """How to read that rank's memory; None where that cannot or shall not be done."""
+    def neighbour(self, rank: int) -> memory.Neighbour | None:
+        """Return access to the memory of that rank, or None if it is impossible or disabled."""
         place = self.world.places.get(rank)
-        return direct.Neighbour(place) if place is not None else None
+        return memory.Neighbour(place) if place is not None else None
 
     def new_number(self) -> int:
-        """A name for a connection, which is never used again."""
+        """Return a new name for a connection; names are never reused."""
         return next(self._numbers)
 
     def open_channel(self, number: int, channel: Channel) -> None:
-        """From now on, what comes for this number goes to this inbox."""
+        """Deliver messages for this number to this inbox from now on."""
         self._mail.open(number, channel)
 
     def close_channel(self, number: int) -> None:
-        """Nobody reads this inbox any more; what still comes for it is received and dropped."""
+        """Close the inbox; later messages for it are received and dropped."""
         self._mail.close(number)
 
     @property
     def open_channels(self) -> int:
-        """How many inboxes are open."""
+        """The number of open inboxes."""
         return len(self._mail.channels)
 
     def lose(self, peer: Peer) -> None:
-        """The peer's process has died: nothing of it is waited for any more."""
+        """Treat the peer's process as dead, and stop waiting for it."""
         if peer.dead:
             return
         peer.dead = True
@@ -122,7 +128,7 @@ class Engine:
             link.peer_died()
 
     def part(self, peer: Peer) -> None:
-        """Forget a peer whose engine has closed, once no connection to it is left; it does not come back."""
+        """Forget a peer whose engine has closed, once it has no connection left."""
         if peer.gone and not peer.links and not peer.dead:
             peer.dead = True
             self._forget(peer)
@@ -136,14 +142,22 @@ class Engine:
     # Sending
 
     def send(self, peer: Peer, channel: Channel, remote: int, frames: list[Any]) -> int:
-        """Send a message; never waits. Return its size in bytes."""
+        """Send a message without waiting, and return its size in bytes.
+
+        Args:
+            peer: The receiving engine.
+            channel: The channel of the connection at this end.
+            remote: The number of the connection at the other end.
+            frames: The frames of the message.
+        """
         self._learn_who_sleeps()
-        # What MPI does not take at once both ends have to work on: where they get no core, it is better read by one.
+        # Both ends must work on messages that MPI does not accept at once. If cores are scarce, reading by one end is
+        # better.
         whole = min(peer.eager_size, AT_ONCE) if peer.neighbour and self._spinner.crowded else peer.eager_size
-        limit = whole - records.ENVELOPE.size - records.CONTROL_SIZE
-        layout = framing.lay_out(frames, limit)
+        limit = whole - wire.ENVELOPE.size - wire.CONTROL_SIZE
+        layout = wire.lay_out(frames, limit)
         if not layout.alone and layout.packed_size <= limit:
-            peer.put(records.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
+            peer.put(wire.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
         else:
             self._large.announce(peer, channel, remote, layout, limit)
             self._spinner.sent(layout.size)
@@ -154,25 +168,25 @@ class Engine:
         return layout.size
 
     def send_close(self, peer: Peer, remote: int) -> None:
-        """Tell the peer that nothing more comes on this channel, behind all that was sent before."""
+        """Tell the peer, after all earlier messages, that this channel has ended."""
         self._learn_who_sleeps()
         if not peer.dead:
-            peer.put(records.CLOSED, 0, remote, 0)
+            peer.put(wire.CLOSED, 0, remote, 0)
             peer.flush()
-            self._unflushed[peer] = None  # to forget its freshness
+            self._unflushed[peer] = None  # so that the next poll resets `fresh`
             self._keep(peer)
             self.wake()
 
     def _learn_who_sleeps(self) -> None:
-        """Poll before something is sent, where the last poll was before a sleep, or the loop was held up since."""
+        """Poll before sending if the engine was asleep, or if its last poll is older than `FRESH`."""
         if not self._awake or time.perf_counter() - self._polled_at > FRESH:
             self._poll()
 
     def _flush_soon(self, peer: Peer) -> None:
-        """The first message since the last poll goes out at once; those right behind it share envelopes."""
+        """Send the first message since the last poll at once; messages right after it share envelopes."""
         if not peer.fresh:
             peer.flush()
-        self._unflushed[peer] = None  # also to forget its freshness
+        self._unflushed[peer] = None  # so that the next poll resets `fresh`
         self._keep(peer)
         self.wake()
 
@@ -184,12 +198,12 @@ class Engine:
     # Waking and sleeping
 
     def wake(self) -> None:
-        """Poll from the loop's next turn on."""
+        """Poll from the next turn of the loop on."""
         if self._rise() or self._end_pause():
             self._schedule(0.0)
 
     def _rise(self) -> bool:
-        """Be awake from now on; return whether that is new."""
+        """Wake the engine; return whether it was asleep."""
         self._idle_polls = 0
         self._active_until = self._spinner.until()
         rises = not self._awake
@@ -197,17 +211,17 @@ class Engine:
         return rises
 
     def rung(self, peer: Peer, sent: int) -> None:
-        """The peer's doorbell: it has sent `sent` envelopes by now and believes us to be awake."""
+        """Handle the peer's doorbell: it has sent `sent` envelopes so far and assumes that this engine is awake."""
         counters.wakeups_received += 1
         if not peer.dead:
             peer.announced = max(peer.announced, sent)
             self._awake_for[peer] = None
             self._keep(peer)
         if self._rise() or self._end_pause():
-            self._tick()  # a turn of the loop sooner than `wake`
+            self._tick()  # one turn of the loop earlier than `wake`
 
     def spin_for(self, channel: Channel) -> None:
-        """Poll without giving way to the loop until the channel is ready, the loop has work, or time is up."""
+        """Poll without yielding to the loop until the channel is ready, the loop has work, or time is up."""
         if not self.spin or self._ready is None or self._closed:
             return
         ready = self._ready
@@ -228,7 +242,7 @@ class Engine:
         self._pause_handle = self.loop.call_later(delay, self._tick) if delay else None
 
     def _end_pause(self) -> bool:
-        """Return whether the next poll was only to come after a pause; it does not come then."""
+        """Cancel a scheduled pause; return whether there was one."""
         if self._pause_handle is None:
             return False
         self._pause_handle.cancel()
@@ -249,13 +263,13 @@ class Engine:
             return
         if time.perf_counter() < self._active_until:
             self._schedule(0.0)
-        else:  # MPI has something to do, and others want the core
+        else:  # MPI has work, but other processes want the core
             pays = not self._idle_polls or (self._idle_polls < YIELDING_POLLS and self._spinner.give_way())
             self._schedule(0.0 if pays else PAUSE)
 
     def _sleep(self) -> None:
         counters.sleeps += 1
-        for peer in self._sent_to:  # its word that it sleeps may cross what we sent: every envelope gets its doorbell
+        for peer in self._sent_to:  # a peer's notice that it sleeps may cross our envelopes: ring for each of them
             if peer.sent > peer.rung and not peer.dead:
                 peer.ring()
         self._sent_to.clear()
@@ -264,7 +278,7 @@ class Engine:
         if self.spin:
             for peer in self._awake_for:
                 peer.flush()
-                peer.put(records.ASLEEP, 0, peer.received, 0)
+                peer.put(wire.ASLEEP, 0, peer.received, 0)
                 peer.flush(quiet=True)
                 self._keep(peer)
             if self._awake_for:
@@ -276,13 +290,13 @@ class Engine:
             self._awake = False
 
     def look(self) -> bool:
-        """Poll although nobody has rung; return whether that found something."""
+        """Poll without a doorbell; return whether that found something."""
         return not self._awake and not self._closed and self._poll()
 
     # Progress
 
     def _poll(self) -> bool:
-        """Move everything as far as it goes now; return whether something moved."""
+        """Advance all communication as far as possible; return whether anything moved."""
         moved = False
         self._polled_at = time.perf_counter()
         if self._unflushed:
@@ -306,22 +320,22 @@ class Engine:
 
     def _receive(self, slot: int) -> None:
         view = self._views[slot]
-        to, sender, size = records.ENVELOPE.unpack_from(view)
+        to, sender, size = wire.ENVELOPE.unpack_from(view)
         peer = self.peers.get(sender)
-        if peer is not None and to == self.uid:  # else of or for one who died
+        if peer is not None and to == self.uid:  # otherwise it is from or for an engine that has died
             peer.received += 1
             counters.envelopes_received += 1
             try:
                 if self._mail.read(peer, view[:size]):
                     self._busy[peer] = None
             except Exception as exc:
-                logger.exception("Lost step with rank %d; closing its connections", peer.rank)
+                logger.exception("Invalid data from rank %d; closing its connections", peer.rank)
                 self._distrust(peer, exc)
             self.part(peer)
         self._requests[slot].Start()
 
     def _distrust(self, peer: Peer, exc: Exception) -> None:
-        reason = ProtocolError(f"rank {peer.rank} sent what cannot be read: {exc}")
+        reason = ProtocolError(f"rank {peer.rank} sent invalid data: {exc}")
         for link in list(peer.links):
             self.loop.call_soon(link.abort, reason)  # not in the middle of a poll
 
@@ -338,7 +352,7 @@ class Engine:
 
     def _answer(self, peer: Peer, kind: int, number: int, transfer: int) -> None:
         peer.put(kind, number, transfer, 0)
-        if kind != records.RELEASED:  # nobody waits for that: it goes along with an answer, or with the next poll
+        if kind != wire.RELEASED:  # not urgent: goes along with a later answer or the next poll
             peer.flush()
         self._unflushed[peer] = self._sent_to[peer] = None
         self._has_work(peer)
@@ -347,12 +361,12 @@ class Engine:
         self._busy[peer] = None
         self.wake()
 
-    # The end
+    # Shutdown
 
     def close(self, *, tell: bool) -> None:
-        """Give the tag and the receives back; ``tell`` the peers, so that they forget this engine.
+        """Release the tag and the receives, once no connection is left.
 
-        Only where no connection is left.
+        If ``tell``, notify the peers so that they forget this engine.
         """
         if self._closed:
             return

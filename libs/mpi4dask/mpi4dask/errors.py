@@ -1,4 +1,4 @@
-"""The errors of mpi4dask: one tree."""
+"""The exceptions of mpi4dask."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from distributed.comm import CommClosedError
 
 
 class Mpi4DaskError(Exception):
-    """What mpi4dask raises by itself; the parent of all others."""
+    """Base class of all exceptions of mpi4dask."""
 
 
 class NotStartedError(Mpi4DaskError, RuntimeError):
-    """The MPI transport was asked for before `mpi4dask.transport.start()` ran in this process."""
+    """The MPI transport was used before `mpi4dask.transport.start()` ran in this process."""
 
 
 class ConfigurationError(Mpi4DaskError, ValueError):
-    """A setting below `distributed.comm.mpi`, or the token in the environment, has no meaning."""
+    """A setting below `distributed.comm.mpi`, or the token in the environment, is invalid."""
 
 
 class HandshakeError(Mpi4DaskError, CommClosedError):
-    """A peer could not prove that it belongs to this job, or does not speak this protocol."""
+    """A peer failed to prove that it belongs to this job, or does not speak this protocol."""
 
 
 class ProtocolError(Mpi4DaskError, CommClosedError):
-    """An authenticated peer sent what this version does not understand; the connection is closed."""
+    """An authenticated peer sent data that this version cannot interpret; the connection is closed."""

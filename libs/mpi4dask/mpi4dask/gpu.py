@@ -1,7 +1,7 @@
-"""Frames in GPU memory: given to MPI as they are where it is CUDA-aware, else through pinned host memory.
+"""Frames in GPU memory: passed to a CUDA-aware MPI directly, otherwise copied through pinned host memory.
 
-Nothing here is imported or done before the first frame with `__cuda_array_interface__` comes along. This module has
-been held only by what can be tried without a GPU.
+Nothing is imported or initialised before the first frame with `__cuda_array_interface__`. This module has only been
+tested without a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION = 3  # of the CUDA array interface
 
 
 class DeviceBytes:
-    """`size` bytes of GPU memory from an address on, kept alive by their owner."""
+    """A range of `size` bytes in GPU memory, kept alive by its owner."""
 
     def __init__(self, owner: Any, pointer: int, size: int) -> None:
         self.owner = owner
@@ -34,7 +34,7 @@ class DeviceBytes:
 
 
 class Staged:
-    """Pinned host memory that stands for a piece of GPU memory while MPI works on it."""
+    """Pinned host memory that replaces a piece of GPU memory during an MPI call."""
 
     def __init__(self, device: DeviceBytes) -> None:
         import cupy
@@ -45,11 +45,11 @@ class Staged:
         counters.staged_gpu_bytes += device.nbytes
 
     def from_device(self) -> None:
-        """Copy to the host, and wait for it."""
+        """Copy from the GPU to the host, synchronously."""
         self._copy(self._memory.ptr, self.device.pointer, "memcpyDeviceToHost")
 
     def to_device(self) -> None:
-        """Copy to the GPU, and wait for it."""
+        """Copy from the host to the GPU, synchronously."""
         self._copy(self.device.pointer, self._memory.ptr, "memcpyHostToDevice")
 
     def _copy(self, to: int, source: int, kind: str) -> None:
@@ -60,7 +60,7 @@ class Staged:
 
 @functools.cache
 def library() -> str | None:
-    """The library that GPU frames are received into: "cupy" where it is installed and sees a GPU, else None."""
+    """Return the library that allocates received GPU frames: "cupy" if it is installed and finds a GPU, else None."""
     if importlib.util.find_spec("cupy") is None:
         return None
     import cupy
@@ -74,16 +74,16 @@ def library() -> str | None:
 
 @functools.cache
 def mpi_is_cuda_aware() -> bool:
-    """Whether MPI takes GPU pointers, by what it says itself, or by the variables that switch it on.
+    """Return whether MPI accepts GPU pointers.
 
-    MVAPICH reads MV2_USE_CUDA or MVP_USE_CUDA, Cray MPICH MPICH_GPU_SUPPORT_ENABLED, MPICH MPIR_CVAR_ENABLE_GPU;
-    Open MPI (and MPICH from 4.0 on) answers to MPIX_Query_cuda_support.
+    The answer is based on MPIX_Query_cuda_support (Open MPI, MPICH 4.0 and later) and on the variables that enable it:
+    MV2_USE_CUDA or MVP_USE_CUDA (MVAPICH), MPICH_GPU_SUPPORT_ENABLED (Cray MPICH), MPIR_CVAR_ENABLE_GPU (MPICH).
     """
     switches = ("MV2_USE_CUDA", "MVP_USE_CUDA", "MPICH_GPU_SUPPORT_ENABLED", "MPIR_CVAR_ENABLE_GPU")
     aware = _asked() or any(os.environ.get(name) == "1" for name in switches[:3])
     if os.environ.get("MPIR_CVAR_ENABLE_GPU") == "0":
         aware = False
-    logger.info("GPU frames go %s", "to MPI as they are" if aware else "through pinned host memory: MPI lacks CUDA")
+    logger.info("GPU frames go %s", "to MPI directly" if aware else "through pinned host memory: MPI is not CUDA-aware")
     return aware
 
 
@@ -93,14 +93,15 @@ def _asked() -> bool:
     from mpi4py import MPI
 
     try:
-        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support  # looks through what the module is linked to
+        # This also searches the libraries that the module is linked with.
+        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
     except (AttributeError, OSError):
         return False
     return bool(query())
 
 
 def device_bytes(buffer: Any) -> DeviceBytes:
-    """A GPU frame as bytes; ValueError where it is not contiguous."""
+    """Return a GPU frame as bytes; raise ValueError if it is not contiguous."""
     if isinstance(buffer, DeviceBytes):
         return buffer
     interface = buffer.__cuda_array_interface__
@@ -119,7 +120,7 @@ def _contiguous(interface: dict[str, Any]) -> bool:
 
 
 def piece(buffer: Any, start: int, stop: int) -> Any:
-    """Part of a host or GPU frame, without a copy."""
+    """Return part of a host or GPU frame without copying it."""
     if not hasattr(buffer, "__cuda_array_interface__"):
         return memoryview(buffer)[start:stop]
     whole = device_bytes(buffer)
@@ -127,7 +128,7 @@ def piece(buffer: Any, start: int, stop: int) -> Any:
 
 
 def outgoing(part: Any) -> Any:
-    """What MPI sends for a piece: itself, or its copy in pinned memory."""
+    """Return the object to send for a piece: the piece itself, or its copy in pinned memory."""
     if not hasattr(part, "__cuda_array_interface__"):
         return part
     whole = device_bytes(part)
@@ -140,7 +141,7 @@ def outgoing(part: Any) -> Any:
 
 
 def incoming(part: Any) -> Any:
-    """What MPI receives a piece into: itself, or pinned memory that `received` copies from."""
+    """Return the object to receive a piece into: the piece itself, or pinned memory that `received` copies from."""
     if not hasattr(part, "__cuda_array_interface__"):
         return part
     whole = device_bytes(part)
@@ -148,25 +149,25 @@ def incoming(part: Any) -> Any:
 
 
 def for_mpi(part: Any) -> Any:
-    """The buffer that mpi4py is given."""
+    """Return the buffer to pass to mpi4py."""
     return part.host if isinstance(part, Staged) else part
 
 
 def received(part: Any) -> None:
-    """The bytes have arrived: put them where they belong."""
+    """Copy received bytes to their destination if they were staged."""
     if isinstance(part, Staged):
         part.to_device()
 
 
 def block(size: int) -> Any:
-    """Fresh GPU memory for a frame."""
+    """Allocate GPU memory for a frame."""
     import cupy
 
     return cupy.empty(size, dtype="u1")
 
 
 def to_host(frame: Any) -> memoryview:
-    """A GPU frame's bytes in host memory, for connections that only have a socket."""
+    """Copy a GPU frame to host memory, for connections that only have a socket."""
     staged = Staged(device_bytes(frame))
     _synchronize()
     staged.from_device()
@@ -174,7 +175,7 @@ def to_host(frame: Any) -> memoryview:
 
 
 def to_device(view: memoryview) -> Any:
-    """Host bytes as a frame in GPU memory."""
+    """Copy host bytes to a frame in GPU memory."""
     import cupy
     import numpy
 
@@ -182,7 +183,7 @@ def to_device(view: memoryview) -> Any:
 
 
 def _synchronize() -> None:
-    """Let the work on the default stream that writes the frames end first."""
+    """Wait for the work on the current stream that writes the frames."""
     import cupy
 
     cupy.cuda.get_current_stream().synchronize()

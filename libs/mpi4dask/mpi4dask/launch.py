@@ -1,4 +1,4 @@
-"""Dask on the ranks of an MPI job: `initialize`, which every rank calls, and `shutdown`, which the client calls."""
+"""Dask on the ranks of an MPI job: `initialize` for every rank, `shutdown` for the client."""
 
 from __future__ import annotations
 
@@ -37,17 +37,25 @@ def initialize(
     worker_options: Mapping[str, Any] | None = None,
     exit: bool = True,
 ) -> bool:
-    """Make a Dask cluster of the ranks: the scheduler is rank 0, rank 1 goes on as the client, the others are workers.
+    """Start a Dask cluster on the ranks: rank 0 is the scheduler, rank 1 the client, and the others are workers.
 
-    Collective over `communicator` (default: `MPI.COMM_WORLD`), which is duplicated: nothing else hears what Dask says.
-    The rest is done by dask-mpi, and the arguments are those of `dask_mpi.initialize`.
+    The call is collective over `communicator`, which is duplicated, so Dask's messages are isolated. dask-mpi does the
+    rest.
 
-    Only the client's call returns while there is work; it returns True, and `Client()` then needs no address. When
-    its program ends, well or by an exception, the cluster ends, and every other rank ends inside of this call. With
-    `exit=False` their calls return False instead, and the client ends the cluster with `shutdown()`. A scheduler or a
-    worker that cannot start, or fails, ends all ranks (`MPI_Abort`), for the others would wait for it.
+    While the cluster runs, the call returns on the client only. It returns True, and `Client()` then needs no address.
+    When the client's program ends, normally or by an exception, the cluster ends, and every other rank exits inside
+    this call. With `exit=False`, their calls return False instead, and the client ends the cluster with `shutdown()`.
+    If a scheduler or worker fails, all ranks are aborted (`MPI_Abort`), because the others would wait for it.
 
-    Raises `dask_mpi.WorldTooSmallException` (a `RuntimeError`) for fewer than 3 ranks.
+    Args:
+        communicator: An mpi4py communicator (default: `MPI.COMM_WORLD`).
+        protocol: Dask's protocol (default: `mpi`).
+        exit: Exit on the ranks other than the client when the cluster ends.
+
+    The other arguments are those of `dask_mpi.initialize`.
+
+    Raises:
+        dask_mpi.WorldTooSmallException: There are fewer than 3 ranks (a `RuntimeError`).
     """
     global _started  # noqa: PLW0603 - one cluster per process, as one transport
     from mpi4py import MPI
@@ -88,9 +96,9 @@ def initialize(
 
 
 def shutdown() -> None:
-    """End the cluster that `initialize` made; the client calls this. Again, or elsewhere, it does nothing.
+    """End the cluster that `initialize` started; the client calls this. Further calls do nothing.
 
-    Where the scheduler cannot be reached any more, all ranks are ended.
+    If the scheduler is unreachable, all ranks are aborted.
     """
     global _started
     if _started is None:
@@ -105,7 +113,7 @@ def shutdown() -> None:
 
 @contextlib.contextmanager
 def failure_ends_all_ranks(comm: MPI.Comm) -> Iterator[None]:
-    """Turn an exception into the end of all ranks (`MPI_Abort`), told on stderr."""
+    """Abort all ranks (`MPI_Abort`) if an exception is raised, and print it to stderr."""
     try:
         yield
     except Exception:
@@ -113,11 +121,11 @@ def failure_ends_all_ranks(comm: MPI.Comm) -> Iterator[None]:
         sys.stderr.flush()
         _wait_until_read(sys.stderr.fileno())
         comm.Abort(1)
-        os._exit(1)  # under some launchers MPI_Abort returns: the launcher then ends the others
+        os._exit(1)  # MPI_Abort returns under some launchers, which end the other ranks when this one exits
 
 
 def _wait_until_read(descriptor: int) -> None:
-    """Let the launcher read what is in this pipe, for a second at most: on an abort MPICH's drops what is unread."""
+    """Wait at most a second until the launcher has read this pipe. On an abort, MPICH's drops unread output."""
     until = time.monotonic() + 1
     while stat.S_ISFIFO(os.fstat(descriptor).st_mode) and time.monotonic() < until:
         (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))

@@ -1,10 +1,11 @@
-"""The socket of a connection: proof of who is there, then doorbells and the goodbye, or, without MPI, the messages.
+"""The socket of a connection: handshake, then doorbells and the goodbye or, without MPI, the messages.
 
-A link is done with its handshake before anything that came over it is looked at as a message.
+Nothing that a link receives is treated as a message before the handshake is done.
 
-How a link of two engines parts: each end says goodbye once, and reads on until it has heard the other's. So a socket
-that breaks off means that the peer's process has died. (Were it closed at once, bytes that still come for it would make
-the kernel reset the connection, and who writes to that learns of the error before it has read the goodbye.)
+To close a connection between two engines, each end says goodbye once and keeps reading until the other's goodbye
+arrives. A socket that breaks off therefore means that the peer's process has died. (If the socket were closed at once,
+bytes still on their way to it would make the kernel reset the connection, and the peer could see that error before the
+goodbye.)
 """
 
 from __future__ import annotations
@@ -17,41 +18,44 @@ from typing import Any
 
 from distributed.comm import CommClosedError
 
-from mpi4dask import framing, gpu
-from mpi4dask.authentication import HELLO_SIZE, PROOF_SIZE
+from mpi4dask import gpu, wire
+from mpi4dask.authentication import HELLO_SIZE, PROOF_SIZE, SPINS, Handshake
 from mpi4dask.buffers import Pool, host_block
 from mpi4dask.channel import Channel, Message
 from mpi4dask.counters import counters
 from mpi4dask.engine import Engine
 from mpi4dask.errors import HandshakeError, ProtocolError
-from mpi4dask.handshake import Handshake
 from mpi4dask.peer import Peer
 
-_RECORD = struct.Struct("<BIQQ")  # kind, frames, and two words
-_RING = 1  # envelopes sent by now
-_GOODBYE = 2  # the same; whether it was said before the handshake ended, so that nothing was sent over MPI
-_MESSAGE = 3  # frames in the table; size of the packed block, of all that follows it
+_RECORD = struct.Struct("<BIQQ")  # kind, number of frames, and two words
+_RING = 1  # number of envelopes sent so far
+_GOODBYE = 2  # the same; 1 if it was said before the handshake ended, when nothing had been sent over MPI
+_MESSAGE = 3  # number of frames in the table; size of the packed block
 
 _SCRATCH = 64 * 1024
-_PIECE = 1024 * 1024  # given to the socket at a time, so that little is copied where it does not take all
+# Bytes written at a time, so that little is copied if the socket does not accept all of them.
+_PIECE = 1024 * 1024
 
 
 class Link(asyncio.BufferedProtocol):
     """One end of a connection's socket."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, handshake: Handshake, pool: Pool) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, handshake: Handshake, own_engine: Engine | None, pool: Pool
+    ) -> None:
         self.loop = loop
         self.handshake = handshake
         self.channel = Channel(loop)
         self.established: asyncio.Future[None] = loop.create_future()
         self.transport: Any = None
-        self.engine: Engine | None = None  # both set where MPI carries the data
+        self.engine: Engine | None = None  # both are set if MPI carries the data
         self.peer: Peer | None = None
+        self._own_engine = own_engine
         self._pool = pool
         self._scratch = memoryview(bytearray(HELLO_SIZE + PROOF_SIZE))
         self._have = 0
         self._take = self._take_handshake
-        self._fills: deque[memoryview] = deque()  # what the bytes that come next belong to
+        self._fills: deque[memoryview] = deque()  # destinations of the next bytes
         self._filled = 0
         self._then: Callable[[], None] = self._consume
         self._queue: deque[memoryview] = deque()
@@ -63,7 +67,7 @@ class Link(asyncio.BufferedProtocol):
         self._gone = False
         self._timer = loop.call_later(handshake.timeout, self._too_late)
 
-    # asyncio's protocol
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -83,14 +87,14 @@ class Link(asyncio.BufferedProtocol):
                 self._consume()
         except (HandshakeError, ProtocolError) as exc:
             self.abort(exc)
-            self._hang_up()  # without hearing the peer out
+            self._hang_up()  # without waiting for the peer's goodbye
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
         counters.connections_closed += self.handshake.done
         reason = CommClosedError(f"connection lost: {exc}" if exc else "the peer closed the connection")
         lost = self.established.done() and not self._goodbye_heard
-        self._fail_handshake(HandshakeError(f"the peer hung up during the handshake: {exc}"))
+        self._fail_handshake(HandshakeError(f"the peer closed the connection during the handshake: {exc}"))
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self.engine is None or self.peer is None:
@@ -127,7 +131,7 @@ class Link(asyncio.BufferedProtocol):
         if words:
             self.transport.write(words)
         if joins and self.peer is not None:
-            self.peer.add_link(self)  # whose doorbell may ring at once, behind the words
+            self.peer.add_link(self)  # may ring its doorbell at once, after the reply
         if self.handshake.done:
             self._establish()
         return size
@@ -144,25 +148,27 @@ class Link(asyncio.BufferedProtocol):
             self.established.set_result(None)
 
     def _join_peer(self) -> None:
-        engine = self.handshake.engine
+        engine, other = self._own_engine, self.handshake.other
         assert engine is not None
-        self.engine, self.peer = engine, self.handshake.meet()
+        self.engine = engine
+        self.peer = engine.meet(other.engine, other.rank, other.tag, other.eager_size, bool(other.flags & SPINS))
         self.channel.on_quiet = self._part
         engine.open_channel(self.handshake.channel, self.channel)
 
     def _too_late(self) -> None:
-        self.abort(HandshakeError(f"the peer did not prove who it is within {self.handshake.timeout:g} s"))
+        self.abort(HandshakeError(f"the peer did not authenticate within {self.handshake.timeout:g} s"))
 
     def _fail_handshake(self, exc: CommClosedError) -> None:
         self._timer.cancel()
         if not self.established.done():
             self.established.set_exception(exc)
-            self.established.exception()  # an accepted connection's failure is nobody's business
+            # Mark the exception as retrieved, because failed incoming connections are only logged.
+            self.established.exception()
 
     # Records
 
     def _consume(self) -> None:
-        """Take what is whole from the front of the scratch; the rest moves to the front."""
+        """Process complete records at the front of the scratch buffer, and move the rest to the front."""
         while not self._gone:
             if self._fills:
                 rest = self._fills[0][self._filled :]
@@ -184,7 +190,7 @@ class Link(asyncio.BufferedProtocol):
         self._have = rest
 
     def _fill(self, buffers: list[memoryview], then: Callable[[], None]) -> None:
-        """Let the bytes that come next go straight into these buffers, then go on."""
+        """Receive the next bytes directly into these buffers, then call `then`."""
         self._fills = deque(buffer for buffer in buffers if len(buffer))
         self._filled = 0
         self._then = then
@@ -216,14 +222,15 @@ class Link(asyncio.BufferedProtocol):
     def _hear_goodbye(self, sent: int, early: bool) -> None:
         self._goodbye_heard = True
         self.channel.unheard()
-        if self.engine is None or early:  # what it said of its end by MPI may have come before the inbox was open
+        # The peer's end-of-channel record may have arrived over MPI before the inbox was open.
+        if self.engine is None or early:
             self.channel.end(CommClosedError("the peer closed the connection"))
         if self.engine is not None and self.peer is not None:
             self.engine.rung(self.peer, sent)
             self._part()
 
     def _part(self) -> None:
-        """Hang up where the peer has said goodbye and nothing is to be said or heard over this link any more."""
+        """Close the socket once the peer has said goodbye and neither end has more to send over this link."""
         channel = self.channel
         if self._goodbye_heard and (channel.closed or (channel.ended is not None and not channel.outgoing)):
             self._say_goodbye()
@@ -236,10 +243,10 @@ class Link(asyncio.BufferedProtocol):
             if nframes == 0:
                 self._arrived([block], packed_size)
                 return
-            entries = framing.read_table(block, nframes)
+            entries = wire.read_table(block, nframes)
             alone = [host_block(entry.size, self._pool) for entry in entries if entry.is_alone]
             size = sum(entry.size for entry in entries)
-            self._fill(alone, lambda: self._arrived(framing.assemble(block, entries, alone), size))
+            self._fill(alone, lambda: self._arrived(wire.assemble(block, entries, alone), size))
 
         self._fill([block], have_block)
         return _RECORD.size
@@ -253,20 +260,20 @@ class Link(asyncio.BufferedProtocol):
     # Writing
 
     def ring(self, sent: int) -> None:
-        """Ring the doorbell; what the socket does not take now it takes later.
+        """Ring the doorbell without waiting; the transport buffers what the socket does not accept.
 
-        Where the peer has hung up meanwhile, `connection_lost` comes next, and `Peer.drop_link` rings over another.
+        If the peer has closed the socket, `connection_lost` follows, and `Peer.drop_link` rings over another link.
         """
         if not self.transport.is_closing():
             self.transport.write(_RECORD.pack(_RING, 0, sent, 0))
 
     def send(self, frames: list[Any]) -> int:
-        """Send a message over the socket; never waits. Return its size in bytes."""
-        layout = framing.lay_out(frames, _SCRATCH)
+        """Send a message over the socket without waiting, and return its size in bytes."""
+        layout = wire.lay_out(frames, _SCRATCH)
         head = _RECORD.pack(_MESSAGE, layout.nframes, layout.packed_size, 0)
         self._put(b"".join((head, *layout.packed)))
         for frame in layout.alone:
-            self._put(gpu.to_host(frame) if framing.is_cuda(frame) else frame)
+            self._put(gpu.to_host(frame) if wire.is_cuda(frame) else frame)
         counters.messages_sent += 1
         counters.bytes_sent += layout.size
         counters.socket_bytes_sent += layout.size
@@ -290,10 +297,10 @@ class Link(asyncio.BufferedProtocol):
         if not self._queue and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
-    # The end
+    # Shutdown
 
     async def close(self) -> None:
-        """Send what waits, say goodbye, hang up."""
+        """Send pending data, say goodbye, and close the socket."""
         if self._gone:
             self._leave()
             return
@@ -305,19 +312,19 @@ class Link(asyncio.BufferedProtocol):
         self._leave()
 
     def abort(self, reason: CommClosedError | None = None) -> None:
-        """Hang up at once. What was asked for over MPI still goes out; nobody reads it."""
+        """Close the socket at once. Data already requested over MPI is still sent, but not read."""
         self._fail_handshake(reason or HandshakeError("the connection was aborted"))
         if reason is not None:
             self.channel.end(reason)
         self._leave()
 
     def peer_died(self) -> None:
-        """Another connection found the peer's process dead."""
+        """Close the link because another connection found that the peer's process has died."""
         self.channel.end(CommClosedError("the peer's process has died"))
         self._hang_up()
 
     def _leave(self) -> None:
-        """Tell the peer that this end is closed, by MPI behind all messages and by the socket."""
+        """Tell the peer that this end is closed: over MPI after all messages, and over the socket."""
         if self.channel.closed:
             return
         self.channel.drop()
@@ -332,7 +339,7 @@ class Link(asyncio.BufferedProtocol):
             self._hang_up()
 
     def _say_goodbye(self) -> None:
-        if self._goodbye_said or self._gone or self._queue:  # in the middle of a message the socket's end says it
+        if self._goodbye_said or self._gone or self._queue:  # in the middle of a message, the end of the socket says it
             return
         self._goodbye_said = True
         self.transport.write(_RECORD.pack(_GOODBYE, 0, self.peer.sent if self.peer else 0, not self.handshake.done))

@@ -1,4 +1,4 @@
-"""A cluster for a notebook: scheduler and workers are ranks of an MPI job on this machine, the client is outside."""
+"""A cluster for a notebook: an MPI job on this machine runs scheduler and workers, the client stays outside."""
 
 from __future__ import annotations
 
@@ -23,27 +23,35 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _PERIOD = 0.02
-_GRACE = 10.0  # seconds that ranks have to end by themselves, and then by a signal
+_GRACE = 10.0  # seconds that ranks get to exit by themselves, and then after each signal
 _LINES = 15
 
 
 class ClusterFailed(Mpi4DaskError, RuntimeError):
-    """The ranks of a local cluster ended, or did not come up; the message ends with what they said."""
+    """The ranks of a local cluster exited or did not start in time; the message ends with their output."""
 
 
 class LocalMPICluster:
-    """`n` workers and a scheduler as the ranks of one `mpiexec`, started when it is entered::
+    """A scheduler and `n` workers as the ranks of one `mpiexec`, started on entry::
 
         with mpi4dask.LocalMPICluster(n=4) as client:
             client.submit(sum, [1, 2]).result()
 
-    The launcher is that of the MPI library that mpi4py is linked with (`mpiexec` names another one). This process does
-    not join the MPI world: its client talks over a socket, as all do who are outside, while data between workers go
-    over MPI. The ranks end with the block, whatever ends it, and also when this process is killed: they watch it.
-    `options` are further words for `dask-mpi`, such as `("--memory-limit", "4 GiB")`.
+    This process does not join the MPI world: its client uses a socket, like all clients outside the job, while data
+    between workers goes over MPI. The ranks exit with the block, however it ends, and also if this process is killed,
+    because they watch it.
 
-    Raises `NoLauncher` (see `mpi4dask.mpiexec`), and `ClusterFailed` where the workers are not there in `timeout`
-    seconds.
+    Args:
+        n: Number of workers (default: 2).
+        threads_per_worker: Threads of each worker (default: 1).
+        dashboard_address: Address of the dashboard (default: `:0`, any free port).
+        mpiexec: The launcher (default: that of the MPI library that mpi4py is linked with).
+        options: Further options of `dask-mpi`, such as `("--memory-limit", "4 GiB")`.
+        timeout: Seconds that the workers have to start (default: 60).
+
+    Raises:
+        NoLauncher: No launcher was found (see `mpi4dask.mpiexec`).
+        ClusterFailed: The workers did not start in time.
     """
 
     def __init__(
@@ -57,7 +65,7 @@ class LocalMPICluster:
         timeout: float = 60.0,
     ) -> None:
         if n < 1:
-            raise ValueError(f"a cluster needs a worker or more, not {n}")
+            raise ValueError(f"n must be at least 1, got {n}")
         self.n = n
         self.client: Client | None = None
         self._words = ("--nthreads", str(threads_per_worker), "--dashboard-address", dashboard_address, *options)
@@ -71,11 +79,11 @@ class LocalMPICluster:
         self.close()
 
     def start(self) -> Client:
-        """Start the ranks, wait for all workers, and return the client. `close()` ends what this has begun."""
+        """Start the ranks, wait for all workers, and return the client; `close()` ends them."""
         from distributed import Client
 
         if self._job is not None:
-            raise ClusterFailed("this cluster has been started already")
+            raise ClusterFailed("this cluster was already started")
         self._job = _Job(self.n + 1, self._words, mpiexec.find(self._mpiexec))
         try:
             deadline = time.monotonic() + self._timeout
@@ -88,11 +96,11 @@ class LocalMPICluster:
         return self.client
 
     def close(self) -> None:
-        """End the client, and then all ranks: by their scheduler's word where it is heard, else by signals."""
+        """Close the client, then all ranks: through their scheduler if it can be reached, otherwise by signals."""
         job, client = self._job, self.client
         self._job = self.client = None
         if client is not None:
-            with contextlib.suppress(Exception):  # a scheduler that is gone cannot be told
+            with contextlib.suppress(Exception):  # the scheduler may be gone
                 client.shutdown()
             with contextlib.suppress(Exception):
                 client.close()
@@ -101,12 +109,12 @@ class LocalMPICluster:
 
     @property
     def directory(self) -> str | None:
-        """Where the ranks' output and the scheduler's address are kept; None where no cluster is up."""
+        """The directory with the ranks' output and the scheduler's address, None if no cluster is running."""
         return self._job.directory.name if self._job else None
 
     @property
     def log(self) -> str:
-        """What the ranks have said so far; empty once the cluster is closed."""
+        """The output of the ranks so far, empty once the cluster is closed."""
         return self._job.said() if self._job else ""
 
     def _wait_for_workers(self, client: Client, deadline: float) -> None:
@@ -117,7 +125,7 @@ class LocalMPICluster:
 
 
 class _Job:
-    """One `mpiexec` with its directory, which only this user can read; both are gone when it has ended."""
+    """One `mpiexec` and its private directory, which is removed when it ends."""
 
     def __init__(self, ranks: int, words: Sequence[str], launcher: mpiexec.Launcher) -> None:
         self.directory = tempfile.TemporaryDirectory(prefix="mpi4dask-")
@@ -136,12 +144,12 @@ class _Job:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # an interrupt of the notebook is for the notebook
+                start_new_session=True,  # Ctrl-C in the notebook must not reach the ranks
             )
         self._finalizer = weakref.finalize(self, _end, self._process, 0.0)
 
     def address(self, deadline: float) -> str:
-        """The scheduler's address, once it is there."""
+        """Wait for the scheduler and return its address."""
         while True:
             with contextlib.suppress(OSError, ValueError, KeyError):
                 return str(json.loads(self._file.read_text())["address"])
@@ -149,26 +157,26 @@ class _Job:
             time.sleep(_PERIOD)
 
     def check(self, deadline: float, missing: str) -> None:
-        """Raise `ClusterFailed` where the ranks have ended, or the time is over."""
+        """Raise `ClusterFailed` if the ranks have exited or the deadline has passed."""
         status = self._process.poll()
         if status is not None or time.monotonic() > deadline:
-            why = "came up too late" if status is None else f"ended with status {status}"
+            why = "started too late" if status is None else f"ended with status {status}"
             lines = "\n".join(self.said().splitlines()[-_LINES:])
-            raise ClusterFailed(f"the cluster {why}: {missing} did not come up; the ranks said:\n{lines}")
+            raise ClusterFailed(f"the cluster {why}: {missing} did not start; output of the ranks:\n{lines}")
 
     def said(self) -> str:
-        """The output of all ranks."""
+        """Return the output of all ranks."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def end(self, *, told: bool) -> None:
-        """Wait until the ranks have ended; where they were not `told` to, or do not, make them."""
+        """Wait until the ranks have exited; end them if they were not `told` to exit, or do not."""
         self._finalizer.detach()
         _end(self._process, _GRACE if told else 0.0)
         self.directory.cleanup()
 
 
 def _end(process: subprocess.Popen[Any], patience: float) -> None:
-    """Wait for `patience` seconds, then end the session of `process`: first by SIGTERM, then by SIGKILL."""
+    """Wait `patience` seconds, then end the session of `process` by SIGTERM and finally by SIGKILL."""
     for signal_, seconds in ((None, patience), (signal.SIGTERM, _GRACE), (signal.SIGKILL, _GRACE)):
         if signal_ is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
-"""A message as frames and back: in `distributed`'s own format, with a shorter way for arrays of NumPy.
+"""Conversion of messages to frames and back, in `distributed`'s format, with a shortcut for NumPy arrays.
 
-What distributed.protocol writes of an array beside its bytes, and what it makes of that, follows from how the array
-lies in memory. Working it out takes longer than a small message is on its way, so both are kept: of arrays that lie
-alike, distributed writes the first header, and reads the first. All that is not a plain array it does every time.
+The header that distributed.protocol writes for an array, and the array that it builds from a header, depend only on the
+memory layout. Computing them takes longer than sending a small message, so both are cached: distributed serializes and
+deserializes only the first of all arrays with the same layout. Everything else always goes through distributed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from distributed.protocol.utils import msgpack_opts
 from distributed.sizeof import safe_sizeof
 from distributed.utils import offload
 
-from mpi4dask.framing import Buffer, length
+from mpi4dask.wire import Buffer, length
 
 try:
     import numpy
@@ -36,10 +36,10 @@ except ImportError:  # numpy is optional
     numpy = None  # type: ignore[assignment]
 
 GPU_FAMILIES = ("cuda", "dask", "pickle", "error")
-"""The serializers where both ends take frames in GPU memory."""
+"""The serializers to use if both ends can receive frames in GPU memory."""
 
-_NO_SHARDS = 1 << 62  # large frames are cut by the transport, so distributed need not
-_PLAIN = "biufc"  # kinds of dtypes whose arrays are their bytes
+_NO_SHARDS = 1 << 62  # the transport splits large frames, so distributed need not
+_PLAIN = "biufc"  # kinds of dtypes whose arrays consist of plain bytes
 _KEPT = 1024
 _headers: dict[tuple[Any, ...], bytes] = {}  # by layout
 _layouts: dict[bytes, tuple[Any, ...]] = {}  # by header
@@ -51,7 +51,15 @@ V = TypeVar("V")
 async def to_frames(
     msg: Any, serializers: Sequence[str] | None, on_error: str, context: dict[str, Any], allow_offload: bool
 ) -> list[Buffer]:
-    """The frames of a message. As by distributed.comm.utils, those of a large one are made in another thread."""
+    """Serialize a message. Like distributed.comm.utils, do so in another thread if it is large.
+
+    Args:
+        msg: The message.
+        serializers: The names of the serializers, None for distributed's default.
+        on_error: How to treat objects that cannot be serialized, see distributed.
+        context: The context for serializers.
+        allow_offload: Permit another thread.
+    """
 
     def whole(part: Any) -> list[Buffer]:
         return protocol.dumps(part, serializers, on_error, context, _NO_SHARDS)
@@ -66,7 +74,14 @@ async def to_frames(
 async def from_frames(
     frames: list[Buffer], deserialize: bool, deserializers: Sequence[str] | None, allow_offload: bool
 ) -> Any:
-    """The message of these frames. As by distributed.comm.utils, a large one is made in another thread."""
+    """Deserialize a message. Like distributed.comm.utils, do so in another thread if it is large.
+
+    Args:
+        frames: The frames of the message.
+        deserialize: Deserialize the objects in it.
+        deserializers: The names of the permitted deserializers, None for distributed's default.
+        allow_offload: Permit another thread.
+    """
 
     def whole(some: list[Buffer]) -> Any:
         return protocol.loads(some, deserialize, deserializers)
@@ -79,7 +94,7 @@ async def from_frames(
 
 
 def dumps(whole: Callable[[Any], list[Buffer]], msg: Any) -> list[Buffer]:
-    """The frames that `whole` makes of a message: distributed.protocol.dumps, without compression."""
+    """Serialize a message like distributed.protocol.dumps without compression; `whole` is the original function."""
     frames: list[Buffer] = [b""]
 
     def aside(obj: Any) -> Any:
@@ -101,12 +116,12 @@ def dumps(whole: Callable[[Any], list[Buffer]], msg: Any) -> list[Buffer]:
     with suppress(Exception):
         frames[0] = msgpack.packb(msg, default=aside, use_bin_type=True)
         return frames
-    return whole(msg)  # distributed pickles it, or tells what is wrong
+    return whole(msg)  # distributed pickles it, or raises the error
 
 
 def loads(whole: Callable[[list[Buffer]], Any], frames: list[Buffer]) -> Any:
-    """The message that `whole` makes of frames: distributed.protocol.loads."""
-    of_one = [b"", *frames[1:]]  # the same, where the message is only one of its objects
+    """Deserialize frames like distributed.protocol.loads; `whole` is the original function."""
+    of_one = [b"", *frames[1:]]  # frames of a message that consists of a single object
 
     def aside(obj: dict[str, Any]) -> Any:
         if "__Serialized__" not in obj and "__Pickled__" not in obj:
@@ -129,7 +144,7 @@ def loads(whole: Callable[[list[Buffer]], Any], frames: list[Buffer]) -> Any:
 
     with suppress(Exception):
         return msgpack.unpackb(frames[0], object_hook=aside, use_list=False, **msgpack_opts)
-    return whole(frames)  # distributed tells what is wrong
+    return whole(frames)  # distributed raises the error
 
 
 def _kind(obj: Any) -> str | None:
@@ -139,12 +154,12 @@ def _kind(obj: Any) -> str | None:
 
 
 def _layout(array: Any) -> tuple[Any, ...]:
-    """How an array lies in memory, and whether it may be written to."""
+    """Return the memory layout of an array, and whether it is writable."""
     return array.shape, array.dtype, array.strides, array.flags.writeable
 
 
 def _are_the_bytes_of(array: Any, frames: Sequence[Buffer]) -> bool:
-    """Whether the frames are a single one: the memory of this plain array, all of it."""
+    """Return whether `frames` is a single frame that is exactly the memory of this plain array."""
     if len(frames) != 1 or array.dtype.kind not in _PLAIN or not array.nbytes:
         return False
     frame = numpy.frombuffer(frames[0], dtype="u1")

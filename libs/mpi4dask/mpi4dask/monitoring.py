@@ -1,13 +1,13 @@
-"""The transport's counters where Dask shows its own: at `/metrics` for Prometheus, and among a worker's metrics.
+"""The transport's counters in Dask's own metrics: Prometheus' `/metrics`, and the metrics of workers.
 
-It also has the scheduler refuse restarts that would end ranks, which cannot be started again.
+It also makes the scheduler reject restarts that would end ranks, which cannot be started again.
 
-A preload module of `distributed`: `initialize`, `python -m mpi4dask` and `LocalMPICluster` name it by themselves,
-others put `mpi4dask.monitoring` into `distributed.scheduler.preload` and `distributed.worker.preload`.
+This is a preload module of `distributed`. `initialize`, `python -m mpi4dask` and `LocalMPICluster` load it; otherwise
+add `mpi4dask.monitoring` to `distributed.scheduler.preload` and `distributed.worker.preload`.
 
-Both ends use what `distributed` offers: its `/metrics` tells all that is registered with `prometheus_client`, and the
-table below the workers on the dashboard shows every number in `Worker.metrics`, as of the last heartbeat. Plots of
-its own a protocol cannot add to the dashboard.
+`/metrics` exports everything that is registered with `prometheus_client`, and the table below the workers on the
+dashboard shows all numbers in `Worker.metrics` as of the last heartbeat. A protocol cannot add its own plots to the
+dashboard.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from mpi4dask.errors import Mpi4DaskError
 
 MODULE = "mpi4dask.monitoring"
 
-#: Those of the counters that a worker tells with each heartbeat; Prometheus gets all.
+#: Counters that a worker sends with each heartbeat; Prometheus gets all of them.
 ON_THE_DASHBOARD = ("bytes_sent", "bytes_received", "mpi_bytes_sent", "messages_sent", "wakeups_sent", "spins")
 
 
 class Collector:
-    """What `prometheus_client` asks for the counters: `dask_mpi_<name>_total`, since the process started."""
+    """Collector for `prometheus_client`: `dask_mpi_<name>_total` since the process started."""
 
     def collect(self) -> Iterator[Any]:
-        """One family for each counter."""
+        """Yield one metric family for each counter."""
         from prometheus_client.core import CounterMetricFamily
 
         namespace = dask.config.get("distributed.dashboard.prometheus.namespace", "dask")
@@ -42,7 +42,7 @@ _collector: Collector | None = None
 
 
 def enable() -> None:
-    """Let the schedulers and workers that this process starts from now on show the counters."""
+    """Show the counters of the schedulers and workers that this process starts from now on."""
     for role in ("scheduler", "worker"):
         key = f"distributed.{role}.preload"
         modules = dask.config.get(key) or []
@@ -52,24 +52,24 @@ def enable() -> None:
 
 
 def dask_setup(server: Any) -> None:
-    """Called by `distributed` for each scheduler and each worker that starts in this process."""
+    """Set up a scheduler or worker; `distributed` calls this for each one that starts in this process."""
     _register()
     metrics = getattr(server, "metrics", None)
     if isinstance(metrics, dict):  # a worker; the scheduler has none
         metrics |= {f"mpi_{name}": _reader(name) for name in ON_THE_DASHBOARD}
-    if "restart" in server.handlers:  # the scheduler's
+    if "restart" in server.handlers:  # the scheduler only
         server.handlers["restart"] = _guarded(server, server.handlers["restart"])
 
 
 def _guarded(scheduler: Any, restart: Any) -> Any:
-    """Return the handler ``restart``, which raises `Mpi4DaskError` for workers without a nanny."""
+    """Return the handler ``restart`` with a check that raises `Mpi4DaskError` for workers without a nanny."""
 
     async def guarded(**options: Any) -> Any:
         ended = sum(worker.nanny is None for worker in scheduler.workers.values())
         if ended:
             raise Mpi4DaskError(
                 f"restart would end {ended} workers that are MPI ranks and cannot be started again: use "
-                "client.cancel(futures) to release data, or start the program again"
+                "client.cancel(futures) to release data, or restart the program"
             )
         return await restart(**options)
 
@@ -84,7 +84,7 @@ def _reader(name: str) -> Any:
 
 
 def _register() -> None:
-    """Register the collector, once per process; without `prometheus_client` there is nothing to tell."""
+    """Register the collector once per process, if `prometheus_client` is installed."""
     global _collector  # noqa: PLW0603 - the registry is one per process, too
     try:
         from prometheus_client import REGISTRY

@@ -1,4 +1,4 @@
-"""The `mpiexec` of the MPI library that mpi4py is linked with: another one starts ranks that never meet."""
+"""The `mpiexec` of the MPI library that mpi4py is linked with. Others start ranks that do not form one job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mpi4dask.errors import Mpi4DaskError
 
-# Told by a process of its own: asking MPI loads the library, and a library that is loaded cannot be taken back.
+# Runs in a separate process: querying MPI loads the library, which cannot be unloaded.
 _ASK = """
 import json, re, mpi4py
 mpi4py.rc.initialize = False
@@ -27,29 +27,29 @@ print(json.dumps([MPI.Get_library_version(), mapped[0] if mapped else None]))
 _NAMES = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
 _HYDRA, _OPEN_MPI = re.compile("HYDRA", re.IGNORECASE), re.compile(r"Open ?MPI|OpenRTE|PRRTE|prte", re.IGNORECASE)
 
-#: What would tell the ranks of another world: the launcher or the batch job that this very process runs under.
+#: Variables of the launcher or batch job of this process, which would attach the ranks to another job.
 _FOREIGN = ("PMI", "HYDRA_", "HYDI_", "MPI_LOCAL", "OMPI_COMM_", "PRTE_", "SLURM_")
 
 
 class NoLauncher(Mpi4DaskError, RuntimeError):
-    """There is no `mpiexec` for the MPI library of this Python."""
+    """No `mpiexec` was found for the MPI library of this Python."""
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """An `mpiexec`, and the library that it was chosen for."""
+    """An `mpiexec`, and the MPI library for which it was chosen."""
 
     program: str
     library: str
     open_mpi: bool
 
     def argv(self, ranks: int) -> list[str]:
-        """The words that start so many ranks, bound to nothing, on this machine."""
+        """Return the command that starts `ranks` unbound ranks on this machine."""
         words = [self.program, "-n", str(ranks)]
         return [*words, "--bind-to", "none"] if self.open_mpi else [*words, "-bind-to", "none"]
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """`base` without what tells of another world, and with what lets Open MPI start more ranks than cores."""
+        """Return `base` without variables of another job, and with those that let Open MPI oversubscribe cores."""
         kept = {name: value for name, value in base.items() if not name.startswith(_FOREIGN)}
         if not self.open_mpi:
             return kept
@@ -60,9 +60,10 @@ class Launcher:
 
 
 def find(program: str | None = None) -> Launcher:
-    """The launcher of this Python's MPI: `program` where it is given, else the one that lies beside the library.
+    """Find the launcher of this Python's MPI: `program` if given, else one installed with the library.
 
-    Raises `NoLauncher` where there is none, or mpi4py cannot be imported.
+    Raises:
+        NoLauncher: There is none, or mpi4py cannot be imported.
     """
     asked = subprocess.run(
         [sys.executable, "-c", _ASK], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
@@ -76,13 +77,13 @@ def find(program: str | None = None) -> Launcher:
         if program or _fits(candidate, open_mpi):
             return Launcher(candidate, title, open_mpi)
     raise NoLauncher(
-        f"no mpiexec fits the MPI library that mpi4py is linked with ({title}, {file}); tried: {', '.join(tried)}; "
-        "name it with `mpiexec=`"
+        f"no mpiexec matches the MPI library that mpi4py is linked with ({title}, {file}); tried: {', '.join(tried)}; "
+        "set it with `mpiexec=`"
     )
 
 
 def _candidates(file: str | None) -> Iterator[str]:
-    """Launchers beside the library's file, as far up as its prefix may be, and then those on PATH."""
+    """Yield launchers near the library's file, up to its prefix, and then those on PATH."""
     for directory in list(Path(file).resolve().parents)[:5] if file else ():
         for name in _NAMES:
             if os.access(directory / "bin" / name, os.X_OK):
@@ -94,7 +95,7 @@ def _candidates(file: str | None) -> Iterator[str]:
 
 
 def _fits(program: str, open_mpi: bool) -> bool:
-    """Is the launcher of the library's kind? One of another kind starts singletons."""
+    """Return whether the launcher matches the library; others would start singletons."""
     try:
         said = subprocess.run(
             [program, "--version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=30

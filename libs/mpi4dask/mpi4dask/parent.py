@@ -1,4 +1,4 @@
-"""End this process when another one ends: no rank of a notebook's cluster outlives the notebook's kernel."""
+"""Termination of this process with another one, so that no rank outlives the notebook's kernel."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Callable
 
 PARENT = "MPI4DASK_PARENT"
 DIRECTORY = "MPI4DASK_DIRECTORY"
-_PERIOD = 1.0  # seconds between two looks, where the system cannot tell of the end by itself
+_PERIOD = 1.0  # seconds between checks if the system has no pidfd
 
 
 def watch(pid: int, then: Callable[[], object]) -> None:
-    """Call `then` from a thread when the process `pid` has ended, at once where it has already."""
+    """Call `then` from a thread when the process `pid` has ended."""
     threading.Thread(target=_wait, args=(pid, then), name="mpi4dask-parent", daemon=True).start()
 
 
 def follow_named() -> None:
-    """End this process with status 1 when the process ends that `$MPI4DASK_PARENT` names, if it names one.
+    """Exit with status 1 when the process `$MPI4DASK_PARENT` ends, if that is set.
 
-    The directory `$MPI4DASK_DIRECTORY` goes too: who made it cannot remove it any more.
+    The directory `$MPI4DASK_DIRECTORY` is removed too, because the process that created it no longer can.
     """
 
     def end() -> None:
@@ -55,6 +55,6 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it lives, and is another user's
+    except PermissionError:  # it is alive, but belongs to another user
         return True
     return True

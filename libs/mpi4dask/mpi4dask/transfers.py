@@ -1,24 +1,23 @@
-"""Large frames: the receiver allocates the final buffers. Then it reads the frames from the sender's memory, where both
-are on one node, with the sender's help (see `both_ends`), or posts its receives, and only then asks the sender to send.
+"""Transfers of large frames.
 
-What was announced is always answered (ready or declined), and what was asked for is always sent and received to the
-last byte, even when its connection has closed meanwhile. So no receive is ever cancelled and no tag carries a stray
-message when it is used again; only the death of the peer ends a transfer early.
+The receiver allocates the final buffers. It then reads the frames from the sender's memory if both are on one node,
+with the sender's help (see `memory`); otherwise it posts its receives and only then asks the sender to send.
+
+An announcement is always answered (accepted or declined), and accepted data is always sent and received completely,
+even if its connection has closed in the meantime. So no receive is ever cancelled, and no tag carries stray messages
+when it is reused; only the death of the peer ends a transfer early.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mpi4dask import direct, framing, gpu
-from mpi4dask.both_ends import WORTH_IT, Counts, Pull, Push, Span, piece_size
+from mpi4dask import gpu, memory, wire
 from mpi4dask.buffers import Pool, host_block
 from mpi4dask.channel import Channel, Message
-
-if TYPE_CHECKING:
-    from mpi4dask.peer import Peer
+from mpi4dask.memory import WORTH_IT, Counts, Pull, Push, Span, piece_size
 
 WINDOW = 2  # pieces of one transfer in flight: the next is ready when one ends
 
@@ -27,9 +26,9 @@ AskForHelp = Callable[["Incoming", Pull, Sequence[Span], int], bool]
 
 
 def pieces(buffers: Sequence[Any], chunk: int) -> Iterator[Any]:
-    """The buffers cut into pieces of at most `chunk` bytes."""
+    """Cut buffers into pieces of at most `chunk` bytes."""
     for buffer in buffers:
-        size = framing.length(buffer)
+        size = wire.length(buffer)
         if size <= chunk:
             yield buffer
         else:
@@ -38,7 +37,7 @@ def pieces(buffers: Sequence[Any], chunk: int) -> Iterator[Any]:
 
 
 class Outgoing:
-    """A message whose frames wait for the receiver's word, and then go out piece by piece."""
+    """A message whose frames wait for the receiver's request and are then sent piece by piece."""
 
     __slots__ = ("channel", "counts", "pending", "push", "rank", "sent_all", "tag", "waiting")
 
@@ -49,11 +48,11 @@ class Outgoing:
         self.tag = -1
         self.sent_all = False
         self.channel = channel
-        self.counts = Counts()  # of a push; the receiver knows where they are
+        self.counts = Counts()  # progress of a push; the receiver knows the address
         self.push: Push | None = None  # the help that the receiver asked for
 
     def progress(self, comm: Any) -> bool:
-        """Send what the window allows; return whether the last piece has gone."""
+        """Send as many pieces as the window allows; return whether all have been sent."""
         pending = self.pending
         while pending and pending[0][0].Test():
             pending.popleft()
@@ -82,16 +81,16 @@ class Incoming:
         "nframes",
         "number",
         "packed_size",
-        "peer",
         "pending",
         "places",
         "pull",
+        "rank",
         "tag",
     )
 
     def __init__(  # noqa: PLR0917
         self,
-        peer: Peer,
+        rank: int,
         number: int,
         channel: Channel | None,
         message: Message,
@@ -101,38 +100,38 @@ class Incoming:
         helper: int,
         addresses: Sequence[int],
     ) -> None:
-        self.peer = peer
-        self.number = number  # the sender's name for it
-        self.channel = channel  # None: it was closed before this came
+        self.rank = rank
+        self.number = number  # the sender's id of the transfer
+        self.channel = channel  # None: it was closed before this arrived
         self.message = message
         self.nframes = nframes
         self.packed_size = packed_size
         self.apart = block is None  # the packed block comes as the first part
         self.block = block
-        self.helper = helper  # where the sender counts what it has copied
-        self.addresses = addresses  # where the parts lie at the sender; none where only MPI can carry them
-        self.tag = -1  # MPI's, where that carries it
-        self.entries: list[framing.Entry] | None = None
+        self.helper = helper  # address of the sender's counts
+        self.addresses = addresses  # addresses of the parts at the sender; none if only MPI can carry them
+        self.tag = -1  # the tag of an MPI transfer
+        self.entries: list[wire.Entry] | None = None
         self.alone: list[Any] = []
         self.pending: deque[tuple[Any, Any]] = deque()
         self.places = iter(addresses)
-        self.pull: Pull | None = None  # what is being read from the sender's memory
+        self.pull: Pull | None = None  # the current read from the sender's memory
 
     def has_room(self, backlog: int) -> bool:
-        """Whether its connection's reader is near enough that memory may be taken for it."""
+        """Return whether the reader is close enough to this message to allocate memory for it."""
         channel = self.channel
         if channel is None:
             return False
         return channel.unread <= backlog or (bool(channel.inbox) and channel.inbox[0] is self.message)
 
     def post(self, comm: Any, chunk: int, pool: Pool) -> None:
-        """Post the receives of what comes next."""
+        """Post the receives of the next parts."""
         for piece in pieces(self._next_parts(pool), chunk):
             part = gpu.incoming(piece)
-            self.pending.append((comm.Irecv(gpu.for_mpi(part), self.peer.rank, self.tag), part))
+            self.pending.append((comm.Irecv(gpu.for_mpi(part), self.rank, self.tag), part))
 
     def progress(self, comm: Any, chunk: int, pool: Pool) -> bool:
-        """Look what has arrived; return whether the message is complete, with its frames in place."""
+        """Check for received parts; return whether the message is complete, with its frames in place."""
         pending = self.pending
         while True:
             while pending and pending[0][0].Test():
@@ -145,10 +144,11 @@ class Incoming:
         self._complete()
         return True
 
-    def read_on(self, neighbour: direct.Neighbour, pool: Pool, ask: AskForHelp) -> bool:
-        """Read what one turn of the loop allows; return whether something was read. It may be `complete` then.
+    def read_on(self, neighbour: memory.Neighbour, pool: Pool, ask: AskForHelp) -> bool:
+        """Read as much as one turn of the loop allows; return whether anything was read. See also `complete`.
 
-        Raise UnreadableError where the sender's memory cannot be read.
+        Raises:
+            UnreadableError: The sender's memory cannot be read.
         """
         if self.pull is None:
             self.pull = self._next_pull(pool, ask)
@@ -162,7 +162,7 @@ class Incoming:
 
     def _next_pull(self, pool: Pool, ask: AskForHelp) -> Pull:
         parts = self._next_parts(pool)
-        spans = [(next(self.places), direct.address(part), len(part)) for part in parts]
+        spans = [(next(self.places), memory.address(part), len(part)) for part in parts]
         total = sum(size for _, _, size in spans)
         size = piece_size(total)
         pull = Pull(spans, size, parts)
@@ -172,11 +172,11 @@ class Incoming:
 
     @property
     def complete(self) -> bool:
-        """Whether the last byte has arrived, and the frames are in place."""
+        """True if the last byte has arrived and the frames are in place."""
         return self.message.frames is not None
 
     def rewind(self) -> None:
-        """Begin again, by MPI."""
+        """Start again over MPI."""
         self.addresses = ()
         self.pull = None
         self.entries = None
@@ -184,11 +184,11 @@ class Incoming:
             self.block = None
 
     def _next_parts(self, pool: Pool) -> Sequence[Any]:
-        """Memory for the packed block where it has not come yet, else for the frames that come alone."""
+        """Allocate memory for the packed block or, if that has arrived, for the frames that travel alone."""
         if self.block is None:
             self.block = host_block(self.packed_size, pool)
             return [self.block]
-        self.entries = framing.read_table(self.block, self.nframes)
+        self.entries = wire.read_table(self.block, self.nframes)
         self.alone = [
             gpu.block(entry.size) if entry.is_cuda else host_block(entry.size, pool)
             for entry in self.entries
@@ -199,4 +199,4 @@ class Incoming:
     def _complete(self) -> None:
         assert self.block is not None
         assert self.entries is not None
-        self.message.frames = framing.unpack(self.block, self.entries, self.alone)
+        self.message.frames = wire.unpack(self.block, self.entries, self.alone)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hyparflow.checkpoints import directory, shards
 from hyparflow.checkpoints.directory import Checkpoint, Progress
-from hyparflow.checkpoints.restoring import last_whole, restore
+from hyparflow.checkpoints.restore import last_whole, restore
 from hyparflow.errors import CheckpointError
 from hyparflow.training.requests import Checkpoints
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hyparflow.errors import PlanError
 from hyparflow.graph.types import Graph
+from hyparflow.planning.network import Network
 from hyparflow.planning.partition import Bounds, cut
 from hyparflow.planning.stages import stages_of
-from hyparflow.simulate.network import Network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

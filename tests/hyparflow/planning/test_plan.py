@@ -8,10 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 from hyparflow.errors import PlanError
-from hyparflow.planning import strips
 from hyparflow.planning.plan import Plan
 from hyparflow.planning.planner import plan
-from hyparflow.planning.tables import duration, text
+from hyparflow.planning.tables import duration, strip, text
 
 from tests.hyparflow.graphs import chain
 
@@ -57,7 +56,7 @@ def test_a_narrow_terminal_shows_every_number_whole(planned: Plan) -> None:
 
 
 def test_the_strips_show_every_forward_pass(planned: Plan) -> None:
-    shown = "".join(bar for partition in range(3) for bar in strips.strip(planned, partition, 500)).upper()
+    shown = "".join(bar for partition in range(3) for bar in strip(planned, partition, 500)).upper()
 
     assert all(shown.count(f"F{number}") + shown.count(f"X{number}") == len(planned.stages) for number in range(4))
 
@@ -65,9 +64,9 @@ def test_the_strips_show_every_forward_pass(planned: Plan) -> None:
 @pytest.mark.parametrize("width", [10, 70, 700])
 def test_a_strip_fills_its_width_and_leaves_the_bubble_free(planned: Plan, width: int) -> None:
     for partition, bubble in enumerate(planned.prediction.bubble):
-        strip = "".join(bars := strips.strip(planned, partition, width))
-        assert len(strip) == width
-        assert strip.count(".") / width == pytest.approx(bubble, abs=(len(bars) + 1) / width)
+        line = "".join(bars := strip(planned, partition, width))
+        assert len(line) == width
+        assert line.count(".") / width == pytest.approx(bubble, abs=(len(bars) + 1) / width)
 
 
 def test_the_picture_has_one_bar_per_pass_that_takes_time(planned: Plan, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import keras
 import models
 import numpy as np
 import tensorflow as tf
+from hyparflow.__main__ import run
 from hyparflow.backends import Place, ProgramOptions
 from hyparflow.backends.tensorflow import build
-from hyparflow.commandline import run
-from hyparflow.graph.from_keras import graph_of, variables_of
+from hyparflow.graph.calls import graph_of, variables_of
 from hyparflow.planning.stages import stages_of
 from in_process import InProcess
 from sequential import Sequential

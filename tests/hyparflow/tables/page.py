@@ -21,25 +21,27 @@ PROGRAMS = Path(__file__).parent / "programs"
 OUTCOMES = ("equal", "refused", "wrong", "undecided", "not trained", "not run")
 _ROW = re.compile(r"^\| `([\w.]+)` \| ([\w ]+) \| (.*) \|$", re.MULTILINE)
 _HEAD = """\
-# What of Keras trains in partitions
+# Keras features in two partitions
 
 Every public layer, optimizer, loss, metric, regularizer, constraint, initializer, callback and application of Keras
-{version}, in two partitions beside plain `fit`, `evaluate` and `predict` in one process: the same model, data and seed,
-in float64. `make keras-table` runs them and writes this page; names are Keras' own, of its public modules.
+{version}, trained in two partitions and compared with plain `fit`, `evaluate` and `predict` in one process, with the
+same model, data and seed in float64. `make keras-table` runs them and writes this page. Names are those of Keras'
+public modules.
 
-- **equal**: losses, metrics, predictions and all weights after `fit` differ by less than 1e-9 (relative to values above
-  1), on both ranks. The largest difference is given. It is not 0 because the parts of a model are compiled apart, and
-  micro-batches are summed in another order. Keras computes `CTC` in float32 (1e-6 here), and what it cannot compute in
-  float64 is trained in float32 (1e-5).
+- **equal**: losses, metrics, predictions and all weights after `fit` differ by less than 1e-9 (relative to values
+  above 1) on both ranks. The largest difference is given. It is not 0 because the parts of a model are compiled
+  separately, and micro-batches are summed in another order. Keras computes `CTC` in float32 (1e-6 here), and features
+  that it cannot compute in float64 are trained in float32 (1e-5).
 - **refused**: an error before training, the same on both ranks, with the reason.
-- **wrong**: other numbers, another error, or a rank that ended.
-- **undecided**: an application whose own numbers, in Keras, change about as much if the last bit of its images does.
-- **not trained**: a base class, what requires another framework, or what fails in Keras itself here.
-- **not run**: no run of the table has said it yet. ConvNeXtXLarge took more than the 23 GiB of the machine.
+- **wrong**: different results, another error, or a rank that exited.
+- **undecided**: an application whose results in Keras change about as much if the last bit of its images changes.
+- **not trained**: a base class, a feature that requires another framework, or one that fails in Keras itself here.
+- **not run**: not yet part of a run of the table. ConvNeXtXLarge needed more than the 23 GiB of the machine.
 
-A layer is the last of the first partition, so its output and the gradient of that are messages. Layers, callbacks,
-applications and losses of a whole batch (`Circle`, `Dice`, `Tversky`) have one micro-batch, all else two. Applications
-train one step on eight images of the smallest size that they take, with random weights, cut by the planner.
+A layer is the last one of the first partition, so its output and its gradient are sent as messages. Layers,
+callbacks, applications and losses of a whole batch (`Circle`, `Dice`, `Tversky`) have one micro-batch, all others
+two. Applications train one step on eight images of their minimum size, with random weights, and are cut by the
+planner.
 
 """
 

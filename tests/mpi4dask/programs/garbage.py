@@ -11,9 +11,8 @@ import contextlib
 import random
 import sys
 
-from mpi4dask import HandshakeError, ProtocolError, authentication, framing
-from mpi4dask.authentication import WANTS_MPI, Hello
-from mpi4dask.handshake import ClientHandshake, Handshake, ServerHandshake
+from mpi4dask import HandshakeError, ProtocolError, authentication, wire
+from mpi4dask.authentication import WANTS_MPI, ClientHandshake, Handshake, Hello, ServerHandshake
 
 TOKEN = b"the job's token"
 
@@ -29,7 +28,7 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 def side(kind: type[Handshake], token: bytes = TOKEN) -> Handshake:
     """One end, as it begins."""
     hello = Hello(WANTS_MPI, authentication.fresh_nonce(), bytes(16), 1, 0, 0, 4096, 1)
-    return kind(token, hello, None, 1.0)
+    return kind(token, hello, 1.0)
 
 
 def shakes_hands(rng: random.Random, spoilt: int) -> bool:
@@ -54,28 +53,28 @@ def spoilt_handshake(rng: random.Random) -> None:
 
 def same_frames(rng: random.Random) -> None:
     """Frames that are laid out and read again are the same."""
-    sizes = [rng.choice((0, 1, 7, 1000, framing.ALONE - 1, framing.ALONE, 70_000)) for _ in range(rng.randint(1, 6))]
+    sizes = [rng.choice((0, 1, 7, 1000, wire.ALONE - 1, wire.ALONE, 70_000)) for _ in range(rng.randint(1, 6))]
     frames = [rng.randbytes(size) for size in sizes]
-    layout = framing.lay_out(frames, rng.choice((4096, 65_536)))
+    layout = wire.lay_out(frames, rng.choice((4096, 65_536)))
     block = memoryview(b"".join(layout.packed))
     assert len(block) == layout.packed_size
     if layout.nframes == 0:
         assert [bytes(block)] == frames
         return
-    entries = framing.read_table(block, layout.nframes)
-    assert [bytes(frame) for frame in framing.unpack(block, entries, layout.alone)] == frames
+    entries = wire.read_table(block, layout.nframes)
+    assert [bytes(frame) for frame in wire.unpack(block, entries, layout.alone)] == frames
 
 
 def spoilt_table(rng: random.Random) -> None:
     """A table that does not fit its block is refused; one that does gives frames of the sizes it names."""
-    layout = framing.lay_out([rng.randbytes(rng.randrange(60)) for _ in range(rng.randint(2, 5))], 4096)
+    layout = wire.lay_out([rng.randbytes(rng.randrange(60)) for _ in range(rng.randint(2, 5))], 4096)
     data = b"".join(layout.packed)
     block = memoryview(mutated(rng, data) if rng.random() < 0.5 else rng.randbytes(rng.randrange(100)))
     nframes = rng.choice((layout.nframes, rng.randrange(2**32)))
     with contextlib.suppress(ProtocolError):
-        entries = framing.read_table(block, nframes)
+        entries = wire.read_table(block, nframes)
         alone = [bytes(0) for entry in entries if entry.is_alone]
-        frames = framing.unpack(block, entries, alone)
+        frames = wire.unpack(block, entries, alone)
         assert all(entry.is_alone or len(frame) == entry.size for entry, frame in zip(entries, frames, strict=True))
 
 

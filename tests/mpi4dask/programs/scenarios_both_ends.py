@@ -11,19 +11,19 @@ import threading
 import numpy as np
 from distributed.comm import Comm
 from distributed.protocol import to_serialize
-from mpi4dask import counters, direct
-from mpi4dask.both_ends import Counts, Pull, Push, Span, piece_size
+from mpi4dask import counters, memory
+from mpi4dask.memory import Counts, Pull, Push, Span, piece_size
 from mpi4dask.peer import Peer
 from pair import WORLD, Pair
 
 SIZE = 2_000_000  # of 8 bytes
 
 
-class Watched(direct.Neighbour):
+class Watched(memory.Neighbour):
     """This process as its own neighbour; it notes what is copied, and fails from some copy on."""
 
     def __init__(self, copies: int = 10**9) -> None:
-        super().__init__(direct.place())
+        super().__init__(memory.place())
         self.copied: list[tuple[int, int]] = []
         self.copies = copies
 
@@ -42,11 +42,11 @@ class Watched(direct.Neighbour):
         return super().write(target, source, size)
 
 
-class Failing(direct.Neighbour):
+class Failing(memory.Neighbour):
     """A neighbour whose memory cannot be read, or written, any more after so many calls."""
 
     def __init__(self, peer: Peer, reads: int, writes: int) -> None:
-        assert isinstance(peer.neighbour, direct.Neighbour)
+        assert isinstance(peer.neighbour, memory.Neighbour)
         self.__dict__.update(peer.neighbour.__dict__)
         self.reads, self.writes = reads, writes
 
@@ -70,7 +70,7 @@ async def no_byte_is_copied_twice_or_not_at_all(pair: Pair) -> None:
         spans: list[Span] = []
         at = 0
         for size in sizes:
-            spans.append((direct.address(source) + at, direct.address(target) + at, size))
+            spans.append((memory.address(source) + at, memory.address(target) + at, size))
             at += size
         piece = chance.choice([piece_size(at), -(-at // 254), max(at // 7, -(-at // 254))])
         reader, writer = Watched(), Watched(chance.choice([0, 1, 5, 10**9]))

@@ -13,7 +13,7 @@ from distributed.protocol import to_serialize
 from mpi4dask import counters
 from mpi4dask.authentication import PROOF_SIZE
 from mpi4dask.endpoint import current_world, endpoint
-from mpi4dask.lookout import FRESH, SAFETY, SOON
+from mpi4dask.peer import FRESH, SAFETY, SOON
 from pair import WORLD, Pair
 
 

@@ -2,7 +2,7 @@
 
     mpiexec -n RANKS python soak.py SECONDS
 
-At the end nothing may have been lost, no message may have been without its doorbell for `lookout.SAFETY` after an
+At the end nothing may have been lost, no message may have been without its doorbell for `peer.SAFETY` after an
 engine's own look found it, and memory, tags, channels and file descriptors are where they were after the first tenth of
 the time; each rank prints its figures, and the exit status says whether they hold. A machine with so much to do that
 loops are held up for longer than that may delay a doorbell, too: each rank says how often its own was.
@@ -24,7 +24,7 @@ from distributed.comm import Comm, CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 from mpi4dask import counters, transport
 from mpi4dask.endpoint import current_world, endpoint
-from mpi4dask.lookout import SAFETY
+from mpi4dask.peer import SAFETY
 from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD

@@ -1,7 +1,7 @@
-"""What the engine asks of a framework: one stage of a model as compiled programs.
+"""The interface of a framework: one stage of a model as compiled programs.
 
 A backend is small on purpose. To add one, implement ``StageProgram`` and a function like
-``hyparflow.backends.tensorflow.build``; everything else (schedules, messages, allreduce) knows only this protocol.
+``hyparflow.backends.tensorflow.build``; everything else (schedules, messages, allreduce) only uses this protocol.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-#: A NumPy array (host memory, C-contiguous). Those that a program gives out may be read-only views of the framework's
-#: memory: fit to be sent, alive as long as the array is, not to be written to unless it is said so.
+#: A NumPy array (host memory, C-contiguous). Arrays that a program returns can be read-only views of the framework's
+#: memory: they can be sent and stay valid while referenced, but must not be written to unless stated otherwise.
 Array = Any
 
 BatchNorm = Literal["replica", "synchronised", "deferred"]
@@ -22,14 +22,15 @@ BatchNorm = Literal["replica", "synchronised", "deferred"]
 
 @dataclass(frozen=True)
 class ProgramOptions:
-    """How programs are built.
+    """Options for building programs.
 
-    ``batch_norm``: the moving statistics. ``replica``: each replica has its own, advanced by each of its micro-batches
-    in order. ``synchronised``: the same, averaged over the replicas after every step. ``deferred``: one update a step,
-    with mean and variance of the whole batch, over all micro-batches and replicas (as in torchgpipe's
-    DeferredBatchNorm). Micro-batches are normalised by their own statistics in every mode.
-    ``bucket_bytes``: about the size of one gradient buffer. ``device_messages``: what stages send to each other are the
-    framework's own tensors, where they are (``MessageMemory``), rather than arrays of the host.
+    ``batch_norm`` selects how moving statistics are updated. ``replica``: each replica has its own, updated by each of
+    its micro-batches in order. ``synchronised``: the same, averaged over the replicas after every step. ``deferred``:
+    one update per step with the mean and variance of the whole batch, over all micro-batches and replicas (as in
+    torchgpipe's DeferredBatchNorm). Micro-batches are normalised by their own statistics in every mode.
+
+    ``bucket_bytes`` is the approximate size of a gradient buffer. With ``device_messages``, stages send the framework's
+    own tensors from device memory (see ``MessageMemory``) instead of host arrays.
     """
 
     batch_norm: BatchNorm = "replica"
@@ -39,12 +40,12 @@ class ProgramOptions:
 
 @dataclass(frozen=True)
 class Portion:
-    """What one micro-batch is of the batch whose loss it adds to.
+    """The share of a micro-batch in the batch whose loss it contributes to.
 
-    ``rows``: the first so many of its rows are samples; the others fill it up, and count in no loss. ``samples``: of
-    the batch. ``parts``: micro-batches, of all replicas, in which the batch is computed. ``filled``: whether any of
-    them is filled up. ``totals``: what a sum of losses is to be divided by over the whole batch, by position in the
-    compiled losses; where it is left out or negative, that of a micro-batch is taken, weighted by its rows.
+    ``rows``: number of its first rows that are samples; the others are padding and count in no loss. ``samples``:
+    samples of the batch. ``parts``: micro-batches of all replicas into which the batch is divided. ``filled``: True if
+    any of them has padding. ``totals``: divisors of the sums of losses over the whole batch, by position in the
+    compiled losses. If a total is missing or negative, that of the micro-batch is used, weighted by its rows.
     """
 
     rows: int
@@ -55,16 +56,16 @@ class Portion:
 
     @property
     def weight(self) -> float:
-        """Of a mean over the micro-batch, where the batch is the mean over its parts: 1 where they are equal."""
+        """The weight of a mean over the micro-batch in the mean over the batch's parts, 1 if all are equal."""
         return self.parts * self.rows / self.samples
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a micro-batch stands in the training: from this the seeds and the weights of moving statistics follow.
+    """The position of a micro-batch in the training, which determines seeds and the weights of moving statistics.
 
-    ``step``: updates done before it, from 0. ``micro_batch``: 0..micro_batches-1 within the replica's step.
-    ``portion``: None where all micro-batches of a step are equally large, and each has its own mean as loss.
+    ``step``: number of earlier updates. ``micro_batch``: 0..micro_batches-1 within the replica's step. ``portion``:
+    None if all micro-batches of a step have equal sizes, and the loss of each is its own mean.
     """
 
     step: int
@@ -76,18 +77,18 @@ class Place:
 
     @property
     def total(self) -> int:
-        """Micro-batches of a step over all replicas: losses are scaled by one over it."""
+        """Micro-batches of a step over all replicas; losses are divided by it."""
         return self.replicas * self.micro_batches
 
     @property
     def order(self) -> int:
-        """The micro-batches that sequential training would have processed before this one, since step 0."""
+        """The number of micro-batches that sequential training would have processed before this one, since step 0."""
         return (self.step * self.replicas + self.replica) * self.micro_batches + self.micro_batch
 
 
 @dataclass(frozen=True)
 class Target:
-    """What one output of the model is compared with: arrays of ``micro_batch_size`` rows."""
+    """The target of one output of the model: arrays of ``micro_batch_size`` rows."""
 
     value: Array
     sample_weight: Array | None = None
@@ -95,15 +96,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a forward gives.
+    """The results of a forward pass.
 
     ``sends``: tensor -> value, for every tensor in ``Stage.sends``. ``outputs``: tensor -> y_pred, for every tensor in
-    ``Stage.outputs``. ``beside``: tensor -> the mask of y_pred and the logits that it was made from, each None where
-    there is none; for models with metrics. ``losses``: position in ``Graph.outputs`` -> the compiled loss of that
-    output, a float, neither weighted nor scaled: the mean over the parts of a batch is Keras' loss of the batch.
-    ``loss``: what this stage adds to the total loss of the micro-batch (weighted losses, and the weight and activity
-    regularizers and ``add_loss`` of its layers), not scaled. The model's loss on a micro-batch is the sum of ``loss``
-    over all stages. Losses are given only where targets were.
+    ``Stage.outputs``. ``beside``: tensor -> mask and logits of y_pred, None if absent, for models with metrics.
+    ``losses``: position in ``Graph.outputs`` -> the compiled loss of that output, a float without weight or scale. The
+    mean over the parts of a batch is Keras' loss of the batch.
+
+    ``loss``: the unscaled contribution of this stage to the total loss of the micro-batch (weighted losses, and the
+    weight and activity regularizers and ``add_loss`` of its layers). The model's loss on a micro-batch is the sum over
+    all stages. Losses are only present if there were targets.
     """
 
     sends: Mapping[int, Array]
@@ -115,7 +117,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one variable lies in a flat buffer: elements ``offset .. offset + size``."""
+    """The position of one variable in a flat buffer: elements ``offset .. offset + size``."""
 
     variable: str
     offset: int
@@ -125,10 +127,10 @@ class Slot:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A contiguous, writable, one-dimensional host array, and the variables that lie in it one after the other.
+    """A contiguous, writable, one-dimensional host array with the values of several variables.
 
-    It is the program's own memory, or for a GPU the one copy of it in a step: an allreduce in place (``MPI.IN_PLACE``)
-    is seen by whoever asks the program again. It stays valid until the program's next ``start_step``.
+    It is the program's own memory or, for a GPU, the one host copy of it in a step, so a later request sees an in-place
+    allreduce (``MPI.IN_PLACE``). It stays valid until the program's next ``start_step``.
     """
 
     array: Array
@@ -136,20 +138,20 @@ class Buffer:
 
 
 class MessageMemory(Protocol):
-    """Memory that MPI sends messages from, and receives them in."""
+    """Memory for MPI to send messages from and receive messages in."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        """Return an array to receive in, which shares its memory with no other."""
+        """Return an array for receiving that shares its memory with no other."""
 
     def first_rows(self, array: Array, rows: int | None) -> Array:
-        """Return the first so many rows of one that was received; None: all."""
+        """Return the first rows of a received array; None: all rows."""
 
     def to_mpi(self, array: Array) -> object:
-        """Return what mpi4py takes for the array's memory, as bytes: MPI has no names for some dtypes (bfloat16)."""
+        """Return the array's memory as bytes for mpi4py, because MPI lacks some dtypes (bfloat16)."""
 
 
 class StageShape(Protocol):
-    """What a program needs to know of a stage; ``hyparflow.planning.stages.Stage`` has it."""
+    """The properties of a stage that a program uses; ``hyparflow.planning.stages.Stage`` has them."""
 
     @property
     def index(self) -> int: ...
@@ -167,40 +169,43 @@ class StageShape(Protocol):
 
 @dataclass(frozen=True)
 class Reach:
-    """What depends on one source of gradients of a stage: ``variables`` (names), and tensors that it ``received``."""
+    """The ``variables`` (names) and ``received`` tensors that a source of gradients of a stage depends on."""
 
     variables: frozenset[str]
     received: frozenset[int]
 
 
 class StageProgram(Protocol):
-    """One stage on one rank, compiled. Every rank that owns a stage has one program for it.
+    """One compiled stage on one rank. Every rank that owns a stage has one program for it.
 
-    Under GEMS a partition may own a stage in both pipelines: one program then serves both.
+    Under GEMS, a partition can own a stage in both pipelines; one program then serves both.
 
-    A step is: ``start_step``; any order of ``forward`` and ``backward`` in which a micro-batch's backward comes after
-    its forward; the engine's reductions over ``gradients()`` and ``statistics()``; the optimizer; ``finish_step``.
+    A step consists of ``start_step``; calls of ``forward`` and ``backward`` in any order in which the backward pass of
+    a micro-batch follows its forward pass; the engine's reductions over ``gradients()`` and ``statistics()``; the
+    optimizer; ``finish_step``.
     """
 
     @property
     def stage(self) -> StageShape:
-        """The stage that it computes."""
+        """The stage that the program computes."""
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """Name (``variables_of``) -> Keras variable: all that the stage's layers have, seed states included.
+        """Name (``variables_of``) -> Keras variable, for all variables of the stage's layers, including seed states.
 
-        They are initialised when the program is built. The order is the model's.
+        They are initialised when the program is built, and ordered as in the model.
         """
 
     @property
     def trainable(self) -> tuple[str, ...]:
-        """Names of those that have gradients, in the order of the slots of ``gradients()``."""
+        """Names of the variables with gradients, in the order of the slots of ``gradients()``."""
 
     def start_step(self, loss_scale: float = 1.0) -> None:
-        """Zero gradients and statistics, forget what is kept, and multiply losses by ``loss_scale`` from now on.
+        """Clear gradients, statistics and kept values.
 
-        ``loss_scale`` is that of a ``LossScaleOptimizer``; ``gradients()`` then come out multiplied by it.
+        Args:
+            loss_scale: The factor of a ``LossScaleOptimizer`` that losses, and so the ``gradients()``, are multiplied
+                by from now on (default: 1).
         """
 
     def prepare(
@@ -210,9 +215,16 @@ class StageProgram(Protocol):
         targets: Mapping[int, Target] | None = None,
         training: bool = True,
     ) -> None:
-        """Compile micro-batches like this one, for training after ``start_step``; what is computed counts nowhere.
+        """Compile programs for micro-batches like this one, after ``start_step`` for training; results are discarded.
 
-        Raises UnsupportedModel for layers that do what cannot be done in parts.
+        Args:
+            place: See ``forward``.
+            inputs: See ``forward``.
+            targets: See ``forward``.
+            training: See ``forward``.
+
+        Raises:
+            UnsupportedModel: A layer cannot be computed in parts.
         """
 
     def forward(
@@ -224,52 +236,55 @@ class StageProgram(Protocol):
     ) -> Outcome:
         """Compute a micro-batch.
 
-        Args:
-            place: the micro-batch. When training, what backward needs is kept under ``place.micro_batch``.
-            inputs: tensor -> array, for every tensor in ``stage.receives``. They may be used without a copy: leave them
-                alone until this micro-batch's backward is done (without training: until the outcome was read).
-            targets: position in ``Graph.outputs`` -> target, for the outputs of this stage that have a loss.
-                None (not training only) computes no losses.
-            training: Keras' own flag. Without it nothing is kept, and ``place`` says nothing.
+        A stage that sends nothing also computes its gradients here (forward and backward in one program), so that the
+        gradients of its received tensors are ready; ``backward`` only returns them.
 
-        A stage that sends nothing computes its gradients here already (forward and backward in one program), so that
-        the gradients of what it received are ready; ``backward`` hands them out.
+        Args:
+            place: The micro-batch. In training, the values that backward needs are kept under ``place.micro_batch``.
+            inputs: Tensor -> array, for every tensor in ``stage.receives``. They may be used without a copy, so they
+                must not change until this micro-batch's backward pass is done (without training: until the outcome was
+                read).
+            targets: Position in ``Graph.outputs`` -> target, for the outputs of this stage that have a loss. None (not
+                in training only): compute no losses.
+            training: Keras' own flag. Without it nothing is kept, and ``place`` is ignored.
         """
 
     def backward(self, place: Place, gradients: Mapping[int, Sequence[Array]]) -> Mapping[int, Array]:
-        """Add the micro-batch's weight gradients to the accumulated ones, and drop what forward kept.
+        """Accumulate the micro-batch's weight gradients, and drop the values that forward kept.
+
+        Losses of this stage (compiled, regularizers, ``add_loss``) are differentiated here, scaled by ``loss_scale /
+        place.total``. The weight regularizer of a layer that several stages share counts on the stage with the layer's
+        first node.
 
         Args:
-            place: as in forward.
-            gradients: tensor -> what came back for it, in the order of ``stage.sends[tensor]``, for every sent tensor
-                that is ``differentiable``; the program adds them up in that order. They may be used without a copy:
-                leave them alone until this returns.
+            place: See ``forward``.
+            gradients: Tensor -> its gradients from other stages, in the order of ``stage.sends[tensor]``, for every
+                sent tensor that is ``differentiable``; the program adds them up in that order. They may be used without
+                a copy, so they must not change until this returns.
 
-        Returns: tensor -> gradient, for every received tensor that is ``differentiable``.
-
-        Losses (compiled, regularizers, ``add_loss``) of this stage are differentiated here, scaled by
-        ``loss_scale / place.total``. A weight regularizer of a layer that several stages share counts on the stage that
-        holds the layer's first node.
+        Returns:
+            Tensor -> gradient, for every received tensor that is ``differentiable``.
         """
 
     def gradients(self) -> tuple[Buffer, ...]:
-        """The accumulated gradients of ``trainable``: one buffer per dtype and about ``bucket_bytes``."""
+        """Return the accumulated gradients of ``trainable``, in buffers of one dtype and about ``bucket_bytes``."""
 
     def reaches(self) -> Mapping[int | None, Reach]:
-        """By source: None for the stage's own losses, a sent tensor for the gradient that comes back for it.
+        """Return what each source of gradients depends on; None is the stage's own losses, a tensor one that was sent.
 
-        Known once training was compiled. What no source reaches has no gradient, where ``gradients()`` has zeros.
+        The result is known once training was compiled. A variable that no source reaches has no gradient;
+        ``gradients()`` has zeros for it.
         """
 
     def statistics(self) -> tuple[Buffer, ...]:
-        """What this step adds to moving statistics: BatchNorm's variables, one buffer per dtype; empty without any.
+        """Return this step's contributions to BatchNorm's moving statistics, one buffer per dtype; empty without any.
 
-        The engine sums them in place over the owners of the same stage or shared layer within a replica (GEMS has two
-        owners), and, unless the mode is ``replica``, over the replicas; ``finish_step`` then applies them.
+        The engine sums them in place over the owners of the same stage or shared layer within a replica (two under
+        GEMS) and, unless the mode is ``replica``, over the replicas; ``finish_step`` then applies them.
         """
 
     def finish_step(self, place: Place) -> None:
-        """Advance moving statistics and seed states to where sequential training has them after ``place.step``.
+        """Advance moving statistics and seed states to their values in sequential training after ``place.step``.
 
-        ``place``: any of the step.
+        ``place`` can be any of the step.
         """

@@ -1,1 +1,1 @@
-"""Checkpoints: each rank writes its own part; loaded under any other partitions and replicas, and into Keras."""
+"""Checkpoints: each rank writes its own part. They can be loaded with any partitioning, and into plain Keras."""

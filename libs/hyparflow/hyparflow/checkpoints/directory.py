@@ -1,16 +1,16 @@
-"""A directory of checkpoints: which are whole, which is the last of them, and which may go.
+"""A directory of checkpoints.
 
 ::
 
     DIR/step-0000000012/shard-00000.bin ...     of every rank that had something to write
-                        manifest.json           written last: with it, the checkpoint is whole
+                        manifest.json           written last, completes the checkpoint
 
-A checkpoint is made by ranks that do not wait for each other, so one that was interrupted lacks its manifest. One that
-is damaged (a file is missing, cut off or changed) is named, and the last whole one before it is taken.
+Ranks write checkpoints without waiting for each other, so an interrupted checkpoint has no manifest. If a checkpoint is
+damaged (a file is missing, truncated or changed), this is reported and the previous complete one is used.
 
-Other programs may keep checkpoints in the same directory. Only what hyparflow made is read, moved or removed: a
-directory named as above, in which an index or manifest begins with hyparflow's schema, or in which a shard is still
-being written; and of it only the files named as above.
+Other programs may keep checkpoints in the same directory. Only files of hyparflow are read, moved or removed:
+directories with the names above that contain an index or manifest with hyparflow's schema, or an unfinished shard, and
+in them only files with the names above.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ MANIFEST = "manifest.json"
 _PREFIX = "step-"
 _SHARD = re.compile(r"shard-[0-9]{5,}\.(bin|json)(\.part)?")
 _UNFINISHED_SHARD = re.compile(r"shard-[0-9]{5,}\.bin\.part")
-#: How each JSON file of a checkpoint begins, even one that is cut off.
+#: The start of each JSON file of a checkpoint, even of a truncated one.
 _BEGINNING = b'{"schema": "hyparflow.'
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training had come.
+    """The progress of a training.
 
-    ``step``: updates done. ``epoch``: the current one, ``done``: its steps that are done. ``number``, ``batch``: the
-    next batch of the data (pass and batch of the pass), in batches of ``batch_size`` samples, of which each is
-    ``micro_batches`` over all replicas; ``seed``: of the order of the data. ``totals``: the metrics' states so far in
-    this epoch. ``history``, ``epochs``: those that ended. ``callbacks``: what they remember.
+    ``step``: number of updates. ``epoch``: the current one; ``done``: number of its completed steps. ``number``,
+    ``batch``: the next batch of the data (pass, and batch of the pass), in batches of ``batch_size`` samples, which
+    consist of ``micro_batches`` over all replicas. ``seed``: seed of the order of the data. ``totals``: states of the
+    metrics so far in this epoch. ``history``, ``epochs``: completed epochs. ``callbacks``: states of the callbacks.
     """
 
     step: int
@@ -61,7 +61,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: its manifest, read."""
+    """A complete checkpoint with its manifest."""
 
     directory: Path
     fingerprint: str
@@ -71,34 +71,41 @@ class Checkpoint:
     shards: tuple[Shard, ...]
 
     def damage(self, rank: int = 0, size: int = 1) -> list[str]:
-        """What is wrong with every ``size``-th of its files, from number ``rank`` on."""
+        """Check every ``size``-th file, starting with number ``rank``, and return the problems found."""
         found = (shards.check(self.directory, shard) for shard in self.shards[rank::size])
         return [problem for problem in found if problem is not None]
 
 
 def path_of(root: Path, step: int) -> Path:
-    """Where the checkpoint after ``step`` updates lies."""
+    """Return the path of the checkpoint after ``step`` updates."""
     return root / f"{_PREFIX}{step:010}"
 
 
 def finish(directory: Path, ranks: int, document: Mapping[str, Any]) -> None:
-    """Make a checkpoint whole: collect the indices of the shards of ``ranks`` ranks, and write the manifest."""
+    """Complete a checkpoint: collect the indices of the shards of all ranks, and write the manifest.
+
+    Args:
+        directory: The directory of the checkpoint.
+        ranks: Number of ranks.
+        document: The manifest's other entries.
+    """
     collected = [json.loads((directory / f"shard-{rank:05}.json").read_text("utf-8")) for rank in range(ranks)]
     shards.write_json(directory / MANIFEST, {"schema": SCHEMA, **document, "shards": collected})
 
 
 def load(directory: Path) -> Checkpoint:
-    """The checkpoint in ``directory``; its files are not looked at yet.
+    """Load the checkpoint in ``directory`` without checking its files.
 
-    :raises CheckpointError: if it has no manifest, or one that cannot be understood.
+    Raises:
+        CheckpointError: The manifest is missing or invalid.
     """
     path = directory / MANIFEST
     if not path.exists():
-        raise CheckpointError(f"{directory} is not whole: it has no {MANIFEST}; its making was interrupted")
+        raise CheckpointError(f"{directory} is not whole: {MANIFEST} is missing because saving was interrupted")
     try:
         document = json.loads(path.read_text("utf-8"))
         if document["schema"] != SCHEMA:
-            raise CheckpointError(f"{path} has the schema {document['schema']}; this version reads {SCHEMA}")
+            raise CheckpointError(f"{path} has the schema {document['schema']}, expected {SCHEMA}")
         progress = {name: _tuples(name, value) for name, value in document["progress"].items()}
         return Checkpoint(
             directory,
@@ -113,27 +120,28 @@ def load(directory: Path) -> Checkpoint:
 
 
 def found(root: Path) -> list[Path]:
-    """All checkpoints of hyparflow in ``root``, whole or not, the last one first."""
+    """Return all checkpoints of hyparflow in ``root``, complete or not, the latest first."""
     return sorted((each for each in _numbered(root) if _is_own(each)), key=_step, reverse=True)
 
 
 def whole(root: Path) -> list[Path]:
-    """Those with a manifest, the last one first."""
+    """Return the checkpoints with a manifest, the latest first."""
     return [each for each in found(root) if (each / MANIFEST).exists()]
 
 
 def clear(root: Path, after: int) -> None:
-    """Make room: remove interrupted checkpoints, and put away those after step ``after``, which are damaged.
+    """Remove interrupted checkpoints, and rename those after step ``after``, which are damaged.
 
-    :raises CheckpointError: if a checkpoint after step ``after`` could meet a directory that hyparflow did not make;
-        nothing is touched then.
+    Raises:
+        CheckpointError: A checkpoint after step ``after`` could collide with a directory that hyparflow did not create.
+            Nothing is changed then.
     """
     own = found(root)
     for each in _numbered(root):
         if each not in own and _step(each) > after and any(each.iterdir()):
             raise CheckpointError(
-                f"{each} was not made by hyparflow, and a checkpoint of this training may need its name: "
-                "take another directory"
+                f"{each} was not made by hyparflow, but a checkpoint of this training could need its name: "
+                "use another directory"
             )
     for each in own:
         if not (each / MANIFEST).exists():
@@ -143,24 +151,24 @@ def clear(root: Path, after: int) -> None:
 
 
 def keep(root: Path, count: int) -> None:
-    """Remove the oldest whole checkpoints, so that ``count`` stay."""
+    """Remove the oldest complete checkpoints, and keep ``count``."""
     for each in whole(root)[count:]:
         _remove(each)
 
 
 def _numbered(root: Path) -> list[Path]:
-    """The directories in ``root`` that have the name of a checkpoint."""
+    """Return the directories in ``root`` that have the name of a checkpoint."""
     return [each for each in root.glob(f"{_PREFIX}*") if each.is_dir() and path_of(root, _step(each)) == each]
 
 
 def _step(path: Path) -> int:
-    """The step in a checkpoint's name; -1 where there is none."""
+    """Return the step in a checkpoint's name, -1 if there is none."""
     digits = path.name.removeprefix(_PREFIX)
     return int(digits) if re.fullmatch("[0-9]+", digits) else -1
 
 
 def _is_own(path: Path) -> bool:
-    """Whether hyparflow made what lies in a directory."""
+    """Return whether hyparflow created the contents of a directory."""
     files = _own_files(path)
     if any(_UNFINISHED_SHARD.fullmatch(each.name) for each in files):
         return True
@@ -168,7 +176,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _own_files(path: Path) -> list[Path]:
-    """The files in a directory that have names of a checkpoint's files."""
+    """Return the files in a directory that are named like files of a checkpoint."""
     names = (MANIFEST, f"{MANIFEST}.part")
     return [
         each
@@ -183,8 +191,8 @@ def _begins_as_own(path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint, and nothing else that lies in its directory."""
-    (path / MANIFEST).unlink(missing_ok=True)  # first: half a removal is not taken for a checkpoint
+    """Remove the files of a checkpoint, and its directory if nothing else is in it."""
+    (path / MANIFEST).unlink(missing_ok=True)  # first, so that a partial removal is not mistaken for a checkpoint
     for each in _own_files(path):
         each.unlink()
     if not any(path.iterdir()):

@@ -1,4 +1,4 @@
-"""From checkpoints, and from models that lie in pieces on many ranks, to ordinary Keras."""
+"""Conversion of checkpoints and distributed models to plain Keras."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyparflow.checkpoints import directory
 from hyparflow.checkpoints.directory import Checkpoint, Progress
-from hyparflow.checkpoints.naming import of_optimizer
-from hyparflow.checkpoints.restoring import last_whole, restore
+from hyparflow.checkpoints.restore import last_whole, of_optimizer, restore
 from hyparflow.checkpoints.shards import Array
 from hyparflow.errors import CheckpointError
 
@@ -20,15 +19,22 @@ if TYPE_CHECKING:
 
 
 def load_into(model: keras.Model, path: str | Path) -> Progress:
-    """Give a Keras model, in one process, the weights of a checkpoint; a compiled one its optimizer's state too.
+    """Load a checkpoint into a Keras model in one process: weights and, if compiled, the state of its optimizer.
 
-    ``path``: a checkpoint (``DIR/step-0000000012``), or the directory of them: then its last whole one is taken.
-    Where each replica has moving statistics of its own (BatchNorm), they are replica 0's.
+    If each replica has its own moving statistics (BatchNorm), those of replica 0 are used.
 
-    :returns: how far the training had come: ``progress.step``, ``progress.epoch``.
-    :raises CheckpointError: if there is no whole one, or it is another model's.
+    Args:
+        model: The model that was trained.
+        path: A checkpoint (``DIR/step-0000000012``), or the directory of checkpoints, of which the last complete one is
+            used.
+
+    Returns:
+        The progress of the training: ``progress.step``, ``progress.epoch``.
+
+    Raises:
+        CheckpointError: There is no complete checkpoint, or it belongs to another model.
     """
-    from hyparflow.graph.from_keras import graph_of, variables_of
+    from hyparflow.graph.calls import graph_of, variables_of
     from hyparflow.graph.initialise import initialise, is_here
 
     checkpoint = open_whole(Path(path))
@@ -45,7 +51,7 @@ def load_into(model: keras.Model, path: str | Path) -> Progress:
 
 
 def open_whole(path: Path) -> Checkpoint:
-    """The checkpoint at ``path``, or the last whole one below it."""
+    """Open the checkpoint at ``path``, or the last complete one below it."""
     if (path / directory.MANIFEST).exists():
         checkpoint = directory.load(path)
         if problems := checkpoint.damage():
@@ -58,9 +64,9 @@ def open_whole(path: Path) -> Checkpoint:
 
 
 def check_model(checkpoint: Checkpoint, fingerprint: str) -> None:
-    """Raise CheckpointError where the checkpoint is another model's."""
+    """Raise CheckpointError if the checkpoint belongs to another model."""
     if checkpoint.fingerprint != fingerprint:
-        raise CheckpointError(f"{checkpoint.directory} is of another model: build the one that was trained")
+        raise CheckpointError(f"{checkpoint.directory} belongs to another model: build the model that was trained")
 
 
 def save_whole(
@@ -72,16 +78,22 @@ def save_whole(
     optimizer: bool = True,
     **options: Any,
 ) -> None:
-    """Write ``.keras`` (or ``.weights.h5``) from the values of all variables: on one rank, which then has them all.
+    """Write a ``.keras`` or ``.weights.h5`` file from the values of all variables, on one rank.
 
-    ``optimizer``: whether there are values for the optimizer too.
+    Args:
+        model: The Keras model, which gets all values while it is written.
+        values: Name -> value.
+        path: The file.
+        weights_only: Write weights only.
+        optimizer: There are values for the optimizer too (default: True).
+        options: Further options of Keras' method.
     """
     with whole(model, values, optimizer):
         write(model, path, weights_only, **options)
 
 
 def write(model: keras.Model, path: str | Path, weights_only: bool, **options: Any) -> None:
-    """As Keras writes a file, and in one piece: ranks that write the same file at once do not spoil it."""
+    """Write a file as Keras does, but atomically, so that several ranks can write the same file at once."""
     save: Any = model.save_weights if weights_only else model.save
     path = Path(path)
     if options.get("overwrite") is False or options.get("max_shard_size") or options.get("zipped") is False:
@@ -97,11 +109,14 @@ def write(model: keras.Model, path: str | Path, weights_only: bool, **options: A
 
 @contextmanager
 def whole(model: keras.Model, values: Mapping[str, Array], optimizer: bool = True) -> Iterator[None]:
-    """Let a model have the values of all variables, and in here an optimizer with the slots of all of them.
+    """Set all variables of a model, and give it an optimizer with all slots inside the context.
 
-    ``optimizer``: False leaves the model the one that has a rank's own slots only.
+    Args:
+        model: The Keras model.
+        values: Name -> value.
+        optimizer: False leaves the optimizer with this rank's own slots (default: True).
     """
-    from hyparflow.graph.from_keras import variables_of
+    from hyparflow.graph.calls import variables_of
 
     _assign(variables_of(model), values)
     own = model.optimizer

@@ -1,4 +1,4 @@
-"""One rank's part of a checkpoint: its variables in one file, and an index that says what lies where.
+"""One rank's part of a checkpoint: a file with its variables, and an index.
 
 ::
 
@@ -6,7 +6,7 @@
     shard-00003.json   {"schema", "file", "size", "blake2b",
                         "entries": [{"path", "replica", "dtype", "shape", "offset"}]}
 
-Each is written beside its place and renamed into it, the index after the data.
+Each file is written under a temporary name and then renamed, the index after the data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one variable lies. ``replica``: whose it is, where each replica has its own; else None."""
+    """The position of one variable. ``replica``: the owner if each replica has its own value, else None."""
 
     path: str
     replica: int | None
@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return int(np.dtype(_numpy(self.dtype)).itemsize * np.prod(self.shape, dtype=np.int64))
 
 
@@ -56,19 +56,19 @@ class Shard:
     entries: tuple[Entry, ...]
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the index as a JSON document."""
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Shard:
-        """The inverse of ``to_document``; raises CheckpointError where the document is not one."""
+        """Parse the result of ``to_document``; raise CheckpointError if the document is invalid."""
         try:
             if document["schema"] != SCHEMA:
-                raise CheckpointError(f"not a document of the schema {SCHEMA}")
+                raise CheckpointError(f"the document does not have the schema {SCHEMA}")
             entries = tuple(Entry(**{**each, "shape": tuple(each["shape"])}) for each in document["entries"])
             return cls(document["file"], document["size"], document["blake2b"], entries)
         except (KeyError, TypeError) as error:
-            raise CheckpointError(f"not a shard's index: {error!r}") from error
+            raise CheckpointError(f"the document is not a shard's index: {error!r}") from error
 
 
 def write(directory: Path, rank: int, arrays: Mapping[tuple[str, int | None], Array]) -> Shard:
@@ -96,7 +96,7 @@ def write(directory: Path, rank: int, arrays: Mapping[tuple[str, int | None], Ar
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document beside its place, and rename it into it."""
+    """Write a document atomically."""
     partial = path.with_name(path.name + ".part")
     with partial.open("w", encoding="utf-8") as file:
         json.dump(document, file, default=_listed)
@@ -106,7 +106,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def check(directory: Path, shard: Shard) -> str | None:
-    """What is wrong with a shard's file: missing, cut off, or not the bytes that were written; None if it is whole."""
+    """Check a shard's file; return the problem (missing, truncated, changed bytes), or None if it is intact."""
     path = directory / shard.file
     try:
         size = path.stat().st_size
@@ -118,11 +118,11 @@ def check(directory: Path, shard: Shard) -> str | None:
                 digest.update(chunk)
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
-    return None if digest.hexdigest() == shard.blake2b else f"{path} is damaged: its bytes are not those written"
+    return None if digest.hexdigest() == shard.blake2b else f"{path} is damaged: its checksum differs"
 
 
 def read(directory: Path, shard: Shard, entries: Iterable[Entry]) -> Iterable[tuple[Entry, Array]]:
-    """The values of some of a shard's entries, one after the other."""
+    """Yield the values of some of a shard's entries."""
     with (directory / shard.file).open("rb") as file:
         for entry in entries:
             file.seek(entry.offset)
@@ -131,7 +131,7 @@ def read(directory: Path, shard: Shard, entries: Iterable[Entry]) -> Iterable[tu
 
 
 def _listed(value: Any) -> Any:
-    """NumPy's numbers and arrays (metrics with several results) as JSON has them."""
+    """Convert NumPy numbers and arrays (metrics with several results) for JSON."""
     return value.tolist()
 
 

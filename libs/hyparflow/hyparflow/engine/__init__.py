@@ -1,1 +1,1 @@
-"""One rank's part of a training: communicators, messages, the actions of a schedule, gradients, the update."""
+"""One rank's part of a training: communicators, messages, actions of a schedule, gradients, update."""

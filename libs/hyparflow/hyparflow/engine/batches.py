@@ -1,4 +1,4 @@
-"""What the engine takes and gives: batches, options, what arose in a step."""
+"""The data that the engine accepts and returns: batches, options, results of a step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """How steps are computed, where the plan leaves a choice.
+    """Options for computing steps that the plan leaves open.
 
-    ``batch_norm``: of moving statistics, see ``hyparflow.backends.ProgramOptions``. ``bucket_bytes``: gradients are
-    summed over their owners in buffers of about this size. ``trace``: give ``StepResult.spans``. ``messages``: a GPU's
-    memory, of which a GPU-aware MPI sends tensors to other stages; None: they are copied to the host's.
+    ``batch_norm``: update of moving statistics, see ``hyparflow.backends.ProgramOptions``. ``bucket_bytes``:
+    approximate size of the buffers in which gradients are summed over their owners. ``trace``: record
+    ``StepResult.spans``. ``messages``: GPU memory that a GPU-aware MPI sends tensors from; None: tensors are copied to
+    the host.
     """
 
     batch_norm: BatchNorm = "replica"
@@ -31,11 +32,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a step's rows are of the batch whose loss they add to.
+    """The relation of a step's rows to the batch whose loss they contribute to.
 
-    ``rows``: of this replica's, the first so many are samples; the others fill micro-batches up. ``size``: rows of a
-    micro-batch. ``samples``: of the whole batch, over all replicas. ``steps``: in which the batch is computed: more
-    than 1 in an evaluation only. ``totals``: see ``hyparflow.backends.Portion``.
+    ``rows``: number of this replica's first rows that are samples; the others are padding. ``size``: rows of a
+    micro-batch. ``samples``: samples of the whole batch, over all replicas. ``steps``: number of steps that compute the
+    batch, more than 1 in evaluations only. ``totals``: see ``hyparflow.backends.Portion``.
     """
 
     rows: int
@@ -47,13 +48,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's data of this replica: every array's leading axis is micro_batches * micro_batch_size long.
+    """One step's data of this replica: the leading axis of every array has micro_batches * micro_batch_size rows.
 
-    With ``counts`` micro-batches may be smaller, and some of the rows may be there to fill them up.
+    With ``counts``, micro-batches can be smaller, and some rows can be padding.
 
-    ``inputs``: the model's inputs in flattened order; ``targets`` and ``sample_weights``: per output in flattened
-    order, an entry None where there is none. A rank that does not read an array may leave None in its place
-    (``Engine.reads`` says which it does read).
+    ``inputs``: the model's inputs in flattened order. ``targets`` and ``sample_weights``: per output in flattened
+    order, None if absent. A rank can leave out arrays that it does not read (see ``Engine.reads``) by passing None.
     """
 
     inputs: tuple[np.ndarray[Any, Any] | None, ...]
@@ -62,18 +62,18 @@ class Batch:
     counts: Counts | None = None
 
     def check(self, reads: Reads, rows: int) -> None:
-        """Raise DataError where an array that is read is missing or has another length."""
+        """Raise DataError if an array that is read is missing or has the wrong length."""
         for what, arrays, wanted in (("input", self.inputs, reads.inputs), ("target", self.targets, reads.outputs)):
             for index in wanted:
                 if what == "input" and (index >= len(arrays) or arrays[index] is None):
-                    raise DataError(f"input {index} is missing in the batch: this rank's stages read it")
+                    raise DataError(f"input {index} is missing in the batch, but this rank's stages read it")
                 if index < len(arrays) and (array := arrays[index]) is not None and len(array) != rows:
-                    raise DataError(f"{what} {index} has {len(array)} rows; a step of this plan has {rows} per replica")
+                    raise DataError(f"{what} {index} has {len(array)} rows, expected {rows} per replica and step")
 
 
 @dataclass(frozen=True)
 class Reads:
-    """What a rank needs of a batch: indices of inputs, and of outputs whose targets and weights it uses."""
+    """The part of a batch that a rank reads: indices of inputs, and of outputs whose targets and weights it uses."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -81,19 +81,20 @@ class Reads:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What arose on one rank in one step.
+    """The results of one rank in one step.
 
-    ``outputs``        output of the model -> micro-batch -> its predictions, where that output is made on this rank
-                       (under GEMS each of two ranks has half of the micro-batches)
-    ``beside``         output of the model -> micro-batch -> the mask of its predictions and the logits that they were
-                       made from (None where there is none), for models with metrics
-    ``losses``         output of the model -> micro-batch -> its compiled loss, before loss_weights; where there was a
-                       target. Keras' loss of the batch is the mean over all of its micro-batches
-    ``loss``           what this rank's stages add to the step's loss: weighted losses, regularizers and ``add_loss``,
-                       mean over the replica's micro-batches. The sum over the replica's ranks is Keras' ``loss``
-    ``updated``        False where mixed precision's loss scale found gradients that are not finite, and left the update
-                       out
-    ``gradient_norm``  global norm of the gradients before clipping, where the optimizer clips by it, else None
+    Attributes:
+        outputs: Output of the model -> micro-batch -> its predictions, if that output is computed on this rank (under
+            GEMS, each of two ranks has half of the micro-batches).
+        beside: Output of the model -> micro-batch -> mask and logits of its predictions (None if absent), for models
+            with metrics.
+        losses: Output of the model -> micro-batch -> its compiled loss before loss_weights, if it has a target. Keras'
+            loss of the batch is the mean over all of its micro-batches.
+        loss: The contribution of this rank's stages to the step's loss: weighted losses, regularizers and ``add_loss``,
+            as a mean over the replica's micro-batches. The sum over the replica's ranks is Keras' ``loss``.
+        updated: False if the loss scale of mixed precision found non-finite gradients and skipped the update.
+        gradient_norm: The global norm of the gradients before clipping, if the optimizer clips by it, else None.
+        spans: The activities of the rank, if they are recorded.
     """
 
     outputs: Mapping[int, Mapping[int, Any]] = field(default_factory=dict)

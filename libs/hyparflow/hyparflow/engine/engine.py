@@ -1,4 +1,4 @@
-"""One rank's part of a training: what it computes in a step of training, of testing, of prediction."""
+"""One rank's part of a training, evaluation or prediction."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import numpy as np
 from hyparflow.backends import Buffer, Place, Portion, ProgramOptions, Slot, Target
 from hyparflow.engine.batches import Batch, Counts, Options, Reads, StepResult
 from hyparflow.engine.gradients import Ownership, Sums, variables_with_gradients
-from hyparflow.engine.links import host_dtype, links_of
-from hyparflow.engine.messages import Exchange, HostMemory
+from hyparflow.engine.messages import Exchange, HostMemory, host_dtype, links_of
 from hyparflow.engine.runner import Feed, Findings, Runner, Span
 from hyparflow.engine.update import Update
-from hyparflow.engine.waiting import wait
-from hyparflow.engine.world import World
+from hyparflow.engine.world import World, wait
 from hyparflow.errors import PlanError
 
 if TYPE_CHECKING:
@@ -42,15 +40,23 @@ class Engine:
         options: Options | None = None,
         agree: Callable[[Callable[[], Any]], Any] = lambda action: action(),
     ) -> None:
-        """``model``: compiled, the same on every rank (its own stages' variables are made here, if they are not).
+        """Build this rank's programs and optimizer; collective.
 
-        ``agree``: does what may fail on some ranks only, so that all raise the same.
+        Args:
+            model: A compiled model, the same on every rank. Deferred variables of its own stages are initialised here.
+            plan: The plan for this model.
+            world: mpi4py's communicator of the ranks of the plan.
+            options: How to compute steps (default: ``Options()``).
+            agree: A function that runs an action that can fail on some ranks only, such that all ranks raise the same
+                error.
 
-        Raises PlanError where the plan is not this model's, WorldError where the ranks are too few or too many,
-        UnsupportedModel where the optimizer asks for what cannot be kept (``gradient_accumulation_steps``).
+        Raises:
+            PlanError: The plan belongs to another model.
+            WorldError: There are too few or too many ranks.
+            UnsupportedModel: The optimizer has an option that is not supported (``gradient_accumulation_steps``).
         """
         from hyparflow.backends.tensorflow import build
-        from hyparflow.graph.from_keras import graph_of
+        from hyparflow.graph.calls import graph_of
 
         self.plan = plan
         self.options = options or Options()
@@ -59,8 +65,8 @@ class Engine:
         def check() -> None:
             if self.graph.fingerprint != plan.fingerprint:
                 raise PlanError(
-                    f"the plan was made for another model than {model.name}: make a new one; and name inputs and "
-                    "layers where a rank builds other models too, for Keras' own names count what a process has built"
+                    f"the plan belongs to another model than {model.name}: make a new plan. If a rank also builds "
+                    "other models, name inputs and layers, because Keras numbers default names within a process"
                 )
 
         agree(check)
@@ -91,7 +97,7 @@ class Engine:
         alike = self.options.batch_norm != "replica"
         self._sums = Sums(self.world, self.programs, lambda p: p.gradients(), ownership, all_replicas=True)
         self._statistics = Sums(self.world, self.programs, lambda p: p.statistics(), ownership, all_replicas=alike)
-        # A variable that several of this rank's stages use has its sum on the first of them.
+        # The sum of a variable that several of this rank's stages use is on the first of them.
         self._home = {name: stage for stage in sorted(self.programs, reverse=True) for name in self._names(stage)}
         trainable = {name: self.programs[stage].variables[name] for name, stage in sorted(self._home.items())}
         counted = [name for name in trainable if ownership.first(name) == partition]
@@ -105,7 +111,7 @@ class Engine:
 
     @property
     def reads(self) -> Reads:
-        """What this rank needs of every batch."""
+        """The part of every batch that this rank reads."""
         received = {tensor for program in self.programs.values() for tensor in program.stage.receives}
         made = {tensor for program in self.programs.values() for tensor in program.stage.outputs}
         return Reads(
@@ -115,7 +121,7 @@ class Engine:
 
     @property
     def variables(self) -> Mapping[str, keras.Variable]:
-        """Name -> variable, of those that this rank owns: the model's (``variables_of``), then the optimizer's (path).
+        """Name -> variable, for this rank's variables: the model's (``variables_of``), then the optimizer's (path).
 
         A variable that several ranks of a replica own (GEMS, shared layers) is equal on all of them, and on all
         replicas, except for moving statistics with ``batch_norm="replica"``.
@@ -124,7 +130,7 @@ class Engine:
         return own | dict(self._update.variables)
 
     def train_step(self, batch: Batch) -> StepResult:
-        """Forward and backward of all micro-batches, sum of the gradients, one update of the optimizer."""
+        """Run forward and backward of all micro-batches, sum the gradients, and update the variables once."""
         for program in self.programs.values():
             program.start_step(self._update.loss_scale)
         self._sums.begin()
@@ -149,7 +155,7 @@ class Engine:
         return self._result(found, updated=updated, norm=norm)
 
     def test_step(self, batch: Batch) -> StepResult:
-        """Forward in inference mode; losses and outputs where they arise."""
+        """Run forward in inference mode, and return this rank's losses and outputs."""
         feed = self._feed(batch)
         if False not in self._prepared:
             self._agree(lambda: self._prepare(feed, training=False))
@@ -158,15 +164,15 @@ class Engine:
         return self._result(found)
 
     def predict_step(self, batch: Batch) -> Mapping[int, Mapping[int, np.ndarray[Any, Any]]]:
-        """Forward in inference mode: output of the model -> micro-batch -> predictions, where they are made."""
+        """Run forward in inference mode; return output of the model -> micro-batch -> predictions of this rank."""
         return self.test_step(Batch(batch.inputs, counts=batch.counts)).outputs
 
     def close(self) -> None:
-        """Give the communicators back; collective."""
+        """Free the communicators; collective."""
         self.world.close()
 
     def _prepare(self, feed: Feed, *, training: bool) -> None:
-        """Compile on all ranks at once; else each would begin when the first micro-batch reaches it."""
+        """Compile on all ranks at once; otherwise each would start when it gets its first micro-batch."""
         for stage, program in self.programs.items():
             received = {tensor: self.graph.tensors[tensor] for tensor in program.stage.receives}
             zeros = {index: np.zeros((feed.rows, *t.shape), host_dtype(t.dtype)) for index, t in received.items()}
@@ -175,7 +181,7 @@ class Engine:
         self._prepared.add(training)
 
     def _with_gradients(self) -> frozenset[str]:
-        """The model's variables that a loss depends on; collective over the replica."""
+        """Return the variables that a loss depends on; collective over the replica."""
         wait(self.world.replica.Ibarrier())
         own = {stage: program.reaches() for stage, program in self.programs.items()}
         every = self.world.replica.allgather(own)
@@ -186,7 +192,7 @@ class Engine:
         self._statistics.ready(stage)
 
     def _gradients(self) -> tuple[list[Buffer], dict[str, tuple[int, Slot]]]:
-        """All buffers of this rank, and where each variable's sum lies."""
+        """Return all buffers of this rank, and the position of each variable's sum."""
         buffers: list[Buffer] = []
         places: dict[str, tuple[int, Slot]] = {}
         for stage, program in self.programs.items():
@@ -212,7 +218,7 @@ class Engine:
         return Place(self.step, seat.replica, micro_batch, plan.replicas, plan.micro_batches, portion)
 
     def _feed(self, batch: Batch) -> Feed:
-        """The micro-batches of a batch; raises DataError where it does not fit."""
+        """Return the micro-batches of a batch; raise DataError if it does not fit."""
         size = self.plan.micro_batch_size if batch.counts is None else batch.counts.size
         batch.check(self.reads, size * self.plan.micro_batches)
 
@@ -236,7 +242,7 @@ class Engine:
         return Feed(size, lambda micro_batch: self._place(micro_batch, batch.counts), inputs, targets)
 
     def _compared(self, batch: Batch) -> list[tuple[int, Any, Any]]:
-        """Each output's tensor, target and sample weight; None where there is none."""
+        """Return each output's tensor, target and sample weight, None if absent."""
         count = len(self.graph.outputs)
         targets = (*batch.targets, *[None] * count)
         weights = (*batch.sample_weights, *[None] * count)

@@ -1,9 +1,9 @@
-"""Sums over the ranks that own a variable: replicas, GEMS' two pipelines, stages that share a layer.
+"""Sums over the ranks that own a variable: replicas, the two pipelines of GEMS, stages that share a layer.
 
-A stage's gradients are complete with its last backward pass of the step. The allreduce of each of its buffers is
-started at once, in place, while the rank computes other stages. All owners start what they have in common in one order,
-that of the last backward pass that a sum waits for, wherever that is: collectives on one communicator must be called
-in the same order by everybody.
+The gradients of a stage are complete after its last backward pass of the step. The allreduce of each of its buffers
+then starts at once, in place, while the rank computes other stages. Collectives on one communicator must be called in
+the same order by all ranks. All owners therefore start their common sums in the order of the last backward pass that
+each sum waits for, on whichever rank that is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hyparflow.backends import Buffer, Reach, Slot
-from hyparflow.engine.waiting import wait
+from hyparflow.engine.world import wait
 
 if TYPE_CHECKING:
     from hyparflow.engine.world import World
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Run:
     """Consecutive slots of a buffer of one stage, whose variables are used by the same stages.
 
-    A variable that several stages use is a run of its own: what lies beside it differs from stage to stage.
+    A variable that several stages use is a run of its own, because its neighbours differ from stage to stage.
     """
 
     stage: int
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ownership:
-    """Who has what: variable -> the stages that use it, ascending; stage -> the partitions that compute it."""
+    """The ownership of variables: variable -> the stages that use it, and stage -> its partitions, both ascending."""
 
     users: Mapping[str, tuple[int, ...]]
     owners: Mapping[int, tuple[int, ...]]
@@ -59,7 +59,7 @@ class Ownership:
 
     @classmethod
     def of(cls, graph: Graph, plan: Plan) -> Ownership:
-        """That of a plan."""
+        """Return the ownership in a plan."""
         users: dict[str, tuple[int, ...]] = {}
         for stage in plan.stages:
             for name in {name for node in stage.nodes for name in graph.nodes[node].variables}:
@@ -71,12 +71,18 @@ class Ownership:
         return cls(users, owners, plan.actions)
 
     def first(self, variable: str) -> int:
-        """The partition that counts a variable where it must be counted once."""
+        """Return the partition that counts a variable that must be counted once."""
         return min(owner for stage in self.users[variable] for owner in self.owners[stage])
 
 
 def runs_of(stage: int, buffers: Sequence[Buffer], stages: Mapping[str, tuple[int, ...]]) -> Iterator[Run]:
-    """The runs of a stage's buffers; ``stages``: variable -> the stages that use it, ascending."""
+    """Yield the runs of a stage's buffers.
+
+    Args:
+        stage: The stage.
+        buffers: Its buffers.
+        stages: Variable -> the stages that use it, ascending.
+    """
     for index, buffer in enumerate(buffers):
 
         def kind(slot: Slot) -> tuple[Any, ...]:
@@ -88,11 +94,12 @@ def runs_of(stage: int, buffers: Sequence[Buffer], stages: Mapping[str, tuple[in
 
 
 def variables_with_gradients(reaches: Mapping[int, Mapping[int | None, Reach]]) -> frozenset[str]:
-    """Names of the variables that a loss depends on; the others have no gradient, in one process None.
+    """Return the names of the variables that a loss depends on; the others have no gradient (None in one process).
 
-    ``reaches``: of each stage (``StageProgram.reaches``). A tensor is received by stages behind the one that sends it.
+    ``reaches``: the result of ``StageProgram.reaches`` for each stage. A tensor is received by stages after the one
+    that sends it.
     """
-    tensors: set[int | None] = {None}  # the losses, then the tensors for which a gradient comes back
+    tensors: set[int | None] = {None}  # the losses, then the tensors that get a gradient
     variables: set[str] = set()
     for stage in sorted(reaches, reverse=True):
         for source, reach in reaches[stage].items():
@@ -103,7 +110,7 @@ def variables_with_gradients(reaches: Mapping[int, Mapping[int | None, Reach]]) 
 
 
 def last_backward(schedule: Schedule) -> dict[int, int]:
-    """Stage -> the place of its last backward pass among the actions of the partition (of two, the later one)."""
+    """Return stage -> position of its last backward pass among the actions of the partition (the later one of two)."""
     last: dict[int, int] = {}
     for actions in schedule:
         for position, action in enumerate(actions):
@@ -115,12 +122,12 @@ def last_backward(schedule: Schedule) -> dict[int, int]:
 class _Sum:
     """One allreduce."""
 
-    comm: Any  # None: no other rank has it
+    comm: Any  # None: no other rank has the variables
     run: Run
-    own_stages: tuple[int, ...]  # those of the run's stages that lie on this rank
+    own_stages: tuple[int, ...]  # the stages of the run that are on this rank
     request: Any = None
     view: np.ndarray | None = None
-    wide: np.ndarray | None = None  # where 16-bit floats are summed in 32 bits
+    wide: np.ndarray | None = None  # if 16-bit floats are summed in 32 bits
     began: float = 0.0
 
 
@@ -136,9 +143,14 @@ class Sums:
         *,
         all_replicas: bool,
     ) -> None:
-        """``programs``: stage -> program, of this rank. ``buffers``: program -> its buffers, equally cut on all owners.
+        """Create the communicators of the owners; collective.
 
-        Collective: makes the owners' communicators.
+        Args:
+            world: The communicators of this rank.
+            programs: Stage -> program of this rank.
+            buffers: A function from a program to its buffers, which are divided equally on all owners.
+            ownership: The stages of each variable and the owners of each stage.
+            all_replicas: Sum over all replicas, not only within this one.
         """
         self._programs = programs
         self._buffers = buffers
@@ -170,13 +182,13 @@ class Sums:
         self.spans: list[tuple[float, float]] = []
 
     def begin(self) -> None:
-        """A new step."""
+        """Start a new step."""
         self._ready.clear()
         self._started = 0
         self.spans.clear()
 
     def ready(self, stage: int) -> None:
-        """A stage's buffers are complete. Start every sum whose turn it is."""
+        """Note that a stage's buffers are complete, and start every sum whose turn it is."""
         self._ready.add(stage)
         while self._started < len(self._sums) and self._ready.issuperset(self._sums[self._started].own_stages):
             self._start(self._sums[self._started])
@@ -204,13 +216,13 @@ class Sums:
         raise KeyError(variable)
 
     def progress(self) -> None:
-        """Let MPI go on with what has been started."""
+        """Advance the sums that have been started."""
         for sum_ in self._sums[: self._started]:
             if sum_.request is not None and sum_.request.Test():
                 self._done(sum_)
 
     def finish(self) -> None:
-        """Wait for all sums; they then lie in the buffers of the first of this rank's stages that uses a variable."""
+        """Wait for all sums; they are then in the buffers of the first of this rank's stages that uses a variable."""
         assert self._started == len(self._sums), "a stage's buffers were never complete"
         for sum_ in self._sums:
             if sum_.request is not None:
@@ -222,6 +234,6 @@ class Sums:
         assert sum_.wide is not None
         if sum_.wide is not sum_.view:
             sum_.view[...] = sum_.wide
-        # A view that is kept would make the framework copy the buffer before it writes to it.
+        # If a view were kept, the framework would copy the buffer before it writes to it.
         sum_.request = sum_.wide = sum_.view = None
         self.spans.append((sum_.began, time.perf_counter()))

@@ -1,4 +1,4 @@
-"""Running one partition's actions: receive, compute, send, and go on with messages and sums in passing."""
+"""Execution of one partition's actions: receive, compute, send, and advance messages and sums in between."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Span:
-    """What a rank did from ``begin`` to ``end`` (``time.perf_counter`` seconds).
+    """An activity of a rank from ``begin`` to ``end`` (``time.perf_counter`` seconds).
 
-    ``kind``: forward, backward, wait (for what an action needs), allreduce (started to completed), finish (the rest of
-    messages and allreduces), update. ``stage``, ``micro_batch`` and ``pipeline`` are -1 where they do not apply.
+    ``kind``: forward, backward, wait (for the inputs of an action), allreduce (from start to completion), finish
+    (remaining messages and allreduces) or update. ``stage``, ``micro_batch`` and ``pipeline`` are -1 if they do not
+    apply.
     """
 
     kind: str
@@ -35,30 +36,37 @@ class Span:
 
 @dataclass
 class Findings:
-    """What arose while the actions ran: per output of the model and micro-batch, and per micro-batch."""
+    """The results of the actions, by output of the model and micro-batch, and by micro-batch."""
 
     outputs: dict[int, dict[int, Array]] = field(default_factory=dict)  # tensor -> micro-batch -> predictions
     beside: dict[int, dict[int, Any]] = field(default_factory=dict)  # tensor -> micro-batch -> masks and logits
     losses: dict[int, dict[int, float]] = field(default_factory=dict)  # position of the output -> micro-batch -> loss
-    totals: dict[int, float] = field(default_factory=dict)  # micro-batch -> sum of what this rank's stages add
+    totals: dict[int, float] = field(default_factory=dict)  # micro-batch -> sum of the losses of this rank's stages
     spans: list[Span] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Where a micro-batch's data come from; ``rows``: how many each has."""
+    """The source of a micro-batch's data; each micro-batch has ``rows`` rows."""
 
     rows: int
     place: Callable[[int], Place]
     inputs: Callable[[int, int], Mapping[int, Array]]  # stage, micro-batch -> the model's inputs that the stage reads
-    targets: Callable[[int, int], Mapping[int, Target] | None]  # stage, micro-batch -> of the outputs made there
+    # Stage, micro-batch -> targets of the outputs of the stage.
+    targets: Callable[[int, int], Mapping[int, Target] | None]
 
 
 class Runner:
-    """One partition's actions, step after step."""
+    """The execution of one partition's actions, step after step."""
 
     def __init__(self, programs: Mapping[int, Any], exchange: Exchange, actions: tuple[Action, ...]) -> None:
-        """``programs``: stage -> program. ``actions``: this partition's, of a training step."""
+        """Prepare to run.
+
+        Args:
+            programs: Stage -> program.
+            exchange: The messages of the partition.
+            actions: The partition's actions in a training step.
+        """
         self._programs = programs
         self._exchange = exchange
         self._actions = actions
@@ -67,9 +75,14 @@ class Runner:
         self._fused = {stage for stage, program in programs.items() if not program.stage.sends}
 
     def train(self, feed: Feed, sums: Sums, complete: Callable[[int], None]) -> Findings:
-        """All forward and backward passes of a step; ``complete(stage)`` is called after a stage's last backward.
+        """Run all forward and backward passes of a step.
 
-        A stage that sends nothing has its gradients with its forward pass: they go back at once.
+        A stage that sends nothing has its gradients after its forward pass: they are sent at once.
+
+        Args:
+            feed: The data of the step.
+            sums: The sums of gradients, advanced between actions.
+            complete: A function to call after the last backward pass of a stage, with the stage.
         """
         found = Findings()
         self._exchange.begin(training=True, rows=feed.rows)
@@ -87,7 +100,7 @@ class Runner:
         return found
 
     def test(self, feed: Feed) -> Findings:
-        """All forward passes, in inference mode."""
+        """Run all forward passes in inference mode."""
         found = Findings()
         self._exchange.begin(training=False, rows=feed.rows)
         for action in self._actions:

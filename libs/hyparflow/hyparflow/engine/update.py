@@ -1,9 +1,9 @@
-"""One update of a rank's own variables by Keras' optimizer, with what all partitions must agree on.
+"""The update of a rank's own variables by Keras' optimizer, and the values that all partitions must agree on.
 
-The optimizer is Keras' own (``optimizer.apply``): weight decay, EMA, schedules, ``clipnorm`` and ``clipvalue`` need a
-rank's own variables only. Two things need all of them: the global norm, and whether every gradient is finite (mixed
-precision's loss scale). Both follow from one sum of squares over the replica's partitions: it is not finite where a
-gradient is not.
+The optimizer is Keras' own (``optimizer.apply``). Weight decay, EMA, schedules, ``clipnorm`` and ``clipvalue`` depend
+only on a rank's own variables. The global norm depends on all of them, as does the check for non-finite gradients (loss
+scale of mixed precision). Both follow from one sum of squares over the replica's partitions, which is non-finite if a
+gradient is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hyparflow.backends import Buffer, Slot
-from hyparflow.engine.waiting import wait
+from hyparflow.engine.world import wait
 from hyparflow.errors import UnsupportedModel
 
 
@@ -32,12 +32,14 @@ class Update:
         """Build the optimizer for this rank's variables.
 
         Args:
-            optimizer: the compiled model's; its ``global_clipnorm`` is taken over.
-            variables: name -> trainable Keras variable of this rank.
-            counted: the names that this rank counts in global norms; over the replica each variable is counted once.
-            replica: the communicator of the replica's ranks.
+            optimizer: The compiled model's optimizer; its ``global_clipnorm`` is applied here instead.
+            variables: Name -> trainable Keras variable of this rank.
+            counted: Names of the variables that this rank counts in global norms; over the replica, each is counted
+                once.
+            replica: The communicator of the replica's ranks.
 
-        Raises UnsupportedModel for ``gradient_accumulation_steps``, and where the optimizer was built for others.
+        Raises:
+            UnsupportedModel: ``gradient_accumulation_steps`` is set, or the optimizer was built for other variables.
         """
         import keras
 
@@ -45,19 +47,19 @@ class Update:
         self._inner = getattr(optimizer, "inner_optimizer", optimizer)
         self._scaled = self._inner is not optimizer
         self._replica = replica
-        # Keras clips by the gradients of those alone that are not set to their gradients.
+        # Keras excludes variables that are overwritten with their gradients from clipping.
         self._counted = frozenset(name for name in counted if not variables[name].overwrite_with_gradient)
         self._names = tuple(variables)
         self._variables = list(variables.values())
         if getattr(self._inner, "gradient_accumulation_steps", None):
             raise UnsupportedModel(
                 f"{self._inner.name} accumulates gradients over steps (gradient_accumulation_steps): "
-                "leave it out, and ask for more micro-batches instead"
+                "remove it, and use more micro-batches instead"
             )
         self._clip = self._inner.global_clipnorm
         self._inner.global_clipnorm = None
         if not self._variables:
-            # Something to update keeps the counters of all ranks alike: Keras skips a step without gradients.
+            # A dummy variable keeps the counters of all ranks equal, because Keras skips a step without gradients.
             known = self._inner._trainable_variables if optimizer.built else []
             nothing = [each for each in known if each.path == "hyparflow_nothing"]
             self._variables = nothing or [keras.Variable(np.zeros((), np.float32), name="hyparflow_nothing")]
@@ -71,43 +73,46 @@ class Update:
         self._trained = self._names
 
     def leave_alone(self, without: Container[str]) -> None:
-        """From the first update on, leave these variables alone, as Keras does where a gradient is None.
+        """Exclude these variables from updates, as Keras does if a gradient is None; call this before the first update.
 
-        Raises UnsupportedModel where that leaves this rank nothing, and its optimizer keeps more than its variables.
+        Raises:
+            UnsupportedModel: This leaves no variable on this rank, and its optimizer has more state than that of its
+                variables.
         """
         self._trained = tuple(name for name in self._names if name not in without)
         if self._names and not self._trained and (self._scaled or self._inner.use_ema):
             raise UnsupportedModel(
-                f"the loss depends on no variable of a partition ({self._names[0]}, ...), and {self.optimizer.name} "
-                "scales losses or averages weights: freeze these layers, or request another assignment"
+                f"the loss depends on no variable of a partition ({self._names[0]}, ...), but {self.optimizer.name} "
+                "scales losses or averages weights: freeze these layers, or use another assignment"
             )
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """Path -> the optimizer's variables: iterations, learning rate, slots of this rank's variables, loss scale."""
+        """Path -> variable of the optimizer: iterations, learning rate, slots of this rank's variables, loss scale."""
         return {v.path: v for v in self.optimizer.variables if "hyparflow_nothing" not in v.path}
 
     @property
     def loss_scale(self) -> float:
-        """What losses are to be multiplied by; ``apply`` divides the gradients by it."""
+        """The factor to multiply losses by; the optimizer divides the gradients by it."""
         return float(self.optimizer.scale_loss(1.0))
 
     def __call__(self, buffers: Sequence[Buffer], places: Mapping[str, tuple[int, Slot]]) -> tuple[bool, float | None]:
         """Update the variables; collective over the replica's partitions.
 
         Args:
-            buffers: the summed gradients, the same shapes in every call.
-            places: name -> buffer and slot, for every variable.
+            buffers: The summed gradients, with the same shapes in every call.
+            places: Name -> buffer and slot, for every variable.
 
-        Returns whether the update was done (False: the gradients were not finite, and the loss scale was halved), and
-        the global norm, where it is clipped by.
+        Returns:
+            True if the update was done (False: the gradients were not finite, and the loss scale was halved), and the
+                global norm if gradients are clipped by it, else None.
         """
         updated, norm, factor = True, None, 1.0
         if self._clip is not None or self._scaled:
             scale = self.loss_scale
             norm = math.sqrt(self._square(buffers, places)) / scale
             updated = math.isfinite(norm) or not self._scaled
-            # As in Keras, a norm that is not finite makes every gradient NaN; with a loss scale nothing is updated.
+            # As in Keras, a non-finite norm makes every gradient NaN; with a loss scale, the update is skipped.
             factor = math.nan if not math.isfinite(norm) else self._shrink(norm)
         if self._apply is None:
             self._apply = self._compile(buffers, places)
@@ -118,7 +123,7 @@ class Update:
         return 1.0 if self._clip is None or norm <= self._clip else self._clip / norm
 
     def _square(self, buffers: Sequence[Buffer], places: Mapping[str, tuple[int, Slot]]) -> float:
-        """The sum of squares of all gradients of the replica, each variable counted once."""
+        """Return the sum of squares of all gradients of the replica, with each variable counted once."""
         from mpi4py import MPI
 
         total = np.zeros(1)
@@ -131,7 +136,7 @@ class Update:
         return float(total[0])
 
     def _compile(self, buffers: Sequence[Buffer], places: Mapping[str, tuple[int, Slot]]) -> Any:
-        """The update as one TensorFlow program."""
+        """Compile the update to a TensorFlow program."""
         import tensorflow as tf
 
         trained = frozenset(self._trained)

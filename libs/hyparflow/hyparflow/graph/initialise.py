@@ -1,8 +1,8 @@
-"""Where the value of each variable of a model is: on this rank, not made yet, or on other ranks only.
+"""The location of each variable's value: on this rank, not created yet, or on other ranks only.
 
-A variable with memory has its value *here*. One built in ``deferred`` *waits*: its value is known (from its
-initializer, or from what was assigned to it), and gets memory when a stage or plain Keras needs it. After ``release``
-it is *elsewhere*: other ranks train it, and to read it here is an error until ``hyparflow.gather`` or an assignment.
+A variable with memory has its value *here*. A variable built in ``deferred`` *waits*: its value is known (from its
+initializer, or from an assignment) and gets memory when a stage or plain Keras needs it. After ``release``, it is
+*elsewhere*: other ranks train it, and reading it here is an error until ``hyparflow.gather`` or an assignment.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hyparflow.errors import RequestError
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Build a model in this context, and no weight of its layers takes memory until ``initialise``.
+    """Defer the memory of the weights of models that are built in this context until ``initialise``.
 
-    The values are those that the model would have had at once, from the same ``keras.utils.set_random_seed``: Keras'
-    initializers draw their seeds when the layer is made. What is assigned to them (``load_weights``, ``set_weights``,
-    ``adapt``) stays. Everything else works as usual in here: ``compile()``, optimizers, ``load_model()``.
+    The values are the same as without the context, from the same ``keras.utils.set_random_seed``, because Keras'
+    initializers draw their seeds when the layer is created. Assigned values (``load_weights``, ``set_weights``,
+    ``adapt``) are kept. Everything else works as usual: ``compile()``, optimizers, ``load_model()``.
     """
     from keras import StatelessScope
     from keras.layers import Layer
@@ -35,7 +35,7 @@ def deferred() -> Iterator[None]:
     @wraps(at_once)
     def add_weight(self: Any, *arguments: Any, **options: Any) -> Any:
         listed = global_state.get_global_attribute("uninitialized_variables") or []
-        # Keras lists what waits, and would initialise it as soon as any other scope ends.
+        # Keras lists uninitialised variables, and would initialise them at the end of any other scope.
         global_state.set_global_attribute("uninitialized_variables", [])
         try:
             with StatelessScope(initialize_variables=False):
@@ -53,21 +53,23 @@ def deferred() -> Iterator[None]:
 
 
 def initialise(variables: Iterable[Any]) -> None:
-    """Give those Keras variables that wait for their value memory and this value.
+    """Allocate deferred Keras variables and set their values.
 
-    :raises RequestError: for one that other ranks have.
+    Raises:
+        RequestError: The value of a variable is on other ranks.
     """
     for variable in variables:
         if variable._value is None:
             _require_value(variable)
-            # TensorFlow records gradients only of what was trainable when it was made; a frozen layer may be unfrozen.
+            # TensorFlow records gradients only of variables that were created as trainable, and a frozen layer may be
+            # unfrozen.
             trainable, variable._trainable = variable._trainable, variable.made_trainable
             variable._deferred_initialize()
             variable._trainable = trainable
 
 
 def release(variables: Iterable[Any]) -> None:
-    """Drop the values of variables that other ranks train, and give their memory back."""
+    """Drop the values of variables that other ranks train, and free their memory."""
     had_memory = False
     for variable in variables:
         _track(variable)
@@ -78,19 +80,19 @@ def release(variables: Iterable[Any]) -> None:
 
 
 def give_memory_back() -> None:
-    """Let the system have what is free: glibc keeps large blocks, which would add up to a whole model on every rank."""
+    """Return free memory to the system. glibc keeps large blocks, which would add up to a whole model on every rank."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def is_here(variable: Any) -> bool:
-    """Whether this rank has the variable's value, or can make it."""
+    """Return whether this rank has the variable's value, or can create it."""
     return variable._value is not None or variable._initializer is not None
 
 
 class _Known:
-    """An initializer with one value."""
+    """An initializer with a given value."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -102,13 +104,13 @@ class _Known:
 def _require_value(variable: Any) -> None:
     if not is_here(variable):
         raise RequestError(
-            f"{variable.path} is on other ranks, which train it: call hyparflow.gather(model) on all ranks first, then "
-            "every rank has the whole model; or call model.evaluate, predict, get_weights or save on all ranks"
+            f"{variable.path} is on other ranks, which train it: call hyparflow.gather(model) on all ranks first, so "
+            "that every rank has the whole model, or call model.evaluate, predict, get_weights or save on all ranks"
         )
 
 
 def _track(variable: Any) -> None:
-    """Let a variable know that its value may be missing, and whether it was made to train."""
+    """Prepare a variable for a missing value, and remember whether it was created as trainable."""
     kind: Any = type(variable)
     if not hasattr(kind, "may_be_elsewhere"):
         variable.__class__ = _tracking(kind)
@@ -117,7 +119,7 @@ def _track(variable: Any) -> None:
 
 @cache
 def _tracking(kind: Any) -> Any:
-    """A Keras backend's class of variables, with values that may wait or be elsewhere."""
+    """Derive a class of variables, from a Keras backend's, whose values can be deferred or elsewhere."""
     from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
@@ -126,13 +128,13 @@ def _tracking(kind: Any) -> Any:
 
         @property
         def value(self) -> Any:
-            """The value; a variable that waits for it gets memory, except in a stateless scope."""
+            """The value; a deferred variable is allocated, except in a stateless scope."""
             if self._value is None:
                 given = in_stateless_scope() and get_stateless_scope().get_current_value(self) is not None
                 if not given and in_symbolic_scope() and not is_here(self):
                     import keras
 
-                    return keras.ops.zeros(self._shape, dtype=self._dtype)  # only its shape matters here
+                    return keras.ops.zeros(self._shape, dtype=self._dtype)  # only the shape matters here
                 if not given:
                     _require_value(self)
                     if not in_stateless_scope():

@@ -1,16 +1,16 @@
-"""A model as a graph of calls: plain, immutable values. Importing this imports neither Keras nor TensorFlow."""
+"""A model as a graph of calls: plain, immutable values. Importing this module imports neither Keras nor TensorFlow."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-#: Bytes of one element. What is not named here has its width at its end (float32, int64) or is one byte (bool).
+#: Bytes of one element. Other dtypes end with their width (float32, int64).
 _BYTES = {"bfloat16": 2, "bool": 1}
 
 
 def bytes_of(dtype: str) -> int:
-    """The bytes of one element of a dtype by its Keras name."""
+    """Return the bytes of one element of a Keras dtype."""
     if dtype in _BYTES:
         return _BYTES[dtype]
     digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
@@ -21,8 +21,8 @@ def bytes_of(dtype: str) -> int:
 class Tensor:
     """A value between nodes.
 
-    ``shape`` is without the batch axis. ``producer`` is a node, None for an input of the model.
-    ``consumers`` are nodes in topological order, each once.
+    ``shape`` excludes the batch axis. ``producer`` is a node, None for an input of the model. ``consumers`` are nodes
+    in topological order, without duplicates.
     """
 
     index: int
@@ -34,14 +34,14 @@ class Tensor:
 
     @property
     def bytes_per_sample(self) -> int:
-        """The bytes that one sample of it takes."""
+        """The bytes of one sample."""
         return math.prod(self.shape) * bytes_of(self.dtype)
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient of it goes back to its producer: floating point, and made by a node.
+        """True if its gradient returns to its producer: a floating-point tensor that a node computes.
 
-        Where a stage receives such a tensor it always returns a gradient, zeros where nothing depends on it.
+        A stage that receives such a tensor always returns a gradient, with zeros if nothing depends on it.
         """
         return self.producer is not None and "float" in self.dtype
 
@@ -51,9 +51,9 @@ class Node:
     """One call of an operation.
 
     ``name`` is unique: "conv2d_3", "conv2d_3:1" for the second call of the layer, "encoder/conv2d" inside a nested
-    model. ``layer`` is the path of the layer (or operation), which its nodes share. ``inputs`` and ``outputs`` are
-    tensors. ``variables`` are the names that ``variables_of`` gives to the layer's variables (trainable ones first),
-    ``parameters`` the number of trainable elements. Two nodes with equal ``signature`` cost the same.
+    model. ``layer`` is the path of the layer (or operation), which all its nodes share. ``inputs`` and ``outputs`` are
+    tensors. ``variables`` are the names of the layer's variables in ``variables_of`` (trainable ones first),
+    ``parameters`` is the number of trainable elements. Two nodes with equal ``signature`` have equal costs.
     """
 
     index: int
@@ -69,11 +69,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A whole model. ``nodes`` are in topological order, the order in which Keras itself runs them.
+    """A whole model. ``nodes`` are in topological order, in which Keras itself runs them.
 
-    ``inputs`` and ``outputs`` are tensors, in the model's flattened order; a tensor may be an output twice, and an
-    input may be an output. ``fingerprint`` is equal for models of equal structure, whatever their weights. ``bound``:
-    groups of nodes that one stage must have: the calls of a layer whose state advances call by call.
+    ``inputs`` and ``outputs`` are tensors, in the model's flattened order; a tensor can be an output twice, and an
+    input can be an output. ``fingerprint`` is equal for models of equal structure, whatever their weights. ``bound``:
+    groups of nodes that must be on one stage, because they call a layer whose state changes with each call.
     """
 
     name: str

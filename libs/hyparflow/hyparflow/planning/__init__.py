@@ -1,1 +1,1 @@
-"""Which partition computes what, what that costs, and the plan that says so."""
+"""Assignment of a model to partitions, its costs, and the resulting plan."""

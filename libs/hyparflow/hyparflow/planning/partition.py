@@ -1,4 +1,4 @@
-"""The exact minimax cut: stages that are runs of nodes in topological order, the dearest of them as cheap as can be."""
+"""The exact minimax cut: stages are runs of nodes in topological order, and the costliest is as cheap as possible."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hyparflow.errors import PlanError
-from hyparflow.planning.memory import Memory, held_bytes
-from hyparflow.simulate.network import Network
+from hyparflow.planning.costs import Memory, held_bytes
+from hyparflow.planning.network import Network
 
 if TYPE_CHECKING:
     from hyparflow.graph.types import Graph
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What each stage may hold, and how.
+    """The constraints of each stage.
 
-    `in_flight`: micro-batches that a stage holds at once. `recompute`: True or False per stage, None where memory is
-    to decide. `limit`: bytes per stage, None for no limit. `copies`: of the weights, see `Memory`.
+    `in_flight`: number of micro-batches that a stage holds at once. `recompute`: True or False per stage, None to
+    decide by memory. `limit`: bytes per stage, None for no limit. `copies`: of the weights, see `Memory`.
     """
 
     in_flight: tuple[int, ...]
@@ -35,17 +35,24 @@ class Bounds:
 def cut(
     graph: Graph, forward: Vector, backward: Vector, *, samples: int, bounds: Bounds, network: Network
 ) -> tuple[int, ...]:
-    """The stage of each node.
+    """Return the stage of each node in the best cut.
 
-    A stage costs its nodes' passes, the recomputation where memory asks for it, and its messages: each tensor that
-    comes in or goes out costs both ends its copy, once forwards and once as a gradient. A tensor that goes out is
-    counted once, to however many stages it goes. Dynamic programming over (stage, end), one sweep over the ends. Runs
-    that compute for longer than the best cut could are left out, and the sweep is repeated if that bound was too low:
-    the result is exact all the same.
+    The cost of a stage consists of its nodes' passes, recomputation if memory requires it, and its messages: each
+    tensor that is received or sent costs both ends a copy, once forwards and once as a gradient. A sent tensor is
+    counted once, however many stages receive it. The algorithm is dynamic programming over (stage, end) with one sweep
+    over the ends. Runs that compute longer than a bound for the best cut are skipped, and the sweep is repeated if the
+    bound was too low, so the result is still exact.
 
-    :param forward: seconds of each node's pass over a micro-batch; `backward` likewise.
-    :param samples: in a micro-batch.
-    :raises PlanError: if no cut keeps within the memory limit.
+    Args:
+        graph: The model.
+        forward: Seconds of each node's forward pass over a micro-batch.
+        backward: Seconds of each node's backward pass.
+        samples: Samples in a micro-batch.
+        bounds: The constraints of each stage.
+        network: The network between stages.
+
+    Raises:
+        PlanError: No cut fits into the memory limit.
     """
     stages = len(bounds.in_flight)
     _check_room(graph, stages)
@@ -57,32 +64,32 @@ def cut(
             return assignment
         if most > both.sum() and not np.isfinite(best):
             raise PlanError(
-                f"no cut of {graph.name} into {stages} stages fits into {bounds.limit or 0:,.0f} bytes per stage: take "
-                f"more partitions, smaller micro-batches, or let it recompute"
+                f"no cut of {graph.name} into {stages} stages fits into {bounds.limit or 0:,.0f} bytes per stage: use "
+                f"more partitions, smaller micro-batches, or recomputation"
             )
         most = best if np.isfinite(best) else 2 * most
 
 
 def _closed(graph: Graph) -> set[int]:
-    """The nodes before which no stage may begin: a group of nodes that belong on one stage would be torn apart."""
+    """Return the nodes at which no stage may begin, because a group of nodes must be on one stage."""
     return {node for group in graph.bound for node in range(group[0] + 1, group[-1] + 1)}
 
 
 def _check_room(graph: Graph, stages: int) -> None:
-    """Raise PlanError where too few places to cut are left."""
+    """Raise PlanError if there are too few places to cut."""
     room = len(graph.nodes) - len(_closed(graph))
     if room < stages:
         group = max(graph.bound, key=lambda each: each[-1] - each[0])
         name = graph.nodes[group[0]].name
         raise PlanError(
-            f"all calls of the shared BatchNormalization in '{name}' belong on one stage, for its moving statistics "
-            f"advance call by call; that leaves room for {room} of {stages} stages: take fewer partitions, freeze it "
-            "(trainable=False), or call it in fewer places"
+            f"all calls of the shared BatchNormalization in '{name}' belong on one stage, because its moving "
+            f"statistics change with each call; that leaves room for {room} of {stages} stages: take fewer partitions, "
+            "freeze it (trainable=False), or call it in fewer places"
         )
 
 
 def _below(most: float, sweep: _Sweep, bounds: Bounds) -> tuple[float, tuple[int, ...]]:
-    """The best cut of which no stage computes for longer than `most`, and what its dearest stage costs."""
+    """Return the best cut with stages that compute at most `most`, after the cost of its most expensive stage."""
     stages, count = len(bounds.in_flight), len(sweep.graph.nodes)
     best = np.full((stages + 1, count + 1), np.inf)
     best[0, 0] = 0.0
@@ -95,7 +102,7 @@ def _below(most: float, sweep: _Sweep, bounds: Bounds) -> tuple[float, tuple[int
         if end in closed:
             continue
         low = int(np.searchsorted(sweep.both[:end], sweep.both[end] - most))
-        if low >= end:  # this one node takes longer
+        if low >= end:  # this node alone takes longer
             continue
         seconds = np.maximum(best[:-1, low:end], sweep.costs(bounds, in_flight, low))
         begin = seconds.argmin(axis=1)
@@ -113,7 +120,7 @@ def _below(most: float, sweep: _Sweep, bounds: Bounds) -> tuple[float, tuple[int
 
 
 class _Sweep:
-    """For one end after another: the costs of all runs of nodes [begin, end), as vectors over begin."""
+    """The costs of all runs of nodes [begin, end), as vectors over begin, for one end after the other."""
 
     def __init__(self, graph: Graph, forward: Vector, backward: Vector, samples: int, network: Network) -> None:
         self.graph, self.samples, self.network = graph, samples, network
@@ -123,23 +130,23 @@ class _Sweep:
         self.both = np.concatenate(([0.0], np.cumsum(forward + backward)))
         held = [held_bytes(graph, node) for node in range(count)]
         self.held = np.concatenate(([0.0], np.cumsum(held, dtype=float)))
-        self.crossing = np.zeros(count)  # bytes of a sample that come in from other nodes or go out
+        self.crossing = np.zeros(count)  # bytes of a sample from or to other nodes
         self.messages = np.zeros(count)
-        self.received = np.zeros(count)  # bytes of a sample that come in, the model's inputs with them
+        self.received = np.zeros(count)  # received bytes of a sample, including the model's inputs
         self.weights = np.zeros(count)
-        self._before: dict[int, int] = {}  # tensor -> its consumer before
-        self._called: dict[str, int] = {}  # layer -> its node before
+        self._before: dict[int, int] = {}  # tensor -> its previous consumer
+        self._called: dict[str, int] = {}  # layer -> its previous node
         self._leaving: dict[int, list[tuple[int, int]]] = defaultdict(list)  # last consumer -> (producer, bytes)
 
     def advance(self) -> None:
-        """Take one more node in."""
+        """Add the next node."""
         index = self.end
         self.end += 1
         node = self.graph.nodes[index]
         for number in dict.fromkeys(node.inputs):
             tensor = self.graph.tensors[number]
             made = -1 if tensor.producer is None else tensor.producer
-            # Runs that begin after the producer and after the consumer before receive it for this node.
+            # Runs that begin after the producer and after the previous consumer receive the tensor for this node.
             fresh = slice(max(made, self._before.get(number, -1)) + 1, index + 1)
             self.received[fresh] += tensor.bytes_per_sample
             if made >= 0:
@@ -155,12 +162,12 @@ class _Sweep:
                 self.crossing[: index + 1] += tensor.bytes_per_sample
                 self.messages[: index + 1] += 1
                 self._leaving[max(tensor.consumers)].append((index, tensor.bytes_per_sample))
-        # A layer's weights count once in a run that holds several of its nodes.
+        # The weights of a layer count once in a run with several of its nodes.
         self.weights[self._called.get(node.layer, -1) + 1 : index + 1] += 4 * node.parameters
         self._called[node.layer] = index
 
     def costs(self, bounds: Bounds, in_flight: Vector, low: int) -> Vector:
-        """Seconds per stage (rows) and begin from `low` (columns), infinite where the memory does not suffice."""
+        """Return seconds per stage (rows) and begin from `low` (columns), infinite if the memory is insufficient."""
         run = slice(low, self.end)
         size = self.samples * self.crossing[run] / self.network.local_bandwidth
         seconds = self.both[self.end] - self.both[run] + 2 * (size + self.messages[run] * self.network.message_seconds)

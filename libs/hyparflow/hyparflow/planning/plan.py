@@ -1,4 +1,4 @@
-"""The plan: an object that can be printed, drawn, saved and handed to the ranks."""
+"""The plan of a training, which can be printed, drawn, saved and sent to the ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hyparflow.errors import PlanError
-from hyparflow.planning.memory import Memory
-from hyparflow.planning.prediction import Prediction, run
+from hyparflow.planning.costs import Memory
+from hyparflow.planning.network import Network
+from hyparflow.planning.prediction import Prediction, Timeline, run
 from hyparflow.planning.stages import Stage, crossings
-from hyparflow.planning.timing import Timeline
-from hyparflow.schedules.actions import Schedule, owner, pipelines, schedule
-from hyparflow.simulate.network import Network
+from hyparflow.schedules import Schedule, owner, pipelines, schedule
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,7 +23,7 @@ SCHEMA = "hyparflow.plan/1"
 
 @dataclass(frozen=True)
 class Plan:
-    """Who computes what, and when. World rank = replica * partitions + partition."""
+    """The stages of each partition and their schedule. World rank = replica * partitions + partition."""
 
     model: str
     fingerprint: str
@@ -36,10 +35,11 @@ class Plan:
     micro_batch_size: int
     stages: tuple[Stage, ...]
     prediction: Prediction
-    tensors: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # those that cross: name, bytes per sample
+    # Tensors between stages: name, bytes per sample.
+    tensors: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     network: Network = field(default_factory=Network)
     memory: Memory = field(default_factory=Memory)
-    costs: str = "given"  # where the costs come from: measured, estimated, refined, given
+    costs: str = "given"  # source of the costs: measured, estimated, refined, given
 
     @property
     def actions(self) -> Schedule:
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def timeline(self) -> Timeline:
-        """When each action is expected to run."""
+        """The predicted time of each action."""
         return run(self.actions, self.stages, self.tensors, self.micro_batch_size, self.network)
 
     @property
@@ -58,36 +58,36 @@ class Plan:
 
     @property
     def batch_size(self) -> int:
-        """Samples in a step, over all replicas."""
+        """Samples of a step, over all replicas."""
         return self.replicas * self.micro_batches * self.micro_batch_size
 
     @property
     def ranks(self) -> int:
-        """The size of the world that it runs in."""
+        """The number of ranks."""
         return self.partitions * self.replicas
 
     @property
     def crossings(self) -> tuple[tuple[int, int], ...]:
-        """The pairs (producing stage, consuming stage) between which tensors go."""
+        """The pairs (producing stage, consuming stage) with tensors between them."""
         return crossings(self.stages)
 
     def owner(self, stage: int, pipeline: int = 0) -> int:
-        """The partition on which a stage lives."""
+        """Return the partition of a stage."""
         return owner(stage, pipeline, self.partitions)
 
     def stages_on(self, partition: int, pipeline: int = 0) -> tuple[Stage, ...]:
-        """The stages of a partition, in order."""
+        """Return the stages of a partition, in order."""
         return tuple(stage for stage in self.stages if self.owner(stage.index, pipeline) == partition)
 
     def table(self) -> RenderableType:
-        """Stages and partitions as tables, and the timeline of a step, for a terminal."""
+        """Return tables of stages and partitions, and the timeline of a step, for a terminal."""
         from hyparflow.planning.tables import tables
 
         return tables(self)
 
     def draw(self, path: str | Path) -> None:
         """Write the timeline of a step as an SVG picture."""
-        from hyparflow.planning.drawing import drawing
+        from hyparflow.planning.picture import drawing
 
         Path(path).write_text(drawing(self), encoding="utf-8")
 
@@ -97,19 +97,20 @@ class Plan:
         return text(self)
 
     def to_json(self) -> str:
-        """One JSON document, from which `from_json` makes an equal plan."""
+        """Return the plan as a JSON document for `from_json`."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan of a document of `to_json`.
+        """Load a plan from a document of `to_json`.
 
-        :raises PlanError: if it is none.
+        Raises:
+            PlanError: The document is not a plan.
         """
         try:
             document = json.loads(text)
             if document.pop("schema") != SCHEMA:
-                raise PlanError(f"this is not a document of the schema {SCHEMA}")
+                raise PlanError(f"the document is not a plan: expected the schema {SCHEMA}")
             stages = tuple(Stage(**_stage(stage)) for stage in document.pop("stages"))
             prediction = Prediction(**{name: _tuple(value) for name, value in document.pop("prediction").items()})
             tensors = {int(index): (name, size) for index, (name, size) in document.pop("tensors").items()}
@@ -126,9 +127,10 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """The plan in a file.
+        """Load a plan from a file.
 
-        :raises PlanError: if it holds none.
+        Raises:
+            PlanError: The file does not contain a plan.
         """
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""`plan`: from a model and a request to a plan; `refine`: the same again with what was measured."""
+"""Plans for training: `plan` creates one from a model and a request, `refine` improves it with measured times."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hyparflow.errors import PlanError
-from hyparflow.planning.assignment import beginning_at, mapped
-from hyparflow.planning.costs import Costs, estimated
-from hyparflow.planning.memory import Memory
+from hyparflow.planning import measure
+from hyparflow.planning.costs import Costs, Memory, estimated
+from hyparflow.planning.measure import Passes, elsewhere, one_by_one
+from hyparflow.planning.network import Network
 from hyparflow.planning.partition import Bounds, cut
 from hyparflow.planning.plan import Plan
 from hyparflow.planning.prediction import predict, with_costs
-from hyparflow.planning.rehearsal import Passes, one_by_one
 from hyparflow.planning.request import Assignment, Recompute, Request, counts_of, wrong_for, wrong_numbers
-from hyparflow.planning.stages import Stage, crossings, stages_of
-from hyparflow.schedules import check
-from hyparflow.schedules.actions import Schedule, in_flight, owner, pipelines, schedule
-from hyparflow.simulate.network import Network
+from hyparflow.planning.stages import Stage, beginning_at, crossings, mapped, stages_of
+from hyparflow.schedules import Schedule, check, in_flight, owner, pipelines, schedule
 
 if TYPE_CHECKING:
     from hyparflow.graph.types import Graph
@@ -44,24 +42,33 @@ def plan(
     refinements: int = 0,
     timed: Callable[[Any, Graph, Plan], Sequence[Passes]] | None = None,
 ) -> Plan:
-    """The plan of a training: who computes what, when, and what that is expected to take.
+    """Plan a training: the stages of each partition, their schedule, and the predicted times.
 
-    :param model_or_graph: a Keras model, or its `Graph` (with which costs can be estimated only).
-    :param batch_size: samples of a step over all replicas.
-    :param micro_batches: of one replica's step; ``auto`` takes the number with the shortest predicted step.
-    :param recompute: drop activations and compute them again before the backward pass: on all stages, on those with
-        True, or ``auto``: on those that would not fit into the memory limit.
-    :param assignment: ``auto``: the minimax cut; names of the layers at which a stage begins; or a mapping node (name
-        or index) or layer -> stage.
-    :param costs: ``measured`` runs each different node once through TensorFlow on the processor; ``estimated`` counts
-        their work; ``auto`` measures where TensorFlow computes on the processor, and on a GPU refines estimates.
-    :param memory_limit: bytes of a rank, for weights, gradients, optimizer and activations.
-    :param refinements: so many times the plan's stages are compiled and timed and the model is cut again (`refine`);
-        the prediction then rests on the times of the last stages. It takes as long as compiling the model does.
-    :param timed: how stages are timed (model, graph, plan -> what `refine` takes); if None, one after the other in this
-        process. `hyparflow.training.planning.planned` has all ranks time their own, at once.
-    :raises PlanError: with everything that is wrong with the request.
-    :raises UnsupportedModel: if the model cannot be cut.
+    Args:
+        model_or_graph: A Keras model, or its `Graph` (whose costs can only be estimated).
+        partitions: Ranks that share one model.
+        replicas: Copies of the model that share a batch (default: 1).
+        batch_size: Samples of a step over all replicas.
+        micro_batches: Micro-batches of a replica's step; ``auto`` selects the number with the shortest predicted step.
+        schedule: ``gpipe``, ``1f1b`` (default), ``interleaved`` or ``gems``.
+        chunks: Stages per partition, more than 1 with ``interleaved`` only.
+        recompute: Drop activations and compute them again before the backward pass: on all stages, on those with True,
+            or (``auto``) on those that would exceed the memory limit.
+        assignment: ``auto`` for the minimax cut, names of the layers at which a stage begins, or a mapping of nodes
+            (names or indices) or layers to stages.
+        costs: ``measured`` runs each different node once in TensorFlow on the CPU; ``estimated`` counts their work;
+            ``auto`` measures on the CPU, and refines estimates on a GPU.
+        memory_limit: Bytes of a rank, for weights, gradients, optimizer and activations.
+        network: The network between ranks (default: shared memory).
+        refinements: Number of times that the stages are compiled and timed and the model is cut again (see `refine`).
+            The prediction is then based on the times of the last stages. This takes as long as compiling the model.
+        timed: A function to time stages (model, graph, plan -> argument of `refine`); by default, they are timed one
+            after the other in this process. `hyparflow.training.sessions.plan_together` makes all ranks time their own
+            stages at once.
+
+    Raises:
+        PlanError: The request is invalid; all problems are reported.
+        UnsupportedModel: The model cannot be cut.
     """
     memory = Memory(copies=_copies(model_or_graph), limit=memory_limit)
     request = Request(
@@ -70,7 +77,7 @@ def plan(
     )  # fmt: skip
     found = wrong_numbers(request)
     if refinements and hasattr(model_or_graph, "fingerprint"):
-        found.append("stages can be timed with a model only, not with its graph: leave refinements out")
+        found.append("stages can only be timed with a model, not with its graph: remove refinements")
     if found:
         raise PlanError(*found)
     graph = _graph(model_or_graph)
@@ -96,17 +103,20 @@ def refine(
     costs: Costs | None = None,
     keep: bool = False,
 ) -> Plan:
-    """The plan once more, from what its stages were seen to take.
+    """Improve a plan with the measured times of its stages.
 
-    Every node's cost is multiplied by measured / planned of the stage that it was on, and the model is cut again.
+    The cost of every node is multiplied by measured / planned of its stage, and the model is cut again.
 
-    :param measured: (forward seconds, backward seconds) of each stage and micro-batch, as the ranks timed them.
-    :param costs: those of the first plan; estimated ones serve where they are gone.
-    :param keep: the stages stay as they are, and only the prediction changes.
+    Args:
+        planned: The plan.
+        model_or_graph: Its model or graph.
+        measured: (forward seconds, backward seconds) of each stage and micro-batch.
+        costs: The costs of the first plan (default: estimated).
+        keep: Keep the stages and change the prediction only.
     """
     graph = _graph(model_or_graph)
     if len(measured) != len(planned.stages):
-        raise PlanError(f"the plan has {len(planned.stages)} stages, and {len(measured)} were measured")
+        raise PlanError(f"the plan has {len(planned.stages)} stages, but {len(measured)} were measured")
     base = costs or estimated(graph)
     forward, backward = np.ones(len(graph.nodes)), np.ones(len(graph.nodes))
     for stage, (ahead, back) in zip(planned.stages, measured, strict=True):
@@ -118,7 +128,7 @@ def refine(
         else:
             forward[nodes] = ahead / first
             backward[nodes] = max(back - ahead * stage.recompute, 0.0) / second
-    scaled = replace(base.scaled(forward, backward, "refined"), action_seconds=0.0)  # it is in what was measured
+    scaled = replace(base.scaled(forward, backward, "refined"), action_seconds=0.0)  # included in the measurement
     request = Request(
         planned.partitions, planned.replicas, planned.batch_size, planned.micro_batches, planned.schedule,
         planned.chunks, [stage.recompute for stage in planned.stages], "auto", planned.memory, planned.network,
@@ -127,10 +137,10 @@ def refine(
 
 
 def _best(graph: Graph, request: Request, costs: Costs, given: tuple[int, ...] | None) -> Plan:
-    """The plan with the number of micro-batches whose step is the shortest.
+    """Return the plan with the number of micro-batches that has the shortest step.
 
-    The numbers are compared over one cut, that of the first that fits into the memory, beginning with the middle one;
-    the model is cut once more for the winner.
+    The numbers are compared for the same cut, the first one that fits into memory, starting with the middle number. The
+    model is cut again for the best one.
     """
     counts = counts_of(request)
     if len(counts) == 1:
@@ -155,16 +165,13 @@ def _best(graph: Graph, request: Request, costs: Costs, given: tuple[int, ...] |
 
 
 def _assignment(planned: Plan) -> tuple[int, ...]:
-    """The stage of each node in a plan."""
+    """Return the stage of each node in a plan."""
     home = {node: stage.index for stage in planned.stages for node in stage.nodes}
     return tuple(home[node] for node in range(len(home)))
 
 
 def _planned(graph: Graph, request: Request, micro_batches: int, costs: Costs, given: tuple[int, ...] | None) -> Plan:
-    """The plan for one number of micro-batches.
-
-    :param given: the user's assignment; None for the minimax cut.
-    """
+    """Return the plan for one number of micro-batches; ``given`` is the user's assignment, None for the minimax cut."""
     samples = request.batch_size // request.replicas // micro_batches
     actions = schedule(request.schedule, request.partitions, micro_batches, request.chunks)
     assignment = given
@@ -200,7 +207,7 @@ def _planned(graph: Graph, request: Request, micro_batches: int, costs: Costs, g
 
 
 def _fitting(predicted: Any, bare: Sequence[Stage], request: Request) -> Plan:
-    """The plan with the recomputation that was asked for, or that the memory limit asks for."""
+    """Return the plan with recomputation as requested, or as the memory limit requires."""
     limit = request.memory.limit
     if request.recompute == "auto":
         made: Plan = predicted([False] * len(bare))
@@ -214,14 +221,14 @@ def _fitting(predicted: Any, bare: Sequence[Stage], request: Request) -> Plan:
     if limit is not None and max(made.prediction.peak_bytes) > limit:
         worst = max(made.prediction.peak_bytes)
         raise PlanError(
-            f"a rank would hold {worst:,} bytes, and the limit is {limit:,}: take more partitions, smaller "
-            f"micro-batches, recomputation, or a schedule that holds less"
+            f"a rank would need {worst:,} bytes, but the limit is {limit:,}: use more partitions, smaller "
+            f"micro-batches, recomputation, or a schedule with fewer micro-batches in flight"
         )
     return made
 
 
 def _bounds(request: Request, actions: Schedule) -> Bounds:
-    """What the cut must keep to: under several chunks each stage has its share of the partition's memory."""
+    """Return the constraints of the cut; with several chunks, each stage gets its share of the partition's memory."""
     held = [
         max(
             in_flight(
@@ -246,10 +253,10 @@ def _bounds(request: Request, actions: Schedule) -> Bounds:
 
 
 def _given(graph: Graph, request: Request) -> tuple[int, ...] | None:
-    """The user's own assignment, or None."""
+    """Return the user's own assignment, or None."""
     if isinstance(request.assignment, str):
         if request.assignment != "auto":
-            raise PlanError(f"the assignment is auto, a list of layers or a mapping, not {request.assignment!r}")
+            raise PlanError(f"the assignment must be auto, a list of layers or a mapping, not {request.assignment!r}")
         return None
     if isinstance(request.assignment, Mapping):
         return mapped(graph, request.assignment, request.stages)
@@ -259,18 +266,18 @@ def _given(graph: Graph, request: Request) -> tuple[int, ...] | None:
 def _graph(model_or_graph: Any) -> Graph:
     if hasattr(model_or_graph, "fingerprint"):
         return model_or_graph
-    from hyparflow.graph.from_keras import graph_of
+    from hyparflow.graph.calls import graph_of
 
     return graph_of(model_or_graph)
 
 
 def _copies(model: Any) -> float:
-    """The weights, their gradients, and the slots of the optimizer: those of the model where it is compiled."""
+    """Return the number of copies of the weights: weights, gradients, and slots of the model's optimizer."""
     return Memory().copies if getattr(model, "optimizer", None) is None else 2.0 + _slots(model.optimizer)
 
 
 def _slots(optimizer: Any) -> float:
-    """How many more values than weights an optimizer keeps: one like it is built for a small variable, and counted."""
+    """Return the number of slots per weight of an optimizer, counted on one like it for a small variable."""
     import keras
 
     like = type(optimizer).from_config(optimizer.get_config())
@@ -281,24 +288,20 @@ def _slots(optimizer: Any) -> float:
 
 
 def _choose_costs(of_graph: bool, refinements: int) -> tuple[Literal["measured", "estimated"], int]:
-    """Return where costs come from, and how often they are refined: on a GPU, whose nodes are not measured, once."""
-    from hyparflow.planning.measuring import elsewhere
-
+    """Return the source of costs and the number of refinements: nodes are not measured on a GPU, but refined once."""
     if of_graph:
         return "estimated", refinements
     return ("estimated", max(1, refinements)) if elsewhere() else ("measured", refinements)
 
 
 def _costs(name: str, model_or_graph: Any, graph: Graph, request: Request) -> Costs:
-    """Costs by the name of their source."""
+    """Return costs by the name of their source."""
     if name == "estimated":
         return estimated(graph)
     if name != "measured":
-        raise PlanError(f"costs are auto, measured, estimated or a Costs object, not {name!r}")
+        raise PlanError(f"costs must be auto, measured, estimated or a Costs object, not {name!r}")
     if model_or_graph is graph:
-        raise PlanError("costs can be measured with a model only, not with its graph: say costs='estimated'")
-    from hyparflow.planning.measuring import measured
-
+        raise PlanError("costs can be measured with a model only, not with its graph: use costs='estimated'")
     share = request.batch_size // request.replicas
     counts = counts_of(request)
-    return measured(model_or_graph, graph, (share // counts[-1], share // counts[0]))
+    return measure.measured(model_or_graph, graph, (share // counts[-1], share // counts[0]))

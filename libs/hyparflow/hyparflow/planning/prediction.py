@@ -1,17 +1,20 @@
-"""What a step will take: stages with costs, their timeline, the sums of gradients and the update behind it."""
+"""The predicted step: stages with costs, their timeline, sums of gradients, and update.
+
+In the timeline, each action starts as early as its tensors, gradients and partition allow.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hyparflow.planning.memory import Memory, activation_bytes, peak_bytes, received_bytes, working_bytes
+from hyparflow.errors import PlanError
+from hyparflow.planning.costs import Memory, activation_bytes, peak_bytes, received_bytes, working_bytes
+from hyparflow.planning.network import Network
 from hyparflow.planning.stages import Stage
-from hyparflow.planning.timing import Timeline, timeline
-from hyparflow.schedules.actions import Action, Schedule, owner
-from hyparflow.simulate.network import Network
+from hyparflow.schedules import Action, Schedule, owner
 
 if TYPE_CHECKING:
     from hyparflow.graph.types import Graph
@@ -23,31 +26,37 @@ UPDATE_BANDWIDTH = 1.0e9  # bytes of weights per second that an optimizer update
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a step is expected to take; the tuples have one value per partition."""
+    """The prediction for a step; tuples have one value per partition."""
 
     step_seconds: float
-    busy_seconds: tuple[float, ...]  # computing, the update with it
-    tail_seconds: tuple[float, ...]  # after the last action: the gradients' sum over the replicas, the update
-    peak_bytes: tuple[int, ...]  # weights, gradients, optimizer slots, activations; without the process itself
+    busy_seconds: tuple[float, ...]  # computing, including the update
+    tail_seconds: tuple[float, ...]  # after the last action: sum of the gradients over the replicas, update
+    peak_bytes: tuple[int, ...]  # weights, gradients, optimizer slots and activations, without the process itself
 
     @property
     def bubble(self) -> tuple[float, ...]:
-        """The share of the step in which a partition waits."""
+        """The fraction of the step in which each partition waits."""
         return tuple(1 - busy / self.step_seconds if self.step_seconds else 0.0 for busy in self.busy_seconds)
 
 
 def with_costs(graph: Graph, stage: Stage, costs: Costs, samples: int) -> Stage:
-    """A stage with its seconds and bytes of a micro-batch.
+    """Return a stage with its seconds and bytes for a micro-batch.
 
-    A stage that sends nothing computes its gradients in the same program as its forward pass: its backward pass only
-    hands them out.
+    A stage that sends nothing computes its gradients in the same program as its forward pass; its backward pass only
+    returns them.
+
+    Args:
+        graph: The model.
+        stage: The stage.
+        costs: The costs of the nodes.
+        samples: Samples in a micro-batch.
     """
     nodes = list(stage.nodes)
     forward = float(costs.forward(samples)[nodes].sum())
     backward = float(costs.backward(samples)[nodes].sum())
     held = activation_bytes(graph, stage, samples)
     if not stage.sends:
-        # What was received stays where it came, and its gradients are there at once.
+        # Received values stay in their buffers, and the gradients exist at once.
         forward, backward, held = forward + backward, 0.0, 2 * samples * received_bytes(graph, stage)
     elif stage.recompute:
         backward += forward
@@ -61,7 +70,7 @@ def with_costs(graph: Graph, stage: Stage, costs: Costs, samples: int) -> Stage:
 
 
 def traffic(stages: Sequence[Stage], tensors: Mapping[int, tuple[str, int]]) -> dict[tuple[int, int], tuple[int, int]]:
-    """(producing stage, consuming stage) -> messages and bytes of one sample."""
+    """Return (producing stage, consuming stage) -> number of messages, and bytes of one sample."""
     sums: dict[tuple[int, int], tuple[int, int]] = {}
     for stage in stages:
         for tensor, consumers in stage.sends.items():
@@ -78,9 +87,16 @@ def run(
     samples: int,
     network: Network,
 ) -> Timeline:
-    """The timeline of a schedule over stages with costs, all ranks on one machine.
+    """Return the timeline of a schedule over stages with costs, with all ranks on one machine.
 
-    What a message costs the two ranks themselves is part of their passes; its way through the memory comes between.
+    The time that a message costs its two ranks is part of their passes; its transfer time comes in between.
+
+    Args:
+        schedule: The actions of each partition.
+        stages: The stages with their costs.
+        tensors: Tensors between stages: name, bytes per sample.
+        samples: Samples in a micro-batch.
+        network: The network between ranks.
     """
     messages: Counter[int] = Counter()
     transfers = {}
@@ -95,9 +111,9 @@ def run(
 
 
 def owners(actions: Sequence[Action], partitions: int) -> set[int]:
-    """The partitions of a replica that have the same stages, and sum their gradients: two under GEMS, else one.
+    """Return the partitions of a replica that sum the gradients of the same stages: two under GEMS, else one.
 
-    :param actions: what one of them computes.
+    ``actions`` are those of one of the partitions.
     """
     pipelines = {action.pipeline for action in actions}
     return {owner(action.stage, pipeline, partitions) for action in actions for pipeline in pipelines}
@@ -113,9 +129,16 @@ def predict(
     memory: Memory,
     network: Network,
 ) -> Prediction:
-    """What a step is expected to take.
+    """Predict a step.
 
-    :param stages: with their costs (`with_costs`).
+    Args:
+        schedule: The actions of each partition.
+        stages: The stages with their costs (`with_costs`).
+        tensors: Tensors between stages: name, bytes per sample.
+        samples: Samples in a micro-batch.
+        replicas: Copies of the model.
+        memory: The memory of a rank besides activations.
+        network: The network between ranks.
     """
     spans = run(schedule, stages, tensors, samples, network)
     tails, updates, ends = [], [], []
@@ -130,3 +153,83 @@ def predict(
         tail_seconds=tuple(tails),
         peak_bytes=tuple(peak_bytes(actions, stages, memory) for actions in schedule),
     )
+
+
+@dataclass(frozen=True)
+class PlannedSpan:
+    """One action, in seconds since the start of the step."""
+
+    action: Action
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The spans of each partition, in order."""
+
+    partitions: tuple[tuple[PlannedSpan, ...], ...]
+
+    @property
+    def seconds(self) -> float:
+        """The end of the last action."""
+        return max((spans[-1].end for spans in self.partitions if spans), default=0.0)
+
+    @property
+    def busy(self) -> tuple[float, ...]:
+        """The seconds that each partition computes."""
+        return tuple(sum(span.end - span.begin for span in spans) for spans in self.partitions)
+
+
+def timeline(
+    schedule: Schedule,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    transfers: Mapping[tuple[int, int], float],
+) -> Timeline:
+    """Compute the timeline of a schedule from the times of its stages.
+
+    Args:
+        schedule: The actions of each partition.
+        forward: Seconds of each stage's forward pass of one micro-batch.
+        backward: Seconds of each stage's backward pass.
+        transfers: (producing stage, consuming stage) -> seconds from the end of the producer's forward pass until the
+            consumer has its tensors; the gradients take as long on their way back.
+
+    Raises:
+        PlanError: The schedule deadlocks (`hyparflow.schedules.check` says why).
+    """
+    inward: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    outward: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for (producer, consumer), seconds in transfers.items():
+        inward[consumer].append((producer, seconds))
+        outward[producer].append((consumer, seconds))
+    ends: dict[tuple[str, int, int, int], float] = {}
+    spans: list[list[PlannedSpan]] = [[] for _ in schedule]
+    waiting: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
+    ready = list(range(len(schedule)))
+    while ready:
+        partition = ready.pop()
+        done = spans[partition]
+        now = done[-1].end if done else 0.0
+        while len(done) < len(schedule[partition]):
+            action = schedule[partition][len(done)]
+            sources = inward if action.kind == "forward" else outward
+            begin = now
+            for stage, seconds in sources[action.stage]:
+                key = (action.kind, stage, action.micro_batch, action.pipeline)
+                if key not in ends:
+                    waiting[key].append(partition)
+                    break
+                begin = max(begin, ends[key] + seconds)
+            else:
+                now = begin + (forward if action.kind == "forward" else backward)[action.stage]
+                key = (action.kind, action.stage, action.micro_batch, action.pipeline)
+                ends[key] = now
+                done.append(PlannedSpan(action, begin, now))
+                ready += waiting.pop(key, [])
+                continue
+            break
+    if any(len(done) < len(actions) for done, actions in zip(spans, schedule, strict=True)):
+        raise PlanError("the schedule never ends, because some actions wait for each other")
+    return Timeline(tuple(tuple(done) for done in spans))

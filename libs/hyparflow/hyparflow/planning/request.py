@@ -1,4 +1,4 @@
-"""What is asked of a plan, and everything that is wrong with it."""
+"""A request for a plan, and its validation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hyparflow.planning.memory import Memory
-from hyparflow.schedules.actions import problems
-from hyparflow.simulate.network import Network
+from hyparflow.planning.costs import Memory
+from hyparflow.planning.network import Network
+from hyparflow.schedules import problems
 
 if TYPE_CHECKING:
     from hyparflow.graph.types import Graph
 
 Assignment = Literal["auto"] | Sequence[str] | Mapping[str | int, int]
 Recompute = Literal["auto"] | bool | Sequence[bool]
-CANDIDATES = 12  # numbers of micro-batches that "auto" tries
+CANDIDATES = 12  # maximum number of candidates that "auto" tries
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of `plan`, apart from the model and its costs."""
+    """The arguments of `plan`, apart from the model and its costs."""
 
     partitions: int
     replicas: int
@@ -35,12 +35,12 @@ class Request:
 
     @property
     def stages(self) -> int:
-        """Stages of the model."""
+        """The number of stages."""
         return self.partitions * self.chunks
 
 
 def wrong_numbers(request: Request) -> list[str]:
-    """What is wrong with a request whatever the model."""
+    """Return the problems of a request that do not depend on the model."""
     count = request.micro_batches
     wanted = 1 if count == "auto" else count
     found = [
@@ -49,7 +49,7 @@ def wrong_numbers(request: Request) -> list[str]:
         if value < 1
     ]
     numbers = problems(request.schedule, request.partitions, wanted, request.chunks)
-    if count == "auto":  # whichever number is taken in the end will fit
+    if count == "auto":  # the number that is chosen will fit
         numbers = [problem for problem in numbers if "micro-batches" not in problem]
     found += numbers
     if found:
@@ -61,17 +61,17 @@ def wrong_numbers(request: Request) -> list[str]:
         found.append(f"a replica's {share} samples do not divide by {count} micro-batches")
     elif not counts_of(request):
         share = request.batch_size // request.replicas
-        found.append(f"no number of micro-batches that {request.schedule} can take divides a replica's {share} samples")
+        found.append(f"no number of micro-batches that {request.schedule} supports divides a replica's {share} samples")
     if isinstance(request.recompute, Sequence) and not isinstance(request.recompute, str):
         if len(request.recompute) != request.stages:
             found.append(f"recompute names {len(request.recompute)} stages; there are {request.stages}")
     elif request.recompute not in ("auto", True, False):
-        found.append(f"recompute is auto, True, False or one of these per stage, not {request.recompute!r}")
+        found.append(f"recompute must be auto, True, False or a list of these per stage, not {request.recompute!r}")
     return found
 
 
 def wrong_for(graph: Graph, request: Request) -> list[str]:
-    """What is wrong with a request for this model."""
+    """Return the problems of a request for this model."""
     if request.stages <= len(graph.nodes):
         return []
     shares = f" of {request.chunks} chunks" if request.chunks > 1 else ""
@@ -82,7 +82,7 @@ def wrong_for(graph: Graph, request: Request) -> list[str]:
 
 
 def counts_of(request: Request) -> list[int]:
-    """The numbers of micro-batches to try: what was asked for, or those that divide the batch and suit the schedule."""
+    """Return the numbers of micro-batches to try: the requested one, or those that fit the batch and the schedule."""
     if request.micro_batches != "auto":
         return [request.micro_batches]
     share = request.batch_size // request.replicas
@@ -93,5 +93,5 @@ def counts_of(request: Request) -> list[int]:
     ]
     if request.partitions == 1:
         return fit[:CANDIDATES]
-    # More than 8 per partition shortens the bubble by nothing any more, unless the memory asks for small ones.
+    # More than 8 per partition hardly shorten the bubble, but limited memory may require them.
     return [count for count in fit if count <= 8 * request.partitions][-CANDIDATES:] or fit[:1]

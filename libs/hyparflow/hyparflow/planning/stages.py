@@ -1,7 +1,11 @@
-"""Stages: a graph's nodes shared out, and the tensors that cross between them."""
+"""Stages: the nodes of a graph divided among them, and the tensors between them.
+
+The user can name the layers at which stages begin (the expert mode of HyPar-Flow), or map nodes to stages.
+"""
 
 from __future__ import annotations
 
+import difflib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,32 +19,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """A set of nodes that one rank computes as a unit. Times and `activation_bytes` are those of one micro-batch."""
+    """A set of nodes that one rank computes as a unit. Times and `activation_bytes` are per micro-batch."""
 
     index: int
     nodes: tuple[int, ...]
-    receives: tuple[int, ...]  # tensors made on other stages, or inputs of the model
-    sends: Mapping[int, tuple[int, ...]]  # tensor -> the stages that need it; straight, nobody passes it on
-    outputs: tuple[int, ...]  # the model's outputs that are made here
+    receives: tuple[int, ...]  # tensors from other stages, or inputs of the model
+    sends: Mapping[int, tuple[int, ...]]  # tensor -> the stages that receive it directly
+    outputs: tuple[int, ...]  # outputs of the model that are computed here
     recompute: bool = False
     forward_seconds: float = 0.0
-    backward_seconds: float = 0.0  # with the forward pass again, where the stage recomputes
+    backward_seconds: float = 0.0  # including the recomputed forward pass
     parameter_bytes: int = 0
     activation_bytes: int = 0  # held from the forward pass to the backward pass
-    working_bytes: int = 0  # needed for the moment of a pass besides
-    first: str = ""  # the names of the first and the last node
+    working_bytes: int = 0  # needed temporarily during a pass
+    first: str = ""  # names of the first and the last node
     last: str = ""
 
 
 def stages_of(graph: Graph, assignment: Sequence[int]) -> tuple[Stage, ...]:
-    """The stages of an assignment, without costs.
+    """Return the stages of an assignment, without costs.
 
-    :param assignment: the stage of each node, by the node's index. Any assignment will do here: whether it runs is
-        for `hyparflow.schedules.check` to say.
-    :raises PlanError: if the nodes and the assignment do not match, or a stage is empty.
+    Any assignment is accepted here; `hyparflow.schedules.check` checks whether it can run.
+
+    Args:
+        graph: The model.
+        assignment: The stage of each node, by the node's index.
+
+    Raises:
+        PlanError: Nodes and assignment do not match, or a stage is empty.
     """
     if len(assignment) != len(graph.nodes):
-        raise PlanError(f"{graph.name} has {len(graph.nodes)} nodes, and the assignment names {len(assignment)}")
+        raise PlanError(f"{graph.name} has {len(graph.nodes)} nodes, but the assignment has {len(assignment)}")
     members: dict[int, list[int]] = defaultdict(list)
     for node, stage in enumerate(assignment):
         members[stage].append(node)
@@ -61,7 +70,7 @@ def stages_of(graph: Graph, assignment: Sequence[int]) -> tuple[Stage, ...]:
         producer = graph.tensors[output].producer
         home = 0 if producer is None else assignment[producer]
         outputs[home].append(output)
-        if producer is None:  # an input that the model returns as it is
+        if producer is None:  # an input that the model returns unchanged
             receives[home].add(output)
     return tuple(
         Stage(
@@ -79,11 +88,95 @@ def stages_of(graph: Graph, assignment: Sequence[int]) -> tuple[Stage, ...]:
 
 
 def crossings(stages: Sequence[Stage]) -> tuple[tuple[int, int], ...]:
-    """The pairs (producing stage, consuming stage) between which at least one tensor goes."""
+    """Return the pairs (producing stage, consuming stage) with at least one tensor between them."""
     return tuple(sorted({(one.index, other) for one in stages for others in one.sends.values() for other in others}))
 
 
 def _parameter_bytes(graph: Graph, nodes: Sequence[int], bytes_each: int = 4) -> int:
-    """What the variables of some nodes take; a layer that is called several times counts once."""
+    """Return the bytes of the variables of some nodes; a layer with several calls counts once."""
     layers = {graph.nodes[node].layer: graph.nodes[node].parameters for node in nodes}
     return sum(layers.values()) * bytes_each
+
+
+def beginning_at(graph: Graph, names: Sequence[str], stages: int) -> tuple[int, ...]:
+    """Divide the nodes into runs, each starting at the first call of a named layer.
+
+    Args:
+        graph: The model.
+        names: Layers or nodes in order, one for each stage except the first (the model's first may be included).
+        stages: Number of stages.
+
+    Raises:
+        PlanError: Names are unknown or out of order, or their number is wrong; all problems are reported.
+    """
+    known = _places(graph)
+    found = [_unknown(name, known) for name in names if name not in known]
+    places = [known[name][0] for name in names if name in known]
+    if not found:
+        found += [
+            f"{later!r} comes before {earlier!r} in the model: stages must be in its order"
+            for earlier, later, left, right in zip(names, names[1:], places, places[1:], strict=False)
+            if right <= left
+        ]
+        if places[:1] == [0]:
+            places = places[1:]
+        if len(places) != stages - 1:
+            found.append(f"{stages} stages need {stages - 1} layers at which a stage begins, not {len(places)}")
+    if found:
+        raise PlanError(*found)
+    bounds = [0, *places, len(graph.nodes)]
+    return tuple(stage for stage in range(stages) for _ in range(bounds[stage], bounds[stage + 1]))
+
+
+def mapped(graph: Graph, mapping: Mapping[str | int, int], stages: int) -> tuple[int, ...]:
+    """Assign nodes (names or indices) or layers to stages; other nodes follow the last of their inputs.
+
+    Args:
+        graph: The model.
+        mapping: Node or layer -> stage.
+        stages: Number of stages.
+
+    Raises:
+        PlanError: Names are unknown, or stages do not exist or are empty; all problems are reported.
+    """
+    known = _places(graph)
+    given: dict[int, int] = {}
+    found = []
+    for name, stage in mapping.items():
+        if isinstance(name, int):
+            if 0 <= name < len(graph.nodes):
+                given[name] = stage
+            else:
+                found.append(f"there is no node {name}; {graph.name} has 0..{len(graph.nodes) - 1}")
+        elif name in known:
+            given.update(dict.fromkeys(known[name], stage))
+        else:
+            found.append(_unknown(name, known))
+        if not 0 <= stage < stages:
+            found.append(f"{name!r} is given to stage {stage}; there are 0..{stages - 1}")
+    if found:
+        raise PlanError(*found)
+    assignment: list[int] = []
+    for node in graph.nodes:
+        producers = [graph.tensors[tensor].producer for tensor in node.inputs]
+        follows = max((assignment[producer] for producer in producers if producer is not None), default=0)
+        assignment.append(given.get(node.index, follows))
+    if empty := sorted(set(range(stages)) - set(assignment)):
+        raise PlanError(*(f"no node is given to stage {stage}" for stage in empty))
+    return tuple(assignment)
+
+
+def _places(graph: Graph) -> dict[str, list[int]]:
+    """Return name -> nodes: all calls of a layer, or one node."""
+    places: dict[str, list[int]] = {}
+    for node in graph.nodes:
+        places.setdefault(node.layer, []).append(node.index)
+    for node in graph.nodes:
+        if node.name != node.layer:
+            places.setdefault(node.name, [node.index])
+    return places
+
+
+def _unknown(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f"there is no layer {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -1,4 +1,4 @@
-"""The order in which the partitions compute: pure functions of the numbers of partitions, micro-batches and chunks."""
+"""The order in which partitions compute: pure functions of the numbers of partitions, micro-batches and chunks."""
 
 from hyparflow.schedules.actions import (
     NAMES,
@@ -8,9 +8,9 @@ from hyparflow.schedules.actions import (
     owner,
     pipelines,
     problems,
-    schedule,
     stages_on,
 )
+from hyparflow.schedules.algorithms import schedule
 from hyparflow.schedules.check import check
 
 __all__ = [

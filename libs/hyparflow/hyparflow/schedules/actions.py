@@ -1,17 +1,14 @@
-"""What a partition computes, one action after another.
+"""The actions of a partition.
 
-A schedule holds compute actions only. Messages follow from them: what an action needs is received before it, what it
-makes is sent when it has ended, straight to every consumer. On each stage the backward passes come in the order of
-the micro-batches, whatever the schedule, so the gradients are added in one order.
+A schedule contains compute actions only. Messages follow from them: the inputs of an action are received before it, and
+its results are sent after it, directly to every consumer. On each stage, the backward passes are in the order of the
+micro-batches, whatever the schedule, so the gradients are always added in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
-
-from hyparflow.errors import PlanError
 
 Kind = Literal["forward", "backward"]
 Name = Literal["gpipe", "1f1b", "interleaved", "gems"]
@@ -20,7 +17,7 @@ NAMES: tuple[str, ...] = get_args(Name)
 
 @dataclass(frozen=True, order=True)
 class Action:
-    """One stage's forward or backward pass of one micro-batch.
+    """A stage's forward or backward pass of one micro-batch.
 
     `micro_batch` counts within the replica's step, over both pipelines: 0..m-1.
     """
@@ -40,24 +37,31 @@ Schedule = tuple[tuple[Action, ...], ...]
 
 
 def owner(stage: int, pipeline: int, partitions: int) -> int:
-    """The partition that computes a stage: stages go round the partitions, backwards in pipeline 1 (GEMS)."""
+    """Return the partition of a stage: stages are dealt out in turn, in reverse order in pipeline 1 (GEMS)."""
     place = stage % partitions
     return partitions - 1 - place if pipeline else place
 
 
 def stages_on(partition: int, pipeline: int, partitions: int, chunks: int = 1) -> tuple[int, ...]:
-    """The stages that a partition owns in a pipeline, in order: one per chunk."""
+    """Return the stages of a partition in a pipeline, in order: one per chunk."""
     place = partitions - 1 - partition if pipeline else partition
     return tuple(chunk * partitions + place for chunk in range(chunks))
 
 
 def pipelines(name: str) -> int:
-    """How many copies of the model a replica holds under a schedule."""
+    """Return the number of copies of the model per replica under a schedule."""
     return 2 if name == "gems" else 1
 
 
 def problems(name: str, partitions: int, micro_batches: int, chunks: int = 1) -> list[str]:
-    """Everything that keeps a schedule from being made of these numbers; an empty list when nothing does."""
+    """Return all problems of a schedule with these numbers.
+
+    Args:
+        name: The schedule.
+        partitions: Number of partitions.
+        micro_batches: Micro-batches of a replica's step.
+        chunks: Stages per partition (default: 1).
+    """
     found = []
     if name not in NAMES:
         found.append(f"there is no schedule {name!r}; there are {', '.join(NAMES)}")
@@ -75,44 +79,20 @@ def problems(name: str, partitions: int, micro_batches: int, chunks: int = 1) ->
             found.append("the interleaved schedule needs at least 2 partitions")
         if micro_batches % partitions:
             found.append(
-                f"the interleaved schedule needs micro-batches that are a multiple of the partitions: "
+                f"in the interleaved schedule, micro-batches must be a multiple of the partitions: "
                 f"{micro_batches} is not one of {partitions}"
             )
     elif chunks > 1:
-        found.append(f"only the interleaved schedule takes several chunks per partition; {name} was given {chunks}")
+        found.append(f"only the interleaved schedule takes several chunks per partition; {name} has {chunks}")
     if name == "gems" and micro_batches % 2:
         found.append(f"GEMS shares the micro-batches between two pipelines: {micro_batches} is odd")
     return found
 
 
-def schedule(name: str, partitions: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """The actions of each partition.
-
-    :param name: ``gpipe``, ``1f1b``, ``interleaved`` or ``gems``.
-    :param micro_batches: of one replica's step; under GEMS those of both pipelines together.
-    :param chunks: stages per partition; more than 1 with ``interleaved`` only.
-    :raises PlanError: with everything that is wrong with the numbers.
-    """
-    if found := problems(name, partitions, micro_batches, chunks):
-        raise PlanError(*found)
-    return tuple(_actions_of(name)(partition, partitions, micro_batches, chunks) for partition in range(partitions))
-
-
 def in_flight(actions: tuple[Action, ...]) -> int:
-    """The most stage passes whose forward is done and whose backward is not, at any moment of a partition's step."""
+    """Return the maximum number of passes between forward and backward in a partition's step."""
     held = most = 0
     for action in actions:
         held += 1 if action.kind == "forward" else -1
         most = max(most, held)
     return most
-
-
-def _actions_of(name: str) -> Callable[[int, int, int, int], tuple[Action, ...]]:
-    from hyparflow.schedules import gems, gpipe, interleaved, one_f_one_b
-
-    return {
-        "gpipe": gpipe.actions,
-        "1f1b": one_f_one_b.actions,
-        "interleaved": interleaved.actions,
-        "gems": gems.actions,
-    }[name]

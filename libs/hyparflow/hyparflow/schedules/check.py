@@ -1,4 +1,4 @@
-"""Does a schedule end? All ranks are simulated over the real crossings, before anything runs."""
+"""Deadlock check of schedules: all ranks are simulated over the actual crossings, before anything runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from hyparflow.schedules.actions import Action, Schedule, owner
 def check(schedule: Schedule, crossings: Iterable[tuple[int, int]]) -> None:
     """Run a schedule without computing.
 
-    :param schedule: the actions of each partition.
-    :param crossings: pairs (producing stage, consuming stage) between which a tensor goes.
-    :raises PlanError: naming what is missing, twice or on the wrong partition; or else the cycle of actions that wait
-        for each other.
+    Args:
+        schedule: The actions of each partition.
+        crossings: Pairs (producing stage, consuming stage) with a tensor between them.
+
+    Raises:
+        PlanError: Actions are missing, duplicated or on the wrong partition, or some wait for each other.
     """
     pairs = sorted({(producer, consumer) for producer, consumer in crossings if producer != consumer})
     if found := _incomplete(schedule, pairs):
@@ -28,7 +30,7 @@ def check(schedule: Schedule, crossings: Iterable[tuple[int, int]]) -> None:
 
 
 def _incomplete(schedule: Schedule, pairs: list[tuple[int, int]]) -> list[str]:
-    """What every stage of a pipeline must have computed, against what the schedule says."""
+    """Return the differences between the actions of a schedule and those that every stage requires."""
     partitions = len(schedule)
     seen: dict[Action, int] = defaultdict(int)
     found = []
@@ -51,7 +53,7 @@ def _incomplete(schedule: Schedule, pairs: list[tuple[int, int]]) -> list[str]:
 
 
 def _needs(schedule: Schedule, pairs: list[tuple[int, int]]) -> dict[Action, list[Action]]:
-    """What each action waits for: the tensors, the gradients, and a stage's own forward before its backward."""
+    """Return the dependencies of each action: tensors, gradients, and a stage's own forward before its backward."""
     inward, outward = defaultdict(list), defaultdict(list)
     for producer, consumer in pairs:
         inward[consumer].append(producer)
@@ -68,7 +70,7 @@ def _needs(schedule: Schedule, pairs: list[tuple[int, int]]) -> dict[Action, lis
 
 
 def _run(schedule: Schedule, needs: dict[Action, list[Action]]) -> list[int]:
-    """How many of its actions each partition can do before all of them wait, or are through."""
+    """Return the number of actions of each partition that can run before all partitions wait or are done."""
     done: set[Action] = set()
     counts = [0] * len(schedule)
     ready = list(range(len(schedule)))
@@ -88,8 +90,8 @@ def _run(schedule: Schedule, needs: dict[Action, list[Action]]) -> list[int]:
 
 
 def _cycle(schedule: Schedule, needs: dict[Action, list[Action]], done: list[int], start: Action) -> str:
-    """The circle of actions that wait for each other, as one sentence."""
-    before: dict[Action, Action] = {}  # the one action in front of it on its partition
+    """Describe the cycle of actions that wait for each other in one sentence."""
+    before: dict[Action, Action] = {}  # the previous action of its partition
     finished = {action for actions, count in zip(schedule, done, strict=True) for action in actions[:count]}
     for actions in schedule:
         before.update(zip(actions[1:], actions[:-1], strict=True))
@@ -98,9 +100,9 @@ def _cycle(schedule: Schedule, needs: dict[Action, list[Action]], done: list[int
     while action not in path:
         path.append(action)
         unmet = [need for need in needs[action] if need not in finished]
-        # An action that waits for nothing itself stands behind another one of its partition.
+        # An action without unmet dependencies waits for the previous action of its partition.
         action = unmet[0] if unmet else before[action]
     circle = [*path[path.index(action) :], action]
     partitions = len(schedule)
     words = " -> ".join(f"{one} (partition {owner(one.stage, one.pipeline, partitions)})" for one in circle)
-    return f"the schedule would never end; each of these waits for the next: {words}"
+    return f"the schedule would never end, because each of these waits for the next: {words}"

@@ -1,6 +1,6 @@
-"""Models for the simulator: by name, with estimated costs, or from a file with measured ones. No framework is needed.
+"""Models for the simulator, by name with estimated costs, or from a file with measured costs; no framework is needed.
 
-`hyparflow costs` writes the files: the graph without names and weights, and what each different node costs.
+`hyparflow costs` writes the files: the graph without names and weights, and the costs of each different node.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ SCHEMA = "hyparflow.model/1"
 
 
 def load(name: str | Path) -> tuple[Graph, Costs]:
-    """A well-known model by its name (`hyparflow.simulate.models`), or one in a file of `hyparflow costs`.
+    """Load a well-known model by its name (`hyparflow.simulate.models`), or a file of `hyparflow costs`.
 
-    :raises PlanError: if there is none, or the file holds something else.
+    Raises:
+        PlanError: There is no such model, or the file has other contents.
     """
     if (known := model(str(name))) is not None:
         return known, estimated(known)
     if not Path(name).is_file():
-        raise PlanError(f"there is no model {str(name)!r}; known are {NAMES}; or give a file of `hyparflow costs`")
+        raise PlanError(f"there is no model {str(name)!r}; known are {NAMES}; or use a file of `hyparflow costs`")
     text = Path(name).read_text(encoding="utf-8")
     try:
         document = json.loads(text)
         if document["schema"] != SCHEMA:
-            raise PlanError(f"{name} is not a document of the schema {SCHEMA}")
+            raise PlanError(f"{name} does not have the schema {SCHEMA}")
         return _graph(document), _costs(document)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise PlanError(f"{name} is not a model of hyparflow: {error}") from error
 
 
 def dump(graph: Graph, costs: Costs, origin: str) -> str:
-    """The document of a model: nodes of equal signature share one kind.
+    """Return the document of a model, in which nodes of equal signature share one kind.
 
-    :param origin: where and how the costs were got.
+    Args:
+        graph: The model.
+        costs: Its costs.
+        origin: Where and how the costs were measured.
     """
     kinds: dict[str, int] = {}
     described: list[dict[str, Any]] = []
@@ -72,7 +76,7 @@ def dump(graph: Graph, costs: Costs, origin: str) -> str:
         "outputs": list(graph.outputs),
         "kinds": described,
     }
-    # kind, layer, the tensors that come in, those that go out
+    # Each node has a kind, a layer, received tensors and produced tensors.
     nodes = [
         [kinds[node.signature], layers.setdefault(node.layer, len(layers)), list(node.inputs), list(node.outputs)]
         for node in graph.nodes

@@ -1,4 +1,4 @@
-"""Well-known models as graphs, made without a framework: for estimates of trainings that nobody has a machine for.
+"""Well-known models as graphs, built without a framework, to estimate trainings at any scale.
 
 ResNets and VGGs for images of 32 x 32 with the layers, widths and biases of Keras' example `cifar10_resnet` (version 1:
 He et al. 2015, section 4.2; version 2: He et al. 2016, where ResNet-1001 has 30.5 million parameters) and of Simonyan
@@ -18,9 +18,10 @@ NAMES = "resnet<depth>v1 (6n+2 layers), resnet<depth>v2 (9n+2 layers), vgg11, vg
 
 
 def model(name: str) -> Graph | None:
-    """The graph of `resnet1001v2`, `vgg16`, ...; None where the name is none of these.
+    """Return the graph of `resnet1001v2`, `vgg16`, ...; None for other names.
 
-    :raises PlanError: if a ResNet or VGG has no such depth.
+    Raises:
+        PlanError: A ResNet or VGG has no such depth.
     """
     if match := re.fullmatch(r"resnet(\d+)v([12])", name):
         return resnet(int(match[2]), int(match[1]))
@@ -30,13 +31,14 @@ def model(name: str) -> Graph | None:
 
 
 def resnet(version: int, depth: int) -> Graph:
-    """A ResNet.
+    """Build a ResNet.
 
-    :raises PlanError: if there is none of that depth.
+    Raises:
+        PlanError: There is none of that depth.
     """
     each = {1: 6, 2: 9}[version]
     if depth < each + 2 or (depth - 2) % each:
-        raise PlanError(f"a ResNet of version {version} has {each}n+2 layers; {depth} is no such number")
+        raise PlanError(f"a ResNet of version {version} has {each}n+2 layers, not {depth}")
     build = _Build((32, 32, 3))
     x = build.normalised(build.convolution(0, 16, 3))
     for group in range(3):
@@ -51,9 +53,10 @@ def resnet(version: int, depth: int) -> Graph:
 
 
 def vgg(depth: int) -> Graph:
-    """A VGG with fully connected layers of 512.
+    """Build a VGG with fully connected layers of 512.
 
-    :raises PlanError: if there is none of that depth.
+    Raises:
+        PlanError: There is none of that depth.
     """
     columns = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
     if depth not in columns:
@@ -94,7 +97,7 @@ def _second_version(build: _Build, x: int, group: int, block: int) -> int:
 
 
 class _Build:
-    """Nodes one after the other. Values are numbers of tensors; tensor 0 is the model's input."""
+    """Builder of a sequence of nodes. Values are numbers of tensors; tensor 0 is the model's input."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shapes = [shape]
@@ -103,7 +106,7 @@ class _Build:
     def add(
         self, kind: str, taken: list[int], shape: tuple[int, ...] | None = None, parameters: int = 0, variant: str = ""
     ) -> int:
-        """One layer; its output has the shape of its first input unless one is given."""
+        """Add a layer; its output has the shape of its first input unless one is given."""
         index, made = len(self._nodes), len(self.shapes)
         self.shapes.append(shape or self.shapes[taken[0]])
         signature = f"{kind} {variant} {[self.shapes[tensor] for tensor in (*taken, made)]}"
@@ -112,22 +115,22 @@ class _Build:
         return made
 
     def convolution(self, x: int, filters: int, size: int, strides: int = 1) -> int:
-        """A convolution with padding and bias."""
+        """Add a convolution with padding and bias."""
         height, width, channels = self.shapes[x]
         parameters = (size * size * channels + 1) * filters
         shape = (height // strides, width // strides, filters)
         return self.add("Conv2D", [x], shape, parameters, f"{size}x{size}")
 
     def normalised(self, x: int) -> int:
-        """BatchNorm and ReLU."""
+        """Add BatchNorm and ReLU."""
         return self.add("ReLU", [self.add("BatchNormalization", [x], parameters=2 * self.shapes[x][-1])])
 
     def dense(self, x: int, units: int) -> int:
-        """A fully connected layer."""
+        """Add a fully connected layer."""
         return self.add("Dense", [x], (units,), (self.shapes[x][-1] + 1) * units)
 
     def graph(self, output: int, name: str) -> Graph:
-        """All of them, with the tensors between them."""
+        """Return the graph of all nodes, with the tensors between them."""
         consumers: list[list[int]] = [[] for _ in self.shapes]
         for node in self._nodes:
             for tensor in dict.fromkeys(node.inputs):

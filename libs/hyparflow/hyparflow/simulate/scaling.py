@@ -1,4 +1,4 @@
-"""Estimates at any scale: a model, partitions x replicas, a cluster; step time, rate and efficiency."""
+"""Estimates at any scale, from a model, partitions x replicas and a cluster: step time, rate and efficiency."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hyparflow.errors import PlanError
+from hyparflow.planning.network import NETWORKS, Network
 from hyparflow.planning.plan import Plan
 from hyparflow.planning.planner import plan
 from hyparflow.simulate.library import load
-from hyparflow.simulate.network import NETWORKS, Network
-from hyparflow.simulate.simulation import Cluster, Simulation, simulate
-from hyparflow.simulate.stragglers import Stragglers
+from hyparflow.simulate.simulation import Cluster, Simulation, Stragglers, simulate
 
-#: Of 10,000 steps of a node one takes twice as long. The one parameter that is fitted to published results, see
-#: docs/explanation/hyparflow-simulator.md; only probability * delay can be told from them.
+#: One in 10,000 steps of a node takes twice as long. This is the only parameter that is fitted to published results,
+#: see docs/explanation/hyparflow-simulator.md; they determine only probability * delay.
 STRAGGLERS = Stragglers(probability=1e-4, delay=1.0)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A training at scale, against the same on one node (or as many as one replica needs)."""
+    """A training at scale, relative to the same training on one node (or as many as one replica needs)."""
 
     step_seconds: float
     samples_per_second: float
@@ -33,7 +32,7 @@ class Estimate:
     replicas: int
     micro_batches: int
     batch_size: int
-    bubble: float  # share of the step in which the ranks wait within the pipeline
+    bubble: float  # fraction of the step in which the ranks wait within the pipeline
     tail_seconds: float
     straggler_seconds: float
 
@@ -54,14 +53,25 @@ def estimate(
     core_speed: float = 1.0,
     overlap: bool = True,
 ) -> Estimate:
-    """What a training takes on so many nodes (weak scaling: the batch grows with the replicas).
+    """Estimate a training on a number of nodes (weak scaling: the batch grows with the replicas).
 
-    :param model: a name (`resnet1001v2`), a file of `hyparflow costs`, or (graph, costs).
-    :param replica_batch: samples of one replica's step.
-    :param replicas: as many as fit on the nodes, unless given.
-    :param network: a `Network`, or the name of one of `NETWORKS`.
-    :param core_speed: how much faster a core of the cluster is than the one on which the costs were measured.
-    :raises PlanError: if the request is wrong, or the ranks do not fit on the nodes.
+    Args:
+        model: A name (`resnet1001v2`), a file of `hyparflow costs`, or (graph, costs).
+        partitions: Ranks that share one model.
+        nodes: Nodes of the cluster.
+        ranks_per_node: Ranks on each node.
+        replica_batch: Samples of one replica's step.
+        replicas: Copies of the model (default: as many as fit on the nodes).
+        micro_batches: Micro-batches of a replica's step, or ``auto``.
+        schedule: The schedule (default: ``1f1b``).
+        chunks: Stages per partition (default: 1).
+        network: A `Network`, or the name of one of `NETWORKS`.
+        stragglers: The variation of nodes (default: `STRAGGLERS`).
+        core_speed: Speed of a core of the cluster relative to the measured one (default: 1).
+        overlap: Sum the gradients of a partition while others still compute (default: True).
+
+    Raises:
+        PlanError: The request is invalid, or the ranks do not fit on the nodes.
     """
     if isinstance(network, str):
         if network not in NETWORKS:

@@ -1,24 +1,65 @@
-"""A plan on a cluster: which messages leave a node, what the sums cost there, what the slowest node costs."""
+"""Simulation of a plan on a cluster: messages between nodes, allreduces, and stragglers.
+
+Some nodes are slow now and then, and a step ends with the slowest of them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hyparflow.errors import PlanError
-from hyparflow.planning.prediction import UPDATE_BANDWIDTH, owners, traffic
-from hyparflow.planning.timing import Timeline, timeline
-from hyparflow.simulate.network import Algorithm, Network
-from hyparflow.simulate.stragglers import Stragglers
+from hyparflow.planning.network import Algorithm, Network
+from hyparflow.planning.prediction import UPDATE_BANDWIDTH, Timeline, owners, timeline, traffic
 
 if TYPE_CHECKING:
     from hyparflow.planning.plan import Plan
 
 
 @dataclass(frozen=True)
+class Stragglers:
+    """The variation of one node's step time, as fractions of it.
+
+    `jitter` is the standard deviation of a normal variation of every node in every step. With `probability`, a node is
+    also hit by a rare event (kernel, file system, hot processor) that takes `delay` of a step.
+    """
+
+    jitter: float = 0.0
+    probability: float = 0.0
+    delay: float = 0.0
+
+    def expected_maximum(self, nodes: int) -> float:
+        """Return the expected time of the slowest of `nodes` independent nodes, in units of an undisturbed step.
+
+        This is the integral of 1 - F(x)^nodes, where F is the distribution of one node's time.
+        """
+        rare = self.probability * self.delay
+        if self.jitter <= 0:
+            return 1.0 + self.delay * (1 - (1 - self.probability) ** nodes) if rare else 1.0
+        low, high = 1 - 12 * self.jitter, 1 + self.delay + 12 * self.jitter
+        x = np.linspace(low, high, 20_001)
+        one = (1 - self.probability) * _normal((x - 1) / self.jitter)
+        one += self.probability * _normal((x - 1 - self.delay) / self.jitter)
+        beyond = 1 - one**nodes
+        step = (high - low) / (len(x) - 1)
+        return float(low + step * (beyond.sum() - (beyond[0] + beyond[-1]) / 2))
+
+
+def _normal(x: Any) -> Any:
+    """Return the normal distribution function, computed by formula 7.1.26 of Abramowitz and Stegun."""
+    z = np.abs(x) / np.sqrt(2.0)
+    t = 1 / (1 + 0.3275911 * z)
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    upper = series * np.exp(-z * z) / 2
+    return np.where(x < 0, upper, 1 - upper)
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """Nodes alike. World rank r lives on node r // ranks_per_node."""
+    """A cluster of identical nodes. World rank r is on node r // ranks_per_node."""
 
     ranks_per_node: int
     network: Network = field(default_factory=Network)
@@ -26,14 +67,17 @@ class Cluster:
     algorithm: Algorithm = "best"
 
     def nodes(self, ranks: int) -> int:
-        """The nodes that so many ranks take."""
+        """Return the number of nodes for a number of ranks."""
         return -(-ranks // self.ranks_per_node)
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """One step. `step_seconds` is the sum of the three: what the pipeline takes with its bubble and messages, what of
-    the sums of gradients and the update nothing hides, and the wait for the slowest node."""
+    """One simulated step.
+
+    `step_seconds` is the sum of the other three: the pipeline with its bubble and messages, the part of the gradients'
+    sum and the update that does not overlap with it, and the wait for the slowest node.
+    """
 
     step_seconds: float
     pipeline_seconds: float
@@ -44,24 +88,28 @@ class Simulation:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples of all replicas."""
+        """The rate over all replicas."""
         return self.samples / self.step_seconds
 
 
 def simulate(plan: Plan, cluster: Cluster, *, overlap: bool = True) -> Simulation:
-    """A step of a plan on a cluster.
+    """Simulate a step of a plan on a cluster.
 
-    All replicas lie alike on their nodes, so one replica's timeline stands for all.
+    All replicas are placed on their nodes in the same way, so one replica's timeline is valid for all.
 
-    :param plan: its stages' costs are those of one of the cluster's ranks.
-    :param overlap: the sums of a partition begin when its last backward pass has ended; else when all have.
-    :raises PlanError: if replicas lie on the nodes in ways that differ.
+    Args:
+        plan: A plan; the costs of its stages are those of a rank of the cluster.
+        cluster: The cluster.
+        overlap: Start the sum of a partition after its last backward pass (default), not after that of all.
+
+    Raises:
+        PlanError: Replicas would be placed on nodes in different ways.
     """
     partitions, per_node = plan.partitions, cluster.ranks_per_node
     if partitions % per_node and per_node % partitions:
         raise PlanError(
             f"{partitions} partitions and {per_node} ranks per node: one must be a multiple of the other, so that all "
-            f"replicas lie on the nodes alike"
+            f"replicas are placed on nodes in the same way"
         )
     spans = _timeline(plan, cluster)
     ends, tails = [], []
@@ -82,7 +130,7 @@ def simulate(plan: Plan, cluster: Cluster, *, overlap: bool = True) -> Simulatio
 
 
 def _timeline(plan: Plan, cluster: Cluster) -> Timeline:
-    """The pipeline of one replica, each message by memory or by the network."""
+    """Return the pipeline of one replica, with each message over memory or the network."""
     network, per_node = cluster.network, cluster.ranks_per_node
     pairs = traffic(plan.stages, plan.tensors)
 
@@ -105,15 +153,15 @@ def _timeline(plan: Plan, cluster: Cluster) -> Timeline:
 
 
 def _tail(plan: Plan, cluster: Cluster, partition: int) -> float:
-    """The update, and before it the sum of a partition's gradients, while the node's other ranks have theirs."""
+    """Return the time of the sum of a partition's gradients, with those of the node's other ranks, and the update."""
     actions, per_node = plan.actions[partition], cluster.ranks_per_node
     size = sum(plan.stages[stage].parameter_bytes for stage in {action.stage for action in actions})
     summing = owners(actions, plan.partitions)
-    apart = len({each // per_node for each in summing})  # nodes that hold those of one replica
+    apart = len({each // per_node for each in summing})  # number of nodes with the owners within one replica
     together = len(summing) // apart
     alike = min(max(1, per_node // plan.partitions), plan.replicas)  # replicas on a node
     nodes = -(-plan.replicas // alike) * apart
-    # All sums that a node's partitions have a part in go on at the same time.
+    # All sums with members on a node run at the same time.
     sums = min(per_node, plan.partitions) / together
     network = cluster.network.shared(max(1, sums)) if nodes > 1 else cluster.network
     return network.allreduce(size, nodes, alike * together, cluster.algorithm) + size / UPDATE_BANDWIDTH

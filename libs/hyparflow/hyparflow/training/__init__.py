@@ -1,1 +1,1 @@
-"""Training, evaluation and prediction in Keras' words: data, metrics, callbacks, and ranks that fail."""
+"""Training, evaluation and prediction with Keras' interface: data, metrics, callbacks, and failing ranks."""

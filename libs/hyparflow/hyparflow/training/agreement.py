@@ -1,31 +1,39 @@
-"""What all ranks decide together: whether a request can be fulfilled, and what went wrong if not."""
+"""Agreement of all ranks: common errors, collectives, and random numbers.
+
+The collectives do not occupy a core while they wait (see ``hyparflow.engine.world.wait``).
+"""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
 import os
+import random
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hyparflow import errors
+from hyparflow.engine.world import wait
 from hyparflow.errors import HyparflowError, RequestError, WorldError
-from hyparflow.training.collectives import gather_all, meet
+from hyparflow.training.layout import Array
 
 T = TypeVar("T")
 
-#: The number that launchers give to a process (MPICH and its kin, Open MPI, MVAPICH2, PMIx, Slurm).
+#: The process number that launchers set (MPICH and derivatives, Open MPI, MVAPICH2, PMIx, Slurm).
 _LAUNCHERS_RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+_PATIENCE_SECONDS = 20.0
 
 
 def together(comm: Any, action: Callable[[], T]) -> T:
-    """Do something on every rank; if it fails on any, all raise what the lowest of those ranks raised.
+    """Run an action on every rank; if it fails on any, all ranks raise the error of the lowest of those ranks.
 
-    Such an error has ``agreed_on``: the rank that says it, where nobody catches it. Errors of other kinds than
-    HyparflowError and Python's own become one on the other ranks. One that all ranks have raised together within the
-    action is raised as it is.
+    Such an error has the attribute ``agreed_on``: the rank that prints it if it is not caught. Errors other than
+    HyparflowError and Python's own become a HyparflowError on the other ranks. An error that all ranks have already
+    raised together is passed on.
     """
     result: T
     error: Exception | None = None
@@ -49,25 +57,23 @@ def together(comm: Any, action: Callable[[], T]) -> T:
 
 
 def _of_kind(name: str, text: str) -> Exception:
-    """What another rank has raised: of the same kind if that is Python's own, so that ``except`` catches it on all."""
+    """Return another rank's error, with the same type if that is Python's own, so that ``except`` works everywhere."""
     kind = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception):
-        with contextlib.suppress(TypeError):  # UnicodeError and the like take more than a text
+        with contextlib.suppress(TypeError):  # UnicodeError and others require more arguments
             return kind(text)
     return HyparflowError(f"{name}: {text}")
 
 
-_PATIENCE_SECONDS = 20.0
-
-
 def check_same(comm: Any, call: str) -> None:
-    """Meet with all ranks in a call; one that waits for long says for what.
+    """Wait until all ranks are in this call, and print a notice if that takes long.
 
-    :raises RequestError: on all ranks, where they are in different calls.
+    Raises:
+        RequestError: The ranks are in different calls; raised on all ranks.
     """
     text = (
-        f"hyparflow: rank {comm.rank} waits in {call} for the others: all ranks must call it, for each holds a part of "
-        "the model; after hyparflow.gather(model) one rank can read and save it alone\n"
+        f"hyparflow: rank {comm.rank} waits in {call} for the others: all ranks must call it, because each has a part "
+        "of the model; after hyparflow.gather(model), one rank can read and save it alone\n"
     )
     notice = threading.Timer(_PATIENCE_SECONDS, lambda: sys.stderr.write(text))
     notice.daemon = True
@@ -85,16 +91,16 @@ def check_same(comm: Any, call: str) -> None:
 
 
 def agreed(error: Exception, rank: int = 0) -> Exception:
-    """The error, marked as one that all ranks raise together, and ``rank`` says."""
+    """Mark an error as raised by all ranks together and printed by ``rank``."""
     error.agreed_on = rank  # type: ignore[attr-defined]
     return error
 
 
 def check_world(size: int, partitions: int, replicas: int) -> None:
-    """Raise WorldError where ``size`` ranks are not those that a training needs.
+    """Raise WorldError if the number of ranks does not match a training.
 
-    Each of many processes that do not know of each other has a world of size 1: the launcher's number decides then
-    which of them says it.
+    If many processes are started without a common world, each has a world of size 1. The launcher's number then
+    determines which of them prints the error.
     """
     if partitions < 1 or replicas < 1:
         raise agreed(WorldError(f"partitions and replicas must be at least 1, not {partitions} and {replicas}"))
@@ -105,7 +111,52 @@ def check_world(size: int, partitions: int, replicas: int) -> None:
     text = f"{partitions} partitions x {replicas} replicas need {needed} ranks, and this world has {size}"
     raise agreed(
         WorldError(
-            f"{text}: start it with `mpiexec -n {needed} python ...`, of the MPI library that mpi4py is built on"
+            f"{text}: start it with `mpiexec -n {needed} python ...`, with the launcher of mpi4py's MPI library"
         ),
         rank=0 if size > 1 or number == "0" else -1,
     )
+
+
+def meet(comm: Any) -> None:
+    """Wait until all ranks are here."""
+    wait(comm.Ibarrier())
+
+
+def gather_all(comm: Any, value: Any) -> list[Any]:
+    """Return every rank's value on every rank."""
+    meet(comm)
+    found: list[Any] = comm.allgather(value)
+    return found
+
+
+def sum_equal(comm: Any, own: Array) -> Array:
+    """Return the sum over the ranks, with the same bits on each; an allreduce may round differently per rank."""
+    total = np.empty_like(own)
+    wait(comm.Ireduce(own, total, root=0))
+    wait(comm.Ibcast(total, root=0))
+    return total
+
+
+def any_of(comm: Any, asked: bool) -> bool:
+    """Return whether the value is true on any rank."""
+    return bool(sum_equal(comm, np.array([asked], dtype=np.int64))[0])
+
+
+def share_random_state(comm: Any) -> None:
+    """Copy the state of Python's and NumPy's random numbers from rank 0 to all ranks; collective.
+
+    Keras' initializers and layers draw their seeds from Python's. Rank 0's state does not change, so it draws the same
+    numbers as one process after the same ``keras.utils.set_random_seed``.
+    """
+    meet(comm)
+    of_python, of_numpy = comm.bcast((random.getstate(), np.random.get_state()), root=0)
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
+
+
+def shared_seed(comm: Any) -> int:
+    """Return a seed derived from rank 0's state, without changing it; the same on all ranks; collective."""
+    other = random.Random()
+    other.setstate(random.getstate())
+    meet(comm)
+    return int(comm.bcast(other.randrange(2**31), root=0))

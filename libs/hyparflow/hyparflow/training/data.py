@@ -1,7 +1,7 @@
-"""Sources of data: every rank reads the same global batches in the same order, and takes its replica's share.
+"""Data sources: every rank reads the same global batches in the same order, and takes its replica's share.
 
-A *pass* goes once through the data. A global batch is what one optimizer update sees; replica k of r takes the k-th of
-r equal, contiguous shares of it, so that the global micro-batches are in the order that one process would have.
+A *pass* reads the data once. A global batch is the data of one optimizer update; replica k of r takes the k-th of r
+equal, contiguous shares, so that the global micro-batches have the same order as in one process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hyparflow.training.layout import Array, Layout, Samples, class_weights
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """A batch that is not taken out of its arrays yet: ``samples`` in the order of ``order`` (None: as they are)."""
+    """A batch that is not yet copied from its arrays: ``samples`` in the order of ``order`` (None: unchanged)."""
 
     samples: Samples
     order: Array | None = None
@@ -29,13 +29,13 @@ class GlobalBatch:
         return len(self.samples) if self.order is None else len(self.order)
 
     def take(self, array: Array, rows: slice | Array) -> Array:
-        """Some of the batch's rows of one of its arrays."""
+        """Return some of the batch's rows of one of its arrays."""
         return array[rows if self.order is None else self.order[rows]]
 
     def digest(self, begun: int = 0, most: int | None = None) -> int:
-        """A number that differs (nearly always) where any byte of the batch, or of what ``begun`` is of, differs.
+        """Return a checksum of the batch, combined with the checksum ``begun``.
 
-        ``most``: of so many bytes only (None: all), in whole rows, at least one, spread over the batch.
+        ``most``: maximum number of bytes to include, in whole rows, at least one, spread over the batch (None: all).
         """
         rows: slice | Array = slice(None)
         if most is not None and (wanted := max(1, most // self.samples.row_bytes)) < len(self):
@@ -50,7 +50,7 @@ class Source(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Samples of a batch; the last one of a pass may have fewer."""
+        """Samples of a batch; the last one of a pass can have fewer."""
 
     @property
     def example(self) -> Samples:
@@ -58,14 +58,14 @@ class Source(Protocol):
 
     @property
     def batches(self) -> int | None:
-        """Batches of a pass, the last smaller one included; None where it is not known before, or there is no end."""
+        """Batches of a pass, including a smaller last one; None if unknown or infinite."""
 
     def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
-        """Pass ``number``, from its batch ``first`` on. Passes are asked for in ascending order."""
+        """Start pass ``number`` from its batch ``first``. Passes are requested in ascending order."""
 
 
 class Arrays:
-    """NumPy arrays, cut into batches; reshuffled in each pass, from a seed."""
+    """NumPy arrays, divided into batches and reshuffled in each pass from a seed."""
 
     def __init__(self, samples: Samples, batch_size: int, shuffle: bool, seed: int) -> None:
         self.samples = samples
@@ -80,11 +80,10 @@ class Arrays:
 
     @property
     def batches(self) -> int | None:
-        """Batches of a pass, a last smaller one included."""
         return -(-len(self.samples) // self.batch_size)
 
     def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
-        """The order depends on the seed and the number of the pass alone: any rank, any partitioning, any restart."""
+        """Start a pass. Its order depends only on the seed and the number of the pass, not on ranks or restarts."""
         count = len(self.samples)
         order = np.random.default_rng((self._seed, number)).permutation(count) if self._shuffle else None
         for begin in range(first * self.batch_size, count, self.batch_size):
@@ -96,27 +95,33 @@ class Arrays:
 
 
 class Batched:
-    """Data that comes in batches: a tf.data.Dataset, or a generator."""
+    """Data that is already divided into batches: a tf.data.Dataset, or a generator."""
 
     def __init__(self, iterate: Callable[[], Iterator[Any]], read: Callable[[Any], Samples], count: int | None) -> None:
-        """``iterate``: begins a pass; ``read``: the samples of one element; ``count``: elements of a pass, if known."""
+        """Start the first pass.
+
+        Args:
+            iterate: A function that starts a pass.
+            read: A function from an element to its samples.
+            count: Elements of a pass, if known.
+        """
         self._iterate = iterate
         self._read = read
         self.batches = count
         self._begun = 0
-        # The first pass is begun at once, to see the size of a batch: a dataset that reshuffles in each pass
-        # would give another order to a second "first" pass.
+        # The first pass starts at once, to get the size of a batch. A dataset that reshuffles in each pass would have
+        # another order in a second "first" pass.
         self._first = iterate()
         try:
             self.example = read(next(self._first))
         except StopIteration:
-            raise DataError("the data hold no batch") from None
+            raise DataError("the data contain no batch") from None
         self.batch_size = len(self.example)
 
     def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
-        """Earlier batches are read and passed over; earlier passes are begun, which is what moves their seeds on.
+        """Start a pass; earlier batches are read and skipped, and earlier passes are started to advance their seeds.
 
-        A pass that was given already cannot come again: the next one is given in its place.
+        A pass cannot be repeated: the next one is returned instead.
         """
         passed = self._next_pass()
         while self._begun <= number:
@@ -134,10 +139,10 @@ class Batched:
 
 
 class Indexed:
-    """A keras.utils.PyDataset: its batches are asked for by index, in a seeded order where they shall be shuffled.
+    """A keras.utils.PyDataset, whose batches are requested by index, in a seeded order if they are shuffled.
 
-    Where it has ``workers`` > 1, as many threads read ahead, ``max_queue_size`` batches at most.
-    ``use_multiprocessing`` reads with threads too: a process that has initialised MPI cannot fork safely.
+    With ``workers`` > 1, as many threads read ahead, at most ``max_queue_size`` batches. ``use_multiprocessing`` also
+    uses threads, because a process that has initialised MPI cannot fork safely.
     """
 
     def __init__(self, dataset: Any, read: Callable[[Any], Samples], shuffle: bool, seed: int) -> None:
@@ -146,18 +151,18 @@ class Indexed:
         self._shuffle = shuffle
         self._seed = seed
         if self.batches == 0:
-            raise DataError("the data hold no batch")
+            raise DataError("the data contain no batch")
         self.example = read(dataset[0])
         self.batch_size = len(self.example)
 
     @property
     def batches(self) -> int | None:
-        """None where the dataset has no end."""
+        """Batches of a pass, None if the dataset is infinite."""
         found = self._dataset.num_batches
         return None if found is None else int(found)
 
     def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
-        """The order of the batches depends on the seed and the number of the pass alone."""
+        """Start a pass. The order of the batches depends only on the seed and the number of the pass."""
         self._dataset.on_epoch_begin()
         count = self.batches
         indices: Iterator[int] = itertools.count(first)
@@ -197,9 +202,20 @@ def source(
     class_weight: Mapping[int, float] | None = None,
     seed: int = 0,
 ) -> Source:
-    """The source of what ``fit``, ``evaluate`` or ``predict`` was given, in Keras' words.
+    """Return the source for the data arguments of ``fit``, ``evaluate`` or ``predict``.
 
-    :raises DataError: if the data do not fit the model, or arguments do not fit the kind of data.
+    Args:
+        layout: The inputs and outputs of the model.
+        x: Arrays, or batches of them.
+        y: Targets, unless ``x`` has them.
+        sample_weight: Weights of the samples, unless ``x`` has them.
+        batch_size: Samples of a batch of arrays (default: 32).
+        shuffle: Shuffle in each pass.
+        class_weight: Class -> weight.
+        seed: Seed of the order (default: 0).
+
+    Raises:
+        DataError: The data do not fit the model, or arguments do not fit the kind of data.
     """
     from keras.utils import PyDataset
 
@@ -212,7 +228,7 @@ def source(
     if is_batched(x):
         for name, value in (("y", y), ("sample_weight", sample_weight), ("batch_size", batch_size)):
             if value is not None:
-                raise DataError(f"{name} comes with the data where x is a {type(x).__name__}: leave it out")
+                raise DataError(f"{name} must be part of the data if x is a {type(x).__name__}: remove it")
     if isinstance(x, PyDataset):
         return Indexed(x, read, shuffle, seed)
     if _is_dataset(x):
@@ -225,36 +241,37 @@ def source(
     if size < 1:
         raise DataError(f"batch_size must be at least 1, not {size}")
     if not len(samples):
-        raise DataError("the data hold no sample")
+        raise DataError("the data contain no sample")
     return Arrays(samples, size, shuffle, seed)
 
 
 def unpacked(element: Any) -> tuple[Any, ...]:
-    """x, or (x,), (x, y), (x, y, sample_weight): as datasets give them."""
+    """Return x, (x,), (x, y) or (x, y, sample_weight), as datasets yield them, as a tuple."""
     if isinstance(element, list):
         element = tuple(element)
     if not isinstance(element, tuple):
         return (element,)
     if not 1 <= len(element) <= 3:
-        raise DataError(f"a batch is x, (x, y) or (x, y, sample_weight), and this one has {len(element)} parts")
+        raise DataError(f"a batch must be x, (x, y) or (x, y, sample_weight), but this one has {len(element)} parts")
     return element
 
 
 def split(data: tuple[Any, Any, Any], fraction: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """x, y and sample_weight to train with, and the last ``fraction`` of them to validate with, before any shuffling.
+    """Split off the last ``fraction`` of x, y and sample_weight for validation, before any shuffling.
 
-    :raises DataError: if they are no arrays, or one of the two would be empty.
+    Raises:
+        DataError: They are not arrays, or one of the parts would be empty.
     """
     from keras import tree
 
     if is_batched(data[0]):
-        raise DataError("validation_split is for arrays; of batches that come one by one, give validation_data")
+        raise DataError("validation_split requires arrays; with batches, use validation_data")
     arrays = tree.map_structure(lambda each: None if each is None else np.asarray(each), data, none_is_leaf=True)
     count = len(tree.flatten(arrays[0])[0])
     at = int(count * (1.0 - fraction))
     if not 0 < at < count:
         what = f"validation_split={fraction} of {count} samples"
-        raise DataError(f"{what} leaves none to train with, or none to validate with")
+        raise DataError(f"{what} leaves none for training or none for validation")
 
     def part(rows: slice) -> Any:
         return tree.map_structure(lambda each: None if each is None else each[rows], arrays, none_is_leaf=True)
@@ -263,14 +280,14 @@ def split(data: tuple[Any, Any, Any], fraction: float) -> tuple[tuple[Any, ...],
 
 
 def widened(given: Source, size: int, keep: bool) -> Source:
-    """Arrays in batches of ``size``, which suits the ranks, unless the numbers depend on batches (``keep``)."""
+    """Divide arrays into batches of ``size`` for the ranks, unless the results depend on batches (``keep``)."""
     if not keep and isinstance(given, Arrays):
         return Arrays(given.samples, size, shuffle=False, seed=0)
     return given
 
 
 def is_batched(x: Any) -> bool:
-    """Whether x gives batches, rather than being arrays."""
+    """Return whether x yields batches instead of being arrays."""
     from keras.utils import PyDataset
 
     return isinstance(x, PyDataset | Iterator) or _is_dataset(x)

@@ -1,4 +1,4 @@
-"""The loops of training, evaluation and prediction, as Keras has them, over many ranks."""
+"""Keras' loops for training, evaluation and prediction over many ranks, and the checkpoints of a training."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from hyparflow.checkpoints.directory import Progress
-from hyparflow.checkpoints.saving import Saver
+from hyparflow.checkpoints.directory import Checkpoint, Progress
+from hyparflow.checkpoints.restore import last_whole
+from hyparflow.checkpoints.saver import Saver
 from hyparflow.engine.engine import StepResult
 from hyparflow.errors import RequestError
+from hyparflow.training.agreement import any_of, gather_all, together
 from hyparflow.training.callbacks import remembered, remind
-from hyparflow.training.collectives import any_of, gather_all
 from hyparflow.training.data import Source
 from hyparflow.training.feed import TrainingFeed, evaluation
 from hyparflow.training.metrics import Meter, rows_of
+from hyparflow.training.requests import Checkpoints
 from hyparflow.training.session import Session
 
 
@@ -35,17 +37,18 @@ class Training:
         validate: Callable[[int], dict[str, Any]] | None = None,
         watch: Callable[[int, StepResult], None] | None = None,
     ) -> None:
-        """
+        """Prepare a training.
+
         Args:
-            session: the model.
-            feed: the batches, from where the training goes on.
-            meter: losses and metrics.
+            session: The session of the model.
+            feed: The batches, starting at the current position.
+            meter: Losses and metrics.
             callbacks: Keras' CallbackList.
-            seed: of the data, for checkpoints.
-            saver: makes the checkpoints, if there shall be any.
-            every: steps between two of them; None: at the end of each epoch.
-            validate: gives an epoch's validation logs, empty where it has none.
-            watch: is shown every step's number and result: timelines.
+            seed: Seed of the data, for checkpoints.
+            saver: Writes checkpoints, or None.
+            every: Steps between two checkpoints; None: at the end of each epoch.
+            validate: Returns the validation logs of an epoch, empty if it has none.
+            watch: Is called with every step's number and result, for timelines.
         """
         self._session, self._feed, self._meter, self._callbacks = session, feed, meter, callbacks
         self._seed, self._saver, self._every = seed, saver, every
@@ -54,7 +57,13 @@ class Training:
         self._epochs: list[int] = []
 
     def run(self, first: int, epochs: int, begun: Progress | None = None) -> Any:
-        """Train from epoch ``first`` (or from what a checkpoint had) up to ``epochs``; returns Keras' History."""
+        """Train from epoch ``first`` (or the position of a checkpoint) to ``epochs``; return Keras' History.
+
+        Args:
+            first: The first epoch, from 0.
+            epochs: The epoch to stop before.
+            begun: The progress of a checkpoint, or None.
+        """
         model, callbacks = self._session.model, self._callbacks
         model.stop_training = False
         callbacks.on_train_begin()
@@ -79,7 +88,8 @@ class Training:
     def _epoch(self, epoch: int, done: int, totals: Sequence[float]) -> dict[str, Any]:
         """Train an epoch.
 
-        :raises RequestError: if a callback has compiled the model again, or changed its layers.
+        Raises:
+            RequestError: A callback has compiled the model again, or changed its layers.
         """
         if not self._session.serves(self._session.model):
             raise RequestError(
@@ -104,7 +114,7 @@ class Training:
         return logs
 
     def _steps(self, epoch: int, done: int) -> None:
-        """Steps, with the callbacks and the agreement of all ranks after every ``steps_per_execution`` of them."""
+        """Run steps, with callbacks and agreement of all ranks after every ``steps_per_execution`` of them."""
         engine, callbacks = self._session.engine, self._callbacks
         together = max(1, self._session.model.steps_per_execution)
         last = None  # of a group of steps that has begun
@@ -132,7 +142,7 @@ class Training:
             callbacks.on_train_batch_end(last, self._meter.agree())
 
     def _stops(self) -> bool:
-        """Whether the callbacks of any rank ask to stop."""
+        """Return whether a callback on any rank requests a stop."""
         stop = any_of(self._session.comm, bool(self._session.model.stop_training))
         self._session.model.stop_training = stop
         return stop
@@ -158,7 +168,7 @@ class Training:
         self._saver.save(self._session.variables, progress)
 
     def _recall(self, begun: Progress) -> None:
-        """Give History and the callbacks what they had."""
+        """Restore the state of History and the callbacks."""
         self._history = {name: list(values) for name, values in begun.history.items()}
         self._epochs = list(begun.epochs)
         remind(self._callbacks.callbacks, begun.callbacks)
@@ -168,7 +178,7 @@ class Training:
 
 
 def train_on_batch(session: Session, feed: TrainingFeed, meter: Meter) -> dict[str, Any]:
-    """One step with the only batch of the feed; its losses and metrics."""
+    """Run one step with the only batch of the feed, and return its losses and metrics."""
     meter.reset()
     for batch in feed.epoch():
         meter.observe(session.engine.train_step(batch), batch)
@@ -176,7 +186,15 @@ def train_on_batch(session: Session, feed: TrainingFeed, meter: Meter) -> dict[s
 
 
 def evaluate(session: Session, source: Source, meter: Meter, callbacks: Any, steps: int | None) -> dict[str, Any]:
-    """The losses and metrics of one pass over the data, every sample counted once."""
+    """Return the losses and metrics of one pass over the data, with every sample counted once.
+
+    Args:
+        session: The session of the model.
+        source: The data.
+        meter: Losses and metrics.
+        callbacks: Keras' CallbackList.
+        steps: Number of batches, None for all.
+    """
     callbacks.on_test_begin()
     meter.reset()
     together, last = max(1, session.model.steps_per_execution), -1
@@ -195,7 +213,14 @@ def evaluate(session: Session, source: Source, meter: Meter, callbacks: Any, ste
 
 
 def predict(session: Session, source: Source, callbacks: Any, steps: int | None) -> Any:
-    """The model's outputs for one pass over the data, in its own structure, whole on every rank."""
+    """Return the model's outputs for one pass over the data in its own structure, complete on every rank.
+
+    Args:
+        session: The session of the model.
+        source: The data.
+        callbacks: Keras' CallbackList.
+        steps: Number of batches, None for all.
+    """
     from keras import tree
 
     callbacks.on_predict_begin()
@@ -228,5 +253,26 @@ def predict(session: Session, source: Source, callbacks: Any, steps: int | None)
 
 
 def _end_of_group(number: int, together: int) -> int:
-    """The last step of the group of ``steps_per_execution`` that a step is in: Keras counts a smaller last one full."""
+    """Return the last step of a step's group of ``steps_per_execution``; Keras counts a smaller last group as full."""
     return number - number % together + together - 1
+
+
+def last_checkpoint(saving: Checkpoints, comm: Any) -> Checkpoint | None:
+    """Return the checkpoint to continue from, and prepare the directory for new ones."""
+    last = last_whole(saving.root, comm) if saving.restart else None
+
+    def make_ready() -> None:
+        if comm.rank == 0:
+            saving.make_ready(-1 if last is None else last.progress.step)
+
+    together(comm, make_ready)
+    return last
+
+
+def saver_of(saving: Checkpoints, session: Session, begun: Progress | None) -> Saver:
+    """Create the writer of a session's checkpoints."""
+    plan = session.plan
+    about = {"fingerprint": plan.fingerprint, "partitions": plan.partitions, "replicas": plan.replicas}
+    saver = Saver(saving.root, session.comm, session.keys, about, saving.keep)
+    saver.last = None if begun is None else begun.step
+    return saver

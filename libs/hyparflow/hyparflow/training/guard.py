@@ -1,9 +1,9 @@
-"""A rank that fails ends all ranks, within seconds and with one message.
+"""Termination of all ranks, within seconds and with one message, when one fails.
 
-Every rank holds a connection to rank 0 (TCP; rank 0 is connected to all). A process that ends without a farewell, by a
-signal for one, closes its connection: a rank that sees it reports it and ends; rank 0 tells the others. A silent
-node is noticed by TCP's keepalive, in about 15 seconds. This needs nothing of the MPI library, whose calls wait
-for ever for a rank that is gone; a launcher that ends all ranks by itself may be faster, and does no harm.
+Every rank has a TCP connection to rank 0. A process that exits without a farewell, for example by a signal, closes its
+connection. Rank 0 then reports the death and tells the other ranks to exit; if rank 0 itself dies, the others notice.
+TCP's keepalive detects a silent node within about 15 seconds. None of this depends on the MPI library, whose calls wait
+forever for a dead rank. A launcher that ends all ranks by itself can be faster, and does no harm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zlib import crc32
 import numpy as np
 
 from hyparflow.errors import HyparflowError
-from hyparflow.training.collectives import meet
+from hyparflow.training.agreement import meet
 
 FAILED = 1
 """Exit status of every rank that is ended."""
@@ -43,16 +43,17 @@ _FAREWELL_SECONDS = 10.0
 _SECOND_VOICE_SECONDS = 1.0
 _COMMON_SECONDS = 2.0
 _NAP_SECONDS = 1e-3
-_STRAYS = 128  # connections that may wait beside those of the ranks
+_STRAYS = 128  # connections that may wait in addition to those of the ranks
 _TOKEN_BYTES = 16
 _HELLO = struct.Struct(f"!{_TOKEN_BYTES}sI")
+_the_guard: Guard | None = None
 
 
 class Guard:
-    """The connections of one process. There is one per process: ``guard()``."""
+    """The connections of one process, which has a single guard: ``guard()``."""
 
     def __init__(self, comm: Any) -> None:
-        """Collective over ``comm``: all ranks of the world."""
+        """Connect all ranks; collective over ``comm``, which must be the world."""
         self.rank, self.size = comm.rank, comm.size
         self._comm = comm.Dup()
         self._idle = threading.Event()
@@ -72,9 +73,9 @@ class Guard:
 
     @contextlib.contextmanager
     def working(self, comm: Any) -> Any:
-        """While ranks work together: an error of this one ends all, and so does one that leaves.
+        """Enter a context in which ranks work together, and an error or exit of this rank ends all ranks.
 
-        An error that all ranks raise together is not such: it goes on to the caller.
+        An error that all ranks raise together is passed on to the caller.
         """
         self._idle.clear()
         self._depth += 1
@@ -92,7 +93,7 @@ class Guard:
                 self._idle.set()
 
     def _is_common(self, error: BaseException) -> bool:
-        """Whether all ranks fail, here and now; each of their errors is then said by the lowest rank that has it."""
+        """Return whether all ranks fail now; the lowest rank with each error then prints it."""
         if getattr(error, "agreed_on", None) is not None:
             return True
         if isinstance(error, SystemExit):
@@ -125,7 +126,7 @@ class Guard:
             self._peers = accept(listener, token, ranks, _CONNECT_SECONDS)
             listener.close()
         accepted = comm.bcast(list(self._peers.values()), root=0)
-        if connection is not None and self.rank not in accepted:  # as one that did not reach rank 0
+        if connection is not None and self.rank not in accepted:  # like a rank that did not reach rank 0
             connection.close()
             self._peers.clear()
 
@@ -145,12 +146,12 @@ class Guard:
                 selector.unregister(connection)
                 if word != _BYE:
                     self._gone(self._peers[connection], "died: it was killed, or crashed")
-                # Ranks leave a common work at nearly the same time; one that leaves in the midst of it is missed.
+                # Ranks leave their common work at nearly the same time; one that leaves in the middle of it is missing.
                 elif not self._idle.wait(_FAREWELL_SECONDS):
                     self._gone(self._peers[connection], "left while the others were at work")
 
     def _gone(self, rank: int, how: str) -> NoReturn:
-        if self.rank > 1:  # rank 0 is gone: rank 1 says it, if it can
+        if self.rank > 1:  # rank 0 is gone: rank 1 reports it if possible
             threading.Event().wait(_SECOND_VOICE_SECONDS)
         if self.rank <= 1:
             self._take_the_last_word()
@@ -158,9 +159,9 @@ class Guard:
         self._end_all()
 
     def _take_the_last_word(self) -> None:
-        """Of both threads of this rank one says why all end, and ends them; for the other this does not return.
+        """Let one thread of this rank report the reason and end all ranks; for the other, this does not return.
 
-        When ranks are told to end, they do so at once; the thread that watches must not take that for a death.
+        Ranks that are told to exit do so at once, and the watching thread must not report that as a death.
         """
         if not self._last_word.acquire(blocking=False):
             threading.Event().wait()
@@ -173,7 +174,7 @@ class Guard:
         os._exit(FAILED)
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Say what this rank failed with, and end all ranks."""
+        """Print the error of this rank, and end all ranks."""
         self._take_the_last_word()
         where = f"rank {self.rank} of {self.size} ({self._names[self.rank]})"
         if isinstance(error, KeyboardInterrupt):
@@ -185,10 +186,10 @@ class Guard:
         from mpi4py import MPI
 
         if self.rank:
-            for connection in self._peers:  # rank 0 ends the others, and says nothing more
+            for connection in self._peers:  # rank 0 ends the others without a further message
                 with contextlib.suppress(OSError):
                     connection.sendall(_END)
-            if self._peers:  # a rank that an abort ends before it has heard this would be reported as dead
+            if self._peers:  # a rank that is aborted before it has received this would be reported as dead
                 threading.Event().wait(_SECOND_VOICE_SECONDS)
         else:
             self._end_all()
@@ -196,7 +197,7 @@ class Guard:
         os._exit(FAILED)
 
     def _uncaught(self, kind: Any, error: BaseException, trace: Any) -> None:
-        """In place of Python's own last word: one voice for what all ranks raise, the end of all for what one does."""
+        """Replace Python's excepthook: print an error of all ranks once, and end all ranks after an error of one."""
         if self.size == 1:
             self._hook(kind, error, trace)
             return
@@ -212,10 +213,10 @@ class Guard:
             self._hook(kind, error, trace)
 
     def _interrupted(self) -> NoReturn:
-        """End this rank as the others do; rank 0 says it, and ends first. Python itself would end it by the signal."""
+        """End this rank like the others; rank 0 prints the message and exits first. Python would exit by the signal."""
         if self.rank == 0:
             _say("hyparflow: interrupted; all ranks are ended.")
-        else:  # a launcher ends all ranks when the first has ended
+        else:  # a launcher ends all ranks after the first has exited
             threading.Event().wait(_SECOND_VOICE_SECONDS)
         sys.stdout.flush()
         self._farewell()
@@ -227,11 +228,8 @@ class Guard:
                 connection.sendall(_BYE)
 
 
-_the_guard: Guard | None = None
-
-
 def guard(comm: Any) -> Guard:
-    """The guard of this process; the first call is collective over ``comm``."""
+    """Return the guard of this process; the first call is collective over ``comm``."""
     global _the_guard  # noqa: PLW0603
     if _the_guard is None:
         _the_guard = Guard(comm)
@@ -239,10 +237,18 @@ def guard(comm: Any) -> Guard:
 
 
 def accept(listener: socket.socket, token: bytes, ranks: Collection[int], seconds: float) -> dict[socket.socket, int]:
-    """Accept the connections of ``ranks``, each of which says ``token`` and its rank, within ``seconds`` in all.
+    """Accept the connections of ranks, each of which sends the token and its rank.
 
-    Other connections (port scans, probes that say nothing or something else, resets) are closed and hold up nobody. A
-    rank that has said nothing by then is missing in what is returned: connection -> rank.
+    Other connections (port scans, probes without or with wrong data, resets) are closed without delaying the ranks.
+
+    Args:
+        listener: The listening socket.
+        token: The secret of this job.
+        ranks: The ranks to wait for.
+        seconds: The time for all of them.
+
+    Returns:
+        Connection -> rank, without ranks that did not connect in time.
     """
     found: dict[socket.socket, int] = {}
     missing = set(ranks)
@@ -253,7 +259,7 @@ def accept(listener: socket.socket, token: bytes, ranks: Collection[int], second
         while missing and (left := until - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 if key.data is None:
-                    with contextlib.suppress(OSError):  # it was reset before it was accepted
+                    with contextlib.suppress(OSError):  # the connection was reset before it was accepted
                         connection, _ = listener.accept()
                         connection.setblocking(False)
                         selector.register(connection, selectors.EVENT_READ, bytearray())
@@ -275,7 +281,7 @@ def accept(listener: socket.socket, token: bytes, ranks: Collection[int], second
 
 
 def _has_spoken(connection: socket.socket, heard: bytearray) -> bool:
-    """Add to ``heard`` what has come; return whether that is all: a whole hello, or the connection's end."""
+    """Append received bytes to ``heard``; return True after a complete hello or at the end of the connection."""
     try:
         part = connection.recv(_HELLO.size - len(heard))
     except BlockingIOError:
@@ -287,7 +293,7 @@ def _has_spoken(connection: socket.socket, heard: bytearray) -> bool:
 
 
 def _rank_in(hello: bytes, token: bytes) -> int:
-    """The rank that says hello; -1 for a stranger."""
+    """Return the rank in a hello, -1 for a stranger."""
     if len(hello) != _HELLO.size:
         return -1
     given, rank = _HELLO.unpack(hello)
@@ -295,7 +301,7 @@ def _rank_in(hello: bytes, token: bytes) -> int:
 
 
 def _reach(host: str, port: int) -> socket.socket | None:
-    """A connection, or None where there is no way: the launcher then has to notice a dead rank."""
+    """Connect to rank 0; return None if that fails, so that only the launcher can notice a dead rank."""
     try:
         return _kept(socket.create_connection((host, port), timeout=_CONNECT_SECONDS))
     except OSError:
@@ -313,13 +319,13 @@ def _kept(connection: socket.socket) -> socket.socket:
 
 
 def _line_of_program(trace: Any) -> str:
-    """The line of the user's program that led to an error."""
+    """Return the line of the user's program that led to an error."""
     frames = [each for each in traceback.walk_tb(trace) if each[0].f_globals.get("__name__") == "__main__"]
     return f" ({frames[-1][0].f_code.co_filename}, line {frames[-1][1]})" if frames else ""
 
 
 def _say(text: str) -> None:
-    """In one piece, so that other ranks' lines do not come between, and read before the end of all ranks drowns it."""
+    """Print a message in one piece, and wait until it is read, because other ranks print and exit too."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
     with contextlib.suppress(OSError):  # it is closed
@@ -327,7 +333,7 @@ def _say(text: str) -> None:
 
 
 def _wait_until_read(descriptor: int) -> None:
-    """Let the launcher read what is in this pipe, for a second at most: on an abort MPICH's drops what is unread."""
+    """Wait at most a second until the launcher has read this pipe. On an abort, MPICH's drops unread output."""
     until = time.monotonic() + 1
     while stat.S_ISFIFO(os.fstat(descriptor).st_mode) and time.monotonic() < until:
         (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))

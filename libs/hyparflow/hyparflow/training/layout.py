@@ -1,4 +1,4 @@
-"""From the structures in which people hand over data to the flat order of a model's inputs and outputs."""
+"""Conversion of users' data structures to the flat order of a model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Samples:
-    """Arrays with one leading axis of samples: per input, and per output its targets and weights (None: none)."""
+    """Arrays with a leading axis of samples: per input, and per output its targets and weights (None if absent)."""
 
     inputs: tuple[Array, ...]
     targets: tuple[Array | None, ...]
@@ -30,11 +30,11 @@ class Samples:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """Those that there are."""
+        """The arrays that are present."""
         return tuple(each for each in (*self.inputs, *self.targets, *self.weights) if each is not None)
 
     def rows(self, index: slice | Array) -> Samples:
-        """Some of the samples: views for a slice, copies for an array of indices."""
+        """Return some of the samples: views for a slice, copies for an array of indices."""
         return Samples(
             tuple(each[index] for each in self.inputs),
             tuple(None if each is None else each[index] for each in self.targets),
@@ -43,11 +43,11 @@ class Samples:
 
     @property
     def row_bytes(self) -> int:
-        """Of one sample, in all arrays."""
+        """The bytes of one sample in all arrays."""
         return max(1, sum(each.nbytes // max(1, len(each)) for each in self.arrays))
 
     def digest(self, begun: int = 0) -> int:
-        """A number that differs (nearly always) where any byte, or ``begun``, differs."""
+        """Return a checksum of all bytes, combined with the checksum ``begun``."""
         found = begun
         for each in self.arrays:
             found = crc32(np.ascontiguousarray(each).view(np.uint8).data, found)
@@ -58,8 +58,8 @@ class Samples:
 class Layout:
     """The inputs and outputs of a model, in its flattened order.
 
-    ``keys`` are the names by which a dict of data is read: those of the model's own dict where its inputs are one,
-    else the names of the input layers; an input or an output may be named either way.
+    ``keys`` are the names in a dict of data: those of the model's own dict if its inputs are one, else the names of the
+    input layers. Either can be used for an input or an output.
     """
 
     inputs: tuple[str, ...]
@@ -68,12 +68,12 @@ class Layout:
     output_keys: tuple[str, ...]
     shapes: tuple[tuple[int | None, ...], ...]  # of the inputs, with the batch axis
     dtypes: tuple[str, ...]  # of the inputs
-    losses: tuple[bool, ...]  # which outputs have a loss or a metric of their own
+    losses: tuple[bool, ...]  # outputs with a loss or metric of their own
 
     @classmethod
     def of(cls, model: keras.Model) -> Layout:
-        """The layout of a built Functional or Sequential model."""
-        functional = getattr(model, "_functional", model)  # that of a Sequential
+        """Return the layout of a built Functional or Sequential model."""
+        functional = getattr(model, "_functional", model)  # of a Sequential
         inputs = tuple(tensor.name for tensor in model.inputs)
         outputs = tuple(functional.output_names)
         count = len(outputs)
@@ -89,21 +89,27 @@ class Layout:
         )
 
     def samples(self, x: Any, y: Any = None, sample_weight: Any = None) -> Samples:
-        """The arrays of x, y and sample_weight; floating targets and weights in Keras' floatx, as Keras has them.
+        """Return the arrays of x, y and sample_weight; floating-point targets and weights have Keras' floatx.
 
-        :raises DataError: if their structure, shapes or lengths do not fit the model.
+        Args:
+            x: Inputs: an array, a list or tuple of arrays, or a dict.
+            y: Targets in the same forms, or None.
+            sample_weight: Weights of the samples, one array or per output, or None.
+
+        Raises:
+            DataError: Their structure, shapes or lengths do not fit the model.
         """
         inputs = tuple(
             self._input(position, each)
             for position, each in enumerate(_flat(x, self.inputs, self.input_keys, "x", "inputs"))
         )
         if not inputs:
-            raise DataError("x holds no array")
+            raise DataError("x contains no array")
         targets = self._targets(y)
         found = Samples(inputs, targets, self._weights(sample_weight, targets))
         lengths = {len(each) for each in found.arrays}
         if len(lengths) > 1:
-            raise DataError(f"x, y and sample_weight must have equally many samples, and have {sorted(lengths)}")
+            raise DataError(f"x, y and sample_weight must have equally many samples, but have {sorted(lengths)}")
         return found
 
     def _input(self, position: int, value: Any) -> Array:
@@ -117,14 +123,14 @@ class Layout:
             wanted is None or wanted == size for wanted, size in zip(shape[1:], array.shape[1:], strict=True)
         )
         if not fits:
-            raise DataError(f"input {self.inputs[position]!r} of the model is {shape}, and x has {array.shape} for it")
+            raise DataError(f"input {self.inputs[position]!r} of the model is {shape}, but x has {array.shape} for it")
         return array
 
     def _targets(self, y: Any) -> tuple[Array | None, ...]:
         if y is None:
             return (None,) * len(self.outputs)
         wanted = sum(self.losses)
-        if isinstance(y, list | tuple) and len(y) == wanted < len(self.outputs):  # only for those that have a loss
+        if isinstance(y, list | tuple) and len(y) == wanted < len(self.outputs):  # only for outputs with a loss
             given = iter(y)
             y = [next(given) if has else None for has in self.losses]
         return tuple(_array(each) for each in _flat(y, self.outputs, self.output_keys, "y", "outputs"))
@@ -141,9 +147,10 @@ class Layout:
 
 
 def class_weights(samples: Samples, weights: Mapping[int, float]) -> Samples:
-    """The samples with weights by the class of their only target: an index, or the place of the largest value.
+    """Return the samples with weights by the class of their only target: an index, or the position of the maximum.
 
-    :raises DataError: if there are weights already, or not exactly one output.
+    Raises:
+        DataError: There are weights already, or more than one output.
     """
     from keras import backend
 
@@ -162,20 +169,20 @@ def class_weights(samples: Samples, weights: Mapping[int, float]) -> Samples:
 
 
 def _flat(value: Any, names: Sequence[str], keys: Sequence[str], what: str, kind: str) -> list[Any]:
-    """The values in flattened order, from one array, a list or tuple, or a dict."""
+    """Return the values in flattened order, from one array, a list or tuple, or a dict."""
     if isinstance(value, Mapping):
         for known in (keys, names):
             if set(known) <= set(value):
                 return [value[name] for name in known]
             if kind == "outputs" and set(value) <= set(known):
                 return [value.get(name) for name in known]
-        raise DataError(f"{what} has the keys {sorted(value)}, and the model's {kind} are {list(keys)}")
+        raise DataError(f"{what} has the keys {sorted(value)}, but the model's {kind} are {list(keys)}")
     if isinstance(value, list | tuple) and len(value) == len(names):
         return list(value)
     if len(names) == 1 and (not isinstance(value, list | tuple) or np.ndim(value[0] if value else 0) == 0):
         return [value]
     count = len(value) if isinstance(value, list | tuple) else 1
-    raise DataError(f"{what} has {count} arrays, and the model has {len(names)} {kind}: {', '.join(names)}")
+    raise DataError(f"{what} has {count} arrays, but the model has {len(names)} {kind}: {', '.join(names)}")
 
 
 def _array(value: Any) -> Array | None:
@@ -188,7 +195,7 @@ def _array(value: Any) -> Array | None:
 
 
 def _keys(structure: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys of a flat dict, sorted as Keras flattens it; else the names."""
+    """Return the keys of a flat dict, sorted as Keras flattens it; else the names."""
     if isinstance(structure, Mapping) and len(structure) == len(names):
         return tuple(sorted(structure))
     return names

@@ -1,10 +1,10 @@
-"""Losses and metrics over all ranks: updated where outputs arise, added up over micro-batches, replicas and steps.
+"""Losses and metrics over all ranks, updated on the ranks with the outputs, and summed over micro-batches and replicas.
 
 Most of Keras' own metrics are sums (totals, counts, confusion matrices), so the state over all samples is the sum of
-the states over shares of them; their results are those of Keras on the whole. Others compare the samples of a batch
-(correlations over it), and one whose ``update_state``, ``reset_state`` or function is not Keras' own may do anything:
-for those, rank 0 gets targets and predictions of all replicas and updates them itself, with each batch as a whole, in
-the order of the samples.
+the states over shares of them, and the results equal those of Keras on the whole. Other metrics compare the samples of
+a batch (correlations), and a metric whose ``update_state``, ``reset_state`` or function is not Keras' own can do
+anything. For those, rank 0 collects targets and predictions of all replicas and updates them itself, with each batch as
+a whole, in the order of the samples.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy as np
 
 from hyparflow.engine.engine import Batch, StepResult
 from hyparflow.errors import DataError, UnsupportedModel
-from hyparflow.training.collectives import sum_equal
+from hyparflow.training.agreement import sum_equal
 from hyparflow.training.layout import Array, Samples
 
 if TYPE_CHECKING:
     import keras
 
-#: Of one micro-batch: the order in which it comes, the output, and what its metrics are updated with.
+#: The data of one micro-batch: its position, the output, and the arguments for its metrics.
 _Pending = tuple[tuple[int, int, int], int, Array, Array, Array | None, Array | None, Array | None]
 
 
 @dataclass(frozen=True)
 class _OfOutput:
-    """The metrics of one output: those that take no sample weights, and those that do."""
+    """The metrics of one output, without and with sample weights."""
 
     plain: tuple[Any, ...]
     weighted: tuple[Any, ...]
@@ -40,10 +40,18 @@ class _OfOutput:
         return (*self.plain, *self.weighted)
 
     def update(self, target: Any, prediction: Any, weight: Any, mask: Any, logits: Any) -> None:
-        """``mask``, ``logits``: what Keras finds on the prediction."""
+        """Update all metrics.
+
+        Args:
+            target: The targets.
+            prediction: The predictions.
+            weight: The sample weights, or None.
+            mask: The mask of the predictions that Keras uses, or None.
+            logits: The logits of the predictions that Keras uses, or None.
+        """
         import tensorflow as tf
 
-        from hyparflow.backends.tensorflow.portions import attach
+        from hyparflow.backends.tensorflow.losses import attach
 
         prediction = attach(tf.convert_to_tensor(prediction), mask, logits)
         for metric in self.plain:
@@ -52,7 +60,7 @@ class _OfOutput:
             metric.update_state(target, prediction, weight)
 
     def kept(self, names: Container[int]) -> _OfOutput:
-        """Those of its metrics whose ``id`` is among ``names``."""
+        """Return the metrics whose ``id`` is in ``names``."""
 
         def chosen(metrics: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(each for each in metrics if id(each) in names)
@@ -61,9 +69,9 @@ class _OfOutput:
 
 
 class Meter:
-    """What ``fit`` and ``evaluate`` report. All ranks call the same methods in the same order.
+    """The losses and metrics of ``fit`` and ``evaluate``. All ranks call the same methods in the same order.
 
-    Whenever ``agree`` has returned, the model's own metric objects hold the states over all ranks, on every rank.
+    After ``agree``, the model's own metric objects have the states over all ranks, on every rank.
     """
 
     def __init__(
@@ -77,18 +85,20 @@ class Meter:
         replicas: int,
         micro_batches: int,
     ) -> None:
-        """
-        Args:
-            model: compiled.
-            example: a batch, for the shapes of targets.
-            comm: all ranks of the training.
-            replica: this rank's.
-            counts: whether this rank counts its replica's samples: one of the replica's ranks does.
-            replicas: of the model.
-            micro_batches: of a replica's step.
+        """Build the metrics.
 
-        Raises UnsupportedModel if layers have metrics of their own, which no rank could add up; DataError if an output
-        has a loss and no targets.
+        Args:
+            model: A compiled model.
+            example: A batch, for the shapes of targets.
+            comm: mpi4py's communicator of all ranks of the training.
+            replica: This rank's replica.
+            counts: This rank counts its replica's samples; exactly one rank per replica does.
+            replicas: Copies of the model.
+            micro_batches: Micro-batches of a replica's step.
+
+        Raises:
+            UnsupportedModel: Layers have metrics of their own, which cannot be summed over ranks.
+            DataError: An output has a loss, but no targets.
         """
         from hyparflow.backends.tensorflow.losses import compiled_losses
 
@@ -99,7 +109,7 @@ class Meter:
         self._names = names
         for loss in self._losses:
             if example.targets[loss.output] is None:
-                raise DataError(f"output {names[loss.output]!r} has a loss, and the data have no targets")
+                raise DataError(f"output {names[loss.output]!r} has a loss, but the data have no targets")
         metrics = _built(model, example)
         additive = {
             id(metric)
@@ -117,20 +127,20 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """Reset, for an epoch or an evaluation."""
+        """Reset the states, for an epoch or an evaluation."""
         self._model.reset_metrics()
         self._shows_totals = False
         self._steps = 0
         self._pending: list[_Pending] = []
-        # Samples, sum of losses, sum of each output's loss, for those also batches: of this rank since the last
-        # agreement; then over all ranks.
+        # Samples, sum of losses, sum of each output's loss and, for those, number of batches: of this rank since the
+        # last agreement, then over all ranks.
         self._own = np.zeros(2 + len(self._losses) + bool(self._trackers))
         self._sums = np.zeros(len(self._own) + sum(int(np.prod(v.shape)) for v in self._summed_state))
         self._held = [np.asarray(each).copy() for each in self._gathered_state]
 
     @property
     def totals(self) -> tuple[float, ...]:
-        """The states over all ranks as they were agreed on, for a checkpoint."""
+        """The agreed states over all ranks, for a checkpoint."""
         return tuple(float(value) for each in (self._sums, *self._held) for value in each.reshape(-1))
 
     @totals.setter
@@ -141,7 +151,7 @@ class Meter:
             variable.assign(value)
 
     def observe(self, result: StepResult, batch: Batch) -> None:
-        """Take in what arose on this rank in one step."""
+        """Record the results of this rank in one step."""
         counts = batch.counts
         assert counts is not None
         if self._shows_totals:
@@ -149,20 +159,20 @@ class Meter:
             for variable in self._summed_state:
                 variable.assign(np.zeros(variable.shape))
         self._own[0] += counts.rows if self._counts else 0
-        # Keras weights the loss of a batch by its samples; the batch is the mean over its replicas and steps.
+        # Keras weights the loss of a batch by its samples; it is the mean over its replicas and steps.
         part = 1.0 / (self._replicas * counts.steps)
         self._own[1] += counts.samples * part * result.loss
         for index, loss in enumerate(self._losses):
             values = result.losses.get(loss.output, {}).values()
             self._own[2 + index] += part * sum(values) / self._micro_batches
-        if self._trackers:  # Keras on TensorFlow counts each batch once there, whatever its size
+        if self._trackers:  # here, Keras on TensorFlow counts each batch once, whatever its size
             self._own[-1] += part if self._counts else 0
         for output in result.outputs:
             self._update(output, result, batch)
         self._steps += 1
 
     def agree(self) -> dict[str, Any]:
-        """The results over all ranks and samples so far, equal on all."""
+        """Return the results over all ranks and samples so far, equal on all ranks."""
         states = [np.asarray(each).astype(np.float64).reshape(-1) for each in self._summed_state]
         if self._shows_totals:
             states = [np.zeros_like(each) for each in states]
@@ -175,12 +185,12 @@ class Meter:
         return {name: _plain(value) for name, value in self._model.get_metrics_result().items()}
 
     def _update(self, output: int, result: StepResult, batch: Batch) -> None:
-        """The metrics of an output, with the samples of the micro-batches of it that this rank has."""
+        """Update the metrics of an output with the samples of its micro-batches on this rank."""
         if output not in self._summed and output not in self._gathered:
             return
         target = batch.targets[output]
         if target is None:
-            raise DataError(f"output {self._names[output]!r} has metrics, and the data have no targets")
+            raise DataError(f"output {self._names[output]!r} has metrics, but the data have no targets")
         weights = batch.sample_weights[output]
         assert batch.counts is not None
         size, parts = batch.counts.size, []
@@ -197,7 +207,7 @@ class Meter:
                 )
                 parts.append(part)
                 if output in self._gathered:
-                    # A copy: the prediction may lie in memory that the next step writes to.
+                    # A copy, because the next step can overwrite the memory of the prediction.
                     self._pending.append(((self._steps, self._replica, micro_batch), output, *map(_copy, part)))
         if output in self._summed and parts:
             self._program(output)(*(_joined(each) for each in zip(*parts, strict=True)))
@@ -222,7 +232,7 @@ class Meter:
         self._held = self._comm.bcast(self._held, root=0)
 
     def _show(self) -> None:
-        """Give the model's metric objects the states over all ranks."""
+        """Set the states of the model's metric objects to those over all ranks."""
         self._shows_totals = True
         rows, loss, *of_outputs = self._sums[: len(self._own)]
         counted = [rows, *of_outputs[-1:] * len(self._trackers)]
@@ -236,17 +246,22 @@ class Meter:
 
 
 def rows_of(batch: Batch, micro_batch: int) -> int:
-    """How many rows of a micro-batch are samples."""
+    """Return the number of rows of a micro-batch that are samples."""
     assert batch.counts is not None
     size = batch.counts.size
     return min(max(batch.counts.rows - micro_batch * size, 0), size)
 
 
 def is_additive(metric: Any, target: Array | None, output: Any) -> bool:
-    """Whether the states of shares of the samples add up to the state of all, for targets and outputs of this kind.
+    """Return whether the states of shares of such samples add up to the state of all.
 
-    Tried with a few random samples, for what is Keras' own; anything else may do what it likes with other samples.
+    Keras' own metrics are tested with a few random samples; others could behave differently for other samples.
     ``metric`` is reset.
+
+    Args:
+        metric: The metric, which is reset.
+        target: An example of its targets, or None.
+        output: The model's output that it is for.
     """
     kind, function = type(metric), getattr(metric, "_fn", None)
     defined = [_defined_by(kind, name) for name in ("update_state", "reset_state")]
@@ -272,12 +287,12 @@ def _defined_by(kind: type, name: str) -> str:
 
 
 def _built(model: Any, example: Samples) -> dict[int, _OfOutput]:
-    """Output -> its metrics, made and built by Keras itself, with targets and predictions of zeros."""
+    """Return output -> its metrics, which Keras itself builds with targets and predictions of zeros."""
     import keras
     from keras import tree
 
     if own := [metric.name for layer in model._flatten_layers(include_self=False) for metric in layer._metrics]:
-        raise UnsupportedModel(f"metric {own[0]!r} is a layer's own: give metrics to compile() instead")
+        raise UnsupportedModel(f"metric {own[0]!r} belongs to a layer: pass metrics to compile() instead")
     structure = getattr(model, "_functional", model)._outputs_struct
     if isinstance(structure, list | tuple) and len(structure) == 1:
         structure = structure[0]
@@ -306,7 +321,7 @@ def _metrics(found: Any) -> tuple[Any, ...]:
 
 
 def _unpacked(flat: Array, variables: Sequence[Any]) -> list[Array]:
-    """The values of variables that lie one after the other."""
+    """Return the values of variables in a flat array."""
     found, at = [], 0
     for variable in variables:
         count = int(np.prod(variable.shape))
@@ -316,7 +331,7 @@ def _unpacked(flat: Array, variables: Sequence[Any]) -> list[Array]:
 
 
 def _plain(value: Any) -> Any:
-    """A float, or an array where a metric has several results (one per class)."""
+    """Return a float, or an array if a metric has several results (one per class)."""
     array = np.asarray(value)
     return array if array.ndim else float(array)
 

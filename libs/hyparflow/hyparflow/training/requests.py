@@ -1,4 +1,4 @@
-"""What can be wrong with a request, found before any rank begins to train."""
+"""Validation of requests before any rank starts to train."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where checkpoints lie, how often one is made (steps; None: at the end of each epoch), how many stay."""
+    """The checkpoints to make: directory, steps between two (None: at the end of each epoch), number to keep."""
 
     root: Path
     every: int | None
@@ -27,42 +27,51 @@ class Checkpoints:
     restart: bool
 
     def make_ready(self, last: int) -> None:
-        """Make the directory, and room in it for checkpoints after step ``last`` (-1: from the beginning).
+        """Create the directory, and remove obstacles for checkpoints after step ``last`` (-1: from the start).
 
-        :raises CheckpointError: if a training would start over the checkpoints of another.
+        Raises:
+            CheckpointError: The training would overwrite the checkpoints of another.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         if not self.restart and directory.whole(self.root):
             raise CheckpointError(
-                f"{self.root} holds checkpoints already: restart=True goes on from them; or take another directory"
+                f"{self.root} contains checkpoints already: continue from them with restart=True, or use another "
+                "directory"
             )
         directory.clear(self.root, last)
 
 
 def checkpoints(root: str | Path | None, every: Any, keep: int | None, restart: bool) -> Checkpoints | None:
-    """What ``fit`` was asked to save; None: nothing.
+    """Return the checkpoints that ``fit`` is to make, or None.
 
-    :raises RequestError: for numbers that make no sense.
+    Args:
+        root: The directory, or None.
+        every: Steps between two checkpoints, or "epoch".
+        keep: Number of checkpoints to keep; None: all.
+        restart: Continue from the last checkpoint.
+
+    Raises:
+        RequestError: A number is out of range.
     """
     if root is None:
         if restart:
-            raise RequestError("restart=True needs checkpoint=DIRECTORY, where the checkpoints lie")
+            raise RequestError("restart=True requires checkpoint=DIRECTORY, the directory of the checkpoints")
         return None
     if every != "epoch" and not (isinstance(every, int) and every >= 1):
-        raise RequestError(f"checkpoint_every is a number of steps, or 'epoch', not {every!r}")
+        raise RequestError(f"checkpoint_every must be a number of steps, or 'epoch', not {every!r}")
     if keep is not None and keep < 1:
-        raise RequestError(f"keep is the number of checkpoints that stay, at least 1, not {keep}")
+        raise RequestError(f"keep must be at least 1, not {keep}")
     return Checkpoints(Path(root), None if every == "epoch" else every, keep, restart)
 
 
 def check_model(model: keras.Model, x: Any = None) -> None:
-    """Raise UnsupportedModel for a model that has no graph, RequestError for one that is not compiled.
+    """Raise UnsupportedModel for a model without a graph, RequestError for one that is not compiled.
 
     A Sequential without an input is built for the data, as Keras does.
     """
     import keras
 
-    from hyparflow.graph.from_keras import graph_of
+    from hyparflow.graph.calls import graph_of
 
     if isinstance(model, keras.Sequential) and not model.built:
         element = x[0] if isinstance(x, keras.utils.PyDataset) else getattr(x, "element_spec", x)  # of a Dataset
@@ -71,43 +80,45 @@ def check_model(model: keras.Model, x: Any = None) -> None:
             model.build((None, *shape[1:]))
     graph_of(model)
     if not model.compiled or model.optimizer is None:
-        raise RequestError(f"model {model.name!r} is not compiled: model.compile(optimizer, loss) first")
+        raise RequestError(f"model {model.name!r} is not compiled: call model.compile(optimizer, loss) first")
 
 
 def check_losses(model: keras.Model, plan: Plan) -> None:
-    """Raise RequestError for a loss of the batch as a whole, where a step computes the batch in several parts."""
+    """Raise RequestError for a loss of the batch as a whole if a step computes the batch in several parts."""
     from hyparflow.backends.tensorflow.losses import compiled_losses, couples_samples
 
     parts = plan.replicas * plan.micro_batches
     coupled = [loss.function for loss in compiled_losses(model) if couples_samples(loss.function)] if parts > 1 else []
     if coupled:
         raise RequestError(
-            f"loss {coupled[0].name!r} is of the batch as a whole, and a step computes the batch in {parts} parts "
+            f"loss {coupled[0].name!r} depends on the batch as a whole, but a step computes the batch in {parts} parts "
             f"({plan.replicas} replicas x {plan.micro_batches} micro-batches): use replicas=1 with micro_batches=1, or "
-            "an axis without 0 where the loss has one"
+            "an axis without 0 if the loss has one"
         )
 
 
 def check_training(model: keras.Model, plan: Plan) -> None:
-    """Raise RequestError for variables that a step sets anew, where it computes the batch in several parts."""
+    """Raise RequestError for variables that a step overwrites if it computes the batch in several parts."""
     parts = plan.replicas * plan.micro_batches
     anew = [each for each in model.trainable_variables if each.overwrite_with_gradient] if parts > 1 else []
     if anew:
         raise RequestError(
-            f"{anew[0].path!r} is set anew by each part of a batch (the scales of float8 are), and a step computes the "
+            f"{anew[0].path!r} is set anew by each part of a batch (the scales of float8 are), but a step computes the "
             f"batch in {parts} parts ({plan.replicas} replicas x {plan.micro_batches} micro-batches): train with "
             "replicas=1 and micro_batches=1; evaluate and predict in any number"
         )
 
 
 def check_batch(plan: Plan, batch_size: int) -> None:
-    """Raise DataError where the data's batches are not the plan's."""
+    """Raise DataError if the batches of the data do not match the plan."""
     if plan.batch_size != batch_size:
-        raise DataError(f"the plan is for batches of {plan.batch_size} samples, and the data come in {batch_size}")
+        raise DataError(
+            f"the plan is for batches of {plan.batch_size} samples, but those of the data have {batch_size}"
+        )
 
 
 def capped_epochs(epochs: int) -> int:
-    """Epochs within ``keras.config.set_max_epochs``."""
+    """Limit epochs to ``keras.config.set_max_epochs``."""
     import keras
 
     most = keras.config.max_epochs()
@@ -118,7 +129,7 @@ def capped_epochs(epochs: int) -> int:
 
 
 def capped_steps(steps: int | None, batches: int | None) -> int | None:
-    """Steps of an epoch of so many batches (None: unknown) within ``keras.config.set_max_steps_per_epoch``."""
+    """Limit the steps of an epoch of ``batches`` batches to ``keras.config.set_max_steps_per_epoch``."""
     import keras
 
     most = keras.config.max_steps_per_epoch()
@@ -129,7 +140,7 @@ def capped_steps(steps: int | None, batches: int | None) -> int | None:
 
 
 def validates(epoch: int, frequency: int | Container[int]) -> bool:
-    """Whether an epoch (from 0) ends with a validation: every ``frequency``-th, or those listed, counted from 1."""
+    """Return whether an epoch (from 0) ends with a validation: every ``frequency``-th one, or those listed (from 1)."""
     if isinstance(frequency, int):
         return (epoch + 1) % frequency == 0
     return epoch + 1 in frequency

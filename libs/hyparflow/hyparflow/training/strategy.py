@@ -1,4 +1,4 @@
-"""``hyparflow.Strategy`` and ``hyparflow.fit``: training, evaluation and prediction over MPI in Keras' own words."""
+"""``hyparflow.Strategy`` and ``hyparflow.fit``: training, evaluation and prediction over MPI with Keras' interface."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hyparflow.checkpoints.directory import Progress
 from hyparflow.engine.engine import Options
-from hyparflow.tracing.recorder import Recorder
 from hyparflow.training import callbacks as own_callbacks
+from hyparflow.training import dispatch, requests
 from hyparflow.training import fit as loops
-from hyparflow.training import in_force, requests
-from hyparflow.training.agreement import check_world, together
+from hyparflow.training.agreement import check_world, share_random_state, shared_seed, together
 from hyparflow.training.data import Source, is_batched, source, split, unpacked, widened
 from hyparflow.training.feed import Position, TrainingFeed, whole_groups
-from hyparflow.training.in_force import session_of
+from hyparflow.training.fit import last_checkpoint, saver_of
 from hyparflow.training.layout import Layout
-from hyparflow.training.restart import last_checkpoint, saver_of
-from hyparflow.training.seeds import share_random_state, shared_seed
-from hyparflow.training.session import Session
+from hyparflow.training.model_io import ModelIO
+from hyparflow.training.recorder import Recorder
+from hyparflow.training.session import Session, session_of
 from hyparflow.training.sessions import Sessions
-from hyparflow.training.whole import Whole
 
 if TYPE_CHECKING:
     import keras
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from hyparflow.planning.plan import Plan
 
 
-class Strategy(Whole):
-    """How models are trained: on ``partitions`` x ``replicas`` ranks.
+class Strategy(ModelIO):
+    """Training of models on ``partitions`` x ``replicas`` ranks.
 
     ::
 
@@ -65,19 +63,22 @@ class Strategy(Whole):
         seed: int | None = None,
         comm: Any = None,
     ) -> None:
-        """
-        Args:
-            partitions: of the model; None: all ranks, shared by the replicas.
-            replicas: of the model.
-            micro_batches: of a replica's step; "auto": chosen from the cost model.
-            schedule, chunks, recompute, assignment, costs, memory_limit, network, refinements: see ``hyparflow.plan``.
-            plan: one that was made before, in place of all these.
-            batch_norm, bucket_bytes: see ``hyparflow.engine``.
-            seed: of the initial weights of models built in ``scope``, and of the order of the data. None: they follow
-                from rank 0's random numbers, and so from ``keras.utils.set_random_seed``, which stay as they are.
-            comm: mpi4py's communicator; all ranks (``MPI.COMM_WORLD``) if None.
+        """Create a strategy; collective.
 
-        Raises WorldError on all ranks where they are too few or too many.
+        Args:
+            partitions: Ranks that share one model (default: all ranks, divided by the replicas).
+            replicas: Copies of the model (default: 1).
+            micro_batches: Micro-batches of a replica's step; "auto" (default) selects them by the cost model.
+            schedule, chunks, recompute, assignment, costs, memory_limit, network, refinements: See ``hyparflow.plan``.
+            plan: An existing plan to use instead of all these.
+            batch_norm, bucket_bytes: See ``hyparflow.backends.ProgramOptions``.
+            seed: Seed of the initial weights of models built in ``scope``, and of the order of the data. By default,
+                both follow from rank 0's random numbers, and so from ``keras.utils.set_random_seed``, without changing
+                them.
+            comm: mpi4py's communicator (default: ``MPI.COMM_WORLD``).
+
+        Raises:
+            WorldError: There are too few or too many ranks; raised on all ranks.
         """
         from mpi4py import MPI
 
@@ -105,12 +106,10 @@ class Strategy(Whole):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Build models in here: from the same seed on all ranks, and without memory for other ranks' variables.
+        """Build models in this context: from the same seed on all ranks, and without memory for other ranks' variables.
 
-        Collective.
-
-        Their own ``fit``, ``evaluate``, ``predict``, ``train_on_batch``, ``save`` and so on run under this strategy, in
-        here and later. So do those of every model that is used in here.
+        The call is collective. The models' own ``fit``, ``evaluate``, ``predict``, ``train_on_batch``, ``save`` and so
+        on run under this strategy, inside the context and later. So do those of every model that is used inside.
         """
         import keras
 
@@ -120,7 +119,7 @@ class Strategy(Whole):
             share_random_state(self.comm)
         else:
             keras.utils.set_random_seed(self._seed)
-        with in_force.scope(self), deferred() if self._sessions.partitions > 1 else nullcontext():
+        with dispatch.scope(self), deferred() if self._sessions.partitions > 1 else nullcontext():
             yield
 
     def fit(
@@ -151,21 +150,24 @@ class Strategy(Whole):
         trace_steps: tuple[int, int] = (1, 20),
         tensorboard: str | Path | None = None,
     ) -> keras.callbacks.History:
-        """Train a compiled model; arguments are those of ``keras.Model.fit`` unless they are named here.
+        """Train a compiled model; arguments not listed here are those of ``keras.Model.fit``.
 
-        ``batch_size`` counts the samples of one update over all replicas. A smaller last batch is an update too.
+        ``batch_size`` is the number of samples of one update over all replicas. A smaller last batch is an update too.
+        Invalid requests raise the same HyparflowError on all ranks before any training; see
+        ``hyparflow.training.guard`` for ranks that fail later.
 
         Args:
-            checkpoint: a directory of checkpoints; None: none are made. What other programs keep there stays as it is.
-            checkpoint_every: steps between two, or "epoch".
-            keep: how many stay; None: all.
-            restart: go on from the last whole checkpoint in the directory, if there is one; its data position, seeds
-                and history are taken over. Without it the directory must hold no checkpoint.
-            trace: a file for the timeline of the steps ``trace_steps`` (first and last, from 1), in Chrome's format.
-            tensorboard: a directory for TensorBoard scalars about the pipeline.
+            checkpoint: A directory of checkpoints (default: none). Files of other programs in it are not changed.
+            checkpoint_every: Steps between two checkpoints, or "epoch" (default).
+            keep: Number of checkpoints to keep (default: 2); None: all.
+            restart: Continue from the last complete checkpoint in the directory, if any, with its data position, seeds
+                and history. Otherwise, the directory must contain no checkpoint.
+            trace: A file for the timeline of some steps, in Chrome's format.
+            trace_steps: The first and last step of the timeline, from 1.
+            tensorboard: A directory for TensorBoard scalars about the pipeline.
 
-        Returns Keras' History, equal on all ranks. Wrong requests raise the same HyparflowError on all ranks, before
-        any training; see ``hyparflow.training.guard`` for ranks that fail later.
+        Returns:
+            Keras' History, equal on all ranks.
         """
         with self.all_ranks("fit"):
             together(self.comm, lambda: requests.check_model(model, x))
@@ -246,7 +248,7 @@ class Strategy(Whole):
         callbacks: Sequence[Any] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """As ``keras.Model.evaluate``, with the same numbers on all ranks; every sample counts once."""
+        """Evaluate like ``keras.Model.evaluate``, with the same results on all ranks; every sample counts once."""
         with self.all_ranks("evaluate"):
             session, given, steps = self._opened_for(model, (x, y, sample_weight), batch_size, steps)
             listed = self._callback_list(session, callbacks, verbose, steps=steps or given.batches)
@@ -263,7 +265,7 @@ class Strategy(Whole):
         steps: int | None = None,
         callbacks: Sequence[Any] | None = None,
     ) -> Any:
-        """As ``keras.Model.predict``; every rank gets all predictions."""
+        """Predict like ``keras.Model.predict``; every rank gets all predictions."""
         with self.all_ranks("predict"):
             session, given, steps = self._opened_for(model, (x, None, None), batch_size, steps)
             listed = self._callback_list(session, callbacks, verbose, steps=steps or given.batches)
@@ -279,7 +281,7 @@ class Strategy(Whole):
         class_weight: Mapping[int, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """As ``keras.Model.train_on_batch``: one update, from a batch that all ranks have."""
+        """Train like ``keras.Model.train_on_batch``: one update, from a batch that all ranks have."""
         with self.all_ranks("train_on_batch"):
             together(self.comm, lambda: requests.check_model(model, x))
             layout = Layout.of(model)
@@ -290,7 +292,7 @@ class Strategy(Whole):
             )
             known, held = self._sessions.has(model), session_of(model)
             planned = held.plan.batch_size if known and held is not None else 0
-            session = self._opened_to_train(model, max(planned, size), None)  # a smaller batch is shared out as in fit
+            session = self._opened_to_train(model, max(planned, size), None)  # a smaller batch is divided as in fit
             if not known:
                 session.check_equal()
             session.release()
@@ -301,22 +303,22 @@ class Strategy(Whole):
     def test_on_batch(
         self, model: keras.Model, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
-        """As ``keras.Model.test_on_batch``."""
+        """Evaluate like ``keras.Model.test_on_batch``."""
         size = _rows(x)
         how: dict[str, Any] = {"batch_size": size, "verbose": 0, "return_dict": return_dict}
         return self.evaluate(model, x, y, sample_weight=sample_weight, **how)
 
     def predict_on_batch(self, model: keras.Model, x: Any) -> Any:
-        """As ``keras.Model.predict_on_batch``."""
+        """Predict like ``keras.Model.predict_on_batch``."""
         return self.predict(model, x, batch_size=_rows(x), verbose=0)
 
     @property
     def plan(self) -> Plan | None:
-        """The plan that is being used, once a model was trained or evaluated; before, the one that was given."""
+        """The plan in use, once a model was trained or evaluated; before that, the given one."""
         return self._sessions.plan
 
     def _seed_of_order(self, begun: Progress | None) -> int:
-        """The seed of the order of the data: that given, else a checkpoint's, else one drawn once; collective."""
+        """Return the seed of the data's order: the given one, a checkpoint's, or a random one; collective."""
         if self._seed is not None:
             return self._seed
         if begun is not None:
@@ -327,7 +329,7 @@ class Strategy(Whole):
 
     def _opened(self, model: keras.Model, batch_size: int, begun: Progress | None) -> Session:
         session = self._sessions.opened(model, batch_size, begun)
-        in_force.hold(model, self, session)
+        dispatch.hold(model, self, session)
         return session
 
     def _opened_to_train(self, model: keras.Model, batch_size: int, begun: Progress | None) -> Session:
@@ -338,7 +340,7 @@ class Strategy(Whole):
     def _opened_for(
         self, model: keras.Model, data: tuple[Any, Any, Any], batch_size: int | None, steps: int | None
     ) -> tuple[Session, Source, int | None]:
-        """The session, the data and the steps of an evaluation or a prediction."""
+        """Return the session, the data and the steps of an evaluation or a prediction."""
         together(self.comm, lambda: requests.check_model(model, data[0]))
         given = together(self.comm, lambda: source(Layout.of(model), *data, batch_size=batch_size))
         session = session_of(model)
@@ -350,7 +352,7 @@ class Strategy(Whole):
     def _callback_list(
         self, session: Session, given: Any, verbose: Any, history: bool = False, **parameters: Any
     ) -> Any:
-        """Keras' container of the callbacks that run on this rank; the progress bar is rank 0's."""
+        """Return Keras' container of the callbacks that run on this rank; only rank 0 has a progress bar."""
         from keras import tree
         from keras.callbacks import CallbackList
 
@@ -381,10 +383,10 @@ def fit(
     micro_batches: int | Literal["auto"] = "auto",
     **options: Any,
 ) -> keras.callbacks.History:
-    """``Strategy(partitions, replicas, micro_batches, ...).fit(model, x, y, ...)`` in one call.
+    """Train in one call: ``Strategy(partitions, replicas, micro_batches, ...).fit(model, x, y, ...)``.
 
     The options of ``Strategy`` (schedule, recompute, batch_norm, seed, ...) and of ``Strategy.fit`` (batch_size,
-    epochs, callbacks, checkpoint, ...) may be mixed.
+    epochs, callbacks, checkpoint, ...) can be mixed.
     """
     import inspect
 
@@ -394,17 +396,17 @@ def fit(
 
 
 def _widened(given: Source, session: Session, steps: int | None) -> Source:
-    """The data of an evaluation or a prediction, in the ranks' own batches where that gives the same numbers."""
+    """Divide the data of an evaluation or prediction into the ranks' own batches if that gives the same results."""
     return widened(given, session.plan.batch_size, steps is not None or session.totals.batchwise)
 
 
 def _size(training: Source, data: Any) -> int | None:
-    """The batch size of validation data that come as arrays: Keras takes that of training."""
+    """Return the batch size of validation data in arrays, which in Keras is that of training."""
     return None if is_batched(data[0]) else training.batch_size
 
 
 def _rows(x: Any) -> int:
-    """The samples of a batch."""
+    """Return the number of samples of a batch."""
     from keras import tree
 
     return len(tree.flatten(x)[0])

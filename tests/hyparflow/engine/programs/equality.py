@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import sequential
 from hyparflow.engine.engine import Batch, Engine
-from hyparflow.engine.waiting import wait
+from hyparflow.engine.world import wait
 from hyparflow.planning.planner import plan
 from mpi4py import MPI
 from small_models import MODELS

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from hyparflow.graph.from_keras import variables_of
+from hyparflow.graph.calls import variables_of
 
 
 def train(

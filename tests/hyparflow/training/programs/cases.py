@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import small
 import tensorflow as tf
-from hyparflow.training.planning import planned
+from hyparflow.training.sessions import plan_together
 from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
@@ -227,7 +227,7 @@ def refinement(strategy: Any) -> None:
     """A plan that all ranks refine, of a model whose variables are made where they are needed."""
     with strategy.scope():
         model = small.build()
-    plan = planned(
+    plan = plan_together(
         WORLD, small.compiled(model), partitions=2, replicas=2, batch_size=small.BATCH, micro_batches=2,
         costs="estimated", assignment=["add"], refinements=1,
     )  # fmt: skip

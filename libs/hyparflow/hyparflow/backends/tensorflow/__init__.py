@@ -1,4 +1,4 @@
-"""Keras on TensorFlow."""
+"""The backend for Keras on TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ if TYPE_CHECKING:
 def build(
     model: Any, graph: Graph, stages: Sequence[StageShape], index: int, options: ProgramOptions | None = None
 ) -> StageProgram:
-    """The program of stage ``index``.
+    """Build the program of stage ``index``.
 
     Args:
-        model: a compiled ``keras.Model``; its variables may wait for their values (``hyparflow.deferred``), of which
-            this initialises those of the stage.
+        model: A compiled ``keras.Model``. Its variables may be deferred (``hyparflow.deferred``); those of the stage
+            are initialised here.
         graph: ``graph_of(model)``.
-        stages: all stages: layers that several share are told apart by them.
+        stages: All stages, to find the layers that several of them share.
+        index: The stage to build.
+        options: How to build it (default: ``ProgramOptions()``).
 
     Raises:
-        UnsupportedModel: a layer does what cannot be cut.
+        UnsupportedModel: A layer cannot be cut.
     """
-    from hyparflow.backends.tensorflow.moving import check_together
     from hyparflow.backends.tensorflow.program import TensorFlowStage
-    from hyparflow.graph.from_keras import calls_of, variables_of
+    from hyparflow.backends.tensorflow.statistics import check_together
+    from hyparflow.graph.calls import calls_of, variables_of
     from hyparflow.graph.initialise import initialise
 
     calls = calls_of(model)
     if calls.graph.fingerprint != graph.fingerprint:
-        raise ValueError(f"the graph is of another model than '{model.name}'")
+        raise ValueError(f"the graph does not belong to model '{model.name}'")
     others = [node for place, stage in enumerate(stages) if place != index for node in stage.nodes]
     check_together(calls, stages[index].nodes, others)
     mine = {name for node in stages[index].nodes for name in graph.nodes[node].variables}
@@ -45,12 +47,12 @@ def build(
 
 
 def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any], options: ProgramOptions) -> StageParts:
-    from hyparflow.backends.tensorflow.buffers import accumulators
     from hyparflow.backends.tensorflow.losses import compiled_losses
-    from hyparflow.backends.tensorflow.moving import moving_of
+    from hyparflow.backends.tensorflow.memory import accumulators
     from hyparflow.backends.tensorflow.seeds import Seeds
     from hyparflow.backends.tensorflow.stage_graph import StageParts
-    from hyparflow.graph.from_keras import layers_in
+    from hyparflow.backends.tensorflow.statistics import moving_of
+    from hyparflow.graph.calls import layers_in
 
     trains = {id(variable) for variable in model.trainable_variables}
     names = {id(variable): name for name, variable in variables.items()}
@@ -59,7 +61,7 @@ def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any],
     elsewhere = {id(v) for v in seeds.states} | {id(v) for group in moving for v in group.variables}
     trainable = {name: v for name, v in variables.items() if id(v) in trains}
     others = {name: v for name, v in variables.items() if id(v) not in trains | elsewhere}
-    # Keras keeps a frozen weight among the trainable ones of its layer: nothing assigns it, unlike other variables.
+    # Keras lists a frozen weight among the trainable ones of its layer. Unlike other variables, it is never assigned.
     layers = [layer for node in stage.nodes for layer in layers_in(calls.calls[node].operation)]
     frozen = {id(v) for layer in layers for v in layer._trainable_variables}
     first_node: dict[str, int] = {}

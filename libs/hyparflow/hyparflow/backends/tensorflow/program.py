@@ -10,9 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from hyparflow.backends import Array, Buffer, Outcome, Place, Reach, StageShape, Target
-from hyparflow.backends.tensorflow.border import await_device, default_device, host_view, is_host, tensor_of
-from hyparflow.backends.tensorflow.cutting import (
-    Layout,
+from hyparflow.backends.tensorflow.cut import (
+    ProgramLayout,
     Programs,
     forward_only,
     fused,
@@ -20,14 +19,15 @@ from hyparflow.backends.tensorflow.cutting import (
     layout_of,
     recomputing,
 )
-from hyparflow.backends.tensorflow.portions import described
+from hyparflow.backends.tensorflow.losses import described
+from hyparflow.backends.tensorflow.memory import await_device, default_device, host_view, is_host, tensor_of
 from hyparflow.backends.tensorflow.stage_graph import Signature, StageGraph, StageParts, build_stage_graph
 from hyparflow.errors import UnsupportedModel
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a forward leaves for its backward: values to feed, or the gradients themselves."""
+    """The values that a forward pass keeps for its backward pass: values to feed, or the gradients themselves."""
 
     compiled: _Compiled
     values: list[Any]
@@ -35,12 +35,12 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Compiled:
-    layout: Layout
+    layout: ProgramLayout
     programs: Programs
 
 
 class TensorFlowStage:
-    """See ``StageProgram``, which says what each method takes and gives."""
+    """A ``StageProgram`` on TensorFlow."""
 
     def __init__(self, parts: StageParts, variables: Mapping[str, Any], *, device_messages: bool = False) -> None:
         self._parts = parts
@@ -55,11 +55,9 @@ class TensorFlowStage:
 
     @property
     def stage(self) -> StageShape:
-        """The stage that it computes."""
         return self._parts.stage
 
     def start_step(self, loss_scale: float = 1.0) -> None:
-        """Begin a step."""
         self._loss_scale = loss_scale
         self._kept.clear()
         self._parts.seeds.start_step()
@@ -75,7 +73,6 @@ class TensorFlowStage:
         targets: Mapping[int, Target] | None = None,
         training: bool = True,
     ) -> None:
-        """Compile what a micro-batch needs; of training all of it: TensorFlow does so when a program first runs."""
         compiled = self._program(_signature(self._parts, place, inputs, targets or {}, training))
         layout, programs = compiled.layout, compiled.programs
         _check_states(layout, place)
@@ -102,7 +99,6 @@ class TensorFlowStage:
         targets: Mapping[int, Target] | None = None,
         training: bool = True,
     ) -> Outcome:
-        """Compute a micro-batch."""
         compiled = self._program(_signature(self._parts, place, inputs, targets or {}, training))
         layout, programs = compiled.layout, compiled.programs
         data = self._data(layout, place, inputs, targets or {}, training)
@@ -117,7 +113,6 @@ class TensorFlowStage:
         return self._outcome(layout, place, made, tuple(inputs.values()))
 
     def backward(self, place: Place, gradients: Mapping[int, Sequence[Array]]) -> Mapping[int, Array]:
-        """Add a micro-batch's gradients."""
         kept = self._kept.pop(place.micro_batch)
         layout, programs = kept.compiled.layout, kept.compiled.programs
         if programs.backward is None:
@@ -132,19 +127,15 @@ class TensorFlowStage:
         return dict(zip(layout.input_gradients, sent, strict=True))
 
     def gradients(self) -> tuple[Buffer, ...]:
-        """The accumulated gradients."""
         return tuple(accumulator.buffer() for accumulator in self._parts.accumulators)
 
     def reaches(self) -> Mapping[int | None, Reach]:
-        """What depends on each source of gradients."""
         return self._reaches
 
     def statistics(self) -> tuple[Buffer, ...]:
-        """What is added to moving statistics."""
         return tuple(moving.buffer() for moving in self._parts.moving)
 
     def finish_step(self, place: Place) -> None:
-        """Advance moving statistics and seed states."""
         for moving in self._parts.moving:
             moving.finish_step(place)
         self._parts.seeds.finish_step(place.total)
@@ -166,13 +157,13 @@ class TensorFlowStage:
 
     def _data(
         self,
-        layout: Layout,
+        layout: ProgramLayout,
         place: Place,
         inputs: Mapping[int, Array],
         targets: Mapping[int, Target],
         training: bool,
     ) -> list[Any]:
-        """What forward is fed with, in the order of ``StageGraph.data``."""
+        """Return the values that forward is fed with, in the order of ``StageGraph.data``."""
         parts = self._parts
         tensors = parts.calls.graph.tensors
         if not training:
@@ -190,7 +181,7 @@ class TensorFlowStage:
         fed.append(tf.constant(self._loss_scale / place.total, "float64"))
         return fed
 
-    def _outcome(self, layout: Layout, place: Place, made: Sequence[Any], inputs: Sequence[Array]) -> Outcome:
+    def _outcome(self, layout: ProgramLayout, place: Place, made: Sequence[Any], inputs: Sequence[Array]) -> Outcome:
         sent = made[: len(layout.sends)]
         remaining = iter(made[len(layout.sends) :])
 
@@ -212,25 +203,25 @@ class TensorFlowStage:
         return Outcome(sends, outputs, beside, dict(zip(layout.loss_outputs, losses, strict=True)), loss)
 
     def _for_others(self, made: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
-        """What other stages get: nothing that is changed when ``inputs`` are."""
+        """Return values for other stages that do not change with ``inputs``."""
         if self._device_messages:
             return [tf.raw_ops.DeepCopy(x=value) for value in made]
         return [_outside(host_view(value), inputs) for value in made]
 
 
-def _check_states(layout: Layout, place: Place) -> None:
-    """Raise UnsupportedModel for variables that layers assign, where a step computes the batch in several parts."""
+def _check_states(layout: ProgramLayout, place: Place) -> None:
+    """Raise UnsupportedModel if layers assign variables and a step computes the batch in several parts."""
     parts = place.replicas * place.micro_batches
     if layout.new_states and parts > 1:
         raise UnsupportedModel(
-            f"'{layout.new_states[0]}' is assigned by its layer in the forward pass, and a step computes the batch in "
-            f"{parts} parts ({place.replicas} replicas x {place.micro_batches} micro-batches), each of which would do "
-            "so: use replicas=1 and micro_batches=1"
+            f"'{layout.new_states[0]}' is assigned by its layer in the forward pass, but a step computes the batch in "
+            f"{parts} parts ({place.replicas} replicas x {place.micro_batches} micro-batches), each of which would "
+            "assign it: use replicas=1 and micro_batches=1"
         )
 
 
 def _outside(made: Array, inputs: Sequence[Array]) -> Array:
-    """What was made, copied where it is (a view of) what was received: a mask, a Reshape's output."""
+    """Return an array, copied if it is (a view of) a received one: a mask, the output of a Reshape."""
     received = (each for each in inputs if isinstance(each, np.ndarray))
     return np.array(made) if any(np.may_share_memory(made, each) for each in received) else made
 

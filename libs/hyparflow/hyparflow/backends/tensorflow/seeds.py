@@ -1,7 +1,7 @@
-"""Seed states of Dropout and its like: set explicitly, so that any partitioning draws what sequential training draws.
+"""Seed states of Dropout and similar layers: any partitioning draws the same numbers as sequential training.
 
-Each ``SeedGenerator.next()`` of Keras adds one to a counter. If a forward of the whole model draws D times from a
-generator, micro-batch number n since the counter was c (in sequential order) begins at c + n * D.
+Each call of Keras' ``SeedGenerator.next()`` adds one to a counter. If a forward pass of the whole model draws D times
+from a generator, then micro-batch number n since the counter was c (in sequential order) starts at c + n * D.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from hyparflow.backends.tensorflow.scope import Scope, distinct
-from hyparflow.graph.from_keras import Calls, layers_in
+from hyparflow.graph.calls import Calls, layers_in
 
 
 class Seeds:
     """The seed generators of one stage's layers.
 
-    ``draws``: per generator, draws of the whole model's forward; known for those that only this stage has as soon
-    as it is traced. ``offsets``: (generator, node) -> draws of the nodes before it, for generators that several
-    stages share.
+    ``draws``: per generator, draws of the whole model's forward pass; known after tracing for generators that only this
+    stage has. ``offsets``: (generator, node) -> draws of the nodes before it, for generators that several stages share.
     """
 
     def __init__(self, calls: Calls, nodes: Sequence[int]) -> None:
@@ -43,32 +42,32 @@ class Seeds:
 
     @property
     def states(self) -> list[Any]:
-        """The Keras variables."""
+        """The Keras variables of the generators."""
         return [generator.state for generator in self.generators]
 
     def before(self, node: int, scope: Scope, states: Sequence[Any]) -> None:
-        """Set the shared generators to where this node finds them in sequential training."""
+        """Set the shared generators to their state before this node in sequential training."""
         for index, offset in self.offsets.get(node, {}).items():
             scope.put(self.generators[index].state, states[index] + tf.constant([0, offset], states[index].dtype))
 
     def after(self, scope: Scope) -> None:
-        """Note how often the stage drew from the generators that only it has."""
+        """Record the number of draws from the generators that only this stage has."""
         for index, generator in enumerate(self.generators):
             if index not in self.shared:
                 self.draws[index] = scope.counts[id(generator.state)]
 
     def start_step(self) -> None:
-        """Read the counters as they are now."""
+        """Read the current counters."""
         self._counters = np.array([state.numpy() for state in self.states], np.int64).reshape(-1, 2)
 
     def at(self, order: int) -> Any:
-        """The states (generator, 2) at a micro-batch that is the ``order``-th of this step in sequential training."""
+        """Return the states (generator, 2) at the micro-batch with this number in the step's sequential order."""
         states = self._counters.copy()
         states[:, 1] += order * self.draws
         return states
 
     def finish_step(self, total: int) -> None:
-        """Leave the counters where ``total`` micro-batches leave them."""
+        """Set the counters to their values after ``total`` micro-batches."""
         for generator, state in zip(self.generators, self.at(total), strict=True):
             generator.state.assign(state)
 
@@ -78,7 +77,7 @@ def _generators(operation: Any) -> list[Any]:
 
 
 def _draws_of(calls: Calls, node: int, generator: Any) -> int:
-    """How often one call draws when training, seen by tracing it alone."""
+    """Count the draws of one call in training, by tracing it alone."""
     graph, call = calls.graph, calls.calls[node]
     counted: Mapping[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""One stage, forward and backward, as one TensorFlow graph, from which the programs that run are cut."""
+"""One stage, forward and backward, as one TensorFlow graph, from which programs are cut."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ import tensorflow as tf
 from keras.src.backend import get_keras_mask
 
 from hyparflow.backends import Reach, StageShape
-from hyparflow.backends.tensorflow.buffers import Accumulator
-from hyparflow.backends.tensorflow.losses import OutputLoss
-from hyparflow.backends.tensorflow.moving import Moving
-from hyparflow.backends.tensorflow.penalties import penalties
-from hyparflow.backends.tensorflow.portions import PORTION, logits_of, share_of_batch
+from hyparflow.backends.tensorflow.losses import PORTION, OutputLoss, logits_of, penalties, share_of_batch
+from hyparflow.backends.tensorflow.memory import Accumulator
 from hyparflow.backends.tensorflow.scope import Scope, reads
 from hyparflow.backends.tensorflow.seeds import Seeds
+from hyparflow.backends.tensorflow.statistics import Moving
 from hyparflow.errors import UnsupportedModel
-from hyparflow.graph.from_keras import Calls
+from hyparflow.graph.calls import Calls
 
 
 @dataclass(frozen=True)
 class StageParts:
-    """What a stage's graph is made of.
+    """The parts of a stage that its graph is built from.
 
-    ``metrics``: whether the model has any. ``weights``: variables that the nodes read and only the optimizer changes.
-    ``states``: other variables that do not train, which nodes may assign. ``regularized``: those of the trainable ones
-    whose regularizer counts here.
+    ``metrics``: True if the model has any. ``weights``: variables that the nodes read and only the optimizer changes.
+    ``states``: other variables that do not train, which nodes may assign. ``regularized``: trainable variables whose
+    regularizer counts on this stage.
     """
 
     calls: Calls
@@ -45,9 +43,10 @@ class StageParts:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a graph is built for: the batch, the flag, and (dtype, shape) of targets and sample weights by output.
+    """The properties of a micro-batch that a graph is built for.
 
-    ``filled``: rows of the micro-batch may be none of its samples.
+    ``targets`` and ``sample_weights``: (output, dtype, shape). ``filled``: the last rows of the micro-batch may be
+    padding.
     """
 
     batch: int
@@ -59,10 +58,10 @@ class Signature:
 
 @dataclass
 class StageGraph:
-    """The graph's own tensors: first what is fed, then what is fetched.
+    """The tensors of the graph, first those to feed, then those to fetch.
 
-    ``returned``: for each sent tensor that is differentiable the gradients that come back, by consumer. ``losses``: one
-    vector: the loss of the stage, then the compiled loss of each of ``loss_outputs``.
+    ``returned``: for each sent tensor that is differentiable, its gradients by consumer. ``losses``: a vector with the
+    loss of the stage, then the compiled loss of each of ``loss_outputs``.
     """
 
     inputs: dict[int, Any] = field(default_factory=dict)
@@ -91,24 +90,24 @@ class StageGraph:
 
     @property
     def data(self) -> list[Any]:
-        """What is fed to a forward, in order."""
+        """The tensors to feed to a forward pass, in order."""
         fed = [*self.inputs.values(), *self.targets.values(), *self.sample_weights.values(), self.seeds]
         return [*fed, *self.moving, *self.states.values(), self.portion, self.scale]
 
     @property
     def gradients_fed(self) -> list[Any]:
-        """What is fed to a backward besides, in order."""
+        """The further tensors to feed to a backward pass, in order."""
         return [gradient for gradients in self.returned.values() for gradient in gradients]
 
     @property
     def made(self) -> list[Any]:
-        """What a forward gives, in order."""
+        """The results of a forward pass, in order."""
         given = [*self.sends.values(), *self.outputs.values(), *self.masks.values(), *self.logits.values(), self.losses]
         return [*given, *self.moving_added, *self.new_states.values()]
 
 
 def build_stage_graph(parts: StageParts, signature: Signature) -> StageGraph:
-    """Trace the stage: forward always, backward when training."""
+    """Trace forward and, for training, backward of a stage."""
     graph = StageGraph()
 
     def trace() -> None:
@@ -156,7 +155,7 @@ def _feeds(graph: StageGraph, parts: StageParts, signature: Signature) -> None:
 def _forward(
     graph: StageGraph, parts: StageParts, signature: Signature, values: dict[int, Any], trainable: Mapping[str, Any]
 ) -> list[Any]:
-    """Run the nodes; returns the losses that layers added."""
+    """Run the nodes and return the losses that layers added."""
     weights = reads(parts.weights)
     known = [
         *((parts.trainable[name], value) for name, value in trainable.items()),
@@ -200,8 +199,8 @@ def _check_assigned(scope: Scope, parts: StageParts, node: str) -> None:
     if unknown:
         names = ", ".join(scope.assigned[key].path for key in sorted(unknown))
         raise UnsupportedModel(
-            f"'{node}' assigns variables that are not its own, or that train ({names}): every rank must know them. "
-            "A layer that draws random numbers needs a keras.random.SeedGenerator of its own as an attribute"
+            f"'{node}' assigns variables of other layers or trainable variables ({names}), which other ranks would "
+            "miss. A layer that draws random numbers needs a keras.random.SeedGenerator of its own as an attribute"
         )
 
 
@@ -214,7 +213,7 @@ def _losses(
     *,
     added: Sequence[Any],
 ) -> Any | None:
-    """The stage's share of the total loss, None if it has none; fills in the vector of losses."""
+    """Return the stage's share of the total loss, None without any, and set the vector of losses."""
     compiled: dict[int, list[Any]] = {}
     weighted = []
     for index, loss in enumerate(parts.losses):
@@ -265,7 +264,7 @@ def _backward(graph: StageGraph, parts: StageParts, trainable: Mapping[str, Any]
 
 
 def _gradients(sources: Sequence[tuple[Any, Any]], wanted: Sequence[Any]) -> list[Any]:
-    """The gradients of ``sources`` (tensor, what came back for it) by each of ``wanted``; None where there is none."""
+    """Return the gradients of ``sources`` (tensor, its gradient) by each of ``wanted``; None without dependency."""
     if not sources or not wanted:
         return [None] * len(wanted)
     made, given = zip(*sources, strict=True)

@@ -1,8 +1,8 @@
-"""What the losses of a whole batch are divided by, where that depends on masks or sample weights.
+"""The divisors of the losses of a whole batch, if they depend on masks or sample weights.
 
-Every rank has the inputs of a batch, so a mask that follows from them alone (of an Embedding, a Masking layer) is
-computed from them beforehand, wherever the layers are. One that follows from weights is not: its losses are then means
-over micro-batches.
+Every rank has the inputs of a batch. A mask that depends on inputs only (of an Embedding or Masking layer) is therefore
+computed from them in advance, on whichever ranks the layers are. A mask that depends on weights is not; the losses are
+then means over micro-batches.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ import tensorflow as tf
 from keras.src.backend import get_keras_mask
 
 from hyparflow.backends import Array
-from hyparflow.backends.tensorflow.losses import compiled_losses, depends_on_batch
-from hyparflow.backends.tensorflow.portions import UNKNOWN, attach, terms
+from hyparflow.backends.tensorflow.losses import UNKNOWN, attach, compiled_losses, depends_on_batch, terms
 from hyparflow.backends.tensorflow.scope import Scope
-from hyparflow.graph.from_keras import Calls, calls_of
+from hyparflow.graph.calls import Calls, calls_of
 
 
 class Totals:
     """The totals of a model's losses."""
 
     def __init__(self, model: Any, outputs: Sequence[int]) -> None:
-        """``outputs``: positions of those that are made on this rank.
+        """Prepare the totals of the losses of some outputs.
 
-        ``batchwise``: whether the loss of all samples depends on how they are cut into batches.
+        Sets ``batchwise`` if the loss over all samples depends on how they are divided into batches.
+
+        Args:
+            model: A compiled Keras model.
+            outputs: Positions of the outputs that are computed on this rank.
         """
         self._losses = compiled_losses(model)
         self._calls = calls_of(model)
@@ -40,7 +43,7 @@ class Totals:
             or getattr(loss.function, "_fn_kwargs", {}).get("ignore_class") is not None
         ]
         coupled = any(depends_on_batch(loss.function) for loss in self._losses)
-        # With several losses Keras also reports each of them, as a mean over batches.
+        # With several losses, Keras also reports each of them, as a mean over batches.
         self.batchwise = bool(self._dependent) or len(self._losses) > 1 or coupled
         self._mine = [index for index in self._dependent if self._losses[index].output in outputs]
         self._masks: dict[int, Any] = {}
@@ -53,7 +56,7 @@ class Totals:
 
     @property
     def inputs(self) -> bool:
-        """Whether the inputs of a whole batch are needed, and not only its targets and weights."""
+        """True if the inputs of a whole batch are needed in addition to its targets and weights."""
         return bool(self._masks)
 
     @property
@@ -64,7 +67,13 @@ class Totals:
     def of(
         self, inputs: Sequence[Array], targets: Mapping[int, Array | None], weights: Mapping[int, Array | None]
     ) -> tuple[float, ...]:
-        """By loss, for a whole batch: see ``Portion.totals``."""
+        """Return the totals of a whole batch by loss (see ``Portion.totals``).
+
+        Args:
+            inputs: All inputs of the model.
+            targets: Output -> targets, or None.
+            weights: Output -> sample weights, or None.
+        """
         found = [UNKNOWN] * len(self._losses)
         for index in self._mine:
             output = self._losses[index].output
@@ -90,7 +99,7 @@ class Totals:
 
 
 def _mask_of(calls: Calls, tensor: int) -> int | None:
-    """The tensor of the graph that is a tensor's mask."""
+    """Return the tensor of the graph that is the mask of a tensor."""
     producer = calls.graph.tensors[tensor].producer
     if producer is None:
         return None
@@ -99,7 +108,7 @@ def _mask_of(calls: Calls, tensor: int) -> int | None:
 
 
 def _mask_from_inputs(calls: Calls, tensor: int) -> Any:
-    """A function of the model's inputs that gives a tensor's mask; None if it depends on more than inputs."""
+    """Return a function from the model's inputs to a tensor's mask; None if the mask depends on more than inputs."""
     graph = calls.graph
     fed: list[Any] = []
     masks: list[Any] = []
@@ -135,7 +144,7 @@ def _mask_from_inputs(calls: Calls, tensor: int) -> Any:
 
 
 def _ancestors(calls: Calls, tensor: int) -> list[int]:
-    """The nodes that a tensor is made by, in order."""
+    """Return the nodes that a tensor depends on, in order."""
     graph = calls.graph
     waiting, seen = [graph.tensors[tensor].producer], set()
     while waiting:

@@ -1,1 +1,0 @@
-"""What steps took: timelines in Chrome's trace format, and TensorBoard scalars."""
