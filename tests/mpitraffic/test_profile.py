@@ -43,7 +43,6 @@ def _write(directory: Path, rank: int, size: int, *, finalized: bool = True, cut
         (files.CALL, 1, 0, 14, 0, (1, 10_000, 1_000 + 10 * rank, 1_000 + 10 * rank, 0)),
         (files.PAIR, 0, 0, (rank + 1) % size, 0, (1, 8, 0, 0, 0)),
         (files.PAIR, 0, 0, (rank - 1) % size, 0, (1, 12, 0, 0, 0)),
-        (files.SHARED, 1, 0, -1, 0, (1, 10_000, 0, 0, 0)),
     ]
     for at, (kind, a, b, c, phase, values) in enumerate(rows):
         records[at] = (kind, a, b, c, phase, 0, values)

@@ -33,13 +33,10 @@ def build(library: Path, compiler: str = "mpicc") -> Path:
         (root / "header.c").write_text("#include <mpi.h>\n", encoding="utf-8")
         header = _run(wrapper, "-E", str(root / "header.c"))
         (root / "wrappers.c").write_text(wrappers.source(header), encoding="utf-8")
-        objects = []
-        for source in (_SOURCES / "recorder.c", root / "wrappers.c"):
-            objects.append(str(root / source.with_suffix(".o").name))
-            _run(wrapper, *_FLAGS, f"-I{_SOURCES}", "-c", str(source), "-o", objects[-1])
         # As needed: nothing refers to MPI, and programs without MPI must not load it.
         built = root / library.name
-        _run(wrapper, "-shared", "-Wl,--as-needed", *objects, "-o", str(built), "-ldl", "-lpthread")
+        link = ("-shared", "-Wl,--as-needed", str(root / "wrappers.c"), "-o", str(built), "-ldl", "-lpthread")
+        _run(wrapper, *_FLAGS, f"-I{_SOURCES}", *link)
         built.replace(library)
     return library
 

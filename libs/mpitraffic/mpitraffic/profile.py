@@ -27,6 +27,7 @@ MOST_SLOW = 10
 #: Kept histograms of communicators, those that were used last.
 MOST_HISTOGRAMS = 256
 OTHER = "other"
+_ALLREDUCES = ("MPI_Allreduce", "MPI_Iallreduce")
 Matrix = npt.NDArray[np.int64]
 Key = tuple[str, str, int, str]
 
@@ -212,6 +213,13 @@ def _ranges(members: npt.NDArray[np.int64]) -> str:
     return ",".join(shown) + (f",... ({len(members)} ranks)" if len(parts) > 4 else "")
 
 
+def _allreduces(file: RankFile) -> Iterator[np.void]:
+    """Yield the calls of allreduce, whose traffic has no records of its own."""
+    numbers = [number for number, name in file.calls.items() if name.removesuffix("_c") in _ALLREDUCES]
+    calls = file.of_kind(files.CALL)
+    yield from calls[np.isin(calls["a"], numbers)]
+
+
 class _Merge:
     """The sums so far. Sizes depend on the number of bins, hosts and rows, and for each rank on one summary."""
 
@@ -327,12 +335,17 @@ class _Merge:
             else:
                 self._exchange(channel, me, peer, count, size)
                 sent += size
-        for kind in (files.EACH, files.SHARED):
-            for record in file.of_kind(kind):
-                communicator = file.communicators.get(int(record["b"]))
-                if communicator is not None:
-                    count, size = int(record["v"][0]), int(record["v"][1])
-                    sent += self._spread(me, communicator, count, size, kind == files.SHARED)
+        shared: dict[int, list[int]] = {}  # of a communicator; the sum is divided among its members
+        for record in (*file.of_kind(files.SHARED), *_allreduces(file)):
+            total = shared.setdefault(int(record["b"]), [0, 0])
+            total[0] += int(record["v"][0])
+            total[1] += int(record["v"][1])
+        each = [(int(one["b"]), int(one["v"][0]), int(one["v"][1]), False) for one in file.of_kind(files.EACH)]
+        each += [(number, count, size, True) for number, (count, size) in shared.items()]
+        for number, count, size, is_shared in each:
+            communicator = file.communicators.get(number)
+            if communicator is not None:
+                sent += self._spread(me, communicator, count, size, is_shared and not communicator.inter)
         return sent, received
 
     def _exchange(self, channel: int, source: int, target: int, count: int, size: int) -> None:

@@ -28,7 +28,7 @@
 enum { CALL = 1, NAME = 5, COMMUNICATOR = 6, PHASE = 7, EVENT = 8, MEMBERS = 9 };
 enum { NAMES_CALL = 0, NAMES_COMMUNICATOR = 1, NAMES_PHASE = 2 };
 enum { HEADER_BYTES = 4096, CHUNK_RECORDS = 256, MOST_SLOTS = 4096, MOST_PENDING = 1 << 20, MOST_PHASES = 256 };
-enum { BUCKETS = 4096, CACHED = 16, DEPTH = 16, NAME_BYTES = 40 };
+enum { BUCKETS = 4096, CACHED = 16, RECENT = 32, DEPTH = 16, NAME_BYTES = 40 };
 
 struct record {
     uint32_t kind;
@@ -74,6 +74,7 @@ struct thread {
         uint32_t generation;
         struct slot *slot;
     } cache[CACHED];
+    struct record *recent[RECENT];
     struct operation *captured;
     int capturing, captured_count, captured_capacity;
     struct thread *free;
@@ -161,7 +162,7 @@ static uint64_t nanoseconds(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint64_t recorder_ticks(void)
+static inline uint64_t recorder_ticks(void)
 {
 #if defined(__x86_64__)
     if (recorder.invariant_ticks)
@@ -310,7 +311,7 @@ static int grow(struct thread *thread)
     return 1;
 }
 
-static struct record *find(struct thread *thread, uint32_t kind, int a, int b, int c, uint32_t phase)
+static struct record *find_in_index(struct thread *thread, uint32_t kind, int a, int b, int c, uint32_t phase)
 {
     uint32_t at = mix(kind, a, b, c, phase) & (thread->capacity - 1);
     struct record *record;
@@ -323,7 +324,7 @@ static struct record *find(struct thread *thread, uint32_t kind, int a, int b, i
     if (thread->filled * 2 >= thread->capacity) {
         if (!grow(thread))
             return NULL;
-        return find(thread, kind, a, b, c, phase);
+        return find_in_index(thread, kind, a, b, c, phase);
     }
     record = append(thread);
     if (!record) {
@@ -338,6 +339,17 @@ static struct record *find(struct thread *thread, uint32_t kind, int a, int b, i
     record->kind = kind;
     thread->index[at] = record;
     thread->filled++;
+    return record;
+}
+
+static inline struct record *find(struct thread *thread, uint32_t kind, int a, int b, int c, uint32_t phase)
+{
+    struct record **recent = &thread->recent[((uint32_t)a ^ kind << 3) % RECENT], *record = *recent;
+
+    if (record && record->kind == kind && record->a == a && record->b == b && record->c == c && record->phase == phase)
+        return record;
+    if ((record = find_in_index(thread, kind, a, b, c, phase)))
+        *recent = record;
     return record;
 }
 
@@ -375,6 +387,7 @@ static struct thread *this_thread(void)
     thread->phase = 0;
     thread->nested = thread->depth = 0;
     memset(thread->cache, 0, sizeof thread->cache);
+    memset(thread->recent, 0, sizeof thread->recent);
     pthread_setspecific(recorder.key, thread);
     return own = thread;
 }
@@ -599,22 +612,29 @@ EXPORTED int MPI_Abort(MPI_Comm comm, int code)
 
 /* Calls */
 
-int recorder_enter(struct call *call)
+static __attribute__((noinline)) struct thread *enter_first(void)
 {
-    if (UNLIKELY(recorder.on != 1)) {
-        int initialized = 0, level = MPI_THREAD_SINGLE;
-        if (recorder.on)
-            return 0;
+    int initialized = 0, level = MPI_THREAD_SINGLE;
+
+    if (recorder.on < 0)
+        return NULL;
+    if (!recorder.on) {
         /* Fortran programs initialize some MPI libraries without the C function. */
         if (REAL(MPI_Initialized)(&initialized) != MPI_SUCCESS || !initialized)
-            return 0;
+            return NULL;
         REAL(MPI_Query_thread)(&level);
         start(level);
         if (recorder.on != 1)
-            return 0;
+            return NULL;
     }
+    return own ? own : this_thread();
+}
+
+int recorder_enter(struct call *call)
+{
     struct thread *thread = own;
-    if (UNLIKELY(!thread) && !(thread = this_thread()))
+
+    if (UNLIKELY(recorder.on != 1 || !thread) && !(thread = enter_first()))
         return 0;
     if (thread->depth || recorder.paused)
         return 0;

@@ -68,7 +68,6 @@ void *recorder_symbol(const char *name);
 int recorder_enter(struct call *call);
 /* Record a call that ended, and leave the recorder. */
 void recorder_leave(struct call *call, int id, const struct slot *slot, int64_t bytes);
-uint64_t recorder_ticks(void);
 struct slot *recorder_slot(struct call *call, MPI_Comm comm);
 struct slot *recorder_window(MPI_Win win);
 void recorder_created(struct call *call, MPI_Comm comm);
