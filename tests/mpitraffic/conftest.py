@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from mpitraffic.build import build
 
-LIBRARY = Path(__file__).parents[2] / "libs" / "mpitraffic"
+from tests.conftest import REPOSITORY
+
+LIBRARY = REPOSITORY / "libs" / "mpitraffic"
 PROGRAMS = Path(__file__).parent / "programs"
 Completed = subprocess.CompletedProcess[str]
 
@@ -37,7 +39,7 @@ def record(recorder: Callable[[str], Path], run_on_stack: Callable[..., Complete
             PROGRAMS / program,
             *arguments,
             launch=("mpiexec", "-n", str(ranks), "env", f"LD_PRELOAD={recorder(stack)}"),
-            PYTHONPATH=str(LIBRARY),
+            PYTHONPATH=":".join(map(str, (LIBRARY, REPOSITORY, REPOSITORY / "tests" / "mpi4dask" / "programs"))),
             MPITRAFFIC_DIRECTORY=str(directory),
             **variables,
         )

@@ -21,8 +21,8 @@ from tests.mpitraffic.conftest import LIBRARY, PROGRAMS
 Completed = subprocess.CompletedProcess[str]
 STACKS = ("mpi", "openmpi")
 PATTERNS = (
-    *("ring", "tree", "nonblocking", "persistent", "split", "threads", "collectives", "allreduce", "neighbours"),
-    *("one_sided", "between", "drawn 1", "drawn 2"),
+    *("ring", "tree", "nonblocking", "persistent", "split", "threads", "collectives", "allreduce", "averager"),
+    *("neighbours", "one_sided", "between", "drawn 1", "drawn 2"),
 )
 
 pytestmark = pytest.mark.real
@@ -49,6 +49,17 @@ def test_the_matrix_equals_what_was_sent(
     assert not any(found.lost.values())
     received = sum(each.received for each in found.ranks)
     assert received == found.bytes[0].sum() + (8 * 12 * 4 if name == "one_sided" else 0)
+
+
+def test_the_matrix_of_dask_over_mpi_equals_what_was_received(record: Callable[..., Completed], tmp_path: Path) -> None:
+    variables = {"DASK_DISTRIBUTED__COMM__MPI__DIRECT": "off"}  # all bytes by MPI
+    done = record("mpi4dask", 2, tmp_path / "profile", "dask_pair.py", **variables)
+    assert done.returncode == 0, done.stderr
+    found = profile.load(tmp_path / "profile")
+    here, there = found.bytes[0][1, 0], found.bytes[0][0, 1]
+    assert [each.received for each in found.ranks] == [here, there]
+    assert int(done.stdout) <= here < 1.01 * int(done.stdout)
+    assert int(done.stdout) > 3 * 21_000_000
 
 
 @pytest.mark.parametrize("stack", STACKS)

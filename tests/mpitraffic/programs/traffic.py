@@ -240,6 +240,27 @@ def allreduce() -> None:
             count("collective", rank, parts[rank] + parts[ME], 2 * (len(sizes) + 1))
 
 
+def averager() -> None:
+    """Averages of gradients as hidl's training makes them: pieces of 4 MiB, several buffers under way."""
+    from hidl_workloads.training.data_parallel.allreduce import Allreduce
+
+    average = Allreduce(WORLD, 1 / SIZE)
+    sizes = (1, 1000, 3_000_001)
+    buffers = [average.buffer(size, "float32") for size in sizes]
+    for buffer in buffers:
+        buffer[:] = ME
+        average.start(buffer)
+    average.finish()
+    assert all(np.allclose(buffer, (SIZE - 1) / 2) for buffer in buffers)
+    average.close()
+    total = 4 * sum(sizes)
+    parts = [total // SIZE + (rank < total % SIZE) for rank in range(SIZE)]
+    pieces = sum(-(-4 * size // (4 << 20)) for size in sizes)
+    for rank in range(SIZE):
+        if rank != ME:
+            count("collective", rank, parts[rank] + parts[ME], 2 * pieces)
+
+
 def neighbours() -> None:
     grid = WORLD.Create_cart([SIZE], [True])
     grid.Neighbor_alltoall(data(2 * 21), data(2 * 21))
@@ -327,8 +348,8 @@ def drawn() -> None:
 PATTERNS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
-        *(ring, tree, nonblocking, persistent, split, threads, collectives, allreduce, neighbours, one_sided),
-        *(between, drawn),
+        *(ring, tree, nonblocking, persistent, split, threads, collectives, allreduce, averager, neighbours),
+        *(one_sided, between, drawn),
     )
 }
 
