@@ -24,6 +24,7 @@ NAMES = (
     "run_overhead",
     "results_store",
     "omb_overhead",
+    "recording",
     "data_parallel",
     "comm",
     "long_life",

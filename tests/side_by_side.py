@@ -26,7 +26,7 @@ KILLED, USED = "the cluster that tests kill", "the cluster that tests use"
 #: Directories whose session fixtures take longer than their tests gain by running in parallel.
 WHOLE = (
     *("tests/cluster/lsf", "tests/cluster/twin", "tests/docs", "tests/hyparflow", "tests/mpi4dask", "tests/report"),
-    *("tests/mpi4c10d", "tests/workloads/ml"),
+    *("tests/mpi4c10d", "tests/mpitraffic", "tests/workloads/ml"),
 )
 #: The units of half a minute and more, the longest first: one that began last would end alone, with a core idle.
 LONG = (

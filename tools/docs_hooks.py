@@ -19,6 +19,7 @@ _READMES = {
     "libs/hyparflow/README.md": "repository/hyparflow.md",
     "libs/mpi4c10d/README.md": "repository/mpi4c10d.md",
     "libs/mpi4dask/README.md": "repository/mpi4dask.md",
+    "libs/mpitraffic/README.md": "repository/mpitraffic.md",
 }
 _UP = r"(?<=\]\()(?:\.\./)+"
 

@@ -74,6 +74,11 @@ TESTS = {
     "libs/mpi4dask/README.md": {
         "# program.py: mpiexec -n 6 python program.py": f"{_HERE}test_the_program_of_mpi4dask_prints_its_sum"
     },
+    "libs/mpitraffic/README.md": {
+        "# phases.py: mpiexec -n 2 env $(mpitraffic env profile) python phases.py": (
+            "tests/mpitraffic/test_commandline.py::test_the_commands_of_the_page_record_its_program"
+        )
+    },
 }
 
 
