@@ -34,14 +34,14 @@ def test_a_missing_rank_is_named_after_the_timeout(run_ranks: Callable[..., Comp
     errors = outcomes(done)
     assert set(errors) >= {0, 1}, done.stdout + done.stderr
     for rank in (0, 1):
-        assert "timed out after 3 s; not arrived: rank 2" in errors[rank][1]
+        assert "exceeded the timeout of 3 s; not arrived: rank 2" in errors[rank][1]
     assert "success" not in done.stdout  # the late rank's neither
     assert "rank 0 again: allreduce: group 0 cannot be used any more" in done.stdout
 
 
 def test_the_late_rank_learns_that_the_others_gave_up(run_ranks: Callable[..., Completed]) -> None:
     done = run_ranks(2, "faults.py", "is late", "3")
-    assert "rank 0 gave up allreduce #2 of group 0: timed out after 3 s" in outcomes(done)[1][1]
+    assert "rank 0 gave up allreduce #2 of group 0: exceeded the timeout of 3 s" in outcomes(done)[1][1]
 
 
 def test_a_rank_that_dies_ends_the_job(run_ranks: Callable[..., Completed]) -> None:

@@ -323,7 +323,11 @@ class Collectives:
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks; rank 0 names those that do not arrive within the timeout."""
-        seconds = _seconds(timeout) or self._seconds
+        seconds = _seconds(timeout)
+        if seconds is None:
+            seconds = self._seconds
+        if seconds == 0:
+            raise RuntimeError(f"Rank {self._rank} timed out in monitoredBarrier after 0 ms")
         arrival, departure = self._largest_tag + 1, self._largest_tag + 2
         token = torch.zeros(1)
         if self._rank != 0:
@@ -535,9 +539,12 @@ def _operation(opts: Any, op: Any) -> Any:
     return getattr(opts, "reduceOp", ReduceOp.SUM)
 
 
-def _seconds(timeout: Any) -> float:
-    """Return a timeout in seconds; 0 if it is unset, which torch writes as a negative one."""
-    return max(0.0, timeout.total_seconds()) if timeout is not None else 0.0
+def _seconds(timeout: Any) -> float | None:
+    """Return a timeout in seconds; None if it is unset, which torch writes as a negative one."""
+    if timeout is None:
+        return None
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    return seconds if seconds >= 0 else None
 
 
 def _concluded(reduction: Reduction, buffer: torch.Tensor, tensor: torch.Tensor) -> Callable[[], None]:

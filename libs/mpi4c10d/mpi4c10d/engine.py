@@ -127,7 +127,7 @@ class Operation(Work):
         if failure is not None:
             self._end(RuntimeError(f"{self.title}: {failure}"))
         elif waited > self._seconds:
-            reason = f"timed out after {self._seconds:g} s; {self._group.explain(self)}"
+            reason = f"exceeded the timeout of {self._seconds:g} s; {self._group.explain(self)}"
             self._end(RuntimeError(f"{self.title}: {reason}"))
             if self.number is not None:
                 failures.give_up(self._group, self.number, f"{self.title}: {reason}")
