@@ -25,6 +25,7 @@ NAMES = (
     "results_store",
     "omb_overhead",
     "data_parallel",
+    "torch_distributed",
     "comm",
     "long_life",
     "long_training",
