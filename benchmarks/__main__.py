@@ -26,6 +26,7 @@ NAMES = (
     "omb_overhead",
     "recording",
     "data_parallel",
+    "torch_distributed",
     "comm",
     "long_life",
     "long_training",

@@ -66,8 +66,8 @@ class Training:
     """What the recipes that extend _training have in common."""
 
     framework: Literal["torch", "tensorflow"] = parameter("torch", help="framework")
-    backend: Literal["mpi4py", "horovod", "gloo", "nccl"] = parameter(
-        "mpi4py", help="library that averages the gradients; nccl: on GPUs"
+    backend: Literal["mpi4py", "horovod", "gloo", "nccl", "mpi"] = parameter(
+        "mpi4py", help="library that averages the gradients; mpi: torch.distributed over MPI; nccl: on GPUs"
     )
     batch: int = parameter(8, min=1, help="samples per rank and step")
     steps: int = parameter(12, min=1, help="timed steps")
@@ -75,7 +75,9 @@ class Training:
     precision: Literal["float32", "bfloat16"] = parameter("float32", help="arithmetic of the forward and backward pass")
     optimizer: Literal["sgd", "adam"] = parameter("sgd", help="optimizer")
     learning_rate: float = parameter(0.01, min=0, help="step size of the optimizer")
-    bucket_mib: float = parameter(25.0, min=0.001, unit="MiB", help="mpi4py, gloo, nccl: size of a gradient bucket")
+    bucket_mib: float = parameter(
+        25.0, min=0.001, unit="MiB", help="mpi4py, mpi, gloo, nccl: size of a gradient bucket"
+    )
     gpu_buffers: Literal["auto", "staged", "direct"] = parameter(
         "auto",
         help="mpi4py: gradients on GPUs reach MPI through the host, or as they are (a CUDA-aware MPI); auto: as they are where that is proved",
@@ -95,6 +97,10 @@ class Gpt(Training):
     """Data-parallel training of a GPT-style decoder on synthetic text."""
 
     framework: Literal["torch"] = parameter("torch", help="framework")
+    parallel: Literal["ddp", "fsdp"] = parameter(
+        "ddp",
+        help="ddp: every rank has all weights; fsdp: a shard of them, by PyTorch's FSDP2 (backends mpi, gloo, nccl)",
+    )
     batch: int = parameter(4, min=1, unit="sequences", help="sequences per rank and step")
     optimizer: Literal["sgd", "adam"] = parameter("adam", help="optimizer")
     learning_rate: float = parameter(0.0003, min=0, help="step size of the optimizer")

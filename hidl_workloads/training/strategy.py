@@ -10,16 +10,25 @@ _TITLES = {
     ("mpi4py", "tensorflow"): "hidl_workloads.training.data_parallel over MPI",
     ("horovod", "torch"): "Horovod over MPI",
     ("horovod", "tensorflow"): "Horovod over MPI",
+    ("mpi", "torch"): "PyTorch's DistributedDataParallel over MPI",
     ("gloo", "torch"): "PyTorch's DistributedDataParallel over gloo",
     ("gloo", "tensorflow"): "Horovod over gloo",
     ("nccl", "torch"): "PyTorch's DistributedDataParallel over NCCL",
 }
+#: Backends of torch.distributed, which alone can shard weights.
+_C10D = ("mpi", "gloo", "nccl")
 _COMPRESSIONS = {"mpi4py": ("none", "float16", "bfloat16"), "horovod": ("none", "float16")}
 
 
 def title(parameters: Training) -> str:
     """Return what averages the gradients, such as ``Horovod over MPI``."""
-    return _TITLES[parameters.backend, parameters.framework]
+    found = _TITLES[parameters.backend, parameters.framework]
+    return found.replace("DistributedDataParallel", "FSDP2") if parallel(parameters) != "ddp" else found
+
+
+def parallel(parameters: Training) -> str:
+    """Return how the ranks share the weights: ``ddp`` if the workload has no such parameter."""
+    return str(getattr(parameters, "parallel", "ddp"))
 
 
 def check(parameters: Training) -> None:
@@ -28,6 +37,12 @@ def check(parameters: Training) -> None:
         raise ValueError(f"backend {parameters.backend} does not support {parameters.framework}: use framework=torch")
     if parameters.backend == "nccl" and not is_wanted():
         raise ValueError("NCCL sums GPU memory only: use --device gpu, or backend=gloo")
+    if parameters.backend == "mpi" and is_wanted():
+        raise ValueError("backend mpi sums on processors only: use --device cpu, or backend=mpi4py")
+    if parallel(parameters) != "ddp" and parameters.backend not in _C10D:
+        raise ValueError(
+            f"parallel={parallel(parameters)} requires backend={', '.join(_C10D)}, not {parameters.backend}"
+        )
     library = title(parameters)
     if is_wanted() and parameters.framework == "tensorflow" and parameters.backend != "mpi4py":
         raise ValueError(f"tensorflow with {library} computes on processors only: use --device cpu")

@@ -1,4 +1,4 @@
-"""Strategies that average PyTorch's gradients: data_parallel over MPI, Horovod, or PyTorch's DDP over gloo or NCCL."""
+"""Strategies that average PyTorch's gradients: data_parallel over MPI, Horovod, or PyTorch's DDP and FSDP2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpi4py import MPI
 from hidl_workloads import torch_device
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import Refused
-from hidl_workloads.training import horovod_on_gpus, horovod_world
+from hidl_workloads.training import horovod_on_gpus, horovod_world, strategy
 from hidl_workloads.training.data_parallel.gpu_path import Path
 from hidl_workloads.training.data_parallel.torch_devices import is_host
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
@@ -48,9 +48,10 @@ def make(
     makers: dict[str, Callable[..., Strategy]] = {
         "mpi4py": _OverMPI,
         "horovod": _Horovod,
-        "gloo": partial(_Ddp, "gloo"),
-        "nccl": partial(_Ddp, "nccl"),
+        **{backend: partial(_Ddp, backend) for backend in ("mpi", "gloo", "nccl")},
     }
+    if strategy.parallel(parameters) != "ddp":
+        return _Fsdp(parameters.backend, communicator, model, optimizer, parameters)
     return makers[parameters.backend](communicator, model, optimizer, parameters)
 
 
@@ -111,8 +112,8 @@ class _Horovod:
         self._hvd.shutdown()
 
 
-class _Ddp:
-    """See ``Strategy``; ``DistributedDataParallel``, the other backends' semantics: statistics stay with their rank."""
+class _C10d:
+    """See ``Strategy``; the default group of ``torch.distributed``, and what DDP and FSDP2 have in common."""
 
     def __init__(
         self,
@@ -124,9 +125,12 @@ class _Ddp:
     ) -> None:
         from torch import distributed
 
+        on_gpu = next(model.parameters()).is_cuda
         if backend == "nccl":
             device = next(model.parameters()).device
             torch_device.require_own_gpus(communicator, device, otherwise="backend=mpi4py")
+        if backend == "mpi" and not distributed.is_mpi_available():
+            raise Refused("backend mpi requires mpi4c10d, which the stack pytorch contains")
         if horovod_world.one_host(communicator):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         # Rank 0 chooses the store's port and broadcasts it over MPI.
@@ -136,17 +140,41 @@ class _Ddp:
         port = communicator.bcast(store.port if store else None)
         store = store or distributed.TCPStore(host, port, communicator.size, False)
         distributed.init_process_group(backend, store=store, rank=communicator.rank, world_size=communicator.size)
-        with warnings.catch_warnings():  # what it suggests instead of this option does less, by its own words
-            warnings.simplefilter("ignore", FutureWarning)
-            self.model = torch.nn.parallel.DistributedDataParallel(
-                model, bucket_cap_mb=parameters.bucket_mib, broadcast_buffers=False
-            )
-        self.optimizer = optimizer
+        self.model, self.optimizer = model, optimizer
         self.versions: dict[str, str] = {}
-        on_gpu = next(model.parameters()).is_cuda
         self.path = "nccl" if backend == "nccl" else "staged" if on_gpu else ""
         self.path_reason = "by gloo" if self.path == "staged" else ""
         self._distributed = distributed
+        self._share(communicator, parameters)
+
+    def _share(self, communicator: MPI.Comm, parameters: Training) -> None:
+        """Make the model train with those of the other ranks, from rank 0's weights."""
+        raise NotImplementedError
 
     def close(self) -> None:
         self._distributed.destroy_process_group()
+
+
+class _Ddp(_C10d):
+    """``DistributedDataParallel``, the other backends' semantics: statistics stay with their rank."""
+
+    def _share(self, communicator: MPI.Comm, parameters: Training) -> None:
+        with warnings.catch_warnings():  # what it suggests instead of this option does less, by its own words
+            warnings.simplefilter("ignore", FutureWarning)
+            self.model = torch.nn.parallel.DistributedDataParallel(
+                self.model, bucket_cap_mb=parameters.bucket_mib, broadcast_buffers=False
+            )
+
+
+class _Fsdp(_C10d):
+    """FSDP2: each rank keeps a shard of the weights, of their gradients and of the optimizer's state."""
+
+    def _share(self, communicator: MPI.Comm, parameters: Training) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        for tensor in self.model.state_dict().values():
+            self._distributed.broadcast(tensor, 0)
+        for block in getattr(self.model, "blocks", ()):
+            fully_shard(block)
+        fully_shard(self.model)
+        self.optimizer.param_groups[0]["params"] = list(self.model.parameters())  # the shards; there is no state yet

@@ -68,8 +68,11 @@ class TorchTrainer:
         return [Metric("gpu_memory", max(peaks), "MiB", peaks)]
 
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
-        """Yield every trainable weight's name and value."""
-        return named_weights(self._network)
+        """Return every trainable weight's name and value; collective if ranks have shards."""
+        named = list(self._network.named_parameters())
+        if not any(hasattr(weight, "full_tensor") for _, weight in named):
+            return named_weights(self._network)
+        return ((name, weight.detach().full_tensor().cpu().numpy()) for name, weight in named if weight.requires_grad)
 
     def close(self) -> None:
         """Release communicators and buffers; collective."""

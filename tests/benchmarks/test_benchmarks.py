@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +16,8 @@ import pytest
 from benchmarks import __main__ as program
 from benchmarks.measure import Outcome
 from hidl_cli import process
+from tests.conftest import REPOSITORY
+from tests.tiers import deep
 from tests.waiting import patience
 
 
@@ -53,3 +58,26 @@ def test_each_runs_at_a_small_size(name: str) -> None:
     done = process.run([sys.executable, "-m", "benchmarks", name], env=env, timeout=patience(500), check=False)
     assert done.status in (0, 1), done.stderr
     assert "failed" not in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "ways"),
+    [
+        ("collectives", {"all_reduce 4000": ["mpi", "gloo", "mpi4py"]}),
+        deep("training", {"fsdp2": ["mpi", "gloo"], "ddp": ["mpi", "gloo", "averager"]}),
+    ],
+)
+def test_torch_distributed_measures_every_way(
+    run_on_stack: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    what: str,
+    ways: dict[str, list[str]],
+) -> None:
+    file = tmp_path / "measured.json"
+    program = REPOSITORY / "benchmarks" / "torch_distributed_ranks.py"
+    variables = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HIDL_BENCHMARKS_SMALL": "1"}
+    done = run_on_stack("pytorch", program, what, str(file), launch=("mpiexec", "-n", "2"), **variables)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(file.read_text(encoding="utf-8"))
+    assert {name: list(times) for name, times in measured.items()} == ways
+    assert all(seconds > 0 for times in measured.values() for block in times.values() for seconds in block)

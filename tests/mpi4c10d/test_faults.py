@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mpi4c10d.conftest import Completed
+from tests.tiers import deep
 
 
 def outcomes(done: Completed) -> dict[int, tuple[float, str]]:
@@ -34,14 +35,14 @@ def test_a_missing_rank_is_named_after_the_timeout(run_ranks: Callable[..., Comp
     errors = outcomes(done)
     assert set(errors) >= {0, 1}, done.stdout + done.stderr
     for rank in (0, 1):
-        assert "timed out after 3 s; not arrived: rank 2" in errors[rank][1]
+        assert "exceeded the timeout of 3 s; not arrived: rank 2" in errors[rank][1]
     assert "success" not in done.stdout  # the late rank's neither
     assert "rank 0 again: allreduce: group 0 cannot be used any more" in done.stdout
 
 
 def test_the_late_rank_learns_that_the_others_gave_up(run_ranks: Callable[..., Completed]) -> None:
     done = run_ranks(2, "faults.py", "is late", "3")
-    assert "rank 0 gave up allreduce #2 of group 0: timed out after 3 s" in outcomes(done)[1][1]
+    assert "rank 0 gave up allreduce #2 of group 0: exceeded the timeout of 3 s" in outcomes(done)[1][1]
 
 
 def test_a_rank_that_dies_ends_the_job(run_ranks: Callable[..., Completed]) -> None:
@@ -50,18 +51,44 @@ def test_a_rank_that_dies_ends_the_job(run_ranks: Callable[..., Completed]) -> N
     assert "success" not in done.stdout
 
 
+@pytest.fixture
+def run_survivors(torch_python: Path, run_program: Callable[..., Completed]) -> Callable[..., Completed]:
+    """``run_survivors(3, "program.py", ...)``: run a program whose other ranks go on after one dies, as under srun.
+
+    A shell hides the signal from Hydra.
+    """
+    mpiexec = str(torch_python.with_name("mpiexec")), "-disable-auto-cleanup", "-n"
+
+    def run(ranks: int, program: str, *arguments: str) -> Completed:
+        launch = (*mpiexec, str(ranks), "sh", "-c", 'trap "" USR1; "$@"; exit $?', "sh")
+        return run_program(program, *arguments, launch=launch)
+
+    return run
+
+
 def test_a_rank_that_dies_is_named_where_the_launcher_lets_the_others_go_on(
-    torch_python: Path, run_program: Callable[..., Completed]
+    run_survivors: Callable[..., Completed],
 ) -> None:
-    """Hide the signal from Hydra by a shell, so that the other ranks go on as under srun."""
-    mpiexec = str(torch_python.with_name("mpiexec")), "-disable-auto-cleanup", "-n", "3"
-    done = run_program("faults.py", "dies", "120", launch=(*mpiexec, "sh", "-c", 'trap "" USR1; "$@"; exit $?', "sh"))
+    check_death_of_rank_2(run_survivors(3, "faults.py", "dies", "120"))
+
+
+def check_death_of_rank_2(done: Completed) -> None:
     errors = outcomes(done)
     assert set(errors) == {0, 1}, done.stdout + done.stderr
     for seconds, error in errors.values():
         assert "rank 2 has ended (process" in error
         assert seconds < 60  # far below the timeout
     assert "success" not in done.stdout
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "all_gather", "barrier", "backward"])
+@pytest.mark.parametrize("seed", [0, 1, *map(deep, range(2, 20))])
+def test_a_rank_that_is_killed_within_a_call_is_named(
+    run_survivors: Callable[..., Completed], call: str, seed: int
+) -> None:
+    done = run_survivors(3, "kills.py", call, str(seed))
+    assert done.returncode != 0
+    check_death_of_rank_2(done)
 
 
 def test_a_monitored_barrier_names_the_ranks_that_miss_it(run_ranks: Callable[..., Completed]) -> None:

@@ -7,12 +7,14 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hidl_workloads.gpt import GPT
 from hidl_workloads.parameters import Gpt
+from hidl_workloads.training import strategy
 from hidl_workloads.training.model import rank_batch
 from tests.conftest import Hidl
 from tests.tiers import deep
@@ -51,6 +53,35 @@ def test_a_training_reports_tokens_and_equal_weights(
     assert metrics["loss"]["value"] == pytest.approx(math.log(VOCABULARY), rel=0.05)
     assert document["program"] == "gpt"
     assert re.search(rf"^Total tokens/sec on {number} rank\(s\): ", completed.stdout, re.MULTILINE)
+
+
+OVER_MPI = [("mpi", "ddp"), ("mpi", "fsdp")]
+OTHERS = [("mpi4py", "ddp"), ("gloo", "ddp"), ("gloo", "fsdp")]
+
+
+@pytest.mark.parametrize(("number", "ways"), [(2, OVER_MPI), deep(2, OTHERS), deep(3, [*OVER_MPI, *OTHERS])])
+def test_every_way_learns_what_one_process_learns(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, number: int, ways: list[tuple[str, str]]
+) -> None:
+    prefix, losses = stack_prefix("pytorch"), {}
+    for backend, parallel in ways:
+        file = tmp_path / f"{backend}-{parallel}.json"
+        options = (*SMALL, f"--backend={backend}", f"--parallel={parallel}", "--learning_rate=0.01")
+        program = ("-m", "hidl_workloads.world", "hidl_workloads.gpt", *options)
+        completed = ranks.run(prefix, number, *program, HIDL_METRICS=str(file))
+        assert completed.status == 0, completed.stderr
+        metrics = {metric["name"]: metric for metric in json.loads(file.read_text())["metrics"]}
+        losses[backend, parallel] = metrics["loss"]["value"]
+        assert metrics["weight_checksum"]["samples"] == [metrics["weight_checksum"]["value"]] * number
+    alone = ranks.results(prefix, 1, tmp_path, "gpt_alone", str(number), *SMALL, "--learning_rate=0.01")
+    assert alone["first"] > alone["last"] + 0.1  # it learns
+    assert losses == pytest.approx(dict.fromkeys(ways, alone["last"]), rel=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["mpi4py", "horovod"])
+def test_shards_require_a_backend_of_torch_distributed(backend: Any) -> None:
+    with pytest.raises(ValueError, match=f"parallel=fsdp requires backend=mpi, gloo, nccl, not {backend}"):
+        strategy.check(Gpt(backend=backend, parallel="fsdp"))
 
 
 @pytest.mark.deep

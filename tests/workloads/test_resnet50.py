@@ -122,6 +122,19 @@ def test_a_wrong_argument_is_named(train: Train, tmp_path: Path) -> None:
     assert "no such argument: '--stesp=3'" in completed.stderr
 
 
+@pytest.mark.parametrize("backend", ["mpi", deep("gloo")])
+def test_torch_distributed_learns_what_hidl_s_averager_learns(train: Train, tmp_path: Path, backend: str) -> None:
+    losses = {}
+    for each in ("mpi4py", backend):
+        file = tmp_path / each
+        completed = train("torch", file, "--learning_rate=1e-3", f"--backend={each}")
+        assert completed.status == 0, completed.stderr
+        found = {metric["name"]: metric for metric in json.loads(file.read_text())["metrics"]}
+        assert found["weight_checksum"]["samples"] == [found["weight_checksum"]["value"]] * RANKS
+        losses[each] = found["loss"]["value"]
+    assert losses[backend] == pytest.approx(losses["mpi4py"], rel=1e-3)
+
+
 def test_every_rank_has_images_of_its_own() -> None:
     small = ResNet50(Resnet50(batch=1, image_size=32))
     assert (rank_batch(small, 0, 0).inputs != rank_batch(small, 0, 1).inputs).any()

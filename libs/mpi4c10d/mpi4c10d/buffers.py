@@ -11,7 +11,10 @@ from mpi4py import MPI
 
 
 def host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values contiguous in host memory; the tensor itself if they are."""
+    """Return the values contiguous in host memory, without a gradient; the tensor's own memory if they are."""
+    tensor = tensor.detach()
+    if is_host(tensor):
+        return tensor
     if tensor.dtype.is_complex:
         tensor = tensor.resolve_conj()
     return tensor.resolve_neg().cpu().contiguous()
@@ -19,7 +22,7 @@ def host(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_host(tensor: torch.Tensor) -> bool:
     """Return True if MPI can write into the tensor itself."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def memory(tensor: torch.Tensor) -> Any:

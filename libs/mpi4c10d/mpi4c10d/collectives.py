@@ -31,7 +31,7 @@ from mpi4c10d.buffers import (
     size_in_bytes,
     writable,
 )
-from mpi4c10d.datatypes import Reduction
+from mpi4c10d.datatypes import Reduction, reduction_of
 from mpi4c10d.engine import ENGINE, Batch, Operation
 from mpi4c10d.world import World
 
@@ -66,7 +66,7 @@ class Collectives:
         self.communicator, self.ranks, self.failures = communicator, tuple(ranks), world.failures
         self.crowded = world.crowded
         self.key = f"{world.inits}/{name}/{zlib.crc32(repr(self.ranks).encode())}"
-        self._name, self._seconds, self._store = name, timeout.total_seconds(), store
+        self.label, self._seconds, self._store = name, timeout.total_seconds(), store
         self._size, self._rank = communicator.Get_size(), communicator.Get_rank()
         self._order = threading.Lock()
         self._number = 0
@@ -82,7 +82,7 @@ class Collectives:
         op = _operation(opts, op)
 
         def start(tensor: torch.Tensor) -> Part:
-            reduction = Reduction(op, tensor.dtype, self._size)
+            reduction = reduction_of(op, tensor.dtype, self._size)
             buffer = reduction.prepare(tensor)
             request = self.communicator.Iallreduce(MPI.IN_PLACE, reduction.typed(buffer), reduction.operation)
             return Part(request, _concluded(reduction, buffer, tensor), buffer)
@@ -95,7 +95,7 @@ class Collectives:
     def reduce(self, tensors: Any, opts: Any = None, root: int = 0, op: Any = None, timeout: Any = None) -> Any:
         (tensor,) = _listed(tensors)
         root = getattr(opts, "rootRank", root)
-        reduction = Reduction(_operation(opts, op), tensor.dtype, self._size)
+        reduction = reduction_of(_operation(opts, op), tensor.dtype, self._size)
 
         def start() -> Part:
             buffer = reduction.prepare(tensor)
@@ -112,7 +112,7 @@ class Collectives:
         parts = inputs[0] if isinstance(inputs[0], list | tuple) else inputs
         _check(len(parts) == self._size, f"reduce_scatter expects {self._size} inputs, got {len(parts)}")
         _check(output.numel() == parts[self._rank].numel(), "reduce_scatter: output and input differ in size")
-        reduction = Reduction(_operation(opts, op), output.dtype, self._size)
+        reduction = reduction_of(_operation(opts, op), output.dtype, self._size)
         start = self._scattered(reduction, output, parts, [part.numel() for part in parts])
         return self._collective("reduce_scatter", opts, [start], [output], timeout)
 
@@ -126,7 +126,7 @@ class Collectives:
                 input.numel() == output.numel() * self._size and input.dtype == output.dtype,
                 f"reduce_scatter: input must be {self._size} times the output, of the same dtype",
             )
-            reduction = Reduction(_operation(opts, None), output.dtype, self._size)
+            reduction = reduction_of(_operation(opts, None), output.dtype, self._size)
             starts.append(self._scattered(reduction, output, [input], [output.numel()] * self._size))
         return self._collective("reduce_scatter_single", opts, starts, outputs)
 
@@ -166,8 +166,12 @@ class Collectives:
         indices, values = gather(mine.indices().t().contiguous()), gather(mine.values())
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False).coalesce()
 
+        def finish() -> None:
+            with torch.no_grad():
+                tensor.copy_(total)
+
         def start() -> Part:
-            return Part(self.communicator.Ibarrier(), lambda: tensor.copy_(total))
+            return Part(self.communicator.Ibarrier(), finish)
 
         return self._collective("allreduce_sparse", opts, [start], [tensor])
 
@@ -323,7 +327,11 @@ class Collectives:
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks; rank 0 names those that do not arrive within the timeout."""
-        seconds = _seconds(timeout) or self._seconds
+        seconds = _seconds(timeout)
+        if seconds is None:
+            seconds = self._seconds
+        if seconds == 0:
+            raise RuntimeError(f"Rank {self._rank} timed out in monitoredBarrier after 0 ms")
         arrival, departure = self._largest_tag + 1, self._largest_tag + 2
         token = torch.zeros(1)
         if self._rank != 0:
@@ -380,7 +388,7 @@ class Collectives:
     ) -> Operation:
         with self._order:
             self._check_usable(name)
-            title = f"{name} {'to' if sends else 'from'} rank {peer if peer >= 0 else 'any'} in group {self._name}"
+            title = f"{name} {'to' if sends else 'from'} rank {peer if peer >= 0 else 'any'}"
             finish: Finish = None
             if sends:
                 buffer = host(tensor)
@@ -426,7 +434,7 @@ class Collectives:
 
     def abort(self) -> None:
         """Fail what is not complete, here and on the group's other ranks."""
-        self.failures.give_up(self, 0, f"group {self._name}: abort was called")
+        self.failures.give_up(self, 0, f"group {self.label}: abort was called")
 
     def shutdown(self) -> None:
         """Leave the group; every rank of it does."""
@@ -468,7 +476,7 @@ class Collectives:
     def _check_usable(self, name: str) -> None:
         reason = self.failures.broken(self)
         if reason is not None:
-            raise RuntimeError(f"{name}: group {self._name} cannot be used any more: {reason}")
+            raise RuntimeError(f"{name}: group {self.label} cannot be used any more: {reason}")
 
     def _collective(
         self,
@@ -479,10 +487,9 @@ class Collectives:
         timeout: Any = None,
     ) -> Any:
         seconds = _seconds(timeout) or _seconds(getattr(opts, "timeout", None)) or self._seconds
-        with self._order, torch.no_grad():
+        with self._order:
             self._check_usable(name)
             self._number += 1
-            title = f"{name} #{self._number} of group {self._name}"
             parts = [start() for start in starts]
             finishes = [part.finish for part in parts if part.finish is not None]
 
@@ -491,7 +498,7 @@ class Collectives:
                     each()
 
             operation = Operation(
-                title,
+                name,
                 requests=[part.request for part in parts],
                 finish=finish if finishes else None,
                 result=result,
@@ -535,15 +542,22 @@ def _operation(opts: Any, op: Any) -> Any:
     return getattr(opts, "reduceOp", ReduceOp.SUM)
 
 
-def _seconds(timeout: Any) -> float:
-    """Return a timeout in seconds; 0 if it is unset, which torch writes as a negative one."""
-    return max(0.0, timeout.total_seconds()) if timeout is not None else 0.0
+def _seconds(timeout: Any) -> float | None:
+    """Return a timeout in seconds; None if it is unset, which torch writes as a negative one."""
+    if timeout is None:
+        return None
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    return seconds if seconds >= 0 else None
 
 
-def _concluded(reduction: Reduction, buffer: torch.Tensor, tensor: torch.Tensor) -> Callable[[], None]:
+def _concluded(reduction: Reduction, buffer: torch.Tensor, tensor: torch.Tensor) -> Callable[[], None] | None:
+    in_place = same(buffer, tensor)
+    if in_place and not reduction.divides:
+        return None
+
     def finish() -> None:
         reduction.conclude(buffer)
-        if not same(buffer, tensor):
+        if not in_place:
             tensor.detach().copy_(buffer.reshape(tensor.shape))
 
     return finish

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -81,10 +82,15 @@ class Reduction:
         self._divisor = size if kind == _KIND.AVG else None
         self._factor = op.__getstate__()[1] if kind == _KIND.PREMUL_SUM else None
 
+    @property
+    def divides(self) -> bool:
+        """True if ``conclude`` changes results."""
+        return self._divisor is not None
+
     def prepare(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what MPI reads: contiguous, on the host; shares the tensor's memory if that is possible."""
         if self._factor is not None:
-            tensor = tensor * self._factor
+            tensor = tensor.detach() * self._factor
         return host(tensor).to(self.dtype)
 
     def conclude(self, result: torch.Tensor) -> None:
@@ -98,3 +104,12 @@ class Reduction:
     def typed(self, tensor: torch.Tensor) -> list[Any]:
         """Return the buffer specification of a prepared tensor."""
         return [memory(tensor), tensor.numel(), self.datatype]
+
+
+def reduction_of(op: Any, dtype: torch.dtype, size: int) -> Reduction:
+    """Return the reduction, which calls share unless it has a factor of its own."""
+    kind = op if isinstance(op, _KIND) else op.op
+    return Reduction(op, dtype, size) if kind == _KIND.PREMUL_SUM else _shared_reduction(kind, dtype, size)
+
+
+_shared_reduction = functools.cache(Reduction)
