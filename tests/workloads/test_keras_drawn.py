@@ -32,8 +32,16 @@ def test_many_programs_that_are_drawn_do_so(
     _run(stack_prefix("tensorflow"), number, tmp_path, range(first, first + 50))
 
 
-#: Lines of the averager, by module, that end wrong results, and a program that is right only with them.
-FIXES = {
+#: Programs that are right only with parts of the averager, which are given by module, and what stands there without.
+FIXES: dict[str, Any] = {
+    "averages in memory of TensorFlow's": (
+        27,
+        (
+            "tensorflow_buffers",
+            "tf.raw_ops.DeepCopy(x=tf.experimental.dlpack.from_dlpack(each.__dlpack__()))",
+            "tf.experimental.dlpack.from_dlpack(each.__dlpack__())",
+        ),
+    ),
     "weights that come into being late": (
         10,
         ("keras_optimizer", "        self._follow_new_weights()\n"),
@@ -64,12 +72,12 @@ def test_a_fix_that_is_reverted_is_found(
 ) -> None:
     package = tmp_path / "hidl_workloads"
     shutil.copytree(ranks.REPOSITORY / "hidl_workloads", package)
-    seed, *lines = FIXES[fix]
-    for module, line in lines:
+    seed, *parts = FIXES[fix]
+    for module, part, *instead in parts:
         file = package / "training" / "data_parallel" / f"{module}.py"
         text = file.read_text()
-        assert text.count(line) == 1
-        file.write_text(text.replace(line, ""))
+        assert text.count(part) == 1
+        file.write_text(text.replace(part, "".join(instead)))
     monkeypatch.chdir(tmp_path)  # python -m imports from there first
     results = ranks.results(stack_prefix("tensorflow"), 2, tmp_path, "keras_drawn", str(seed))
     assert not _is_right(results[str(seed)])
@@ -86,5 +94,6 @@ def _is_right(result: dict[str, Any]) -> bool:
     if result["alone"] != "no error":
         return False
     if result["expected"] == "equal":
-        return isinstance(result["seen"], float) and result["seen"] < BOUNDS[result["kind"]["policy"]]
+        bound = 5e-2 if "compression" in result["kind"]["options"] else BOUNDS[result["kind"]["policy"]]
+        return isinstance(result["seen"], float) and result["seen"] < bound
     return isinstance(result["seen"], list) and all(result["expected"] in error for error in result["seen"])

@@ -10,7 +10,7 @@ import tensorflow as tf
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request, aligned
+from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request
 from hidl_workloads.training.data_parallel.buckets import Bucket
 from hidl_workloads.training.data_parallel.gpu_proof import begin_sum
 from hidl_workloads.training.data_parallel.tensorflow_devices import HOST, Gpu
@@ -75,17 +75,12 @@ class OnHost:
 
     def averages(self) -> list[tf.Tensor]:
         """See ``Sums``."""
-        return [self._copy(total[: bucket.presence]) for total, bucket in zip(self._totals, self._buckets, strict=True)]
+        sums = [total[: bucket.presence] for total, bucket in zip(self._totals, self._buckets, strict=True)]
+        return [tf.raw_ops.DeepCopy(x=tf.experimental.dlpack.from_dlpack(each.__dlpack__())) for each in sums]
 
     def close(self) -> None:
         """See ``Sums``."""
         self._totals = []
-
-    @staticmethod
-    def _copy(sums: NDArray[Any]) -> tf.Tensor:
-        own = aligned(sums.size, sums.dtype.name)
-        np.copyto(own, sums)
-        return tf.experimental.dlpack.from_dlpack(own.__dlpack__())
 
 
 class OnGpu:

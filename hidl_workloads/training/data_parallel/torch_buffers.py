@@ -23,6 +23,8 @@ LaneOf = Callable[[torch.Tensor, NDArray[Any], NDArray[Any]], Lane]
 """Makes the way of a bucket: on the device, its buffer on the host, and the presence at the end of that."""
 _BYTES_AT_ONCE = 2**20
 """Gradients of so many bytes are copied together: one call costs as much time as a copy of 10 KB."""
+_BYTES_ALONE = 2**16
+"""Gradients of so many bytes are handed over one by one: ``Allreduce.place`` copies only what other ranks add up."""
 
 
 class Group:
@@ -270,7 +272,7 @@ class Filling:
             if self.lane is not None:
                 self.views[position].copy_(grad)
                 self.lane.touch()
-            elif (target := self._targets[position]) is not None and grad.is_cpu:
+            elif (target := self._targets[position]) is not None and grad.is_cpu and not self._is_kept(grad, position):
                 targets.append(target)
                 grads.append(grad)
             else:
@@ -278,6 +280,10 @@ class Filling:
                 self.allreduce.place(self.buffer, self.bucket.offsets[position], addend.numpy())
         if grads:
             torch._foreach_copy_(targets, grads)
+
+    def _is_kept(self, grad: torch.Tensor, position: int) -> bool:
+        """Return True if ``allreduce`` may read the gradient where it is, which saves more than it costs."""
+        return self._layouts[position][2] >= _BYTES_ALONE and _is_like(grad, self.views[position])
 
     def _clear(self, position: int) -> None:
         """Put zeros into the place of a gradient."""

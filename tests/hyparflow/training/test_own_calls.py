@@ -48,7 +48,7 @@ def differences(run: Callable[..., Any], tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def few(differences: Callable[..., Any]) -> Any:
     """The short ones, in one launch."""
-    return differences("read again", "smaller batches", "exported")
+    return differences("read again", "smaller batches", "exported", "kept inputs")
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +147,7 @@ def test_a_loop_of_train_on_batch_takes_smaller_batches(few: Any) -> None:
 def test_a_model_in_parts_is_exported_whole_and_trains_on(few: Any) -> None:
     assert sorted(few["exported"]) == ["after 1 trainings", "after 2 trainings"]
     assert max(few["exported"].values()) < 1e-6
+
+
+def test_a_variable_keeps_inputs_that_change_afterwards(few: Any) -> None:
+    assert few["kept inputs"] == 0

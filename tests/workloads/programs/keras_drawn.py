@@ -44,6 +44,24 @@ UNLIKE = {
 #: Those of them that a loop shows too, which compares no models.
 IN_LOOPS = ("compiled by XLA", "learning rate later", "no broadcast")
 RATE = 0.02
+#: Optimizers that keep gradients, or what they compute from them in place, between steps.
+SLOTTED = ("adam", "adagrad", "centered", "nadam", "rmsprop", "optimistic")
+
+
+@keras.saving.register_keras_serializable()
+class Optimistic(keras.optimizers.Optimizer):  # type: ignore[misc]
+    """Steps by ``2 * gradient - last``, for which it keeps the last gradient as it is."""
+
+    def build(self, variables: Any) -> None:
+        if not self.built:
+            super().build(variables)
+            self.last = self.add_optimizer_variables(variables, "last")
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        last = self.last[self._get_variable_index(variable)]
+        rate = keras.ops.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, rate * (2 * keras.ops.cast(gradient, variable.dtype) - last))
+        self.assign(last, gradient)
 
 
 class Adds(keras.layers.Layer):  # type: ignore[misc]
@@ -105,7 +123,9 @@ class Program:
         ]
         self.loop = draw.random() < 0.25
         self.unlike = draw.choice(sorted(UNLIKE)) if draw.random() < 0.25 else ""
+        self.width = 0
         self._make_possible(draw)
+        self._choose_memory(random.Random(f"memory {seed}"))
 
     def _make_possible(self, draw: random.Random) -> None:
         """Leave out what excludes other choices."""
@@ -134,6 +154,20 @@ class Program:
         if self.then == "loaded" and (self.kind == "late subclass" or self.adds):
             self.then = "fit"
 
+    def _choose_memory(self, draw: random.Random) -> None:
+        """Choose what decides who owns the memory of averages, and how long it is in use."""
+        if self.unlike:
+            return
+        self.options["bucket_bytes"] = draw.choice([1, 1, 40, 200, 10**6])  # 1: a bucket for each variable
+        self.options["share_memory"] = draw.random() < 0.8
+        # TensorFlow cuts multiples of 64 bytes out of a bucket without a copy; 128 x 128 fill shared memory.
+        self.width = 0 if self.kind == "late subclass" else draw.choice([0, 16, 16, 128])
+        exact = self.policy in ("float32", "float64")
+        if draw.random() < 0.6:  # most divide by gradients, which makes large differences of small ones
+            self.optimizer, self.by_name = draw.choice(SLOTTED if exact else SLOTTED[-1:]), False
+        if exact and self.optimizer != "adamw" and draw.random() < 0.2:
+            self.options["compression"] = draw.choice(["float16", "bfloat16"])
+
     def layers(self, joint: bool) -> list[Any]:
         odd = not joint and WORLD.rank > 0
         found: list[Any] = [keras.layers.Normalization(dtype=self.policy)] if self.adapt else []
@@ -147,6 +181,8 @@ class Program:
                     kernel_regularizer="l2" if self.regularized else None,
                 )
             )
+        for units in (self.width, self.width) if self.width else ():
+            found.append(keras.layers.Dense(units, self.activation, dtype=self.policy))
         if self.adds:
             found.append(Adds(dtype=self.policy))
         return [*found, keras.layers.Dense(1, dtype=self.policy)]
@@ -181,6 +217,12 @@ class Program:
             "sgd": lambda: keras.optimizers.SGD(0.01, momentum=0.5 * odd),
             "momentum": lambda: keras.optimizers.SGD(RATE, momentum=0.9 - 0.5 * odd),
             "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1 + odd),
+            "adam": lambda: keras.optimizers.Adam(RATE, epsilon=1e-2),
+            "adagrad": lambda: keras.optimizers.Adagrad(RATE),
+            "centered": lambda: keras.optimizers.RMSprop(RATE, momentum=0.5, centered=True, epsilon=1e-2),
+            "nadam": lambda: keras.optimizers.Nadam(RATE, epsilon=1e-2),
+            "optimistic": lambda: Optimistic(RATE),
+            "rmsprop": lambda: keras.optimizers.RMSprop(RATE, epsilon=1e-2),
             "averaged": lambda: keras.optimizers.SGD(
                 RATE, use_ema=True, ema_momentum=0.6 + 0.1 * odd, ema_overwrite_frequency=2
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,8 +43,10 @@ class Program:
         return nn.Linear(FEATURES, 1, dtype=self.type)
 
     def _wrapped(self) -> list[Any]:
-        # The others divide by gradients, and so make large differences of float32's rounding.
-        adaptive = [torch.optim.AdamW, torch.optim.RMSprop] if self.type == torch.float64 else []
+        # The others divide by gradients, and so make large differences of float32's rounding, which a change of the
+        # type and back brings into float64 too.
+        adaptive = [partial(each, eps=1e-3) for each in (torch.optim.AdamW, torch.optim.RMSprop)]
+        adaptive = adaptive if self.type == torch.float64 else []
         make = self.choice.choice([momentum, *adaptive])
         options = {
             "accumulate": self.choice.choice([1, 1, 1, 2]),

@@ -185,6 +185,33 @@ def smaller(micro_batches: int) -> float:
     return far(*found)
 
 
+class Keeps(keras.layers.Layer):
+    """A layer that keeps its last inputs in a variable."""
+
+    def build(self, shape: Any) -> None:
+        self.last = self.add_weight(shape=shape, initializer="zeros", trainable=False, name="last")
+
+    def call(self, inputs: Any) -> Any:
+        self.last.assign(inputs)
+        return inputs
+
+
+def kept() -> float:
+    """Data that change after a training, of which a variable of the model has a part."""
+    memory = np.zeros(16 * 16 * 8 + 64, np.uint8)
+    x = memory[-memory.ctypes.data % 64 :][: 16 * 16 * 8].view(np.float64).reshape(16, 16)  # as TensorFlow aligns
+    x[:] = np.arange(16 * 16).reshape(16, 16) / 100
+    with hyparflow.Strategy(2, micro_batches=1, costs="estimated").scope():
+        inputs = keras.Input((16,), batch_size=8)
+        h = keras.layers.Dense(8, name="first")(Keeps(name="keeps")(inputs))
+        model = compiled(keras.Model(inputs, keras.layers.Dense(1, name="last")(h)))
+        model.fit(x, x[:, :1], batch_size=8, shuffle=False, verbose=0)
+        expected = x[8:].copy()
+        x[:] = -1
+        (last,) = (each for each in model.get_weights() if each.shape == (8, 16))
+    return far([last], [expected])
+
+
 def state(model: Any) -> list[Any]:
     """Of the optimizer."""
     return [np.asarray(each) for each in model.optimizer.variables]
@@ -228,6 +255,7 @@ def main(root: Path, *names: str) -> None:
         "read again": lambda: read_again(root),
         "smaller batches": lambda: smaller(2),
         "exported": lambda: exported(root),
+        "kept inputs": kept,
     }
     found = {name: cases[name]() for name in names}
     if COMM.rank == 0:

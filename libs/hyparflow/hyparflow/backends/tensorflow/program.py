@@ -198,7 +198,8 @@ class TensorFlowStage:
             for moving in self._parts.moving:
                 moving.gather(place, host_view(next(remaining)))
         for name in layout.new_states:
-            self._parts.states[name].assign(next(remaining))
+            # A variable keeps the memory of what it is assigned, which may be that of the inputs, the user's data.
+            self._parts.states[name].assign(tf.raw_ops.DeepCopy(x=next(remaining)))
         beside = {index: (masks.get(index), logits.get(index)) for index in {*masks, *logits}}
         return Outcome(sends, outputs, beside, dict(zip(layout.loss_outputs, losses, strict=True)), loss)
 
