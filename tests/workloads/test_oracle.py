@@ -354,13 +354,77 @@ UNTRIED_BY_HOROVOD = {
 }
 
 
+NEVER_ENDS = "does not end"
+_UNUSED = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+#: As ``BY_HOROVOD``, of DistributedDataParallel over MPI (mpi4c10d), which each call of the whole model goes through.
+#: With gloo, those of them that were tried have the same differences to the last digit.
+BY_TORCH = {
+    "adversaries": _UNUSED,
+    "assigned gradients": DIFFERENT,
+    "averaged weights": DIFFERENT,
+    "checkpoints and hooks": DIFFERENT,
+    "compiled": _UNUSED,
+    "converted models": DIFFERENT,
+    "epochs that end with the shortest": "AttributeError: 'SGD' object has no attribute 'batches'",
+    "everything is given to all": DIFFERENT,
+    "frozen in mid training": _UNUSED,
+    "functions with gradients of their own": DIFFERENT,
+    "gradients changed by tensor hooks": DIFFERENT,
+    "gradients written in place": DIFFERENT,
+    "hooks of any order": DIFFERENT,
+    "hooks on sparse gradients": "RuntimeError: Expected variable to have sparse gradient.",
+    "kept gradients": DIFFERENT,
+    "layers shared by checkpoints": "RuntimeError: !unmarked_param_indices.empty() INTERNAL ASSERT FAILED",
+    "line searches": DIFFERENT,
+    "low rank adapters": DIFFERENT,
+    "orders in memory of each rank": NEVER_ENDS,
+    "parameters outside of the model": DIFFERENT,
+    "second module with buffers": DIFFERENT,
+    "sparse gradients changed in place": DIFFERENT,
+    "statistics of averaged weights": DIFFERENT,
+    "unfrozen later": DIFFERENT,
+    "unused layers": DIFFERENT,
+    "used on rank 0 alone": DIFFERENT,
+}
+
+
+def _by_torch(prefix: Path, directory: Path, *programs: str) -> dict[str, Any]:
+    path = ":".join(map(str, (ranks.REPOSITORY, ranks.PROGRAMS, ranks.REPOSITORY / "libs" / "mpi4c10d")))
+    return ranks.results(prefix, 2, directory, "torch_oracle", *programs, ORACLE_AVERAGER="torch", PYTHONPATH=path)
+
+
+@pytest.mark.deep
+def test_what_torch_distributed_trains_alike_is_as_the_how_to_says(
+    stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    results = _by_torch(stack_prefix("pytorch"), tmp_path, *(name for name in TORCH if name not in BY_TORCH))
+    assert not {name: result for name, result in results.items() if not isinstance(result, float)}
+    assert not {name: result for name, result in results.items() if result >= TORCH[name]}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("program", [name for name in BY_TORCH if BY_TORCH[name] != NEVER_ENDS])
+def test_what_torch_distributed_makes_of_other_programs_is_as_the_how_to_says(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, program: str
+) -> None:
+    (result,) = _by_torch(stack_prefix("pytorch"), tmp_path, program).values()
+    if BY_TORCH[program] == DIFFERENT:
+        assert result == "different" or result > 100 * TORCH[program]
+    else:
+        assert result.startswith(BY_TORCH[program])
+
+
 def _elsewhere(program: str) -> str:
-    """What the other library of its framework makes of this program: Horovod, or hyparflow."""
+    """Return what other libraries make of this program: Horovod and torch.distributed, or hyparflow."""
     framework, name = program.split(": ", 1)
     if framework == "Keras":
         return f"hyparflow: {_through_hyparflow(program)}" if name in THROUGH_HYPARFLOW else ""
-    found = "not tried" if name in UNTRIED_BY_HOROVOD else BY_HOROVOD.get(name, "equal")
-    return f"Horovod: {found if found in ('equal', 'not tried', DIFFERENT) else f'`{found} ...`'}"
+    by_horovod = "not tried" if name in UNTRIED_BY_HOROVOD else BY_HOROVOD.get(name, "equal")
+    return f"Horovod: {_shown(by_horovod)}; `torch.distributed`: {_shown(BY_TORCH.get(name, 'equal'))}"
+
+
+def _shown(found: str) -> str:
+    return found if found in ("equal", "not tried", DIFFERENT, NEVER_ENDS) else f"`{found} ...`"
 
 
 def _through_hyparflow(program: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -46,8 +47,11 @@ class Run:
     def wrap(self, optimizer: Any, model: nn.Module, **options: Any) -> Any:
         if self.joint:
             return optimizer
-        if os.environ.get("ORACLE_AVERAGER") == "horovod":
+        averager = os.environ.get("ORACLE_AVERAGER")
+        if averager == "horovod":
             return by_horovod(optimizer, model, **options)
+        if averager == "torch":
+            return by_torch(optimizer, model)
         self._optimizers.append(DistributedOptimizer(optimizer, model, WORLD, **{"bucket_bytes": 100} | options))
         return self._optimizers[-1]
 
@@ -78,6 +82,36 @@ def by_horovod(optimizer: Any, model: nn.Module, *, accumulate: int = 1, **_: An
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     named = model.named_parameters()
     return hvd.DistributedOptimizer(optimizer, named_parameters=named, backward_passes_per_step=accumulate)
+
+
+def by_torch(optimizer: Any, model: nn.Module) -> Any:
+    """Have every call of ``model`` go through ``DistributedDataParallel`` over MPI, with its default options."""
+    import mpi4c10d  # noqa: F401 - registers itself
+    from torch import distributed
+
+    if not distributed.is_initialized():
+        distributed.init_process_group("mpi4c10d")
+    trained = {id(weight) for weight in model.parameters() if weight.requires_grad}
+    if getattr(model.forward, "trained", None) == trained:
+        return optimizer  # another optimizer has wrapped it
+    if vars(model).pop("forward", None):
+        gc.collect()  # the former wrapper's hooks go with it
+    parallel, own = nn.parallel.DistributedDataParallel(model), model.forward
+    inside = False
+
+    def forward(*inputs: Any, **named: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return own(*inputs, **named)
+        inside = True
+        try:
+            return parallel(*inputs, **named)
+        finally:
+            inside = False
+
+    forward.trained = trained  # type: ignore[attr-defined]
+    model.forward = forward
+    return optimizer
 
 
 def _copy(value: Any) -> Any:
