@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -203,3 +204,20 @@ def test_events_become_a_trace(record: Callable[..., Completed], tmp_path: Path)
     assert [each["cat"] for each in calls] == ["outer"] * 2 + ["inner"] * 3 + ["outer"] * 4
     assert all(one["ts"] + one["dur"] <= two["ts"] for one, two in pairwise(calls))
     assert profile.load(tmp_path / "p").lost["events"] > 0
+
+
+@pytest.mark.real
+@pytest.mark.skipif(find_spec("otf2") is None, reason="otf2 has wheels for Linux on x86_64")
+def test_events_become_an_otf2_archive(record: Callable[..., Completed], tmp_path: Path) -> None:
+    import otf2
+
+    done = record("mpi", 2, tmp_path / "p", "lives.py", "paused", MPITRAFFIC_EVENTS="20")
+    assert done.returncode == 0, done.stderr
+    assert main(["export", str(tmp_path / "p"), str(tmp_path / "o"), "--as", "otf2"]) == 0
+    with otf2.reader.open(str(tmp_path / "o" / "traces.otf2")) as trace:
+        events = [(location.group.name, event) for location, event in trace.events]
+    entered = [event for group, event in events if group == "rank 1" and isinstance(event, otf2.events.Enter)]
+    assert len(events) == 2 * 2 * len(entered)
+    assert {event.region.name.removesuffix("_c") for event in entered} == {"MPI_Sendrecv"}
+    assert [list(event.attributes.values()) for event in entered] == [[200]] * 10
+    assert main(["export", str(tmp_path / "p"), str(tmp_path / "o"), "--as", "otf2"]) == 1
