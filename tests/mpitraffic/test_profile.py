@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def test_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not (tmp_path / "t.json").exists()
 
 
-@pytest.mark.real
+@pytest.mark.alone
 @pytest.mark.parametrize("stack", ["mpi", "openmpi"])
 def test_a_rank_that_sleeps_a_fifth_of_each_step_is_named(
     record: Callable[..., Completed], tmp_path: Path, stack: str
@@ -173,14 +174,14 @@ def test_a_rank_that_sleeps_a_fifth_of_each_step_is_named(
     assert {each.rank for each in slow if each.phase == "step"} == {1}
 
 
-@pytest.mark.real
+@pytest.mark.alone
 def test_a_rank_that_is_slow_in_one_phase_is_named_with_it(record: Callable[..., Completed], tmp_path: Path) -> None:
     done = record("mpi", 2, tmp_path, "lives.py", "busy")
     assert done.returncode == 0, done.stderr
     assert [(each.rank, each.phase) for each in profile.load(tmp_path).slow_ranks() if each.phase] == [(1, "backward")]
 
 
-@pytest.mark.real
+@pytest.mark.alone
 @pytest.mark.parametrize("barrier", ["", "1"])
 def test_waiting_is_measured_by_barriers_or_estimated(
     record: Callable[..., Completed], tmp_path: Path, barrier: str
@@ -190,7 +191,7 @@ def test_waiting_is_measured_by_barriers_or_estimated(
     found = profile.load(tmp_path)
     assert found.waiting == ("measured" if barrier else "estimated")
     waits = {each.rank: each.wait_ns / 1e9 for each in found.ranks}
-    assert waits[0] > 0.15 > waits[1] or waits[0] > 2 * waits[1]
+    assert waits[0] > waits[1]  # rank 1 sleeps 0.2 s longer
 
 
 @pytest.mark.real
@@ -203,3 +204,20 @@ def test_events_become_a_trace(record: Callable[..., Completed], tmp_path: Path)
     assert [each["cat"] for each in calls] == ["outer"] * 2 + ["inner"] * 3 + ["outer"] * 4
     assert all(one["ts"] + one["dur"] <= two["ts"] for one, two in pairwise(calls))
     assert profile.load(tmp_path / "p").lost["events"] > 0
+
+
+@pytest.mark.real
+@pytest.mark.skipif(find_spec("otf2") is None, reason="otf2 has wheels for Linux on x86_64")
+def test_events_become_an_otf2_archive(record: Callable[..., Completed], tmp_path: Path) -> None:
+    import otf2
+
+    done = record("mpi", 2, tmp_path / "p", "lives.py", "paused", MPITRAFFIC_EVENTS="20")
+    assert done.returncode == 0, done.stderr
+    assert main(["export", str(tmp_path / "p"), str(tmp_path / "o"), "--as", "otf2"]) == 0
+    with otf2.reader.open(str(tmp_path / "o" / "traces.otf2")) as trace:
+        events = [(location.group.name, event) for location, event in trace.events]
+    entered = [event for group, event in events if group == "rank 1" and isinstance(event, otf2.events.Enter)]
+    assert len(events) == 2 * 2 * len(entered)
+    assert {event.region.name.removesuffix("_c") for event in entered} == {"MPI_Sendrecv"}
+    assert [list(event.attributes.values()) for event in entered] == [[200]] * 10
+    assert main(["export", str(tmp_path / "p"), str(tmp_path / "o"), "--as", "otf2"]) == 1

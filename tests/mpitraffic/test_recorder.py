@@ -158,6 +158,45 @@ def test_a_c_program_with_large_messages_and_numbered_phases(
     assert {each.received for each in found.ranks} == {0, int(found.bytes[0].sum())}
 
 
+def _files(prefix: Path, compiler: str, recorder: Path, directory: Path) -> Completed:
+    """Run a C program, compiled by the stack's compiler of that name, that uses a file."""
+    program = directory / f"files-{compiler}"
+    compile_ = [prefix / "bin" / compiler, PROGRAMS / "files.c", "-o", program, f"-Wl,-rpath,{prefix / 'lib'}"]
+    subprocess.run(compile_, check=True)
+    return subprocess.run(
+        [prefix / "bin" / "mpiexec", "-n", "2", "env", f"LD_PRELOAD={recorder}", program, directory / "file"],
+        env={**os.environ, **OPEN_MPI_ON_ONE_HOST, "MPITRAFFIC_DIRECTORY": str(directory / "profile")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("stack", "compiler"), [("mpi", "mpicc"), ("openmpi", "mpicc"), ("mpi", "mpicc_abi")])
+def test_files_of_mpi_are_counted(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, stack: str, compiler: str
+) -> None:
+    recorder = build(tmp_path / "recorder.so", str(stack_prefix(stack) / "bin" / compiler))
+    done = _files(stack_prefix(stack), compiler, recorder, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = profile.load(tmp_path / "profile")
+    assert found.bytes[0].tolist() == [[0, 100], [100, 0]]
+    assert {key[0]: row.bytes for key, row in found.calls.items() if "File" in key[0]} == {
+        "MPI_File_write_at_all": 16_000,
+        "MPI_File_read_at": 16_000,
+    }
+
+
+@pytest.mark.parametrize(("compiler", "other"), [("mpicc", "mpicc_abi"), ("mpicc_abi", "mpicc")])
+def test_a_recorder_for_another_abi_is_an_error(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, compiler: str, other: str
+) -> None:
+    recorder = build(tmp_path / "recorder.so", str(stack_prefix("mpi") / "bin" / other))
+    done = _files(stack_prefix("mpi"), compiler, recorder, tmp_path)
+    assert done.returncode == 1
+    assert "recorder built for another MPI" in done.stderr
+
+
 def test_a_recorder_for_another_mpi_is_an_error(
     recorder: Callable[[str], Path], run_on_stack: Callable[..., Completed], tmp_path: Path
 ) -> None:

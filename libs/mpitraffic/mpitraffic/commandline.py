@@ -58,13 +58,13 @@ def _parser() -> argparse.ArgumentParser:
 
     exporter = commands.add_parser("export", help="Write a profile in another format.")
     exporter.add_argument("directory", type=Path, help="Directory of the profile.")
-    exporter.add_argument("output", type=Path, help="File to write.")
+    exporter.add_argument("output", type=Path, help="File to write; for OTF2 a directory.")
     exporter.add_argument(
         "--as",
         dest="form",
-        choices=("calls", "ranks", "pairs", "trace"),
+        choices=("calls", "ranks", "pairs", "trace", "otf2"),
         required=True,
-        help="A table (CSV, or Parquet by the name of the file), or a trace for Perfetto.",
+        help="A table (CSV, or Parquet by the name of the file), a trace for Perfetto, or an OTF2 archive.",
     )
     exporter.set_defaults(function=_export)
     return parser
@@ -100,7 +100,8 @@ def _show(options: argparse.Namespace) -> str:
 def _export(options: argparse.Namespace) -> str:
     from mpitraffic import export, profile
 
-    if options.form == "trace":
-        return f"{export.write_trace(options.directory, options.output)} events in {options.output}"
+    if options.form in ("trace", "otf2"):
+        write = export.write_trace if options.form == "trace" else export.write_otf2
+        return f"{write(options.directory, options.output)} events in {options.output}"
     export.write_table(profile.load(options.directory), options.form, options.output)
     return str(options.output)

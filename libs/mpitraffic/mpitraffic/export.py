@@ -92,6 +92,41 @@ def _trace(rank: files.RankFile, origin: int) -> Iterator[Row]:
         }
 
 
+def write_otf2(directory: Path, output: Path) -> int:
+    """Write the recorded events as an OTF2 archive into a new directory and return their number."""
+    try:
+        import otf2
+    except ImportError:
+        raise TrafficError("OTF2 requires the package otf2", "install otf2 from PyPI") from None
+    if output.exists():
+        raise TrafficError(f"output {output}: exists", "choose a new directory")
+    headers = world(directory).headers
+    if not any(len(files.read(header.path).of_kind(files.EVENT)) for header in headers):
+        raise _no_events(directory)
+    count = 0
+    with otf2.writer.open(str(output), timer_resolution=1_000_000_000) as archive:
+        definitions = archive.definitions
+        root = definitions.system_tree_node("profile")
+        payload = definitions.attribute("bytes", "payload of the call", otf2.Type.UINT64)
+        hosts: dict[str, Any] = {}
+        regions: dict[str, Any] = {}
+        for header in headers:
+            if header.host not in hosts:
+                hosts[header.host] = definitions.system_tree_node(header.host, class_name="node", parent=root)
+            group = definitions.location_group(f"rank {header.rank}", system_tree_parent=hosts[header.host])
+            writers: dict[int, Any] = {}
+            for event in _events(files.read(header.path)):
+                name, thread = event["call"], event["thread"]
+                if name not in regions:
+                    regions[name] = definitions.region(name, paradigm=otf2.Paradigm.MPI)
+                if thread not in writers:
+                    writers[thread] = archive.event_writer(f"thread {thread}", group=group)
+                writers[thread].enter(event["begin_ns"], regions[name], attributes={payload: event["bytes"]})
+                writers[thread].leave(event["begin_ns"] + event["ns"], regions[name])
+                count += 1
+    return count
+
+
 def _events(rank: files.RankFile) -> Iterator[Row]:
     """Yield a rank's events in the order of their begin, in nanoseconds since the epoch."""
     header = rank.header

@@ -499,12 +499,20 @@ static void open_file(struct header *header)
 
 static struct slot *add_slot(MPI_Group group, int me, int inter, int only_one);
 
-static int same_family(const char *library)
+/* Return whether the program's handles are those of the header with which the recorder was compiled. */
+static int same_handles(const char *library)
 {
+    Dl_info from;
+    void *init = recorder_symbol("PMPI_Init");
+    int open_mpi = strstr(library, "Open MPI") != NULL;
+    int standard = init && dladdr(init, &from) && from.dli_fname && strstr(from.dli_fname, "libmpi_abi");
+
 #ifdef OPEN_MPI
-    return strstr(library, "Open MPI") != NULL;
+    return open_mpi && !standard;
 #else
-    return strstr(library, "Open MPI") == NULL;
+    if (HANDLE(MPI_COMM_WORLD) < 0x1000) /* the ABI of the MPI standard */
+        return standard;
+    return !open_mpi && !standard;
 #endif
 }
 
@@ -527,7 +535,7 @@ static void start(int thread_level)
     recorder.events = events ? atol(events) : 0;
     recorder.waits_for_all = waits && *waits && strcmp(waits, "0");
     describe(header);
-    if (!same_family(header->library)) {
+    if (!same_handles(header->library)) {
         say("recorder built for another MPI", header->library);
         _exit(1); /* handles differ: the program's calls cannot be passed on */
     }
