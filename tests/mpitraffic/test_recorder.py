@@ -57,7 +57,9 @@ def test_the_matrix_of_dask_over_mpi_equals_what_was_received(record: Callable[.
     assert done.returncode == 0, done.stderr
     found = profile.load(tmp_path / "profile")
     here, there = found.bytes[0][1, 0], found.bytes[0][0, 1]
-    assert [each.received for each in found.ranks] == [here, there]
+    # The last envelope of an end that closes may never be received; all else is equal to the byte.
+    lost = [here - found.ranks[0].received, there - found.ranks[1].received]
+    assert all(0 <= each <= 100 for each in lost), lost
     assert int(done.stdout) <= here < 1.01 * int(done.stdout)
     assert int(done.stdout) > 3 * 21_000_000
 
@@ -82,10 +84,10 @@ def test_a_child_changes_nothing(record: Callable[..., Completed], tmp_path: Pat
 
 
 def test_a_limit_bounds_the_file(record: Callable[..., Completed], tmp_path: Path) -> None:
-    done = record("mpi", 2, tmp_path / "profile", "lives.py", "many", str(tmp_path), MPITRAFFIC_MEGABYTES="0.1")
+    done = record("mpi", 2, tmp_path / "profile", "lives.py", "many", str(tmp_path), MPITRAFFIC_MEGABYTES="0.05")
     assert done.returncode == 0, done.stderr
     for file in (tmp_path / "profile").iterdir():
-        assert file.stat().st_size <= 0.1 * 2**20
+        assert file.stat().st_size <= 0.05 * 2**20
     assert profile.load(tmp_path / "profile").lost["records"] > 0
 
 
