@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli.analysis.scaling import LEAST_BEHIND, LEAST_NODES, NodeSpeed, nodes
 from hidl_cli.analysis.scaling import SLOW as SIGNIFICANT
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.hosts import fold
-from hidl_cli.plan.workload import Metric
+from hidl_cli.launch.hostlist import fold
 from hidl_workloads.repetitions import rounding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hidl_cli.plan.workload import Metric
 
 
 Pair = tuple[str, str]

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from statistics import median
 from typing import NamedTuple
 
-from hidl_cli.plan.workload import convert, is_reciprocal
+from hidl_cli.plan.units import convert, is_reciprocal
 
 #: Precedes the digest in the series of a step during which another run used the same cores.
 DISTURBED = "disturbed-"

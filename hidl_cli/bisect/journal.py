@@ -1,4 +1,13 @@
-"""The good and the bad run: read from their directories or capsules, and put where their stacks are installed."""
+"""What a bisect keeps, in a directory of its own: it goes on from there, in another job or on another day.
+
+::
+
+    $XDG_STATE_HOME/hidl/bisects/<time>-<digest>/
+        question.json      the two runs with their plans, the metric with its recorded values, the changes
+        journal.json       the rounds as chosen, and each run with what it measured; written after each run
+        runs/<id>/         the directories of the runs
+        jobs/<id>/         the jobs that ran them
+"""
 
 from __future__ import annotations
 
@@ -532,9 +541,6 @@ _APPLY: Mapping[Kind, Callable[[_Recipe, _Recipe, str], _Recipe]] = {
     "modules": lambda recipe, new, _: replace(recipe, modules=new.modules),
     "environment": _take_environment,
 }
-
-
-# What a bisect keeps, in a directory of its own: it goes on from there, in another job or on another day.
 
 
 QUESTION, JOURNAL = "hidl.bisect-question/1", "hidl.bisect-journal/1"

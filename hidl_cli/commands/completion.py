@@ -1,6 +1,14 @@
-"""What options and arguments propose while they are typed. Files are read as they are: a mistake in one proposes less.
+"""What a shell is answered when it asks how a command line could go on.
 
-A proposal of the form ``NAME=VALUE`` comes with a value: the default, or, once ``NAME=`` is typed, all that there are.
+The scripts that the shells get (``hidl --install-completion``) are typer's; the answers are made here, because typer's
+load what formats help for terminals, which takes longer than people wait, and because bash takes ``NAME=VALUE`` for
+three words. A shell asks with ``_HIDL_COMPLETE=complete_<shell>`` and
+
+==== ===================================================================================================
+bash ``COMP_WORDS``, the words with line ends between them, and ``COMP_CWORD``, which of them is meant
+zsh  ``_TYPER_COMPLETE_ARGS``, the line up to the cursor
+fish the same, and ``_TYPER_COMPLETE_FISH_ACTION``: ``get-args``, or ``is-args`` (are there any? else files)
+==== ===================================================================================================
 """
 
 from __future__ import annotations
@@ -186,9 +194,6 @@ def _laid_over(below: Any, above: Any) -> Any:
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **above}
     return below if above is None else above
-
-
-# What a shell is answered when it asks how a command line could go on.
 
 
 VARIABLE = "_HIDL_COMPLETE"

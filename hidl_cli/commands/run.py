@@ -1,4 +1,4 @@
-"""Options of a job and of its ranks that several commands share."""
+"""``hidl run``: plan, submit, follow, judge."""
 
 from __future__ import annotations
 
@@ -165,9 +165,6 @@ def _columns(expected: Expected) -> Iterator[tuple[str, str]]:
             f"{figure.name}\n({figure.unit})",
             f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.4g}",
         )
-
-
-# ``hidl run``: plan, submit, follow, judge.
 
 
 class Suite(str, Enum):

@@ -1,4 +1,4 @@
-"""A subject of the doctor: a probe that collects facts, the rules on them, and fixes."""
+"""What is examined: a host, a site, a stack, a plan."""
 
 from __future__ import annotations
 
@@ -56,9 +56,6 @@ class Subject(Generic[Facts]):
         """Collect the facts and apply the rules."""
         facts = self.probe(context)
         return [] if facts is None else self.rules.findings(facts)
-
-
-# What is examined: a host, a site, a stack, a plan.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Known errors in a run's output, as rules: for ``hidl doctor rules`` and ``explain``."""
+"""Examine all subjects in parallel."""
 
 from __future__ import annotations
 
@@ -285,9 +285,6 @@ def examine_recorded(directory: Path, site: str | None) -> tuple[Examined, str, 
             hint="name the site that they are of with --site",
         )
     return examine(contexts(found, roots=(Path(os.devnull),), host=host, saved=saved)), found.name, host.hostname
-
-
-# Examine all subjects in parallel.
 
 
 _AT_ONCE = 16

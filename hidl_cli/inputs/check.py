@@ -1,4 +1,4 @@
-"""pydantic's errors in a person's words: what is wrong, and what was expected there."""
+"""A document against its model: every fault at once, each at its place."""
 
 from __future__ import annotations
 
@@ -280,9 +280,6 @@ def _bare(annotation: Any) -> Any:
         branches = [branch for branch in get_args(annotation) if branch is not type(None)]
         return _bare(branches[0]) if len(branches) == 1 else annotation
     return annotation
-
-
-# A document against its model: every fault at once, each at its place.
 
 
 M = TypeVar("M", bound=BaseModel)

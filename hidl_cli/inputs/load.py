@@ -1,4 +1,4 @@
-"""The user's YAML files as checked models, and the JSON schemas of the models."""
+"""From a name to a checked model: find the file, lay it over what it extends, validate it as a whole."""
 
 from __future__ import annotations
 
@@ -89,9 +89,6 @@ def _renamed(part: Any) -> Any:
             for key, value in part.items()
         }
     return [_renamed(item) for item in part] if isinstance(part, list) else part
-
-
-# From a name to a checked model: find the file, lay it over what it extends, validate it as a whole.
 
 
 M = TypeVar("M", bound=BaseModel)

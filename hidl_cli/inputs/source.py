@@ -1,4 +1,4 @@
-"""A document as a tree whose every key and value knows its place, across all files that it was merged from."""
+"""A text file that a person wrote, read safely: what cannot be used is refused with a problem, quickly."""
 
 from __future__ import annotations
 
@@ -114,9 +114,6 @@ def _first_key(root: YamlNode) -> Span:
     if isinstance(root.content, dict) and root.content:
         return next(iter(root.content.values())).key
     return root.span
-
-
-# A text file that a person wrote, read safely: what cannot be used is refused with a problem, quickly.
 
 
 MAX_BYTES = 1 << 20

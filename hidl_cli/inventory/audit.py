@@ -1,7 +1,4 @@
-"""Advisories in the format of OSV (Open Source Vulnerabilities, ossf.github.io/osv-schema), read from files.
-
-They are from elsewhere, and nothing in them is trusted: sizes are bounded, and a record that is not one is an error.
-"""
+"""An installation's packages against published vulnerabilities: those that hidl ships, and files brought along."""
 
 from __future__ import annotations
 
@@ -222,9 +219,6 @@ def _parsed(version: str) -> Version | None:
         return Version(Version(version).public)
     except InvalidVersion:
         return None
-
-
-# An installation's packages against published vulnerabilities: those that hidl ships, and files brought along.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What an installation consists of: wheels, builds with patches, packages of Spack, RPMs, and hidl's own wheels."""
+"""The software bill of materials of an installation, in CycloneDX's format (ECMA-424)."""
 
 from __future__ import annotations
 
@@ -131,9 +131,6 @@ def _licenses(prefix: Path) -> dict[str, str]:
         if license_ and "Name" in metadata:
             found[canonicalize_name(metadata["Name"])] = license_
     return found
-
-
-# The software bill of materials of an installation, in CycloneDX's format (ECMA-424).
 
 
 _NAMESPACE = uuid.UUID("5a2c2f0e-6a1d-4f0b-8a5e-0c5b1f1d7a11")

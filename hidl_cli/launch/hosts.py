@@ -1,4 +1,8 @@
-"""Fold and expand host lists: ``node01, node02, node04`` <-> ``node[01-02,04]``, by ClusterShell."""
+"""Hosts that the user names: ``--hosts``, or the host file of an MPI.
+
+Formats of ``--hostfile``: MPICH (``host``, ``host:4``, ``host:4 binding=...``), Open MPI (``host slots=4 max-slots=8``)
+and MVAPICH (``host``, ``host:4``, ``host:4:mlx5_0``). A host on several lines has the sum of their slots.
+"""
 
 from __future__ import annotations
 
@@ -8,46 +12,11 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
-
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import InvalidInput, Mark, Problem, UsageError
+from hidl_cli.launch.hostlist import expand
 from hidl_cli.launchers import through_ssh
 from hidl_cli.site.schema import Policies, Site
-
-# Without set operators, groups and wildcards of ClusterShell.
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_EXPRESSION = re.compile(r"[A-Za-z0-9._,\[\]-]*")
-
-
-def fold(hosts: Iterable[str]) -> str:
-    """Return the hosts as one expression, in natural order, each once; ``InvalidInput`` for an invalid host name."""
-    names = list(hosts)
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise InvalidInput(f"invalid host name {name!r}", hint="letters, digits, dots, underscores and hyphens")
-    return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
-
-
-def expand(expression: str) -> tuple[str, ...]:
-    """Return the hosts of an expression (``node[01-64],login1``), in natural order, each once.
-
-    Raises ``InvalidInput`` if the expression is invalid.
-    """
-    refused = InvalidInput(f"invalid host list {expression!r}", hint="for example node[01-64],login1")
-    if not _EXPRESSION.fullmatch(expression):
-        raise refused
-    try:
-        hosts = tuple(NodeSet(expression, resolver=RESOLVER_NOGROUP))
-    except NodeSetException as error:
-        raise refused from error
-    if not all(_NAME.fullmatch(host) for host in hosts):
-        raise refused
-    return hosts
-
-
-# Hosts that the user names: ``--hosts``, or the host file of an MPI.
-
 
 WITHOUT_HOSTS = "its file names no hosts"
 

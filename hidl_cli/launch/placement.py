@@ -1,4 +1,4 @@
-"""Limits of a site's partitions, checked before anything is submitted."""
+"""Placement: how many ranks run where, with how many threads, and bound to what."""
 
 from __future__ import annotations
 
@@ -132,9 +132,6 @@ def _elsewhere(site: Site, nodes: int) -> str | None:
         if partition.min_nodes <= nodes and (partition.max_nodes is None or nodes <= partition.max_nodes)
     ]
     return f"these partitions allow it: {', '.join(fitting)} (--partition)" if fitting else None
-
-
-# Placement: how many ranks run where, with how many threads, and bound to what.
 
 
 #: Variables that tell the usual libraries how many threads a rank may use.

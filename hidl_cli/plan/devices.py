@@ -1,4 +1,4 @@
-"""Can job scripts be rendered for a site? Shown by ``hidl site list`` and ``hidl site check``."""
+"""What a run computes on, processors or GPUs: chosen before anything is submitted, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -40,9 +40,6 @@ def default_launcher(site: Site) -> str:
 
 def _libraries(site: Site) -> list[Library]:
     return [library_for(site, own, None) for own in _OF_STACKS]
-
-
-# What a run computes on, processors or GPUs: chosen before anything is submitted, or refused with the reason.
 
 
 #: The variable that tells each rank what to compute on.

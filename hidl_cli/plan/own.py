@@ -1,4 +1,4 @@
-"""``--metric NAME=REGEX``: metrics that a run reads from the program's output besides those of its workload."""
+"""A program of the user's own, from the words after ``--``, as a workload."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hidl_cli.errors import InvalidInput, Problem, UsageError
 from hidl_cli.inputs.check import MAX_REGEX
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.plan.parameters import PLACEHOLDER
+from hidl_cli.plan.units import better_of, is_time
 from hidl_cli.plan.workload import (
     TIMES,
     Metric,
@@ -25,8 +26,6 @@ from hidl_cli.plan.workload import (
     StackChoice,
     Take,
     Workload,
-    better_of,
-    is_time,
     mistakes,
     names_of,
 )
@@ -194,9 +193,6 @@ def unit_of(name: str) -> str:
         return f"{_TIMES.get(above.removesuffix('s'), above.replace('_', ' '))}/{_TIMES.get(below, below)}"
     last = name.rpartition("_")[2]
     return _TIMES.get(last.removesuffix("s"), last if is_time(last) else "1")
-
-
-# A program of the user's own, from the words after ``--``, as a workload.
 
 
 ScalingKind = Literal["weak", "strong"]

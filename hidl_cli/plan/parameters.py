@@ -1,4 +1,4 @@
-"""The command line of a workload's program, from the values of its parameters."""
+"""``--set name=value`` and ``--matrix name=value,value``, parsed into typed values."""
 
 from __future__ import annotations
 
@@ -59,9 +59,6 @@ def _filled_in(found: re.Match[str], values: Mapping[str, Value]) -> str:
 
 def _text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# ``--set name=value`` and ``--matrix name=value,value``, parsed into typed values.
 
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

@@ -1,4 +1,4 @@
-"""The maximum cost of a run: its node-hours times the site's charge."""
+"""Make the launch plan from choices that are already made."""
 
 from __future__ import annotations
 
@@ -82,9 +82,6 @@ def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
     wall = "an unknown time" if estimate.max_seconds is None else limits.clock(estimate.max_seconds)
     lines.append(f"limits: {nodes}, {wall} for a job of this size: allowed")
     return lines
-
-
-# Make the launch plan from choices that are already made.
 
 
 #: What the job script sets only when it runs, and every rank must get.

@@ -1,10 +1,10 @@
-"""Convert numbers between units as programs print them: ``Gflops`` to ``Tflop/s``, ``s/it`` to ``it/s``."""
+"""The schema of a workload: a program with parameters, its metrics and how it scales (``recipes/workloads/*.yaml``)."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,132 +25,12 @@ from hidl_cli.inputs.check import (
     Strict,
 )
 from hidl_cli.mpi import Family
+from hidl_cli.plan.units import convert
 from hidl_cli.plugins import Registry
 from hidl_cli.stack.schema import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-
-_SECONDS = {
-    1e-9: ("ns", "nsec", "nanosecond", "nanoseconds"),
-    1e-6: ("us", "µs", "μs", "usec", "microsecond", "microseconds"),
-    1e-3: ("ms", "msec", "millisecond", "milliseconds"),
-    1.0: ("s", "sec", "secs", "second", "seconds"),
-    60.0: ("min", "mins", "minute", "minutes"),
-    3600.0: ("h", "hr", "hrs", "hour", "hours"),
-    86400.0: ("d", "day", "days"),
-}
-_TIMES = {word: seconds for seconds, words in _SECONDS.items() for word in words}
-_PREFIXES = {
-    "": 1.0,
-    **{prefix: 1e3**power for prefix, power in zip("kKMGTPE", (1, 1, 2, 3, 4, 5, 6), strict=True)},
-    **{f"{prefix}i": 1024.0**power for power, prefix in enumerate("KMGTPE", start=1)},
-}
-#: Names of one thing. A name that is not here stands for itself.
-_ALIASES = {
-    alias: name
-    for name, aliases in {
-        "B": ("byte", "bytes", "Byte", "Bytes"),
-        "b": ("bit", "bits"),
-        "image": ("images", "img", "imgs"),
-        "token": ("tokens", "tok"),
-        "sample": ("samples",),
-        "step": ("steps",),
-        "timestep": ("timesteps",),
-        "message": ("messages", "msg", "msgs"),
-        "iteration": ("iterations", "iter", "iters", "it"),
-        "flop": ("flops", "Flop", "Flops", "FLOP", "FLOPS"),
-    }.items()
-    for alias in aliases
-}
-_FLOPS = re.compile(r"([kKMGTPE]?)(flops|flop/s(ec)?)", re.IGNORECASE)
-
-
-def convert(value: float, printed: str, wanted: str) -> float:
-    """Return ``value`` (in ``printed``) in ``wanted``; ``ValueError`` if the units measure different things."""
-    factor, inverse = _conversion(printed, wanted)
-    return factor / value if inverse else value * factor
-
-
-def is_reciprocal(printed: str, wanted: str) -> bool:
-    """Return True if ``convert`` inverts the value: from ``s/step`` to ``step/s``."""
-    return _conversion(printed, wanted)[1]
-
-
-def is_time(unit: str) -> bool:
-    """Is it a unit of time alone?"""
-    return unit.strip() in _TIMES
-
-
-def better_of(unit: str) -> Literal["higher", "lower"] | None:
-    """Return which direction is better in it: less time (s, ms/step), more for each time (images/s, ns/day)."""
-    above, *below = _terms(unit)
-    if not below:
-        return "lower" if above in _TIMES else None
-    if above in _TIMES:
-        return "lower" if _TIMES[above] > _TIMES.get(below[0], 0) else "higher"
-    return "higher" if below[0] in _TIMES else None
-
-
-@lru_cache(maxsize=256)
-def _conversion(printed: str, wanted: str) -> tuple[float, bool]:
-    """Return a factor, and whether the reciprocal is converted."""
-    if printed.strip() == wanted.strip():
-        return 1.0, False
-    have, want = _terms(printed), _terms(wanted)
-    as_it_is, inverse = _factor(have, want), _factor(have[::-1], want)
-    if as_it_is is not None and not _of_times_reversed(have, want):
-        return as_it_is, False
-    if inverse is not None and len(have) == 2:
-        return inverse, True
-    raise ValueError(f"unit {printed!r} cannot be converted to {wanted!r}")
-
-
-def _of_times_reversed(have: list[str], want: list[str]) -> bool:
-    """Is one of them simulated time per time (ns/day), and the other the reverse (hours/ns)?"""
-    if len(have) != 2 or not all(term in _TIMES for term in (*have, *want)):
-        return False
-    return (_TIMES[have[0]] > _TIMES[have[1]]) != (_TIMES[want[0]] > _TIMES[want[1]])
-
-
-def _terms(unit: str) -> list[str]:
-    """Return what stands above and below the bar: ``MB/s`` -> ``["MB", "s"]``."""
-    plain = re.sub(r"\s+per\s+", "/", unit.strip())
-    flops = _FLOPS.fullmatch(plain)
-    if flops:
-        plain = f"{flops[1]}flop/s"
-    return [term.strip() for term in plain.split("/")]
-
-
-def _factor(have: list[str], want: list[str]) -> float | None:
-    if len(have) != len(want):
-        return None
-    factor = 1.0
-    for index, (one, other) in enumerate(zip(have, want, strict=True)):
-        scale = _scale(one, other)
-        if scale is None:
-            return None
-        factor = factor / scale if index else factor * scale
-    return factor
-
-
-def _scale(one: str, other: str) -> float | None:
-    """Return how many of ``other`` are one of ``one``; None if they measure different things."""
-    known = dict(_readings(other))
-    return next((scale / known[base] for base, scale in _readings(one) if base in known), None)
-
-
-def _readings(term: str) -> Iterator[tuple[str, float]]:
-    """Yield each way to read a term as a prefix and a name."""
-    if term in _TIMES:
-        yield "s", _TIMES[term]
-        return
-    for prefix, scale in _PREFIXES.items():
-        name = term.removeprefix(prefix)
-        if term.startswith(prefix) and name:
-            base = _ALIASES.get(name, name)
-            yield ("b", 8 * scale) if base == "B" else (base, scale)
 
 
 # Patterns that read metrics from what a program prints: their schema, and what makes one valid.
@@ -320,9 +200,6 @@ def _inconvertible(printed: str, unit: str) -> list[Mistake]:
     except ValueError as error:
         return [Mistake(str(error), f"a unit that can be converted to {unit!r}", "printed")]
     return []
-
-
-# The schema of a workload: a program with parameters, its metrics and how it scales (``recipes/workloads/*.yaml``).
 
 
 Value = Scalar

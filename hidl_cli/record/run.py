@@ -1,4 +1,4 @@
-"""The states of a run and its status."""
+"""A run's directory, the source of truth about one run. Files are written once; only ``status.json`` changes."""
 
 from __future__ import annotations
 
@@ -72,9 +72,6 @@ class Status:
     def seconds(self) -> float | None:
         """The job's duration; None until it ends."""
         return None if self.started is None or self.ended is None else self.ended - self.started
-
-
-# A run's directory, the source of truth about one run. Files are written once; only ``status.json`` changes.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Curves by message size in one chart: of suites, of MPI libraries, of sites."""
+"""Build the page's model from loaded runs."""
 
 from __future__ import annotations
 
@@ -399,9 +399,6 @@ def _pairs(values: Mapping[str, Any]) -> Pairs:
 
 def _optional(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-# Build the page's model from loaded runs.
 
 
 #: Finds where a history steps to another level: (values, days) -> places of the first value of each new level.

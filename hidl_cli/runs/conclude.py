@@ -1,4 +1,4 @@
-"""The verdict on a run's metrics: do its ranks agree, and how well does it scale against its baseline?"""
+"""From an ended job to metrics and a verdict; reads only the run's directory, so it works at any later time."""
 
 from __future__ import annotations
 
@@ -244,9 +244,6 @@ def _earlier(plan: Plan, metric: str) -> Earlier:
     unit = plan.workload.metrics[metric].unit
     samples = [sample for sample in in_common_units(found, unit=unit) if sample.unit == unit]
     return earlier(samples, metric, step=counted, before=plan.run)
-
-
-# From an ended job to metrics and a verdict; reads only the run's directory, so it works at any later time.
 
 
 _TAIL_LINES = 15

@@ -1,12 +1,4 @@
-"""Inside a job: read from the output of the round that has ended what ``hidl_workloads.enough`` decides by.
-
-::
-
-    python -m hidl_cli.runs.history RUN_DIRECTORY ROUNDS_DONE
-
-For programs that leave no ``metrics.json``: their metrics are found in their output by patterns or a parser, as after
-the run. Leaves ``found.json`` beside each output. hidl's own Python runs it; ends with 1 where something is missing.
-"""
+"""Past runs, read from their directories."""
 
 from __future__ import annotations
 
@@ -48,9 +40,6 @@ def main(words: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
-
-
-# Past runs, read from their directories.
 
 
 def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None = None) -> list[Status]:

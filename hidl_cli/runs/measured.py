@@ -1,4 +1,4 @@
-"""Read the metrics file that rank 0 wrote, and check it against the workload."""
+"""Read the metrics that the steps of an ended run left in its directory."""
 
 from __future__ import annotations
 
@@ -128,9 +128,6 @@ def _check(name: str, found: Mapping[str, Any], promised: Metric, ranks: int, pa
     for value in samples if promised.equal_on_all_ranks else (found["value"], *samples):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
             raise MetricMissing(f"metric {name} in {path} is {value!r}: not a finite number")
-
-
-# Read the metrics that the steps of an ended run left in its directory.
 
 
 #: Written by a job that found its study settled: how many repetitions it measured.

@@ -1,4 +1,7 @@
-"""Where a run's numbers come from, and how that differs between two runs."""
+"""Verify an installation in a job: on compute nodes, with the site's MPI library and launcher.
+
+Two ranks on the login host do not test the library that runs will use, and some centres forbid them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 from hidl_cli import paths
 from hidl_cli.errors import BuildFailed, InvalidInput, SubmitRefused, UsageError
-from hidl_cli.launch.hosts import fold
+from hidl_cli.launch.hostlist import fold
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import launcher_for, library_for
 from hidl_cli.launch.placement import Asked, Placement, bind_to_cores, longest
@@ -79,9 +82,6 @@ def format_mpi(plan: Plan) -> str:
 def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return [f"{what}{name}: {before.get(name, 'not set')} → {after.get(name, 'not set')}" for name in names]
-
-
-# Verify an installation in a job: on compute nodes, with the site's MPI library and launcher.
 
 
 _MINUTES = 15.0

@@ -1,4 +1,4 @@
-"""What every scheduler offers to the rest of hidl."""
+"""What one batch system adds to the common core (``batch.py``): its commands, how to read their answers, its header."""
 
 from __future__ import annotations
 
@@ -309,9 +309,6 @@ def guarded(run: Run, program: str) -> Iterator[Callable[[int], object]]:
         pipe.close()
         guard.stdout.close()
         guard.wait()
-
-
-# What one batch system adds to the common core (``batch.py``): its commands, how to read their answers, its header.
 
 
 @dataclass(frozen=True)

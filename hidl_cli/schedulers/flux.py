@@ -1,7 +1,4 @@
-"""The ``# flux:`` lines at the top of a job script: options of flux-batch(1) of flux-core 0.88.
-
-Nodes are requested whole (``--nodes`` without ``--nslots``), and the launcher shares out their cores and GPUs.
-"""
+"""Flux: ``flux batch``, ``flux jobs`` and ``flux cancel``."""
 
 from __future__ import annotations
 
@@ -143,9 +140,6 @@ def _waiting(job: Mapping[str, Any]) -> str:
 
 def _status(job: Mapping[str, Any], state: State) -> str:
     return "" if state is State.COMPLETED else f"Flux says {job.get('result')}, exit code {job.get('returncode')}"
-
-
-# Flux: ``flux batch``, ``flux jobs`` and ``flux cancel``.
 
 
 PROGRAMS = Programs(

@@ -1,4 +1,4 @@
-"""Processes of jobs on this machine: told apart from later ones of the same number, and found by their environment."""
+"""The machine itself as the allocation: the job script is a process in a session of its own, which outlives hidl."""
 
 from __future__ import annotations
 
@@ -112,9 +112,6 @@ def _has(pid: int, variable: str, fits: Callable[[str], bool]) -> bool:
         values = [each for each in environment if each.startswith(begin)]
         return bool(values) and fits(os.fsdecode(values[-1].removeprefix(begin)))
     return False
-
-
-# The machine itself as the allocation: the job script is a process in a session of its own, which outlives hidl.
 
 
 _GRACE_SECONDS = 10.0

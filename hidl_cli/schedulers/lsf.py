@@ -1,4 +1,4 @@
-"""LSF's own programs as hidl calls them: with a time limit, and without variables that change their answers."""
+"""IBM Spectrum LSF: ``bsub``, ``bjobs``, ``bkill`` and ``bhist``."""
 
 from __future__ import annotations
 
@@ -281,9 +281,6 @@ def _job(*, jobid: str, stat: str, **told: str) -> Job:
         return Job(jobid, state, stat, mark, f"LSF says {stat}, exit code {code}" if code else "")
     pending = told.get("pend_reason") if state is State.PENDING else None
     return Job(jobid, state, stat, mark, ": ".join(filter(None, (_ABOUT.get(stat), pending))))
-
-
-# IBM Spectrum LSF: ``bsub``, ``bjobs``, ``bkill`` and ``bhist``.
 
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to (?:default )?queue")

@@ -1,7 +1,4 @@
-"""The ``#PBS`` lines at the top of a job script.
-
-Options and resources are those of qsub(1B) and pbs_resources(7B) of PBS Professional 2022 and OpenPBS 23.
-"""
+"""PBS Professional and OpenPBS: ``qsub``, ``qselect``, ``qstat`` and ``qdel``."""
 
 from __future__ import annotations
 
@@ -201,9 +198,6 @@ def _why(job: Mapping[str, str], comment: str) -> str:
         return "a job that it depends on did not end as required" if failed else "deleted before it started"
     how = re.sub(r"^Job run at .*? on \S+( and )?", "", comment)
     return f"PBS says Exit_status {job['Exit_status']}" if how in ("", "failed", "finished") else how
-
-
-# PBS Professional and OpenPBS: ``qsub``, ``qselect``, ``qstat`` and ``qdel``.
 
 
 PROGRAMS = Programs(

@@ -1,8 +1,4 @@
-"""The scheduler's last answer about all of a user's jobs: one file for all processes of hidl.
-
-A process that finds it stale refreshes it, under a lock; the others read the answer. However many processes follow
-however many runs, a scheduler gets at most one query per interval.
-"""
+"""The poller: the status of all runs at the cost of one query at most; of none where the jobs' own word is enough."""
 
 from __future__ import annotations
 
@@ -131,9 +127,6 @@ def _is_fresh(snapshot: Snapshot, max_age: float) -> bool:
     A time in the future comes from a machine whose clock is wrong.
     """
     return -1 < time.time() - max(snapshot.asked, snapshot.answered) < max_age
-
-
-# The poller: the status of all runs at the cost of one query at most; of none where the jobs' own word is enough.
 
 
 #: Longest time between two queries, in seconds: the longer a process has been following, the less often it asks.

@@ -1,4 +1,4 @@
-"""Slurm's own programs as hidl calls them, and the name of the cluster that they speak to."""
+"""Slurm: ``sbatch``, ``squeue``, ``sacct`` and ``scancel``."""
 
 from __future__ import annotations
 
@@ -566,9 +566,6 @@ def _reason(id: str, state: State, told: Mapping[str, str]) -> str:
     limit = f"time limit {told['Timelimit']}" if state is State.TIMEOUT and told["Timelimit"] else ""
     hosts = f"on {told['NodeList']}" if state is State.NODE_FAIL and told["NodeList"] else ""
     return ", ".join(filter(None, (word, "" if why == "TimeLimit" else why, limit, hosts)))
-
-
-# Slurm: ``sbatch``, ``squeue``, ``sacct`` and ``scancel``.
 
 
 #: Defaults that users keep in their environment, by the option that they stand for. sbatch lets them win over the

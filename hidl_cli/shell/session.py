@@ -1,4 +1,4 @@
-"""What a shell consists of, in its run's directory: the job script, ``bin/ranks`` and the start of bash."""
+"""Open a shell, wait for its end, and leave nothing behind, whatever ends it."""
 
 from __future__ import annotations
 
@@ -157,9 +157,6 @@ def require_terminal(command: Sequence[str], *, terminal: bool) -> None:
             "hidl shell requires a terminal: standard input and output are not one",
             hint="name a command: hidl shell STACK -- COMMAND...",
         )
-
-
-# Open a shell, wait for its end, and leave nothing behind, whatever ends it.
 
 
 _ENDS = {

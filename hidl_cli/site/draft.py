@@ -1,4 +1,4 @@
-"""From nodes to kinds of nodes: those with the same cores, memory, GPUs and features are one."""
+"""A site file, drafted from what probes found: what they did not find is null, and each says where it is from."""
 
 from __future__ import annotations
 
@@ -334,9 +334,6 @@ def open_questions(found: Found) -> dict[Topic, str]:
 def sentence(topic: Topic, how: str) -> str:
     """``processor: not recorded; run ...``."""
     return f"{topic}: not recorded; run {how}"
-
-
-# A site file, drafted from what probes found: what they did not find is null, and each says where it is from.
 
 
 _MOST_SHAPES, _LONGEST_PATTERN = 6, 500

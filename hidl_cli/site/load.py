@@ -1,4 +1,4 @@
-"""Facts that a site file does not set, and what follows from that."""
+"""Sites by name, or the site that hidl runs on."""
 
 from __future__ import annotations
 
@@ -76,9 +76,6 @@ def _is_settled(partition: Partition, key: str, *, site_charges: bool) -> bool:
     if key == "max_wall":
         return bool(partition.max_wall_by_nodes)
     return key in _OPTIONS or (key == "charge" and not site_charges)
-
-
-# Sites by name, or the site that hidl runs on.
 
 
 M = TypeVar("M", bound=BaseModel)

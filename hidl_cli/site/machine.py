@@ -1,4 +1,7 @@
-"""Limits that control groups (v1 and v2) set for this process: containers, batch jobs and login nodes use them."""
+"""Facts of the machine that hidl runs on: what this very process may use of it.
+
+Each function reads below ``root``, which is ``/`` but for tests; a fact that cannot be found is None (unknown).
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,6 @@ def cpu_quota(root: Path) -> float | None:
 def _ratio(limit: str, period: str) -> float | None:
     microseconds, per = whole_number(limit), whole_number(period)
     return microseconds / per if microseconds and per else None
-
-
-# Facts of the machine that hidl runs on: what this very process may use of it.
 
 
 _ROOT = Path("/")

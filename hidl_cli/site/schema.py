@@ -1,6 +1,6 @@
-"""The software of a site that stacks are built with: its compilers, what Spack takes from the system, binary packages.
+"""What a site is: the machine that stacks are installed and run on, as described in ``site_configs/*.yaml``.
 
-Whatever a file does not know is null, and stays so: an external without a version or a place is not given to Spack.
+Whatever a file does not know is null, and stays so: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -117,9 +117,6 @@ class Rpm(Strict):
     file: str = Field(description="its file name, or the begin of a URL and its name; looked for as sources are")
     sha256: Sha256 | None = Field(None, description="its SHA-256; null: what it says of itself is checked alone")
     homepage: str | None = Field(None, description="where people get it")
-
-
-# What a site is: the machine that stacks are installed and run on, as described in ``site_configs/*.yaml``.
 
 
 #: Every scheduler that a file may name. Which of them hidl can submit to: ``hidl_cli/schedulers``.

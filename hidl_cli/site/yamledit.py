@@ -1,4 +1,4 @@
-"""YAML that people read: mappings in order, each key with a comment that says why its value is what it is."""
+"""Put values into a YAML file that a person wrote: their keys, comments and order stay as they are."""
 
 from __future__ import annotations
 
@@ -81,9 +81,6 @@ def _comments(paragraphs: Sequence[str], depth: int) -> Iterator[str]:
         if len(text) > _LONGEST_COMMENT:
             text = text[: _LONGEST_COMMENT - 4] + " ..."
         yield from textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-
-
-# Put values into a YAML file that a person wrote: their keys, comments and order stay as they are.
 
 
 #: How the comment of a value begins that was put here; such a comment goes with its value.

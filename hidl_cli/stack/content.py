@@ -1,6 +1,8 @@
-"""Libraries that a compiled module requires: ``DT_NEEDED`` entries of a 64-bit little-endian ELF file (elf(5)).
+"""What the files of an installation must be: their sizes and SHA-256, and who they are of.
 
-The dynamic segment refers to strings by their offset in a table that is given by its address.
+``content.json`` in the prefix is written once, before the manifest. Of files that wheels brought, it has what the
+wheels' own ``RECORD`` says (PyPA's specification of recorded projects), so that a damaged cache is found, too; all
+other files are read then. Python's own caches (``__pycache__``) are no part of it.
 """
 
 from __future__ import annotations
@@ -84,9 +86,6 @@ def of_mpi4py(package: Path) -> frozenset[str]:
 def of_modules(modules: Iterable[Path]) -> frozenset[str]:
     """The ABIs of the MPI libraries that compiled modules are linked to; empty: of none."""
     return frozenset(abi for module in modules for name in needed(module) or () if (abi := abi_of(name)))
-
-
-# What the files of an installation must be: their sizes and SHA-256, and who they are of.
 
 
 FILE = "content.json"

@@ -1,4 +1,4 @@
-"""Requirements files of pip: read with the files that they name, every error with its file and line."""
+"""A stack of the user's own: another stack and further requirements, kept as a file in the user's overlay."""
 
 from __future__ import annotations
 
@@ -155,9 +155,6 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             yield begun, whole
     if rest := _COMMENT.sub("", " ".join(parts)).strip():
         yield begun, rest
-
-
-# A stack of the user's own: another stack and further requirements, kept as a file in the user's overlay.
 
 
 _MADE_BY = "# Made by: "

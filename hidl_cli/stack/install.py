@@ -1,4 +1,4 @@
-"""Several stacks in one order: what cannot be installed is left out or fails, and the rest goes on."""
+"""The act of installing: lock, fill the prefix, verify, publish. It can be killed at any moment and begun again."""
 
 from __future__ import annotations
 
@@ -107,9 +107,6 @@ def exit_code(results: Sequence[Result]) -> ExitCode:
     if not errors:
         return ExitCode.OK
     return errors[0].exit_code if len(results) == 1 else ExitCode.BUILD_FAILED
-
-
-# The act of installing: lock, fill the prefix, verify, publish. It can be killed at any moment and begun again.
 
 
 Action = Literal["installed", "switched", "nothing to do"]

@@ -1,4 +1,14 @@
-"""One hidl at a time: a lock that its owner takes along into the grave, and that names its owner to those who wait."""
+"""Installations: prefixes that hold one locked stack each, found by site and stack.
+
+::
+
+    <root>/<site>/<stack>/<id>/              a prefix; it counts as soon as its manifest.json is there, written last
+    <root>/<site>/<stack>/current            a link to the installation in use
+    <root>/<site>/<stack>/previous           a link to the one that was in use before it
+    <root>/modulefiles/<site>/<stack>/<id>   the modulefile of each, and .version, which names the one in use
+    <root>/locks/                            locks that were made here
+    <root>/logs/                             what was said while installing
+"""
 
 from __future__ import annotations
 
@@ -219,9 +229,6 @@ def _give(root: Path, group: str) -> None:
             hint=f"its owner, as a member of that group: chgrp -R {sh(group)} {sh(str(root))} && "
             f"find {sh(str(root))} -type d -exec chmod g+rwxs {{}} + -o -name .lock -exec chmod g+rw {{}} +",
         ) from error
-
-
-# Installations: prefixes that hold one locked stack each, found by site and stack.
 
 
 SCHEMA = "hidl.installation/1"

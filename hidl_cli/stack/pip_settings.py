@@ -1,4 +1,7 @@
-"""How far uv is with its downloads, by what it says of them: it names those of a MiB and more as they begin and end."""
+"""Where wheels come from: the site's word, then pip's own settings, handed to uv, which does not read pip's.
+
+What the user has set for uv itself (``UV_*``) always stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +69,6 @@ class Downloads:
     def __str__(self) -> str:
         count = f"{len(self.done)} of {len(self.sizes)} downloads"
         return f"{count}, {self.done_bytes / 2**20:.0f} of {self.bytes / 2**20:.0f} MiB"
-
-
-# Where wheels come from: the site's word, then pip's own settings, handed to uv, which does not read pip's.
 
 
 _KEYS = ("index-url", "extra-index-url", "find-links", "cert", "no-index")

@@ -1,4 +1,17 @@
-"""Removing installations."""
+"""Find what hidl has made and nobody uses any more, with the reason for each item that stays; remove it.
+
+::
+
+    installation   neither in use nor the one before; no run, process, file or recipe names it, nor was it used lately
+    unfinished     a prefix that an installation began and never completed
+    build          a product in the cache of builds
+    log            what was said while installing
+    bisect         what a bisect has measured, with its runs; the installations of its two sides stay as long as it
+    temporary      what a killed hidl has left in the directory for temporary files, and beside prefixes
+
+How long ago is told by times of files: a Python that starts reads ``pyvenv.cfg`` of its prefix. Of a file system that
+notes no such times (``noatime``), the age of the installation and this user's own runs tell it.
+"""
 
 from __future__ import annotations
 
@@ -122,9 +135,6 @@ def _has_our_lock(prefix: Path) -> bool:
             return file.readline().strip() == f"# schema: {SCHEMA}"
     except (OSError, UnicodeDecodeError):
         return False
-
-
-# Find what hidl has made and nobody uses any more, with the reason for each item that stays; remove it.
 
 
 _DAY = 86400.0

@@ -1,4 +1,4 @@
-"""Which GPUs the kernels in a wheel serve: ``recipes/facts/wheels.yaml``, read from the wheels themselves."""
+"""What a stack is: a named set of packages with versions and one MPI library (``recipes/stacks/*.yaml``)."""
 
 from __future__ import annotations
 
@@ -205,9 +205,6 @@ def refuse_other_build(requirement: str, *, mpi: Family, accelerator: Accelerato
             f"{version} is a build for GPUs, and the site's nodes have none",
             f"{version.removesuffix(build[0])}: hidl takes the CPU build",
         )
-
-
-# What a stack is: a named set of packages with versions and one MPI library (``recipes/stacks/*.yaml``).
 
 
 #: What programs compute on: the processors of a node, or its GPUs.

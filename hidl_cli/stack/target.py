@@ -1,4 +1,4 @@
-"""What a stack's packages compute on: by its file, and by the builds that are installed."""
+"""What a lock is made for: an interpreter, a platform, and what computes there."""
 
 from __future__ import annotations
 
@@ -158,9 +158,6 @@ def _is(name: str, need: str) -> bool:
 
 def _listed(words: Sequence[str]) -> str:
     return " and ".join(words)
-
-
-# What a lock is made for: an interpreter, a platform, and what computes there.
 
 
 #: How PyTorch's own indexes name a build for each of them.

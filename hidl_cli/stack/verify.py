@@ -1,4 +1,7 @@
-"""Hold an installation against its recorded content, and repair it if that is asked for."""
+"""The proof that an installation works: two MPI ranks of the very stack, checked by ``hidl_workloads.verify``.
+
+On this machine, by the stack's own MPI library. ``hidl_cli.runs.verifying`` does it in a job, by the site's.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,6 @@ if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
-
-
-# The proof that an installation works: two MPI ranks of the very stack, checked by ``hidl_workloads.verify``.
 
 
 SCHEMA = "hidl.verification/1"

@@ -1,4 +1,4 @@
-"""Filters of queries, as SQL with separate values."""
+"""The store of results: an index over run directories with one row per sample. It can be rebuilt at any time."""
 
 from __future__ import annotations
 
@@ -101,9 +101,6 @@ def _times(table: str, filters: Filters) -> list[tuple[str, tuple[str | int, ...
 def _all(parts: list[tuple[str, tuple[str | int, ...]]]) -> Condition:
     sql = " AND ".join(part for part, _ in parts)
     return Condition(sql or "1", tuple(value for _, values in parts for value in values))
-
-
-# The store of results: an index over run directories with one row per sample. It can be rebuilt at any time.
 
 
 _ANY = Filters()

@@ -1,8 +1,8 @@
-"""Values of variables: checked against the variable's type and range, and formatted for the environment.
+"""The catalogue of run-time variables: names, types, values, and the MPI families that read them.
 
-The libraries differ, as tried: MPICH 5.0.2 aborts on a number with a suffix, on a hexadecimal number and on an
-enumeration word in capitals, wraps numbers beyond 32 bits, and accepts 0 and 1 (and some words) for a switch. MVAPICH2
-reads a switch with ``atoi``: ``yes`` means no. hidl checks values itself, and exports the one form that all accept.
+``recipes/tuning/variables.csv`` has one row per variable and group of families that treat it alike: a name can have
+several rows (the same control variable has other words, or another default, in MPICH and in MVAPICH), but one per
+family. ``recipes/tuning/patterns.csv`` lists prefixes of which any name is valid. Both are read on first use.
 """
 
 from __future__ import annotations
@@ -207,9 +207,6 @@ _READINGS: Mapping[Type, Callable[[Variable, str, Scalar], str]] = {
     "path": _path,
     "internal": _internal,
 }
-
-
-# The catalogue of run-time variables: names, types, values, and the MPI families that read them.
 
 
 Type = Literal["bool", "int", "size", "float", "enum", "range", "text", "path", "internal"]

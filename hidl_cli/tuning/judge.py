@@ -1,4 +1,4 @@
-"""Words of the effective tuning: layers of variables, and settings with their origin."""
+"""Check one variable with one value against one MPI library."""
 
 from __future__ import annotations
 
@@ -114,9 +114,6 @@ def _all() -> tuple[Counterpart, ...]:
         Counterpart(row["of"], tuple(row["families"].split(";")), row["variable"], row["how"], row["provenance"])
         for row in rows_of("counterparts")
     )
-
-
-# Check one variable with one value against one MPI library.
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -1,11 +1,4 @@
-"""``LD_PRELOAD`` of the MPI library against ``MV2_SUPPORT_DL``: one of them, never both.
-
-A Python program loads CUDA before MPI, too early for MVAPICH2-GDR to track GPU memory. There are two remedies. The user
-guide of MVAPICH2-GDR 2.3.7 (section 7.3) requires ``MV2_SUPPORT_DL=1`` without preloading; known job scripts set it
-since 2.3.4. Tutorials (MUG 2022), MPI4Dask and MPI4DL preload ``libmpi.so`` and do not set it. hidl sets the variable,
-a preset of the family, since 2.3.4 and if the version is unknown, and preloads before. With ``MV2_SUPPORT_DL=0`` it
-preloads in any version; if the user preloads ``libmpi.so``, it does not set the variable.
-"""
+"""The effective tuning of a run: the value of each variable, and its origin."""
 
 from __future__ import annotations
 
@@ -154,9 +147,6 @@ def _preset(family: Family, entry: Mapping[str, Any]) -> Preset:
 def _includes(wanted: str | None, version: str | None) -> bool:
     own = numbers(version)
     return wanted is None or not own or own >= numbers(wanted.removeprefix(">="))
-
-
-# The effective tuning of a run: the value of each variable, and its origin.
 
 
 def merge_layers(

@@ -1,4 +1,4 @@
-"""Scales by name: how large a check's run is, in words that every site understands."""
+"""ReFrame itself: how it is started, and what it lists and reports."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def register_backends(site: Site) -> None:
 
 
 def needed(site: Site) -> list[str]:
-    """Return the names of what ``register`` registers."""
+    """Return the names of what ``register_backends`` registers."""
     system = batch_systems.system(site.scheduler)
     return [*ours(site), *([system.name] if system is not None and system.reframe is None else [])]
 
@@ -346,9 +346,6 @@ def _register_scheduler(name: str, backend: Backend) -> None:
         register_scheduler(name)(Ours)
     except ConfigError:  # by an earlier call
         return
-
-
-# ReFrame itself: how it is started, and what it lists and reports.
 
 
 _LIST_SECONDS = 300.0

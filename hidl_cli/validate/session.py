@@ -111,10 +111,10 @@ class Validation:
         """The text of ``settings``."""
         ours, place = backends.needed(self.site), self.asked.place
         registration = [
-            "from hidl_cli.validate.reframe import register",
+            "from hidl_cli.validate.reframe import register_backends",
             "from hidl_cli.validate.bridge import Place",
             "",
-            f"register(Place(site={place.site!r}, hosts={place.hosts!r}).load_site())  # {', '.join(ours)}",
+            f"register_backends(Place(site={place.site!r}, hosts={place.hosts!r}).load_site())  # {', '.join(ours)}",
         ]
         body = pprint.pformat(self.configuration, width=118, sort_dicts=False)
         return "\n".join(

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.hosts import expand, fold
+from hidl_cli.launch.hostlist import expand, fold
 
 HOST = st.one_of(
     st.from_regex(r"[a-z]([a-z0-9.-]{0,8}[a-z0-9])?", fullmatch=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.plan.workload import better_of, convert, is_time
+from hidl_cli.plan.units import better_of, convert, is_time
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hidl_cli.launch.hosts import expand
+from hidl_cli.launch.hostlist import expand
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import REPOSITORY, Hidl
 

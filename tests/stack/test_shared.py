@@ -276,10 +276,10 @@ def test_a_run_whose_installation_was_removed_says_so(hidl: Hidl, tmp_path: Path
 HOLDS = """
 import errno, fcntl, sys, time
 from pathlib import Path
-from hidl_cli.stack import exclusive
+from hidl_cli.stack import installation
 def flock(descriptor, operation): raise OSError(errno.ENOLCK, "No locks available")
 fcntl.flock = flock
-with exclusive.held(Path(sys.argv[1]), lambda line: print(line, flush=True)):
+with installation.held(Path(sys.argv[1]), lambda line: print(line, flush=True)):
     seen = Path(sys.argv[2])
     assert not seen.exists()
     seen.touch()

@@ -1,6 +1,18 @@
-"""What the titles in OMB's output mean: a column's title is a quantity and its unit, a test's title is a benchmark.
+"""The OSU Micro-Benchmarks' output (OMB 5.9 to 7.x, and OMB-Py): from tables to metrics.
 
-Titles as in OMB's sources, 5.9 to 7.4 (``c/util/osu_util_mpi.c`` and the ``BENCHMARK`` of each program).
+A table is known by its header, and a column by its title there; where a column stands tells nothing, for options such
+as ``-f``, ``-c`` and ``-z`` move it, and versions name it differently. Lines that are neither header nor row are passed
+over: the ranks' stderr may come between.
+
+A table is whole, or there is none. What can be known of a missing part:
+
+- a title without a header, and a header without a row;
+- a row that breaks off, or has fewer or more fields than the header;
+- a last row without its end of line: its last number may have lost digits;
+- a row that is not there: every size is twice the one before it (1 after 0), in all benchmarks.
+
+A table that ends early between two rows looks like one that was asked for with a smaller ``-m``. That is told by the
+job: a benchmark that did not come to its end has another status than 0, and the run fails by that.
 """
 
 from __future__ import annotations
@@ -135,9 +147,6 @@ def benchmark_of(title: str) -> str:
     name = _COLLECTIVES.get(collective, collective)
     before = ("i" if blocking != words else "") + ("neighbor_" if neighbour != blocking else "")
     return re.sub(r"\W+", "_", f"{before}{name}").strip("_")
-
-
-# The OSU Micro-Benchmarks' output (OMB 5.9 to 7.x, and OMB-Py): from tables to metrics.
 
 
 Metrics = dict[str, dict[str, Any]]

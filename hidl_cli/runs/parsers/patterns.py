@@ -1,4 +1,4 @@
-"""Numbers as programs print them: ``1,234.5``, ``1e-3``, ``1.0D+03``, ``1.2K``, ``98%``, ``0:01:23``."""
+"""Read metrics from a program's output by the patterns of its workload, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -12,18 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.errors import MetricMissing
-from hidl_cli.plan.workload import (
-    Capture,
-    Metric,
-    Mistake,
-    Pattern,
-    better_of,
-    captures_of,
-    compile_pattern,
-    convert,
-    is_reciprocal,
-    is_time,
-)
+from hidl_cli.plan.units import better_of, convert, is_reciprocal, is_time
+from hidl_cli.plan.workload import Capture, Metric, Mistake, Pattern, captures_of, compile_pattern
 
 _GROUPED = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?([eE][-+]?\d+)?")
 _FORTRAN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[dD][-+]?\d+")
@@ -152,9 +142,6 @@ def last_lines(path: Path, count: int = 5, width: int = 160) -> list[str]:
 
 def _in_lines(block: bytes) -> bytes:
     return block.translate(_LINE_ENDS, b"\0")
-
-
-# Read metrics from a program's output by the patterns of its workload, in bounded time and memory.
 
 
 #: The most samples that a metric keeps: of more, every 2nd, 4th, ... is kept. Its value is that of all.

@@ -1,4 +1,4 @@
-"""Tables as programs print them: titles in one line, and rows below, of which some cells may be empty."""
+"""What probes find: plain facts, each None where it is unknown. Who found them stands beside them, for people."""
 
 from __future__ import annotations
 
@@ -100,9 +100,6 @@ def _size(part: str) -> int:
 def _length(numbers: str) -> int:
     low, _, high = numbers.partition("-")
     return max(1, int(high or low) - int(low) + 1)
-
-
-# What probes find: plain facts, each None where it is unknown. Who found them stands beside them, for people.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What ``lscpu`` prints of a processor: lines of a key and its value, or JSON."""
+"""The machine that probes ask: which programs it has, what they answer, and what its files hold."""
 
 from __future__ import annotations
 
@@ -300,9 +300,6 @@ def _devinfo(text: str) -> Iterator[Port]:
             width = _LANES.get(lanes[1]) if lanes else None
             gigabits = round(float(speed[1]) * width) if speed and width else None
             yield Port(adapter, fields.get("link_layer", "InfiniBand"), gigabits, None)
-
-
-# The machine that probes ask: which programs it has, what they answer, and what its files hold.
 
 
 _SECONDS = 10.0

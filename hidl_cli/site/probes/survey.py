@@ -1,4 +1,4 @@
-"""Names taken out of what a machine answers: of users, hosts, accounts and addresses, each always by the same word."""
+"""All probes of one machine, and what they found together."""
 
 from __future__ import annotations
 
@@ -270,9 +270,6 @@ class RecordingHost(HostBehind):
         except OSError as error:
             raise UsageError(f"cannot write {directory}: {error.strerror}") from error
         return sorted(str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file())
-
-
-# All probes of one machine, and what they found together.
 
 
 #: By the names of ``SYSTEMS``; the first that finds its programs describes the machine.

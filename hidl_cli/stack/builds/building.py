@@ -1,4 +1,4 @@
-"""The first real error in the log of a build: what follows it is mostly its consequence."""
+"""Building what a stack compiles: each build taken from the cache, or made there, then installed into the prefix."""
 
 from __future__ import annotations
 
@@ -127,9 +127,6 @@ def _version(compiler: str) -> str:
         raise MissingPrecondition(
             f"the compiler {compiler} does not work: {failure.output.strip()}", hint="correct CC and CXX, or unset them"
         ) from failure
-
-
-# Building what a stack compiles: each build taken from the cache, or made there, then installed into the prefix.
 
 
 # uv ends without ending what it started. This shell leads the process group that hidl starts, and takes all of it with

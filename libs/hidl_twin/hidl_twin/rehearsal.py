@@ -22,7 +22,7 @@ from hidl_cli import paths, process
 from hidl_cli.batch_systems import SSH
 from hidl_cli.documents import write_text
 from hidl_cli.errors import ExitCode, HidlError, ProcessFailed
-from hidl_cli.launch.hosts import fold
+from hidl_cli.launch.hostlist import fold
 from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.quoting import sh_line
 from hidl_cli.site.load import load_site

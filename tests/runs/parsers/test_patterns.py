@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.errors import MetricMissing
-from hidl_cli.plan.workload import Metric, Pattern, convert
+from hidl_cli.plan.units import convert
+from hidl_cli.plan.workload import Metric, Pattern
 from hidl_cli.runs.parsers import patterns as parser
 from hidl_cli.runs.parsers.patterns import BLOCK, MOST_SAMPLES, read_patterns
 

@@ -51,7 +51,7 @@ def test_a_pending_job_has_lsfs_reason(lsf: FakeLsf) -> None:
 def test_what_the_job_prints_is_there_while_it_runs(lsf: FakeLsf, polled: Poll) -> None:
     run = lsf.submitted("echo one; sleep 60")
     polled(run, is_running)
-    until(lambda: run.stdout.read_text() == "one\n", within=10)
+    until(lambda: run.stdout.is_file() and run.stdout.read_text() == "one\n", within=10)
 
 
 def test_lsfs_report_is_kept_apart_from_what_the_job_prints(lsf: FakeLsf, polled: Poll) -> None:

@@ -1,4 +1,4 @@
-"""What Spack prints while it installs: which packages are done, and why it failed."""
+"""Starting Spack: it sees nothing of the user's own configuration, and what it says is understood where it fails."""
 
 from __future__ import annotations
 
@@ -79,9 +79,6 @@ def failure_in(lines: Iterable[str]) -> Failure:
             said += [each.strip() for each in kept[number : number + _LINES] if each.strip()]
             break
     return Failure(package, tuple(dict.fromkeys(said)), log)
-
-
-# Starting Spack: it sees nothing of the user's own configuration, and what it says is understood where it fails.
 
 
 # What would show Spack another environment, or its Python other modules.

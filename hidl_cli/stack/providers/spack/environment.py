@@ -1,6 +1,6 @@
-"""``packages:`` of an environment: what the site has already, what must hold, and which compiler and MPI are used.
+"""The environment of a stack on a site: the ``spack.yaml`` that Spack concretizes and installs.
 
-Pure functions of a site and a stack: what the site's file does not know is left out, and told as a gap.
+A pure function: the same site, stack and places give the same text.
 """
 
 from __future__ import annotations
@@ -281,9 +281,6 @@ def _head(git: Path) -> str:
     except OSError:
         return UNKNOWN
     return next((line.split()[0] for line in packed if line.endswith(f" {name}")), UNKNOWN)
-
-
-# The environment of a stack on a site: the ``spack.yaml`` that Spack concretizes and installs.
 
 
 #: The release of spack-packages that is cloned where the user has none: the one that hidl's tests use.

@@ -1,14 +1,6 @@
-"""Where Spack's files lie below the root of the installations.
+"""What a machine has that Spack can take as it is: its compiler, its Python and the MPI library on PATH.
 
-::
-
-    <root>/spack/store/      what is built, each package once for all stacks and sites
-    <root>/spack/sources/    fetched archives
-    <root>/spack/stage/      where packages are built, unless the site names another place
-    <root>/spack/modules/    modulefiles of Spack's own, where the site wants them
-    <prefix>/environment/    an installation's environment: spack.yaml and spack.lock
-    <prefix>/view/           its view
-    <cache>/spack/           what can be made again: Spack's own caches, and the Python that it runs with
+Only for sites that say ``spack: {detect: true}``; elsewhere the site's file says it.
 """
 
 from __future__ import annotations
@@ -167,9 +159,6 @@ def python(target: Target, uv: Wheels, log: Path, progress: Progress, *, offline
             ) from error
         beside.replace(made)
     return made / "bin" / "python"
-
-
-# What a machine has that Spack can take as it is: its compiler, its Python and the MPI library on PATH.
 
 
 #: What Spack asks of a Python: the parts of the standard library that need a library of the system.
