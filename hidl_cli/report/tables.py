@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hidl_cli.analysis.nodes import Field, Pair, relative_rates
-from hidl_cli.analysis.ranking import Overhead
 from hidl_cli.redaction import redact_variable
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from hidl_cli.analysis.ranking import Ranking
+    from hidl_cli.analysis.ranking import Overhead, Ranking
     from hidl_cli.analysis.scaling import StepResult, Study
 
 
