@@ -57,7 +57,7 @@ def built_in_methods(joint: bool) -> list[Any]:
     x, y = images(joint)
     dataset = tf.data.Dataset.from_tensor_slices((x, y, np.where(y == 1, 2.0, 1.0).astype("float32")))
     validation = tf.data.Dataset.from_tensor_slices(images(True, steps=1)).batch(8)
-    file = Path(sys.argv[1]).with_name(f"built-in-{joint}.keras")
+    file = Path(sys.argv[1]).with_name(f"built-in-{WORLD.rank if joint else 'ranks'}.keras")
     best = keras.callbacks.ModelCheckpoint(file, monitor="val_loss", save_best_only=True)
     stop = keras.callbacks.EarlyStopping("val_loss", min_delta=1e-2, patience=2)
     callbacks = start(joint, stop, *([best] if joint or WORLD.rank == 0 else []))
