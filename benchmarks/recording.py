@@ -1,4 +1,4 @@
-"""What the recorder mpitraffic adds to calls of MPI: the same process calls through it and past it, in turn."""
+"""Overhead of the recorder mpitraffic per MPI call: one process alternates between recorded and direct calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def measure() -> list[Outcome]:
         subprocess.run(build, env=env, stdout=subprocess.DEVNULL, check=True)
         rounds = [_round(prefix, program, recorder, root / f"profile-{number}", env) for number in range(ROUNDS)]
     return [
-        _added("a send to nobody, added by the recorder", [each["to_nobody"] for each in rounds], 1),
+        _added("a send to MPI_PROC_NULL, added by the recorder", [each["to_nobody"] for each in rounds], 1),
         _added("8 B there and back, added to a call", [each["ping_pong"] for each in rounds], _IN_ROUND_TRIP),
         Outcome(
             "allreduce of 4 KB, recorded / not",

@@ -204,7 +204,7 @@ def _left_out(m: int, n: int, confidence: float) -> int:
 # Compare two sets of runs metric by metric, by rank tests corrected for multiple metrics.
 
 
-TOLERANCE = 0.03  # a worsening by less is nobody's business
+TOLERANCE = 0.03  # smallest regression worth reporting, as a fraction
 ALPHA = 0.05
 PER_SIDE = 10  # values a side, beyond which more are not asked for
 

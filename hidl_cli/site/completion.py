@@ -58,11 +58,7 @@ def complete(
         return Completed(site)
     # 60 ms, which sites that take everything from their machine need not spend
     from hidl_cli.site import keeping
-    from hidl_cli.site.answers import (  # the same
-        ask,
-        changed,
-        entries,  # the same
-    )
+    from hidl_cli.site.answers import ask, changed, entries  # the same
     from hidl_cli.site.detect import conditions_of  # the same
     from hidl_cli.site.probes.host import ThisHost  # the same
 

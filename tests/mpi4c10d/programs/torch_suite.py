@@ -22,6 +22,7 @@ os.environ["BACKEND"] = "gloo"  # decorators compare it while the module is impo
 os.environ["PYTORCH_PRINT_REPRO_ON_FAILURE"] = "0"
 sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
 
+# These modules read the variables and the stand-in module above while they are imported.
 import torch.distributed as dist  # noqa: E402
 from torch.testing._internal.common_distributed import TEST_SKIPS  # noqa: E402
 from torch.testing._internal.common_utils import set_rng_seed  # noqa: E402
