@@ -112,11 +112,13 @@ def main(arguments: list[str]) -> int:
 
         metrics.report_world(world)
     if arguments:
+        import gc
         import runpy
 
         with failure_ends_all_ranks():
             sys.argv = list(arguments)
             runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        gc.freeze()  # Python would search all objects of the framework for cycles on exit: 0.7 s after a training
     return 0
 
 
