@@ -1,4 +1,4 @@
-.PHONY: help demo test quick test-all torture lint lock parameters docs bench rehearse keras-table gpu gpu-bundle gpu-stacks soak clean
+.PHONY: help demo test quick test-all torture lint lock schema parameters docs bench rehearse keras-table gpu gpu-bundle gpu-stacks soak clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,6 +36,10 @@ lint: $(READY)  ## ruff and mypy
 lock: $(READY)  ## requirements.lock: the newest versions of what hidl and its tools need
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --no-annotate --no-header \
 		--all-extras --output-file requirements.lock pyproject.toml
+
+schema: $(READY)  ## the JSON Schemas that editors read for site, stack and workload files
+	$(BIN)/hidl config schema site_configs/schema
+	$(BIN)/hidl config schema recipes/schema
 
 parameters: $(READY)  ## hidl_workloads/parameters.py, from recipes/workloads
 	$(BIN)/python tools/parameters.py

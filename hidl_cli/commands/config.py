@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -70,3 +71,25 @@ def plugins(json: JsonOption = False) -> None:
         say("no plug-ins found")
         return
     show_table([row | {"problem": row["problem"] or "none"} for row in rows])
+
+
+@app.command()
+def schema(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Directory to write to; by default, schema/ beside your own files.")
+    ] = None,
+) -> None:
+    """Write the JSON Schemas of site, stack and workload files, which editors check against."""
+    from typing import get_args
+
+    from hidl_cli import documents, paths
+    from hidl_cli.commands.render import say
+    from hidl_cli.inputs.load import text
+    from hidl_cli.inputs.overlay import KindName
+
+    directory = directory or paths.user_config() / "schema"
+    directory.mkdir(parents=True, exist_ok=True)
+    for kind in get_args(KindName):
+        documents.write_text(directory / f"{kind}.json", text(kind))
+    say(f"wrote site.json, stack.json and workload.json to {directory}")
+    say("first line of a site file: # yaml-language-server: $schema=" + str(directory.absolute() / "site.json"))

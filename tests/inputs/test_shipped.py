@@ -9,20 +9,20 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hidl_cli import paths
 from hidl_cli.inputs import yamlfile
-from hidl_cli.inputs.load import Rules, examine, schema, text
+from hidl_cli.inputs.load import Rules, examine, schema
 from hidl_cli.inputs.overlay import KindName, at_path, list_all
 from hidl_cli.inputs.source import plain
 from hidl_cli.plan.checks import RULES as WORKLOAD
 from hidl_cli.site.checks import RULES as SITE
 from hidl_cli.stack.checks import RULES as STACK
+from tests.conftest import REPOSITORY, Hidl
 
 RULES: dict[KindName, Rules[Any]] = {"site": SITE, "stack": STACK, "workload": WORKLOAD}
 SCHEMAS: dict[KindName, Path] = {
-    "site": paths.shipped() / "site_configs/schema/site.json",
-    "stack": paths.shipped() / "recipes/schema/stack.json",
-    "workload": paths.shipped() / "recipes/schema/workload.json",
+    "site": REPOSITORY / "site_configs/schema/site.json",
+    "stack": REPOSITORY / "recipes/schema/stack.json",
+    "workload": REPOSITORY / "recipes/schema/workload.json",
 }
 SHIPPED = [entry for kind in RULES for entry in list_all(kind) if entry.origin == "shipped"]
 
@@ -75,22 +75,24 @@ def test_a_shipped_file_is_in_order(entry: Any, config: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", SHIPPED, ids=lambda entry: f"{entry.kind}-{entry.name}")
-def test_a_shipped_file_fits_the_schema_that_it_names_for_editors(entry: Any) -> None:
+def test_a_shipped_file_fits_its_schema_and_names_it_for_editors(entry: Any) -> None:
     first = entry.path.read_text().splitlines()[0]
     root = yamlfile.read(entry.path).root
 
     assert first.startswith("# yaml-language-server: $schema=")
     named = (entry.path.parent / first.partition("=")[2]).resolve()
     assert named == SCHEMAS[entry.kind].resolve()
-    jsonschema.Draft202012Validator(json.loads(named.read_text())).validate(plain(root))
+    jsonschema.Draft202012Validator(schema(entry.kind)).validate(plain(root))
 
 
-@pytest.mark.parametrize("kind", RULES)
-def test_the_committed_schema_is_in_step_with_the_model(kind: KindName) -> None:
-    committed = SCHEMAS[kind].read_text()
-
-    jsonschema.Draft202012Validator.check_schema(json.loads(committed))
-    assert committed == text(kind), f"write it again: hidl {kind} schema > {SCHEMAS[kind]}"
+def test_the_schemas_are_valid_and_written_where_files_name_them(hidl: Hidl, tmp_path: Path) -> None:
+    commands = (REPOSITORY / "Makefile").read_text()
+    for kind, path in SCHEMAS.items():
+        assert f"hidl config schema {path.parent.relative_to(REPOSITORY)}" in commands
+        assert hidl("config", "schema", str(tmp_path)).returncode == 0
+        document = json.loads((tmp_path / path.name).read_text())
+        jsonschema.Draft202012Validator.check_schema(document)
+        assert document == schema(kind)
 
 
 @pytest.mark.parametrize(("kind", "data"), EXAMPLES)
