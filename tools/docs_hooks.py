@@ -13,6 +13,7 @@ _ROOT = Path(__file__).parents[1]
 #: Files that pages link to: they lie where people look for them, and are pages of the documentation too.
 _READMES = {
     "CONTRIBUTING.md": "repository/contributing.md",
+    "STYLE.md": "repository/style.md",
     "CHANGELOG.md": "repository/changelog.md",
     "SECURITY.md": "repository/security.md",
     "benchmarks/README.md": "repository/benchmarks.md",
