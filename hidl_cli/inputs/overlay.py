@@ -13,10 +13,10 @@ from hidl_cli.errors import UsageError
 KindName = Literal["site", "stack", "workload"]
 Origin = Literal["user", "system", "shipped", "file"]
 
-_SHIPPED: dict[KindName, str] = {
-    "site": "site_configs",
-    "stack": "recipes/stacks",
-    "workload": "recipes/workloads",
+_SHIPPED: dict[KindName, tuple[str, ...]] = {
+    "site": ("site_configs", "site_configs/archive"),
+    "stack": ("recipes/stacks",),
+    "workload": ("recipes/workloads",),
 }
 _SUFFIX = ".yaml"
 _LISTED = 16  # names that one message lists
@@ -43,7 +43,7 @@ def directories(kind: KindName) -> tuple[tuple[Origin, Path], ...]:
     return (
         ("user", paths.user_config() / f"{kind}s"),
         ("system", paths.system_config() / f"{kind}s"),
-        ("shipped", paths.shipped() / _SHIPPED[kind]),
+        *(("shipped", paths.shipped() / directory) for directory in _SHIPPED[kind]),
     )
 
 

@@ -20,7 +20,7 @@ from tests.doctor.machines import host
 _USABLE = 0.93
 #: Partitions of machines whose users name a quality of service or a feature instead (Perlmutter's).
 _UNNAMED = ("regular_milan_ss11", "gpu_ss11", "shared_gpu_ss11", "xfer")
-SITES = sorted(path.stem for path in (paths.shipped() / "site_configs").glob("[!_]*.yaml"))
+SITES = sorted(path.stem for path in (paths.shipped() / "site_configs").rglob("[!_]*.yaml"))
 
 
 def documented(site: Site) -> Batch:

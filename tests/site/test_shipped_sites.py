@@ -34,7 +34,6 @@ USES_GDR = ["dgx2", "frontera-rtx", "longhorn", "pitzer", "ri2"]
 CANNOT_RUN = {
     "dgx2": "its file names no hosts",
     "oakforest-pacs": "scheduler pjm not supported yet",
-    "pleiades": "unknown launcher",
     "taihulight": "scheduler sunway not supported yet",
 }
 
@@ -71,7 +70,7 @@ FACTS: dict[str, tuple[str | None, str | None, list[str], int | None, int | None
     "perlmutter": ("in-service", "slurm", ["srun"], 64, 4, "sm_80", "cray-mpich"),
     "pitzer": ("in-service", "slurm", ["mpirun_rsh", "srun"], 40, 2, "sm_70", "mvapich2-gdr"),
     "piz-daint": ("retired", "slurm", ["srun"], 12, 1, "sm_60", "cray-mpich"),
-    "pleiades": (None, "pbs", [], 28, 0, None, None),
+    "pleiades": (None, "pbs", ["mpiexec"], 28, 0, None, None),
     "polaris": ("in-service", "pbs", ["pals"], 32, 4, "sm_80", "cray-mpich"),
     "ri2": (None, "slurm", ["mpirun_rsh", "srun"], 28, 1, None, "mvapich2-gdr"),
     "sierra": ("retired", "lsf", ["jsrun"], 44, 4, "sm_70", "spectrum-mpi"),
