@@ -1,1 +1,1 @@
-"""Workloads and launch plans with their job scripts: everything about a run before it is submitted."""
+"""Workloads, launch plans and job scripts: everything that precedes the submission of a run."""

@@ -1,4 +1,4 @@
-"""Checks across the fields of a workload file, beyond its schema."""
+"""Check rules of workload files that the schema cannot express, and load workloads by name."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def one_program(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def estimated_program(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require a module if the workload has ``estimate``, which imports it."""
+    """Require programs with ``module`` if the workload has ``estimate``, which imports it."""
     for _, program in _programs(data):
         if data.get("estimate") is not None and program.get("command") is not None:
-            yield Fault(("estimate",), "a program that is a `command` cannot be estimated", "a program with `module`")
+            yield Fault(("estimate",), "a program with `command` cannot be estimated", "a program with `module`")
 
 
 def placeholders(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that names in braces in ``arguments`` and ``command`` are parameters or sizes."""
+    """Require that the placeholders in ``arguments`` and ``command`` are parameters or sizes."""
     known = mapping(data, "parameters")
     for path, program in _programs(data):
         if not isinstance(program.get("arguments"), list):
@@ -57,7 +57,7 @@ def _placeholders(path: tuple[str | int, ...], word: Any, known: Mapping[str, An
 
 
 def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Any]]]:
-    """Yield ``program`` and its alternatives, where they are mappings, each with its path."""
+    """Yield ``program`` and each of its alternatives with its path, as far as they are mappings."""
     others = data.get("alternatives")
     if isinstance(data.get("program"), dict):
         yield ("program",), data["program"]
@@ -67,7 +67,7 @@ def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def patterns(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that each pattern is valid and finds metrics of this workload, each found by one pattern."""
+    """Check that each pattern is valid and finds metrics of the workload, none of which is found by two patterns."""
     known = mapping(data, "metrics")
     units = {name: unit for name in known if isinstance(unit := mapping(known, name).get("unit"), str)}
     for path, program in _programs(data):
@@ -86,12 +86,12 @@ def patterns(data: Mapping[str, Any]) -> Iterator[Fault]:
                     message = f"unknown metric `{clipped(name)}`"
                     yield Fault(key, message, one_of(known), nearest(name, known))
                 elif name in found:
-                    yield Fault(key, f"patterns[{found[name]}] finds `{name}`, too", "one pattern for each metric")
+                    yield Fault(key, f"patterns[{found[name]}] also finds `{name}`", "one pattern for each metric")
                 found.setdefault(name, index)
 
 
 def _as_pattern(entry: Any) -> Pattern | None:
-    """Return the pattern without the keys that are wrong by themselves; None if nothing of it can be checked."""
+    """Return a pattern without its invalid keys; None if the expression itself is invalid."""
     try:
         return Pattern.model_validate(entry)
     except ValidationError as error:
@@ -109,7 +109,7 @@ def _finds(pattern: Pattern) -> list[str]:
 
 
 def parameters(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check each parameter's choices, limits and default against its type."""
+    """Check that the choices, limits and defaults of each parameter match its type."""
     known = mapping(data, "parameters")
     for name in known:
         yield from _choices(name, mapping(known, name))
@@ -123,7 +123,7 @@ def parameters(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that each ``when`` names parameters with one default on all devices, and valid values."""
+    """Check that each ``when`` names valid values of parameters without ``on_gpus``."""
     known = mapping(data, "parameters")
     for key in ("stacks", "alternatives", "devices"):
         choices = data.get(key)
@@ -134,7 +134,7 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
                     message = f"unknown parameter `{clipped(name)}`"
                     yield Fault(path, message, one_of(known), nearest(name, known), on_key=True)
                 elif mapping(known, name).get("on_gpus"):
-                    message = f"parameter `{name}` has defaults of its own on GPUs"
+                    message = f"parameter `{name}` has other defaults on GPUs"
                     yield Fault(path, message, "a parameter without `on_gpus`", on_key=True)
                 elif isinstance(value, list):
                     for place, each in enumerate(value):
@@ -144,7 +144,7 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that ``scaling`` names a metric of this workload that is not a time if scaling is weak."""
+    """Check that ``scaling`` names a metric of the workload, and a rate if scaling is weak."""
     scaling, metrics = mapping(data, "scaling"), mapping(data, "metrics")
     name, kind = scaling.get("metric"), scaling.get("kind")
     if not isinstance(name, str):
@@ -153,17 +153,17 @@ def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
         message = f"unknown metric `{clipped(name)}`"
         yield Fault(("scaling", "metric"), message, one_of(metrics), nearest(name, metrics))
     if kind == "weak" and mapping(metrics, name).get("better") == "lower":
-        message = f"weak scaling is judged by a rate, which is better higher, and `{name}` is better lower"
+        message = f"weak scaling requires a rate, which is better higher, but `{name}` is better lower"
         yield Fault(("scaling", "metric"), message, "a metric that is better higher")
     if mapping(metrics, name).get("equal_on_all_ranks") is True:
-        message = f"`{name}` is equal on all ranks, so it does not measure performance"
+        message = f"`{name}` is equal on all ranks and cannot measure performance"
         yield Fault(("scaling", "metric"), message, "a metric without `equal_on_all_ranks`")
 
 
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that each MPI family reads the variables set for it, and that their values are valid."""
+    """Check the names and values of the run-time variables of each MPI family."""
     if data.get("tuning"):
-        from hidl_cli.tuning.judge import check_by_family  # 13 ms, which files without tuning need not spend
+        from hidl_cli.tuning.judge import check_by_family  # takes 13 ms, and few files have tuning
 
         yield from check_by_family(data)
 
@@ -174,9 +174,8 @@ def _choices(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
     if kind == "choice" and not choices:
         yield Fault(path, f"parameter `{name}` has type choice, but no `choices`", "`choices: [...]`", on_key=True)
     if kind in _TYPES and choices:
-        yield Fault(
-            (*path, "choices"), f"type {kind} takes no `choices`", "`type: choice`, or no `choices`", on_key=True
-        )
+        message = f"type {kind} does not support `choices`"
+        yield Fault((*path, "choices"), message, "`type: choice`, or no `choices`", on_key=True)
     known = [str(choice) for choice in choices] if isinstance(choices, list) else []
     for choice in mapping(parameter, "words"):
         if choice not in known:
@@ -188,15 +187,16 @@ def _limits(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
     kind, lowest, highest = (parameter.get(key) for key in ("type", "min", "max"))
     for key in ("min", "max"):
         if parameter.get(key) is not None and kind in ("str", "bool", "choice"):
-            yield Fault(("parameters", name, key), f"type {kind} takes no `{key}`", "type int or float", on_key=True)
+            message = f"type {kind} does not support `{key}`"
+            yield Fault(("parameters", name, key), message, "type int or float", on_key=True)
     if _is_number(lowest) and _is_number(highest) and lowest > highest:
-        yield Fault(("parameters", name, "min"), f"min ({lowest}) is more than max ({highest})", f"at most {highest}")
+        yield Fault(("parameters", name, "min"), f"min ({lowest}) exceeds max ({highest})", f"at most {highest}")
 
 
 def _value(path: tuple[str | int, ...], parameter: Mapping[str, Any], value: Any) -> Iterator[Fault]:
-    """Yield the fault in a parameter's value, if its type and limits are valid."""
+    """Yield the fault in a value of a parameter whose type and limits are valid."""
     if value is None or isinstance(value, dict | list):
-        return  # the schema's fault
+        return  # reported by the schema
     kind, choices = parameter.get("type"), parameter.get("choices")
     if kind == "choice" and isinstance(choices, list) and choices and value not in choices:
         words = [str(choice) for choice in choices]
@@ -209,14 +209,14 @@ def _value(path: tuple[str | int, ...], parameter: Mapping[str, Any], value: Any
         if _is_number(lowest := parameter.get("min")) and value < lowest:
             yield Fault(path, f"{value} is less than min", f"at least {lowest}")
         if _is_number(highest := parameter.get("max")) and value > highest:
-            yield Fault(path, f"{value} is more than max", f"at most {highest}")
+            yield Fault(path, f"{value} exceeds max", f"at most {highest}")
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-#: What a workload's file must satisfy.
+#: All rules of workload files.
 RULES = Rules(
     "workload",
     Workload,
@@ -224,13 +224,10 @@ RULES = Rules(
 )
 
 
-# Workloads by name.
-
-
 def load_workload(name: str) -> Workload:
-    """Load a workload, or a YAML file by its path, with what it extends.
+    """Load a workload by its name or the path of its file, with the workloads it extends.
 
-    ``UsageError`` if unknown, ``InvalidInput`` if invalid.
+    Raises ``UsageError`` if it is unknown, ``InvalidInput`` if it is invalid.
     """
     file = Path(name)
     if file.suffix in (".yaml", ".yml") and file.is_file():

@@ -1,4 +1,4 @@
-"""What a run computes on, processors or GPUs: chosen before anything is submitted, or refused with the reason."""
+"""Choose whether a run computes on CPUs or GPUs, before anything is submitted."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hidl_cli.site.schema import NodeType, Site
 from hidl_cli.stack import target as of_stack
 from hidl_cli.stack.schema import Device, Stack
 
-#: The MPI libraries that stacks bring along, by the stack that holds nothing else.
-_OF_STACKS = (Library("mpi", "mpich"), Library("openmpi", "openmpi"))
+#: The MPI libraries of stacks, with the name of the stack that contains only the library.
+_STACK_LIBRARIES = (Library("mpi", "mpich"), Library("openmpi", "openmpi"))
 
 
 def reason_not_runnable(site: Site) -> str | None:
-    """Return why no job script can be rendered for the site; None if one can.
+    """Return the reason why runs are impossible at the site; None if they are possible.
 
-    Checks its scheduler, then its launchers for the site's default MPI library, else for those of the stacks.
+    Checks the scheduler, then the launchers for the site's default MPI library or else for those of the stacks.
     """
     if site.scheduler == SSH and site.node_type().hosts is None:
         return WITHOUT_HOSTS
@@ -34,38 +34,42 @@ def reason_not_runnable(site: Site) -> str | None:
 
 
 def default_launcher(site: Site) -> str:
-    """Return the launcher that runs use by default; the site must be runnable."""
+    """Return the default launcher of a site at which runs are possible."""
     return next(launcher_for(site, each, None) for each in _libraries(site) if without_launcher(site, each) is None)
 
 
 def _libraries(site: Site) -> list[Library]:
-    return [library_for(site, own, None) for own in _OF_STACKS]
+    return [library_for(site, own, None) for own in _STACK_LIBRARIES]
 
 
-#: The variable that tells each rank what to compute on.
+#: Environment variable with the device that ranks compute on.
 DEVICE = "HIDL_DEVICE"
-#: How many GPUs each rank has.
+#: Environment variable with the number of GPUs per rank.
 GPUS_PER_RANK = "HIDL_GPUS_PER_RANK"
 
 
-#: What a workload that does not say it may compute on.
+#: ResolvedOptions of a workload without `devices`.
 _ANY = (DeviceChoice(device="cpu"), DeviceChoice(device="gpu"))
 
 
 class NoGpuUse(UsageError):
-    """The nodes have GPUs, and the workload computes on processors only."""
+    """The nodes have GPUs, but the workload computes on CPUs only."""
 
 
 class NoGpuStack(MissingPrecondition):
-    """The run computes on GPUs, and its stack or environment does not."""
+    """The run computes on GPUs, but its stack or environment does not."""
 
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """What the run computes on, with which request to the scheduler.
+    """The device of a run.
 
-    ``packages``: of the stack that the device requires. ``either``: the workload computes on the other device too.
-    ``notices``: sentences for the user.
+    Attributes:
+        device: What the ranks compute on.
+        asked: Job options, adapted to the device.
+        packages: Packages of the stack that the device requires.
+        notices: Messages for the user.
+        either: True if the workload can compute on the other device, too.
     """
 
     device: Device
@@ -78,11 +82,21 @@ class DeviceUse:
 def choose_device(
     site: Site, workload: Workload, points: Sequence[Mapping[str, Value]], asked: Asked, wanted: Device | None
 ) -> DeviceUse:
-    """Choose the device of a run: as ``wanted``, else GPUs if the nodes have some.
+    """Choose the device of a run, by default GPUs if the nodes have some.
 
-    ``points``: the values of all parameters, for each point of the matrix. If no partition is asked for and the nodes
-    of the default one do not fit ``wanted``, it is the first whose nodes do. Raises ``UsageError`` if the workload or
-    the nodes do not allow the device, and ``NoGpuUse`` if the user must say that GPUs stay unused.
+    If no partition is requested and the nodes of the default one lack the wanted device, the first partition whose
+    nodes have it is chosen.
+
+    Args:
+        site: Site of the run.
+        workload: Workload of the run.
+        points: Values of all parameters for each point of the matrix.
+        asked: Job options.
+        wanted: Requested device; None for the default.
+
+    Raises:
+        UsageError: The workload or the nodes do not support the device.
+        NoGpuUse: The GPUs of the nodes would stay unused, and the user has not confirmed that.
     """
     possible = _possible(workload, points)
     use = _choose(site, workload, points, asked, wanted=wanted, possible=tuple(possible))
@@ -110,18 +124,18 @@ def _choose(
             return DeviceUse("gpu", asked)
         elsewhere = site.partition_with("gpu")
         raise UsageError(
-            f"{_only(workload, points, 'gpu')}, and {_nodes(site, asked)} have none",
-            hint=f"--device gpu takes partition {elsewhere}" if elsewhere else "another --site",
+            f"{_only(workload, points, 'gpu')}, but {_nodes(site, asked)} have none",
+            hint=f"--device gpu selects partition {elsewhere}" if elsewhere else "choose another --site",
         )
     if "gpu" in possible:
-        unsaid = f"{workload.name} does not say what it computes on: GPUs are requested; --device cpu requests none"
-        return DeviceUse("gpu", asked, notices=(unsaid,) if _is_unsaid(workload) else ())
+        notice = f"{workload.name} does not declare its devices: GPUs are requested; --device cpu requests none"
+        return DeviceUse("gpu", asked, notices=(notice,) if _is_undeclared(workload) else ())
     if workload.any_node:
-        notice = f"{workload.name} runs on the processors of {_nodes(site, asked)}: no GPUs are requested"
+        notice = f"{workload.name} runs on the CPUs of {_nodes(site, asked)}: no GPUs are requested"
         return DeviceUse("cpu", replace(asked, gpus=False), notices=(notice,))
     elsewhere = site.partition_with("cpu") if asked.partition is None else None
     raise NoGpuUse(
-        f"{_only(workload, points, 'cpu')}, and {_nodes(site, asked)} have GPUs, which would stay unused",
+        f"{_only(workload, points, 'cpu')}, but {_nodes(site, asked)} have GPUs, which would stay unused",
         hint="--device cpu" + (f" (partition {elsewhere})" if elsewhere else " requests no GPUs"),
     )
 
@@ -136,11 +150,16 @@ def require_stack(
     accelerator: str | None = None,
     environment: str | None = None,
 ) -> None:
-    """Raise ``NoGpuStack`` if the run computes on GPUs and its stack does not.
+    """Raise ``NoGpuStack`` if the run computes on GPUs but its stack does not.
 
-    ``name``: the workload's. ``installed``: versions of the packages by name; empty if it is not installed.
-    ``accelerator``: what it was installed for; None: unknown. ``environment``: the directory of the user's own, in the
-    place of the stack.
+    Args:
+        use: Device of the run.
+        name: Name of the workload.
+        stack: Stack of the run.
+        installed: Versions of the installed packages by name; empty if the stack is not installed.
+        site: Site of the run.
+        accelerator: Accelerator that the stack was installed for; None if unknown.
+        environment: Directory of the user's environment that replaces the stack.
     """
     if use.device == "cpu":
         return
@@ -151,22 +170,22 @@ def require_stack(
     whose = f"environment {environment}" if environment else f"stack {stack.name}"
     install = None if environment else of_stack.install_hint(stack, use.packages, site, node)
     fixes = [install or "--env DIR with an environment that does", *(["--device cpu"] if use.either else [])]
-    raise NoGpuStack(f"{name} is to compute on GPUs, and {whose} does not: {reason}", hint="; or ".join(fixes))
+    raise NoGpuStack(f"{name} should compute on GPUs, but {whose} does not: {reason}", hint="; or ".join(fixes))
 
 
 def gives_gpu_memory(workload: Workload, parameters: Mapping[str, Value]) -> bool:
-    """On GPUs, does the workload's program give MPI the addresses of GPU memory, without looking whether it may?"""
+    """Return whether, on GPUs, the program passes GPU addresses to MPI without checking that MPI supports them."""
     choice = _holding(workload.devices or (), parameters).get("gpu")
     return choice is not None and choice.gpu_aware
 
 
 def has_gpus(node: NodeType) -> bool:
-    """Are nodes of this type known to have GPUs? Without their number, none can be requested."""
+    """Return whether the number of GPUs is known and not zero; otherwise none can be requested."""
     return bool(node.gpus)
 
 
 def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict[Device, tuple[str, ...]]:
-    """Return the devices that serve all points, with the packages that each requires; ``UsageError`` if none does."""
+    """Return the devices that suit all points, with the packages they require; ``UsageError`` if there are none."""
     of_points = [_holding(workload.devices or _ANY, point) for point in points]
     found = {
         device: tuple(dict.fromkeys(name for choices in of_points for name in choices[device].packages))
@@ -178,13 +197,13 @@ def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict
         what = "points of the matrix compute on different devices" if several else "no device for these parameters"
         raise UsageError(
             f"{workload.name}: {what}",
-            hint="a run for each device" if several else f"hidl workload show {workload.name}",
+            hint="start a run for each device" if several else f"hidl workload show {workload.name}",
         )
     return found
 
 
 def _holding(choices: Sequence[DeviceChoice], point: Mapping[str, Value]) -> dict[Device, DeviceChoice]:
-    """Return the choices that hold for these parameters, by device: those with conditions before those without."""
+    """Return the choices for these parameters by device; those without conditions count only if no other matches."""
     conditional = {choice.device: choice for choice in choices if choice.when and holds(choice.when, point)}
     return conditional or {choice.device: choice for choice in choices if not choice.when}
 
@@ -194,7 +213,7 @@ def _as_wanted(site: Site, wanted: Device, asked: Asked) -> DeviceUse:
     notices: tuple[str, ...] = ()
     fits = node.gpus is None or has_gpus(node) == (wanted == "gpu")
     if asked.partition is None and not fits and (other := site.partition_with(wanted)):
-        notices = (f"--device {wanted}: partition {other}, and not {site.default_partition}",)
+        notices = (f"--device {wanted}: partition {other} instead of {site.default_partition}",)
         asked = replace(asked, partition=other)
         node = site.node_type(other)
     if wanted == "gpu" and node.gpus == 0:
@@ -204,20 +223,20 @@ def _as_wanted(site: Site, wanted: Device, asked: Asked) -> DeviceUse:
     return DeviceUse(wanted, replace(asked, gpus=wanted == "gpu"), notices=notices)
 
 
-def _is_unsaid(workload: Workload) -> bool:
+def _is_undeclared(workload: Workload) -> bool:
     return workload.devices is None and workload.program.directory is None and bool(workload.program.module)
 
 
 def _only(workload: Workload, points: Sequence[Mapping[str, Value]], device: Device) -> str:
-    """Say that the workload computes on ``device`` alone, with the parameters that make it so."""
-    what = {"cpu": "processors", "gpu": "GPUs"}[device]
+    """Format the statement that the workload computes on ``device`` only, with the parameters that cause it."""
+    what = {"cpu": "CPUs", "gpu": "GPUs"}[device]
     conditions = [choice.when for choice in workload.devices or () if choice.when]
-    of_this: dict[str, Value] = {}
+    causes: dict[str, Value] = {}
     if len(points) == 1 and conditions:
         met = [set(when) for when in conditions if any(holds({name: when[name]}, points[0]) for name in when)]
         names = set.union(*met) if met else set.intersection(*map(set, conditions))
-        of_this = {name: value for name, value in points[0].items() if name in names}
-    shown = f" with {format_parameters(of_this)}" if of_this else ""
+        causes = {name: value for name, value in points[0].items() if name in names}
+    shown = f" with {format_parameters(causes)}" if causes else ""
     return f"{workload.name}{shown} computes on {what} only"
 
 

@@ -1,4 +1,4 @@
-"""Draft a workload's file from a program: its options become parameters, with their defaults."""
+"""Draft the workload file of a program: its options become parameters, with their defaults."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ from hidl_cli.stack.installation import Installation
 from hidl_workloads import program_options
 from hidl_workloads.program_options import OPTIONS_FILE, SCHEMA
 
-#: Seconds after which a program that does not read its options is ended.
+#: Seconds after which a program that has not read its options is killed.
 SECONDS = 30.0
 
 _PLAIN = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "TERM": "dumb", "TYPER_STANDARD_TRACEBACK": "1"}
-_LARGEST = 2**20  # bytes of its answer
+_LARGEST = 2**20  # bytes of the document with its options
 _MOST_TEXT = 200
 _READS_OPTIONS = re.compile(r"\b(argparse|ArgumentParser|click|typer|jsonargparse|simple_parsing|HfArgumentParser)\b")
 
 
 class Option(BaseModel):
-    """One option or argument: ``names`` as typed (``-n``, ``--lr``), empty if it has none.
+    """An option or positional argument of a program.
 
-    ``kind``: one ``value``, a ``flag``, or ``other`` (several values, counts, ...). ``value``: the default, or what the
-    given arguments say.
+    Attributes:
+        names: Names as typed (``-n``, ``--lr``); empty for a positional argument.
+        kind: ``value`` for a single value, ``flag``, or ``other`` (several values, counts, ...).
+        value: Value according to the given arguments, else the default.
+        choices: Valid values; empty if all are valid.
     """
 
     names: list[str]
@@ -53,7 +56,7 @@ class Option(BaseModel):
 
 
 class ProgramOptions(BaseModel):
-    """What a program says about itself: a title, its options, and why these are incomplete."""
+    """The title and options of a program, and the reason why they are incomplete."""
 
     title: str = ""
     options: list[Option] = []
@@ -62,7 +65,7 @@ class ProgramOptions(BaseModel):
 
 @dataclass(frozen=True)
 class WorkloadDraft:
-    """A workload, its file's text, and what the draft leaves out."""
+    """A drafted workload, the text of its file, and remarks about what was left out."""
 
     workload: Workload
     text: str
@@ -70,8 +73,8 @@ class WorkloadDraft:
 
 
 @dataclass
-class _Words:
-    """The words after the program, the parameters in them, and what was left out."""
+class _Arguments:
+    """The arguments of a program, the parameters in them, and remarks about what was left out."""
 
     words: list[str] = field(default_factory=list)
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -79,7 +82,7 @@ class _Words:
 
 
 def may_read_options(file: Path) -> bool:
-    """Does a Python file name a library that reads command lines? ``UsageError`` if it cannot be read."""
+    """Return whether a Python file names a library that parses options; ``UsageError`` if it cannot be read."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -88,41 +91,48 @@ def may_read_options(file: Path) -> bool:
 
 
 def read_options(file: Path, given: Sequence[str], installed: Installation) -> ProgramOptions:
-    """Execute a Python file with ``given`` arguments until it reads its command line, and return its options.
+    """Execute a Python file until it parses its options, and return them.
 
-    It runs with the stack's Python, for ``SECONDS`` at most. ``UsageError`` if it refuses the arguments; any other
-    failure is a ``problem``.
+    The file runs with the Python of the stack, for at most ``SECONDS``.
+
+    Args:
+        file: The Python file.
+        given: Arguments to call it with.
+        installed: Installation of the stack.
+
+    Raises:
+        UsageError: The program rejects the arguments. Any other failure is a ``problem`` of the options.
     """
     with tempfile.TemporaryDirectory(prefix="hidl-") as directory:
-        answer = Path(directory, "options.json")
-        # By its path: with -m, modules of the directory that hidl was called in would come first.
+        output = Path(directory, "options.json")
+        # Called by path: with -m, modules in the current directory would come first.
         words = [str(installed.python), program_options.__file__, str(file), *given]
-        environment = {**installed.environment(os.environ), **_PLAIN, OPTIONS_FILE: str(answer)}
+        environment = {**installed.environment(os.environ), **_PLAIN, OPTIONS_FILE: str(output)}
         try:
             process.run(words, env=environment, timeout=SECONDS)
         except ProcessFailed as error:
             last = next((line for line in reversed(error.output.splitlines()) if line.strip()), "")
             if error.status == 2:
                 raise UsageError(
-                    f"{file.name}: {last.strip()}", hint=f"give its arguments: hidl workload new {file} -- ARG..."
+                    f"{file.name}: {last.strip()}", hint=f"add its arguments: hidl workload new {file} -- ARG..."
                 ) from None
-            if not answer.is_file():
-                return ProgramOptions(problem=f"it failed before it read its options: {last.strip()}")
-        return _read(answer)
+            if not output.is_file():
+                return ProgramOptions(problem=f"the program failed before reading its options: {last.strip()}")
+        return _read(output)
 
 
-def _read(answer: Path) -> ProgramOptions:
+def _read(file: Path) -> ProgramOptions:
     try:
-        if answer.stat().st_size > _LARGEST:
-            return ProgramOptions(problem="it has too many options")
-        document = read_json(answer)
+        if file.stat().st_size > _LARGEST:
+            return ProgramOptions(problem="the program has too many options")
+        document = read_json(file)
         if document.pop("schema", None) != SCHEMA:
             raise ValueError
         return ProgramOptions.model_validate(document)
     except FileNotFoundError:
-        return ProgramOptions(problem="it ended without reading its options")
+        return ProgramOptions(problem="the program ended without reading its options")
     except (OSError, ValueError, AttributeError, RecursionError):
-        return ProgramOptions(problem="its options cannot be read")
+        return ProgramOptions(problem="the options of the program cannot be read")
 
 
 def draft_workload(
@@ -136,8 +146,19 @@ def draft_workload(
     scaling: ScalingKind | None = None,
     uses_mpi: bool = True,
 ) -> WorkloadDraft:
-    """Draft the workload that starts ``command`` with ``options`` as parameters, or with ``given`` as it is."""
-    found = _Words()
+    """Draft a workload that starts a command.
+
+    Args:
+        name: Name of the workload.
+        command: Program that every rank starts.
+        given: Arguments to use as they are if the options of the program are unknown.
+        options: Options of the program, which become parameters; None if unknown.
+        directory: Directory that the program starts in.
+        stack: Name of the stack; None for the default.
+        scaling: How the program scales; None for the default.
+        uses_mpi: Whether the program uses MPI.
+    """
+    found = _Arguments()
     if options is None or options.problem is not None or not options.options:
         found.words = list(given)
     else:
@@ -161,15 +182,15 @@ def draft_workload(
 
 
 def _checked(name: str, text: str) -> Workload:
-    """Read the draft as ``hidl run`` will; ``InvalidInput`` if it is faulty, as by braces in the given arguments."""
+    """Load the draft as ``hidl run`` does; ``InvalidInput`` if it is invalid, such as by braces in arguments."""
     with tempfile.TemporaryDirectory(prefix="hidl-") as directory:
         file = Path(directory, f"{name}.yaml")
         file.write_text(text, encoding="utf-8")
         return valid(examine(RULES, at_path("workload", file)))
 
 
-def _add(found: _Words, option: Option) -> None:
-    """Add one option: its words, and its parameter where it has one value."""
+def _add(found: _Arguments, option: Option) -> None:
+    """Add the words of an option, and a parameter if it has a single value."""
     shown = max(option.names, key=len, default=option.dest)
     name = re.sub(r"[^a-z0-9_]+", "_", shown.lstrip("-").lower())
     if option.kind == "flag" and option.names and _is_identifier(name):
@@ -208,8 +229,8 @@ def _typed(option: Option) -> dict[str, Any]:
 
 def _why(option: Option) -> str:
     if option.kind == "other" or isinstance(option.value, list):
-        return "it takes several values, or none; its words are in `arguments` where they were given"
-    return "it has no default; give it after --, or add it to `arguments`"
+        return "it does not have exactly one value; if given, its values are in `arguments`"
+    return "it has no default; pass it after --, or add it to `arguments`"
 
 
 def _is_identifier(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Input files of a run: its standard input and those that its words name, as they were when it was submitted."""
+"""Record the input files of a run at its submission: standard input, and the files that its command names."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 
 SCHEMA = "hidl.inputs/1"
 
-#: Larger files are known by size, times and inode alone: hashing them would delay the submission.
+#: Larger files are recorded without a hash, by size, times and inode: hashing would delay the submission.
 LARGEST_HASHED = 32 << 20
 
-#: The file in a run's directory that keeps what was read from standard input: from a pipe, or a file without a path.
+#: File in a run's directory with a copy of standard input, if that was a pipe or a file without a path.
 PIPED = "stdin"
 
-#: Seconds of reading standard input after which the user gets a message.
+#: Seconds after which the user is notified that hidl is reading standard input.
 QUIET = 2.0
 
-#: Seconds to wait for the first byte of standard input: an unattended job may leave a pipe open and never write to it.
+#: Seconds to wait for the first byte of standard input: an unattended job may keep a pipe open without writing to it.
 LONGEST_SILENCE = 600.0
 
-#: Below these, a path leads to another file on another node.
+#: Directories whose files differ between nodes.
 _OF_THIS_HOST = ("/proc/", "/sys/", "/dev/")
 
-_MEMORY, _NULL = 1, 3  # numbers of the devices /dev/null, /dev/zero, /dev/urandom, ...
+_MEMORY, _NULL = 1, 3  # major number of /dev/null, /dev/zero, /dev/urandom, ..., and minor number of /dev/null
 _BLOCK = 1 << 20
 
 
 def find_stdin() -> str | None:
-    """Return the file that a program gets as its standard input, from this process's: its absolute path or ``PIPED``.
+    """Return the absolute path of the file that is standard input, or ``PIPED`` if it must be copied.
 
-    A pipe is copied into the run's directory, and so is a file that has no path (a here-document), that was read in
-    part, or whose path leads elsewhere on other nodes. None for a terminal, ``/dev/null``, a socket, and a closed
-    standard input: they say nothing about what the program should read. Raises ``UsageError`` for any other device.
+    Pipes are copied to the run's directory, as are files without a path (here-documents), files that have been read in
+    part, and files whose path is another one on other nodes. A terminal, ``/dev/null``, a socket or a closed standard
+    input returns None, since the program is not meant to read it. Any other device raises ``UsageError``.
     """
-    if sys.stdin is None:  # it was closed when hidl started: descriptor 0 may be another file now
+    if sys.stdin is None:  # it was closed when hidl started, and descriptor 0 may now be another file
         return None
     try:
         status = os.fstat(0)
@@ -63,34 +63,34 @@ def find_stdin() -> str | None:
         return _path_of_stdin(status) or PIPED
     endless = os.major(status.st_rdev) == _MEMORY and os.minor(status.st_rdev) != _NULL
     if kind == stat.S_IFBLK or (kind == stat.S_IFCHR and endless):
-        raise UsageError("standard input is a device", hint="< FILE, or < /dev/null if the program reads nothing")
+        raise UsageError("standard input is a device", hint="use < FILE, or < /dev/null if the program reads nothing")
     return None
 
 
-def copy_stdin(target: Path, tell: Callable[[str], object] | None = None) -> None:
-    """Copy this process's standard input to ``target``, in a new directory that goes again if that fails.
+def copy_stdin(target: Path, notify: Callable[[str], object] | None = None) -> None:
+    """Copy standard input to a file in a new directory, which is removed if that fails.
 
-    A file is read from its current offset on, and its offset does not move, so a shell's ``while read`` goes on. After
-    ``QUIET`` seconds ``tell`` gets a message.
+    A file is copied from its current offset, which does not move: a shell's ``while read`` can continue. ``notify``
+    receives a message after ``QUIET`` seconds.
 
-    Raises ``UsageError`` if a pipe is silent for ``LONGEST_SILENCE`` seconds from the beginning, and ``HidlError`` if
-    it cannot be read or kept.
+    Raises ``UsageError`` if a pipe is silent for the first ``LONGEST_SILENCE`` seconds, and ``HidlError`` if standard
+    input cannot be read or the copy cannot be written.
     """
     try:
         target.parent.mkdir(parents=True)
         try:
             with open(target, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                for block in _blocks_of_stdin(tell):
+                for block in _blocks_of_stdin(notify):
                     file.write(block)
         except BaseException:
             shutil.rmtree(target.parent, ignore_errors=True)
             raise
     except OSError as error:
-        raise HidlError(f"cannot keep standard input in {target}: {error}", hint="free some space") from error
+        raise HidlError(f"cannot copy standard input to {target}: {error}", hint="free some space") from error
 
 
 def require_readable(file: Path) -> None:
-    """Raise ``UsageError`` unless this is a regular file that can be read, as standard input must be."""
+    """Raise ``UsageError`` unless a file for standard input is regular and readable."""
     try:
         with file.open("rb"):
             why = None if file.is_file() else "not a regular file"
@@ -101,7 +101,7 @@ def require_readable(file: Path) -> None:
 
 
 def _path_of_stdin(status: os.stat_result) -> str | None:
-    """Return the path of the regular file that is standard input; None if its content must be copied."""
+    """Return the path of a regular file that is standard input; None if its contents must be copied."""
     try:
         path = str(Path("/proc/self/fd/0").readlink())
         path.encode()
@@ -112,7 +112,7 @@ def _path_of_stdin(status: os.stat_result) -> str | None:
     return path if is_shared and os.lseek(0, 0, os.SEEK_CUR) == 0 else None
 
 
-def _blocks_of_stdin(tell: Callable[[str], object] | None) -> Iterator[bytes]:
+def _blocks_of_stdin(notify: Callable[[str], object] | None) -> Iterator[bytes]:
     if stat.S_ISREG(os.fstat(0).st_mode):
         offset = os.lseek(0, 0, os.SEEK_CUR)
         while block := os.pread(0, _BLOCK, offset):
@@ -122,14 +122,14 @@ def _blocks_of_stdin(tell: Callable[[str], object] | None) -> Iterator[bytes]:
     began, silent = time.monotonic(), True
     while True:
         waited = time.monotonic() - began
-        if tell is not None and waited >= QUIET:
-            tell("reading standard input for the program, from a pipe that is still open (none: < /dev/null)")
-            tell = None
-        limit = QUIET if tell is not None else LONGEST_SILENCE if silent else None
+        if notify is not None and waited >= QUIET:
+            notify("reading the program's standard input from a pipe that is still open (use < /dev/null for none)")
+            notify = None
+        limit = QUIET if notify is not None else LONGEST_SILENCE if silent else None
         if silent and waited >= LONGEST_SILENCE:
             raise UsageError(
                 f"standard input is a pipe that was silent for {LONGEST_SILENCE:.0f} s and is still open",
-                hint="< /dev/null if the program reads nothing, or write its input to a file first",
+                hint="use < /dev/null if the program reads nothing, or write its input to a file first",
             )
         if not select.select([0], [], [], None if limit is None else max(0.0, limit - waited))[0]:
             continue
@@ -144,9 +144,9 @@ def _blocks_of_stdin(tell: Callable[[str], object] | None) -> Iterator[bytes]:
 
 
 def input_files(plan: Plan, directory: Path | None = None) -> Iterator[Path]:
-    """Yield the files that the program reads: standard input, and those that its words and parameters name.
+    """Yield the input files of a plan: standard input, and the files that the command and the parameters name.
 
-    Each comes once, without the stack's own files. ``directory``: the run's.
+    Each file is yielded once. Files of the stack are left out. ``directory`` is that of the run.
     """
     program = plan.workload.program
     base = Path(program.directory) if program.directory else None
@@ -166,7 +166,7 @@ def input_files(plan: Plan, directory: Path | None = None) -> Iterator[Path]:
 
 
 def record_inputs(plan: Plan, directory: Path | None = None) -> dict[str, Any]:
-    """Return the document ``inputs.json`` of the run in ``directory``: each input file as it is now, by its path."""
+    """Return the document ``inputs.json``, which describes the current input files of a plan by their paths."""
     files = {}
     for file in input_files(plan, directory):
         try:
@@ -179,7 +179,7 @@ def record_inputs(plan: Plan, directory: Path | None = None) -> dict[str, Any]:
 
 
 def fingerprint(status: os.stat_result) -> dict[str, int]:
-    """Return what changes if a file is written to or replaced, even by a file with an older time of change."""
+    """Return the properties of a file that change if it is modified or replaced, even by an older file."""
     return {
         "size": status.st_size,
         "mtime_ns": status.st_mtime_ns,
@@ -189,7 +189,7 @@ def fingerprint(status: os.stat_result) -> dict[str, int]:
 
 
 def is_unchanged(file: Path, recorded: Mapping[str, Any]) -> bool:
-    """Is the file the one that was recorded? One without a recorded hash is not if only its inode or times differ."""
+    """Return whether a file still matches its record: by its hash, or by its fingerprint if no hash was recorded."""
     try:
         if "sha256" in recorded:
             return bool(sha256(file) == recorded["sha256"])
@@ -200,7 +200,7 @@ def is_unchanged(file: Path, recorded: Mapping[str, Any]) -> bool:
 
 
 def _file(text: str, base: Path | None) -> Path | None:
-    """Return the file of that name; None if there is none, or the name is relative and the program has no directory."""
+    """Return the file that ``text`` names; None if it is no file, or relative without a ``base`` directory."""
     if not text or "\0" in text or len(text) > 4096:
         return None
     path = Path(text)

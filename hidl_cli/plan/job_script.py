@@ -1,4 +1,4 @@
-"""The job script of a launch plan."""
+"""Render the job script of a launch plan."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def job_script(plan: Plan) -> str:
-    """Render ``job.sh``: it activates the stack, runs the steps one after another and keeps ``status.json``."""
+    """Render ``job.sh``, which activates the stack, runs the steps one after another and updates ``status.json``."""
     return render_script("job.sh.j2", values_of(plan))
 
 
 def values_of(plan: Plan) -> dict[str, Any]:
-    """Return the values for the template of a job script."""
+    """Return the values for the template of the job script."""
     reads_output = any(step.parser or step.patterns for step in plan.steps)
     bound = plan.steps[0].placement if plan.steps and plan.steps[0].placement.bind else None
     return {
         "run": plan.run,
         "title": f"{plan.workload.name} on {plan.site}, stack {plan.stack}",
-        **of_scheduler(plan.scheduler),
+        **scheduler_values(plan.scheduler),
         "open_mpi": plan.launcher == "mpirun",
         "hydra": plan.launcher == "mpiexec" and plan.mpi.family != "intel-mpi",
         "header": plan.header,
@@ -50,7 +50,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "timed": any(step.timed for step in plan.steps),
         "meets": plan.workload.program.directory is not None,
         "until_settled": plan.until_settled,
-        # Reads the metrics in the output between two rounds, as is done after the run.
+        # Reads the metrics in the output after each round, as hidl does after the run.
         "reader": (sys.executable, "-m", "hidl_cli.runs.history") if plan.until_settled and reads_output else (),
         "run_module": (f"{plan.prefix}/bin/python", plan.user_environment.starter if plan.user_environment else "-m"),
         "mpi_has_programs": plan.user_environment is None or plan.user_environment.mpi_stack is None,
@@ -61,13 +61,13 @@ def values_of(plan: Plan) -> dict[str, Any]:
     }
 
 
-def of_scheduler(name: str) -> dict[str, Any]:
-    """Return the values by which a job script finds its directory and its hosts under the scheduler of that name."""
+def scheduler_values(name: str) -> dict[str, Any]:
+    """Return the template values that depend on the scheduler: how a job finds its directory and hosts."""
     batch = scheduler(name)
     return {"scheduler_functions": Markup(batch.functions), "submit_directory": batch.directory_variable}
 
 
 def _preloaded_by(plan: Plan) -> list[str]:
-    """Return the variables that preload the MPI library's ``libmpi.so``; the script finds its path."""
+    """Return the variables that preload ``libmpi.so`` of the MPI library; the job script finds its path."""
     launchers = {step.launch.preloaded_by for step in plan.steps} - {None}
     return sorted({*filter(None, launchers), *([LD_PRELOAD] if preloads(plan.mpi, plan.tuning) else [])})

@@ -1,4 +1,4 @@
-"""The launch plan: all that a run will do, as one immutable value. ``--dry-run`` prints it; the run executes it."""
+"""The launch plan, an immutable description of a run: ``--dry-run`` prints it, and the job executes it."""
 
 from __future__ import annotations
 
@@ -29,28 +29,30 @@ from hidl_cli.tuning.judge import COMPARED, DEFAULT, MATRIX, Setting, compared_v
 
 SCHEMA = "hidl.plan/2"
 
-#: Where a step's program has a parser or patterns: the file, beside its metrics, that keeps what it printed.
+#: File in the directory of a step with the output of a program that has a parser or patterns.
 OUTPUT = "output.txt"
-#: Where it has patterns: what it printed on stderr.
-ERRORS = "errors.txt"
 
-#: Where a step is timed: the metrics document that the job writes beside its metrics.
+#: File with the metrics that the job measures for a timed step.
 TIMING = "timing.json"
 
-#: What a step's throughput is held against: the smallest step, as many copies of it at once, or earlier runs.
+#: Baseline of a study: its smallest step, several concurrent copies of that step, or earlier runs.
 Baseline = Literal["single", "copies", "history"]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One launch: ``size`` counts what the study scales (``Plan.unit``), ``repetition`` counts from 1.
+    """A launch of the program.
 
-    ``preflight``: a launch that checks the world's size first, if the program does not. ``copies``: the number of
-    concurrent copies of the launch, each on its own host, as the limit for larger steps; 0: an ordinary step.
-    ``point``: the parameters of a matrix that differ from the plan's. ``parser``: reads the metrics from the program's
-    output, which is kept (``OUTPUT``); None: the program writes them. ``patterns``: find further metrics in
-    it. ``timed``: the job measures the launch (``TIMING``). ``unbound``: the launch while another run has the cores of
-    this machine, if no scheduler keeps runs apart.
+    Attributes:
+        size: Number of ``Plan.unit`` (ranks or nodes).
+        repetition: Number of the repetition, from 1.
+        preflight: A launch that checks the size of the world first, if the program does not check it itself.
+        copies: Number of concurrent copies of the launch, each on its own host, as the baseline; 0 for a normal step.
+        point: Parameters of the matrix that differ from those of the plan.
+        parser: Parser of the output (``OUTPUT``); None if the program writes its metrics itself.
+        timed: Whether the job measures the time of the launch (``TIMING``).
+        patterns: Patterns of further metrics in the output.
+        unbound: The launch to use without a scheduler while another run uses the cores of this machine.
     """
 
     size: int
@@ -67,7 +69,7 @@ class Step:
 
     @property
     def title(self) -> str:
-        """The step in words."""
+        """Description of the step."""
         ranks, nodes = self.placement.ranks, self.placement.nodes
         each = f"{self.copies} copies of " if self.copies else ""
         point = f"{format_parameters(self.point)}: " if self.point else ""
@@ -76,19 +78,25 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """The request, resolved. ``workload`` is the whole document: a run can be judged without hidl's files.
+    """Everything that a run needs, resolved from its options.
 
-    ``mpi`` is the library that the ranks run on; ``modules`` are loaded before the stack is activated; ``header`` holds
-    the lines of the job script that request ``allocation``. ``environment`` is shared by all steps and includes the
-    values of ``tuning``. ``unit`` is ``ranks`` or ``nodes``: what the sizes of the steps count. ``target`` is the
-    efficiency to reach against ``baseline`` (None: not a study, or nothing to judge); ``until_settled``: the study ends
-    with the first repetition that settles it. ``charge`` is the price of a node-hour in the site's units. ``missing``
-    lists the options that the site requires and the request lacks; ``warnings`` are sentences for the user.
-    ``user_environment``: of the user, in the place of a stack, as it was when the run was planned. ``device``: what the
-    ranks compute on; None in plans of hidl 0.1, which did not say. ``stdin``: the file that rank 0 of a program of the
-    user's own reads as standard input, absolute or in the run's directory; None: an empty one. ``precision``: half the
-    width that the interval of an efficiency may have at most for a verdict, relative to it; None: any. ``sources``: the
-    documents of the site and the stack that the plan was made of, which a run keeps beside its ``plan.json``.
+    Attributes:
+        header: Lines of the job script that request the allocation.
+        prefix: Directory of the installation.
+        lock: Digest of the lockfile.
+        modules: Modules to load before the stack is activated.
+        workload: The complete workload, with which the run can be judged later.
+        unit: Unit of the sizes of the steps, ``ranks`` or ``nodes``.
+        environment: Variables of all steps, including those of ``tuning``.
+        target: Efficiency to reach relative to ``baseline``; None if there is nothing to judge.
+        until_settled: Whether a study ends with the first repetition that settles it.
+        charge: Price of a node-hour, in units of the site.
+        missing: Options that the site requires but the user did not give.
+        user_environment: The user's environment that replaces the stack, as it was at planning time.
+        device: What the ranks compute on; None in plans of hidl 0.1.
+        stdin: File that rank 0 of a user's program reads as standard input, absolute or in the run's directory.
+        precision: Largest relative half-width of an efficiency's interval that permits a verdict; None for any.
+        sources: Documents of the site and the stack, which are stored beside ``plan.json``.
     """
 
     run: str
@@ -126,12 +134,12 @@ class Plan:
 
     @property
     def is_study(self) -> bool:
-        """Does the plan compare sizes?"""
+        """True if the plan compares sizes."""
         return len({step.size for step in self.steps}) > 1
 
     @property
     def points(self) -> tuple[Mapping[str, Value], ...]:
-        """The points of the matrix in the order in which they run; a single empty one without a matrix."""
+        """The points of the matrix in the order in which they run; one empty point if there is no matrix."""
         found: list[Mapping[str, Value]] = []
         for step in self.steps:
             if step.point not in found:
@@ -140,7 +148,7 @@ class Plan:
 
     @property
     def telling_parameters(self) -> dict[str, Value]:
-        """The parameters without choices that stand for no words: the run compares with one without the parameter."""
+        """The parameters that affect the command: a choice that is replaced by no words is left out."""
         known = self.workload.parameters
         return {
             name: value
@@ -149,9 +157,10 @@ class Plan:
         }
 
     def at(self, point: Mapping[str, Value]) -> Plan:
-        """Return the plan of one point of the matrix, as if it ran alone.
+        """Return the plan of a single point of the matrix.
 
-        Run-time variables of the point are part of its tuning, and parameters too: they tell its series from others.
+        Run-time variables of the point become part of the tuning. They are parameters too, which distinguishes the
+        series of different points.
         """
         steps = tuple(replace(step, point={}) for step in self.steps if step.point == point)
         variables = compared_variables(point)
@@ -164,22 +173,22 @@ class Plan:
 
     @property
     def repetitions(self) -> int:
-        """The planned number of repetitions of each size."""
+        """Planned number of repetitions of each size."""
         return max(step.repetition for step in self.steps)
 
     @property
     def mpi_of_the_stack(self) -> bool:
-        """Do the ranks run on the stack's own MPI library, not on one of the site's?"""
+        """True if the ranks use the MPI library of the stack rather than one of the site."""
         return self.mpi.prefix == self.prefix
 
     @property
     def workload_words(self) -> list[str]:
-        """The words of the program, with its placeholders."""
+        """The command and arguments of the program, with placeholders."""
         program = self.workload.program_for(self.parameters)
         return [*(program.command or ()), *(program.arguments or ())]
 
     def command_line(self, step: Step) -> str:
-        """Format the step as a shell command with its variables, without secrets."""
+        """Format a step as a shell command with its environment variables, without secrets."""
         variables = {"HIDL_WORLD_SIZE": str(step.placement.ranks), **self.environment, **step.launch.environment}
         parameters = {"parameters": dict(self.parameters)}
         secrets = Secrets().learn(self.workload_words, parameters, dict(step.point), variables)
@@ -187,7 +196,7 @@ class Plan:
         return sh_line(secrets.learn(words).hide_document(words))
 
     def summary(self, step: Step) -> str:
-        """Format the step in short: launcher, number of ranks, program, and parameters without their defaults."""
+        """Format a step briefly: launcher, number of ranks, program, and parameters that differ from their defaults."""
         argv = step.launch.words
         count = next((argv[i : i + 2] for i, word in enumerate(argv) if word in ("-n", "-np")), ())
         values = {**self.parameters, **without_variables(step.point)}
@@ -209,29 +218,32 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        """Read ``plan.json``; ``ValueError`` if this hidl cannot."""
+        """Parse ``plan.json``; ``ValueError`` if it is invalid for this version of hidl."""
         values = dict(document)
         if values.pop("schema", None) != SCHEMA:
             raise ValueError(f"not a document of schema {SCHEMA}")
         try:
             return _adapter().validate_python(values)
         except ValidationError as error:
-            raise ValueError(f"{error.error_count()} of its values are invalid for hidl {__version__}") from error
+            raise ValueError(f"{error.error_count()} value(s) are invalid for hidl {__version__}") from error
 
 
 @cache
 def _adapter() -> TypeAdapter[Plan]:
-    """Reads and writes plans; created on first use, because that takes milliseconds."""
+    """Return the serializer of plans; creating it takes milliseconds, so that is done on first use."""
     return TypeAdapter(Plan)
 
 
 def create_run(
     plan: Plan, script: str, *, root: Path | None = None, tell: Callable[[str], object] | None = None
 ) -> Run:
-    """Create the directory of the plan's run with its job script, under ``root`` (None: the user's runs).
+    """Create the directory of a run, and copy standard input to it if the plan requires that.
 
-    A plan whose ``stdin`` is ``PIPED`` gets a copy of this process's standard input; ``tell`` gets a message if that
-    takes long.
+    Args:
+        plan: Plan of the run.
+        script: Job script.
+        root: Parent directory; None for the user's runs.
+        tell: Receives a message if reading standard input takes long.
     """
     if plan.user_environment is not None:
         prepare_support(plan.user_environment)
@@ -244,7 +256,7 @@ def create_run(
 
 
 def plan_of(run: Run) -> Plan:
-    """Read the plan in a run's directory; ``HidlError`` if it cannot be read."""
+    """Read the plan of a run; ``HidlError`` if that fails."""
     try:
         text = (run.directory / "plan.json").read_text(encoding="utf-8")
         document = json.loads(text)
@@ -252,11 +264,11 @@ def plan_of(run: Run) -> Plan:
             remember(document)
         return Plan.from_json(document)
     except (OSError, ValueError) as error:
-        raise HidlError(f"{run.directory} is not a run directory that this hidl can read: {error}") from error
+        raise HidlError(f"{run.directory} is not a run directory of this version of hidl: {error}") from error
 
 
 def readable(runs: Iterable[Run]) -> Iterator[Run]:
-    """Yield the runs whose plan this hidl can read; those of other versions are skipped."""
+    """Yield the runs whose plan is readable, which skips runs of other versions of hidl."""
     for run in runs:
         with suppress(HidlError):
             plan_of(run)

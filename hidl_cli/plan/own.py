@@ -1,4 +1,4 @@
-"""A program of the user's own, from the words after ``--``, as a workload."""
+"""Turn a user's program, the words after ``--``, into a workload, and add the metrics of ``--metric``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hidl_cli.plan.workload import (
 from hidl_cli.quoting import sh_line
 from hidl_cli.redaction import Secrets
 
-#: The efficiency that a study of such a metric must reach if its workload names none.
+#: Default target efficiency of a study that judges a metric of ``--metric``.
 METRIC_TARGET = 0.8
 
 #: ``NAME=REGEX`` or ``NAME[option=value,...]=REGEX``.
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _EXPECTED = "NAME=REGEX or NAME[unit=s,take=last]=REGEX"
 _TIMES = {"second": "s", "sec": "s", "minute": "min", "hour": "h", "microsecond": "us", "millisecond": "ms"}
 
-#: The options in brackets, with their values; None: any text.
+#: The options in brackets, with their valid values; None for any text.
 OPTIONS: dict[str, tuple[str, ...] | None] = {
     "unit": None,
     "printed": None,
@@ -55,8 +55,8 @@ OPTIONS: dict[str, tuple[str, ...] | None] = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One ``--metric``: its name, what it is, and how it is found."""
+class MetricRequest:
+    """A metric of ``--metric``, with the pattern that finds it."""
 
     name: str
     metric: Metric
@@ -70,56 +70,59 @@ def with_metrics(
     judged: bool = False,
     scaling: Literal["weak", "strong"] | None = None,
 ) -> Workload:
-    """Return the workload with the metrics of ``--metric``; one of a name that it has is read from the output instead.
+    """Add the metrics of ``--metric`` to a workload; they replace metrics of the same name.
 
-    ``judged``: a study compares the first of them; ``scaling``: how the work of the program grows. Raises
-    ``InvalidInput`` with every error in all words.
+    Args:
+        workload: The workload.
+        words: Values of ``--metric``.
+        judged: Whether a study judges the first of them.
+        scaling: How the work of the program scales; None for the default of the metric.
+
+    Raises:
+        InvalidInput: The values are invalid; the error lists all problems.
     """
     if not words:
         return workload
-    asked: list[Asked] = []
+    requests: list[MetricRequest] = []
     problems: list[Problem] = []
     for word in words:
         found = _parse(word, workload.metrics)
-        if isinstance(found, Asked):
-            asked.append(found)
+        if isinstance(found, MetricRequest):
+            requests.append(found)
         else:
             problems += found
-    problems += _repeated([one.name for one in asked])
+    problems += _repeated([one.name for one in requests])
     if problems:
         raise InvalidInput(
             f"{len(problems)} invalid value(s) of --metric",
             problems=problems,
             hint="for example --metric 'images_per_second=Img/sec: ([0-9.]+)'",
         )
-    changes = _extended(workload, asked)
-    if judged:
-        changes["scaling"] = _scaling(asked[0], workload.scaling.target if workload.scaling else METRIC_TARGET, scaling)
-    return workload.model_copy(update=changes)
-
-
-def _extended(workload: Workload, asked: Sequence[Asked]) -> dict[str, Any]:
-    names = {one.name for one in asked}
-    patterns = [one.pattern for one in asked]
-    return {
-        "metrics": {**workload.metrics, **{one.name: one.metric for one in asked}},
+    names = {one.name for one in requests}
+    patterns = [one.pattern for one in requests]
+    changes: dict[str, Any] = {
+        "metrics": {**workload.metrics, **{one.name: one.metric for one in requests}},
         "program": _with_patterns(workload.program, patterns, names),
         "alternatives": [_with_patterns(other, patterns, names) for other in workload.alternatives],
     }
+    if judged:
+        target = workload.scaling.target if workload.scaling else METRIC_TARGET
+        changes["scaling"] = _scaling(requests[0], target, scaling)
+    return workload.model_copy(update=changes)
 
 
-def _scaling(first: Asked, target: float, kind: Literal["weak", "strong"] | None) -> Scaling:
-    """Return how a study judges the metric; without ``kind``, a time is of strong scaling and a rate of weak."""
+def _scaling(first: MetricRequest, target: float, kind: Literal["weak", "strong"] | None) -> Scaling:
+    """Return how a study judges the metric; by default, times scale strongly and rates weakly."""
     better, unit = first.metric.better, first.metric.unit
     if better is None:
         raise InvalidInput(
-            f"a study judges --metric {first.name}, and unit {unit!r} does not say which direction is better",
+            f"a study judges --metric {first.name}, but unit {unit!r} does not imply which direction is better",
             hint=f"{first.name}[better=higher]=REGEX or {first.name}[better=lower]=REGEX",
         )
     if kind == "weak" and better == "lower":
         raise InvalidInput(
-            f"--metric {first.name} is better lower, and weak scaling is judged by a rate that grows with the ranks",
-            hint="a rate of all ranks, such as steps_per_second[printed=s/step,per=rank]=REGEX for a time per step",
+            f"--metric {first.name} is better lower, but weak scaling requires a rate that grows with the ranks",
+            hint="use a rate of all ranks, such as steps_per_second[printed=s/step,per=rank]=REGEX for a time per step",
         )
     return Scaling(metric=first.name, kind=kind or ("strong" if better == "lower" else "weak"), target=target)
 
@@ -129,8 +132,8 @@ def _with_patterns(program: Program, patterns: Sequence[Pattern], names: set[str
     return program.model_copy(update={"patterns": [*kept, *patterns]})
 
 
-def _parse(word: str, known: Mapping[str, Metric]) -> Asked | list[Problem]:
-    """Read one word; the problems say everything that is wrong with it. ``known``: the metrics of the workload."""
+def _parse(word: str, known: Mapping[str, Metric]) -> MetricRequest | list[Problem]:
+    """Parse a value of ``--metric``, or return all its problems; ``known`` are the metrics of the workload."""
     found = _WORD.fullmatch(word)
     if not found:
         return [Problem(f"--metric {word!r} has no '='", _EXPECTED)]
@@ -149,7 +152,7 @@ def _parse(word: str, known: Mapping[str, Metric]) -> Asked | list[Problem]:
     problems += [_problem(name, each.message, each.expected) for each in wrong]
     if problems:
         return problems
-    return Asked(name, Metric(unit=unit, better=better), pattern)
+    return MetricRequest(name, Metric(unit=unit, better=better), pattern)
 
 
 def _options(name: str, text: str) -> tuple[dict[str, Any], list[Problem]]:
@@ -187,7 +190,7 @@ def _repeated(names: Sequence[str]) -> Iterator[Problem]:
 
 
 def unit_of(name: str) -> str:
-    """Return the unit in a metric's name: ``images/s`` of ``images_per_second``; ``1`` if it has none."""
+    """Derive a unit from the name of a metric: ``images/s`` from ``images_per_second``; ``1`` if it names none."""
     above, per, below = name.rpartition("_per_")
     if per:
         return f"{_TIMES.get(above.removesuffix('s'), above.replace('_', ' '))}/{_TIMES.get(below, below)}"
@@ -197,13 +200,13 @@ def unit_of(name: str) -> str:
 
 ScalingKind = Literal["weak", "strong"]
 
-#: The stack of a program that names none.
+#: Default stack of a user's program.
 STACK = "mpi"
 
-#: The efficiency that a program must reach if nothing else is asked for.
+#: Default target efficiency of a user's program.
 OWN_TARGET = 0.8
 
-#: The metric of the job's own clock that each kind of scaling is judged by.
+#: The metric, measured by the job, that judges each kind of scaling.
 TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 
 _INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
@@ -230,21 +233,32 @@ def own_workload(
     scaling: ScalingKind | None = None,
     uses_mpi: bool = True,
 ) -> Workload:
-    """Return the workload that starts ``command`` in ``directory`` on every rank, timed by the job.
+    """Return a workload that starts a command on every rank and measures its time.
 
-    Names that ``assignments`` (``--set``) or ``matrix`` (``--matrix``) give a value are parameters, and ``{name}`` in
-    a word stands for the value, as typed. All other braces reach the program as they are. Raises
-    ``InvalidInput`` for a name that no word holds and for one that only a rank knows, such as ``{rank}``, and
-    ``UsageError`` for an empty program or a word that is not UTF-8.
+    The names in ``assignments`` and ``matrix`` become parameters: ``{name}`` in the command is replaced by the value as
+    typed. All other braces are kept.
+
+    Args:
+        command: Words of the command.
+        directory: Directory that it starts in.
+        stack: Name of the stack; None for the default.
+        assignments: Values of ``--set``.
+        matrix: Values of ``--matrix``.
+        scaling: How the time scales; strongly by default.
+        uses_mpi: Whether the program uses MPI.
+
+    Raises:
+        InvalidInput: A name is not in the command, or depends on the rank, such as ``{rank}``.
+        UsageError: The program's name is empty, or a word is not UTF-8.
     """
     if not command[0].strip():
-        raise UsageError("the program's name is empty", hint="is a variable of the shell unset?")
+        raise UsageError("the program's name is empty", hint="check for an unset shell variable")
     if undecodable := [word for word in command if not _is_text(word)]:
-        raise UsageError(f"{undecodable[0]!r} is not UTF-8", hint="rename the file, or name it within a script")
+        raise UsageError(f"{undecodable[0]!r} is not UTF-8", hint="rename the file, or name it in a script")
     given = dict(_first_values([*assignments, *matrix]))
-    held = {found["name"] for word in command for found in PLACEHOLDER.finditer(word)}
+    used = {found["name"] for word in command for found in PLACEHOLDER.finditer(word)}
     invalid = {name for name in given if not _PARAMETER.fullmatch(name)}
-    problems = [*_invalid(invalid), *_unused(given.keys() - held - invalid), *_of_a_rank(held - given.keys())]
+    problems = [*_invalid(invalid), *_unused(given.keys() - used - invalid), *_rank_specific(used - given.keys())]
     if problems:
         raise InvalidInput(f"{len(problems)} invalid name(s) in the program's words", problems=problems)
     kind: ScalingKind = scaling or "strong"
@@ -261,17 +275,14 @@ def own_workload(
 
 
 def name_of(command: Sequence[str]) -> str:
-    """Return the name of the program's workload: ``stem_of`` it, with ``own-`` before the name of a known workload.
-
-    The results of the two are not comparable.
-    """
+    """Return the workload name of a program: its ``stem_of``, with the prefix ``own-`` if a known workload has it."""
     name = stem_of(command)
     taken = any(entry.name == name for entry in list_all("workload", bases=True))
     return f"own-{name}" if taken else name
 
 
 def stem_of(command: Sequence[str]) -> str:
-    """Return the program's file without the suffix as a valid name, such as ``train``."""
+    """Return the program's file name without its suffix, as a valid workload name such as ``train``."""
     words = [word for word in command if not word.startswith("-") and not _VARIABLE.match(word)]
     program = next((word for word in words if not _INTERPRETERS.fullmatch(PurePath(word).name)), command[0])
     stem = PurePath(program).name.partition(".")[0].lower()
@@ -280,12 +291,12 @@ def stem_of(command: Sequence[str]) -> str:
 
 
 def compiled_by(file: str) -> str | None:
-    """Return the lines that compile ``file`` and run it; None if it is not C, C++ or Fortran."""
+    """Return the commands that compile and run a file; None if it is not C, C++ or Fortran."""
     path = Path(file)
     suffix, program = path.suffix.lower(), str(path.with_suffix(""))
     words = ["-O2", file, "-o", program]
     if suffix in _FORTRAN:
-        line = f"{sh_line(['mpifort', *words])} (the site's or a distribution's: wheels have no mpifort)"
+        line = f"{sh_line(['mpifort', *words])} (from the site or a distribution: wheels have no mpifort)"
     elif suffix in _COMPILERS:
         line = sh_line(["hidl", "stack", "exec", STACK, "--", _COMPILERS[suffix], *words])
     else:
@@ -305,7 +316,7 @@ def _title(command: Sequence[str], given: Mapping[str, str]) -> str:
 
 
 def _first_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each name with its first value; words that are not ``NAME=VALUE`` are reported where they are read."""
+    """Yield each name with its first value. Words that are not ``NAME=VALUE`` are skipped; ``resolve`` reports them."""
     for word in words:
         name, equals, value = word.partition("=")
         if equals:
@@ -319,16 +330,14 @@ def _invalid(names: set[str]) -> Iterator[Problem]:
 
 def _unused(names: set[str]) -> Iterator[Problem]:
     for name in sorted(names):
-        yield Problem(
-            f"{name} has a value, but no word of the program holds {{{name}}}", f"{{{name}}} where it belongs"
-        )
+        yield Problem(f"{name} has a value, but {{{name}}} is not in the command", f"{{{name}}} in the command")
 
 
-def _of_a_rank(names: set[str]) -> Iterator[Problem]:
+def _rank_specific(names: set[str]) -> Iterator[Problem]:
     for name in sorted(names & _EACH_RANK.keys()):
         variable = _EACH_RANK[name]
         yield Problem(
-            f"{{{name}}} differs between ranks or runs, and all ranks get the same words",
-            f"the program reads {variable} from its environment (in a shell: bash -c '... {variable} ...'); "
-            f"--set {name}={{{name}}} passes the braces on",
+            f"{{{name}}} differs between ranks or runs, but all ranks get the same command",
+            f"read {variable} from the environment of the program (in a shell: bash -c '... {variable} ...'), or keep "
+            f"the braces with --set {name}={{{name}}}",
         )

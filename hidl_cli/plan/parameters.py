@@ -1,4 +1,4 @@
-"""``--set name=value`` and ``--matrix name=value,value``, parsed into typed values."""
+"""Parse the values of ``--set name=value`` and ``--matrix name=value,value``."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from hidl_cli.redaction import redact_variable
 from hidl_cli.site.schema import NodeType
 from hidl_cli.tuning.judge import COMPARED, DEFAULT
 
-#: ``{name}``: the value. ``{name?word}``: the word, which falls away where the value is false, 0 or empty.
+#: ``{name}`` is replaced by the value, ``{name?word}`` by the word, which is omitted if the value is false, 0 or empty.
 PLACEHOLDER = re.compile(r"\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(\?(?P<word>[^{}]+))?\}")
 
 
-#: Names that stand for the size of a step in the words of a program that has ``arguments``, unless a parameter has the
-#: name.
+#: Placeholders for the size of a step in the words of programs with ``arguments``. Parameters of the same name win.
 SIZES = ("ranks", "nodes")
 
 
 def command(program: Program, values: Mapping[str, Value]) -> list[str]:
-    """Return the program's own words; if it has ``arguments``, placeholders in these words are filled too."""
+    """Return the command of the program; placeholders are replaced if the program has ``arguments``."""
     words = program.command or []
-    return list(words) if program.arguments is None else list(_filled(words, values, {}))
+    return list(words) if program.arguments is None else list(_fill(words, values, {}))
 
 
 def arguments(program: Program, values: Mapping[str, Value], parameters: Mapping[str, Parameter]) -> list[str]:
-    """Return the words after them: ``--name=value`` for each parameter, or what ``arguments`` says.
+    """Return the arguments that follow the command, by default ``--name=value`` for each parameter.
 
-    ``parameters``: the workload's, some of whose values may stand for several ``words``.
+    ``parameters`` are those of the workload; a value of one may be replaced by several ``words``.
     """
     if program.arguments is None:
         return [f"--{name}={_text(value)}" for name, value in values.items()]
-    return list(_filled(program.arguments, values, parameters))
+    return list(_fill(program.arguments, values, parameters))
 
 
-def _filled(words: list[str], values: Mapping[str, Value], parameters: Mapping[str, Parameter]) -> Iterator[str]:
+def _fill(words: list[str], values: Mapping[str, Value], parameters: Mapping[str, Parameter]) -> Iterator[str]:
     for word in words:
         alone = PLACEHOLDER.fullmatch(word)
         name = alone["name"] if alone and alone["name"] in values else None
@@ -49,11 +48,11 @@ def _filled(words: list[str], values: Mapping[str, Value], parameters: Mapping[s
         elif name and name in parameters and (several := parameters[name].words.get(str(values[name]))) is not None:
             yield from several
         else:
-            yield PLACEHOLDER.sub(lambda found: _filled_in(found, values), word)
+            yield PLACEHOLDER.sub(lambda found: _replacement(found, values), word)
 
 
-def _filled_in(found: re.Match[str], values: Mapping[str, Value]) -> str:
-    """Return the value; braces around anything else stay, as in an awk program of the user's own."""
+def _replacement(found: re.Match[str], values: Mapping[str, Value]) -> str:
+    """Return the value of a placeholder; other braces, as in awk programs, are kept."""
     return found[0] if found["word"] or found["name"] not in values else _text(values[found["name"]])
 
 
@@ -65,9 +64,9 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 
 
 def resolve(workload: Workload, assignments: Sequence[str]) -> dict[str, Value]:
-    """Return all parameters of ``workload``: the defaults, changed by ``assignments`` (``name=value``; the last wins).
+    """Return all parameters of a workload, with the values of ``assignments`` (``name=value``; the last one wins).
 
-    Raises ``InvalidInput`` with every error in every assignment.
+    Raises ``InvalidInput`` with all errors in the assignments.
     """
     values: dict[str, Value] = {name: parameter.default for name, parameter in workload.parameters.items()}
     problems: list[Problem] = []
@@ -93,7 +92,7 @@ def resolve(workload: Workload, assignments: Sequence[str]) -> dict[str, Value]:
 
 
 def gpu_defaults(workload: Workload, node: NodeType, given: Collection[str]) -> dict[str, Value]:
-    """Return the defaults of parameters on the GPUs of a node type, except for those ``given``."""
+    """Return the GPU-specific defaults of parameters for a node type, except for those ``given``."""
     found: dict[str, Value] = {}
     for name, parameter in workload.parameters.items():
         fitting = (each for each in parameter.on_gpus if each.fits(node.gpu_arch, node.gpu_memory_gib))
@@ -103,12 +102,13 @@ def gpu_defaults(workload: Workload, node: NodeType, given: Collection[str]) -> 
 
 
 def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, Value]]:
-    """Return every combination of the values in ``matrix`` (``name=value,value``), the last name varying fastest.
+    """Return all combinations of the values in ``matrix`` (``name=value,value``); the last name varies fastest.
 
-    A name ``mpi.VARIABLE`` is a run-time variable of the MPI library, compared with its default, which comes first.
-    Bars separate values with commas (``rc,sm|tcp,sm``). ``merge_layers`` checks later whether the library reads it.
-    Raises ``InvalidInput`` with every error: an unknown or repeated name, an invalid or repeated value, a single value,
-    parameters beside variables.
+    ``mpi.VARIABLE`` is a run-time variable of the MPI library, and is compared with its default, which comes first. Its
+    values may contain commas if bars separate them (``rc,sm|tcp,sm``). ``merge_layers`` checks the variable later.
+
+    Raises ``InvalidInput`` with all errors: unknown or repeated names, invalid, repeated or single values, and
+    parameters combined with variables.
     """
     axes: dict[str, list[Value]] = {}
     problems: list[Problem] = []
@@ -120,7 +120,7 @@ def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, V
         elif parameter is None and not name.startswith(COMPARED):
             problems.append(_unknown(name, workload.parameters, "--matrix"))
         elif name in axes:
-            problems.append(Problem(f"--matrix {name}: given twice", "all its values in one word"))
+            problems.append(Problem(f"--matrix {name}: given twice", "all values in one option"))
         elif parameter is None:
             axes[name] = [DEFAULT, *(value for value in split_values(text) if value != DEFAULT)]
             if len(set(axes[name])) < len(axes[name]) or len(axes[name]) < 2:
@@ -151,12 +151,12 @@ def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, V
 
 
 def split_values(text: str) -> list[str]:
-    """Split the values of a run-time variable: at bars if there are any, since values may have commas."""
+    """Split the values of a run-time variable at bars, or at commas if there are no bars."""
     return [value for value in text.split("|") if value] if "|" in text else text.split(",")
 
 
 def matrix_word(name: str, values: Sequence[object]) -> str:
-    """Return the word of ``--matrix`` for these values."""
+    """Return the argument of ``--matrix`` for these values."""
     words = [str(value) for value in values]
     if name.startswith(COMPARED) and any("," in word for word in words):
         return f"{name}={'|'.join(words)}|"
@@ -164,7 +164,7 @@ def matrix_word(name: str, values: Sequence[object]) -> str:
 
 
 def parse_value(parameter: Parameter, text: str) -> Value:
-    """Parse one value; the ``ValueError`` says what was expected."""
+    """Parse a value of a parameter; ``ValueError`` with the expected form if it is invalid."""
     if "\0" in text:
         raise ValueError("text without NUL characters")
     if parameter.type == "str":
@@ -181,7 +181,7 @@ def parse_value(parameter: Parameter, text: str) -> Value:
 
 
 def format_parameters(point: Mapping[str, Value]) -> str:
-    """Format parameters as typed, but for secrets: ``framework=torch backend=mpi4py``."""
+    """Format parameters as typed, without secrets: ``framework=torch backend=mpi4py``."""
     return " ".join(f"{name}={redact_variable(name, str(value))}" for name, value in point.items())
 
 

@@ -1,4 +1,4 @@
-"""Make the launch plan from choices that are already made."""
+"""Make launch plans from resolved options, and estimate their cost."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate:
-    """``node_hours`` = ``nodes`` x ``seconds`` / 3600, an upper bound: the job may end before its time limit.
+    """Upper bounds of the cost of a run, which may end before its time limit. None means unknown.
 
-    ``cost`` = ``node_hours`` x ``charge``, in the site's units (node-hours if it charges 1). None: unknown.
-    ``max_nodes`` and ``max_seconds`` are the partition's limits for a job of this size.
+    ``charge`` and ``cost`` are in the site's units, per node-hour and in total. The minima and maxima are limits of the
+    partition for a job of this size.
     """
 
     nodes: int
@@ -67,7 +67,7 @@ def estimate(plan: Plan, partition: Partition | None) -> Estimate:
 
 
 def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
-    """Format the estimate in lines for people."""
+    """Format the estimate as text."""
     where = f"partition {plan.partition} of site {plan.site}" if plan.partition else f"site {plan.site}"
     if estimate.seconds is None or estimate.node_hours is None:
         lines = [f"{where}: {estimate.nodes} node(s), without a time limit (--time): no upper bound"]
@@ -84,7 +84,7 @@ def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
     return lines
 
 
-#: What the job script sets only when it runs, and every rank must get.
+#: Variables that the job script sets at run time, and that must be forwarded to every rank.
 SET_BY_THE_SCRIPT = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -101,22 +101,24 @@ SET_BY_THE_SCRIPT = (
 )
 
 
-#: What it sets for a program with a directory, too.
-_MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
+#: Further variables for a program with a directory.
+_RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
-#: What it sets in an environment of conda, too.
-_OF_CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+#: Further variables in a conda environment.
+_CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
-_MANY_NODES = 4  # from here on, measuring one node while the others idle costs too much
+_MANY_NODES = 4  # from this size on, measuring one node while the others are idle is too expensive
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What to run: site, workload, parameters, stack, MPI library, launcher and tuning.
+class ResolvedOptions:
+    """The resolved options of a run.
 
-    ``matrix``: the points to compare, as the parameters that differ; by default one empty point. ``environment``: of
-    the user, in the place of the stack. ``use``: what the run computes on. ``recipe``: the stack's. ``stdin``: see
-    ``Plan``.
+    Attributes:
+        matrix: Points to compare, as the parameters that differ; one empty point by default.
+        environment: The user's environment that replaces the stack.
+        recipe: Recipe of the stack.
+        stdin: See ``Plan``.
     """
 
     site: Site
@@ -135,7 +137,7 @@ class Choices:
 
     @property
     def sources(self) -> dict[str, Any]:
-        """The documents of the site and of the stack's recipe."""
+        """Documents of the site and of the stack's recipe."""
         models = {"site": self.site, **({} if self.recipe is None else {"stack": self.recipe})}
         return {
             name: model.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"extends"})
@@ -144,8 +146,8 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class _Started:
-    """What decides how a step is started."""
+class _StepContext:
+    """The part of the options that determines how steps are launched."""
 
     scheduler: str | None
     workload: Workload
@@ -159,7 +161,7 @@ class _Started:
 
 
 def make_plan(
-    choices: Choices,
+    options: ResolvedOptions,
     *,
     unit: str,
     placements: Sequence[Placement],
@@ -170,57 +172,66 @@ def make_plan(
     until_settled: bool = False,
     precision: float | None = None,
 ) -> Plan:
-    """Make the plan; its steps are the placements and points in turn, interleaved over the repetitions.
+    """Make the plan of a run; each repetition runs all placements and points.
 
-    ``unit``: what a step's size counts, ``ranks`` or ``nodes``. Without ``baseline``, a study from 1 to 4 nodes or more
-    is compared with copies if the launcher can start them, and any other with its smallest step.
+    Also raises the errors of ``scheduler_for``, ``allocate`` and the launcher.
 
-    Raises what ``scheduler_for``, ``allocate`` and the launcher raise.
+    Args:
+        options: The resolved options.
+        unit: Unit of the sizes of steps, ``ranks`` or ``nodes``.
+        placements: Placements of the steps, the smallest first.
+        repetitions: Number of repetitions.
+        asked: Job options.
+        target: Target efficiency.
+        baseline: Baseline of a study. By default, a study from 1 to 4 or more nodes is compared with copies if the
+            launcher supports them, and any other study with its smallest step.
+        until_settled: Whether to end the study as soon as it is settled.
+        precision: See ``Plan``.
     """
-    site, workload, library = choices.site, choices.workload, choices.library
+    site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
     allocation = allocate(site, f"hidl-{workload.name}", placements, asked)
     partition = site.partition(asked.partition)
-    environment = shared_environment(site, library, choices.installation, placements[0], choices.tuning)
-    # As with threads, ranks of all steps get the same number of GPUs.
+    environment = shared_environment(site, library, options.installation, placements[0], options.tuning)
+    # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
     gpus = Gpus.of(requested_gpus(site, asked), max(placement.ranks_per_node for placement in placements))
-    environment |= {DEVICE: choices.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
-    started = _Started(
+    environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
+    context = _StepContext(
         site.scheduler,
         workload,
-        choices.parameters,
-        choices.installation,
+        options.parameters,
+        options.installation,
         library,
-        choices.launcher,
-        choices.matrix,
-        choices.environment,
-        choices.stdin,
+        options.launcher,
+        options.matrix,
+        options.environment,
+        options.stdin,
     )
-    steps = _steps(started, [*_sized(unit, placements)], repetitions, environment, gpus)
+    steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
     if baseline is None:
         large = can_be_copied(unit, placements) and allocation.nodes >= _MANY_NODES
         baseline = "copies" if large and steps[0].launch.host_option is not None else "single"
     if baseline == "copies":
-        steps = tuple(_copied(choices.launcher, step, allocation.nodes) for step in steps)
+        steps = tuple(_copied(options.launcher, step, allocation.nodes) for step in steps)
     now = datetime.now(timezone.utc)
     return Plan(
         run=new_id(workload.name, now),
         created=now.isoformat(timespec="seconds"),
         site=site.name,
         scheduler=batch.name,
-        launcher=choices.launcher.name,
+        launcher=options.launcher.name,
         partition=asked.partition or site.default_partition,
         allocation=allocation,
         header=batch.header(allocation, site.policies),
-        stack=choices.stack,
-        prefix=str(choices.installation.prefix),
-        activate=str(choices.installation.activate),
-        lock=choices.installation.lock,
+        stack=options.stack,
+        prefix=str(options.installation.prefix),
+        activate=str(options.installation.activate),
+        lock=options.installation.lock,
         mpi=library,
         modules=(*site.policies.modules, *library.modules),
-        tuning=tuple(choices.tuning),
+        tuning=tuple(options.tuning),
         workload=workload,
-        parameters=dict(choices.parameters),
+        parameters=dict(options.parameters),
         unit=unit,
         steps=steps,
         environment=environment,
@@ -230,21 +241,21 @@ def make_plan(
         precision=precision,
         charge=partition.charge if partition else None,
         missing=tuple(missing(site.policies, allocation)),
-        warnings=tuple(_warnings(choices, asked.partition, placements)),
-        user_environment=choices.environment,
-        device=choices.use.device,
-        stdin=choices.stdin,
-        sources=choices.sources,
+        warnings=tuple(_warnings(options, asked.partition, placements)),
+        user_environment=options.environment,
+        device=options.use.device,
+        stdin=options.stdin,
+        sources=options.sources,
     )
 
 
 def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
-    """Return the plan with a single step, one repetition on ``placement``, launched by what its other fields now say.
+    """Replace the steps of a plan without a matrix by a single one on ``placement``, started by ``launcher``.
 
-    The plan has no matrix. Raises what the launcher raises.
+    The step is launched according to the current fields of the plan. Raises the errors of the launcher.
     """
     installed = Installation.at(Path(plan.prefix))
-    started = _Started(
+    context = _StepContext(
         plan.scheduler,
         plan.workload,
         plan.parameters,
@@ -257,19 +268,19 @@ def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
     )
     per_node, per_rank = plan.allocation.gpus_per_node, plan.environment.get(GPUS_PER_RANK)
     gpus = Gpus(per_node, int(per_rank)) if per_node and per_rank else None
-    steps = _steps(started, [*_sized(plan.unit, [placement])], 1, plan.environment, gpus)
+    steps = _steps(context, [*_sized(plan.unit, [placement])], 1, plan.environment, gpus)
     return replace(plan, steps=steps, launcher=launcher.name, target=None, until_settled=False)
 
 
 def new_id(name: str, now: datetime) -> str:
-    """Return a new run's id."""
+    """Return the id of a new run."""
     return f"{now:%Y%m%d-%H%M%S}-{name}-{secrets.token_hex(2)}"
 
 
 def shared_environment(
     site: Site, library: Library, installed: Installation, placement: Placement, tuning: Sequence[Setting]
 ) -> dict[str, str]:
-    """Return the variables that all ranks get, with any launcher."""
+    """Return the environment variables of all ranks, independent of the launcher."""
     return {
         **placement.environment(),
         **site.policies.environment,
@@ -279,77 +290,77 @@ def shared_environment(
     }
 
 
-def _warnings(choices: Choices, partition_name: str | None, placements: Sequence[Placement]) -> Iterator[str]:
-    site = choices.site
+def _warnings(options: ResolvedOptions, partition_name: str | None, placements: Sequence[Placement]) -> Iterator[str]:
+    site = options.site
     partition = site.partition(partition_name)
-    yield from choices.use.notices
+    yield from options.use.notices
     if site.status == "retired":
         yield f"site {site.name} is retired" + (f"; its successor is {site.successor}" if site.successor else "")
     if partition and partition.restricted:
-        yield "access to this partition is restricted by the site"
-    if choices.installation.lock and (unverified := _unverified(choices)):
+        yield "the site restricts access to this partition"
+    if options.installation.lock and (unverified := _unverified(options)):
         yield unverified
-    if not choices.installation.lock:
-        yield f"stack {choices.stack} is not installed for site {site.name}: the script shows where it would be"
+    if not options.installation.lock:
+        yield f"stack {options.stack} is not installed for site {site.name}: the script shows its future path"
     if not all(placement.bind for placement in placements):
         known = site.node_type(partition_name).cores is not None
-        why = "more threads than cores on a node" if known else "the cores of a node are unknown to the site file"
-        yield f"{why}: ranks are not bound, and timings say little about scaling"
+        why = "more threads than cores on a node" if known else "the site's file gives no number of cores per node"
+        yield f"{why}: ranks are not bound, and timings are not suited to judge scaling"
 
 
-def _unverified(choices: Choices) -> str | None:
-    """Say that the installation was never verified with this MPI library; None if it was, or if unknown."""
-    if choices.environment is not None:
+def _unverified(options: ResolvedOptions) -> str | None:
+    """Return a warning if the installation was never verified with this MPI library; None if it was, or is unknown."""
+    if options.environment is not None:
         return None
-    verification = choices.installation.manifest.get("verification", {})
+    verification = options.installation.manifest.get("verification", {})
     if verification.get("where") == "skip":
-        return f"stack {choices.stack} was never verified (--verify skip)"
-    with_ = (verification.get("mpi") or {}).get("name", choices.stack)
-    if with_ == choices.library.name:
+        return f"stack {options.stack} was never verified (--verify skip)"
+    with_ = (verification.get("mpi") or {}).get("name", options.stack)
+    if with_ == options.library.name:
         return None
     return (
-        f"stack {choices.stack} was verified with MPI library {with_}, never with {choices.library.name}: "
-        "hidl install --verify job does"
+        f"stack {options.stack} was verified with MPI library {with_}, but not with {options.library.name}: "
+        "use hidl install --verify job"
     )
 
 
 def _steps(
-    started: _Started,
+    context: _StepContext,
     sizes: Sequence[tuple[int, Placement]],
     repetitions: int,
     environment: Mapping[str, str],
     gpus: Gpus | None,
 ) -> tuple[Step, ...]:
     """Return the steps in the order in which they run."""
-    world = started.installation.run_module("hidl_workloads.world")
-    can_check = started.environment is None or started.environment.has_mpi4py
+    world = context.installation.run_module("hidl_workloads.world")
+    can_check = context.environment is None or context.environment.has_mpi4py
 
     def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
         request = Request(
             placement,
             words,
-            started.library,
+            context.library,
             environment={**environment, **variables},
             forward=(
                 *SET_BY_THE_SCRIPT,
-                *(_MEETING_POINT if started.workload.program.directory else ()),
-                *(_OF_CONDA if started.environment and started.environment.kind == "conda" else ()),
+                *(_RENDEZVOUS if context.workload.program.directory else ()),
+                *(_CONDA if context.environment and context.environment.kind == "conda" else ()),
             ),
             hostfile=f"steps/{number}/hosts",
-            on_one_host=started.scheduler == "local",
-            through_ssh=started.scheduler == SSH,
+            on_one_host=context.scheduler == "local",
+            through_ssh=context.scheduler == SSH,
             gpus=gpus,
         )
-        launched = started.launcher.launch(request)
+        launched = context.launcher.launch(request)
         return replace(launched, environment={**launched.environment, **variables})
 
     def step(number: int, size: int, placement: Placement, repetition: int, point: Mapping[str, Value]) -> Step:
-        parameters, variables = {**started.parameters, **without_variables(point)}, compared_variables(point)
-        program = started.workload.program_for(parameters)
-        gpu_aware = environment.get(DEVICE) == "gpu" and gives_gpu_memory(started.workload, parameters)
+        parameters, variables = {**context.parameters, **without_variables(point)}, compared_variables(point)
+        program = context.workload.program_for(parameters)
+        gpu_aware = environment.get(DEVICE) == "gpu" and gives_gpu_memory(context.workload, parameters)
         check = (*world, GPU_AWARE) if gpu_aware else world
-        words = _kept(started, program, parameters, placement, gpu_aware=gpu_aware)
-        apart = started.scheduler != "local"
+        words = _rank_command(context, program, parameters, placement, gpu_aware=gpu_aware)
+        has_scheduler = context.scheduler != "local"
         return Step(
             size,
             repetition,
@@ -360,13 +371,13 @@ def _steps(
             parser=program.parser,
             timed=program.timed,
             patterns=tuple(program.patterns),
-            unbound=None if apart else launch(words, replace(placement, bind=False), number, variables),
+            unbound=None if has_scheduler else launch(words, replace(placement, bind=False), number, variables),
         )
 
-    # Each round starts with the next point: what is special about the first launch of a round favours none.
-    points = len(started.matrix)
+    # Each round starts with another point, so that none of them profits from the first launch of a round.
+    points = len(context.matrix)
     planned = [
-        (size, placement, round_, started.matrix[(round_ - 1 + position) % points])
+        (size, placement, round_, context.matrix[(round_ - 1 + position) % points])
         for round_ in range(1, repetitions + 1)
         for size, placement in sizes
         for position in range(points)
@@ -375,52 +386,52 @@ def _steps(
 
 
 def _sized(unit: str, placements: Sequence[Placement]) -> Iterator[tuple[int, Placement]]:
-    """Yield each placement with its number of ``unit``."""
+    """Yield each placement with its size in ``unit``."""
     for placement in placements:
         yield placement.nodes if unit == "nodes" else placement.ranks, placement
 
 
 def can_be_copied(unit: str, placements: Sequence[Placement]) -> bool:
-    """Can the smallest step run on every node at once? It must take one node, and the others more."""
+    """Return whether the smallest step can run on all nodes at once: it uses one node, and all others use more."""
     alone = [placement for placement in placements if placement.nodes == 1]
     return unit == "nodes" and len(alone) == 1 and len(placements) > 1
 
 
 def _copied(launcher: Launcher, step: Step, nodes: int) -> Step:
-    """Turn a step of one node into ``nodes`` copies; return any other unchanged."""
+    """Turn a step on one node into ``nodes`` copies; return any other step unchanged."""
     if step.placement.nodes > 1:
         return step
     if step.launch.host_option is None:
         raise UsageError(
-            f"launcher {launcher.name} cannot hold concurrent launches to a host each",
-            hint="--baseline single, or another launcher",
+            f"launcher {launcher.name} cannot restrict concurrent launches to one host each",
+            hint="use --baseline single, or another launcher",
         )
     return replace(step, copies=nodes)
 
 
-def _kept(
-    started: _Started, program: Program, parameters: Mapping[str, Value], placement: Placement, *, gpu_aware: bool
+def _rank_command(
+    context: _StepContext, program: Program, parameters: Mapping[str, Value], placement: Placement, *, gpu_aware: bool
 ) -> tuple[str, ...]:
-    """Return the argv of one rank, started by the module that keeps its output if a pattern searches that alone."""
-    words = _words(started, program, parameters, placement, gpu_aware=gpu_aware)
+    """Return the argv of a rank, with a wrapper that stores its output if a pattern searches single ranks."""
+    words = _program_command(context, program, parameters, placement, gpu_aware=gpu_aware)
     whose = ranks_kept(program.patterns)
-    return words if whose is None else (*started.installation.run_module("hidl_workloads.rank_output"), whose, *words)
+    return words if whose is None else (*context.installation.run_module("hidl_workloads.rank_output"), whose, *words)
 
 
-def _words(
-    started: _Started, program: Program, parameters: Mapping[str, Value], placement: Placement, *, gpu_aware: bool
+def _program_command(
+    context: _StepContext, program: Program, parameters: Mapping[str, Value], placement: Placement, *, gpu_aware: bool
 ) -> tuple[str, ...]:
-    """Return the argv of one rank; a Python module is started by the module that checks the world's size.
+    """Return the argv of a rank without the wrapper for its output.
 
-    A command that the stack provides is taken from the stack, not from PATH. One with a directory is started by the
-    module that goes there and opens its standard input, one that chooses a GPU for MPI by the module that tells its
-    local rank.
+    Python modules are started by a module that checks the size of the world. Commands of the stack take precedence over
+    PATH. A command with a directory is started by a module that changes to it and opens standard input, and a command
+    that passes GPU addresses to MPI by a module that exports the local rank.
     """
-    installation = started.installation
+    installation = context.installation
     if program.arguments is not None:
         sizes = dict(zip(SIZES, (placement.ranks, placement.nodes), strict=True))
         parameters = {**sizes, **parameters}
-    after = arguments(program, parameters, started.workload.parameters)
+    after = arguments(program, parameters, context.workload.parameters)
     if program.module:
         starter = "hidl_workloads.world" if program.threads else "hidl_workloads.single_threaded"
         options = (CHOOSES_GPU,) if program.chooses_gpu else ()
@@ -430,5 +441,5 @@ def _words(
     words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *after)
     if program.directory is None:
         return (*installation.run_module("hidl_workloads.local_rank"), *words) if gpu_aware else words
-    input_ = () if started.stdin is None else (STDIN, started.stdin)
+    input_ = () if context.stdin is None else (STDIN, context.stdin)
     return (*installation.run_module("hidl_workloads.own_program"), *encode([*input_, program.directory, *words]))

@@ -1,4 +1,4 @@
-"""From the options of ``hidl run`` to a launch plan."""
+"""Resolve the options of ``hidl run`` into a launch plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hidl_cli.plan.input_files import PIPED, require_readable
 from hidl_cli.plan.launch_plan import Baseline, Plan
 from hidl_cli.plan.own import ScalingKind, own_workload, with_metrics
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
-from hidl_cli.plan.planning import Choices, can_be_copied, make_plan
+from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
 from hidl_cli.redaction import remember
@@ -46,26 +46,31 @@ from hidl_cli.tuning.judge import (
 )
 from hidl_cli.tuning.layers import merge_layers
 
-#: The option that sets run-time variables of the MPI library; it is the origin of their values.
+#: The option that sets run-time variables of the MPI library, recorded as the origin of their values.
 _TUNE = "--tune"
 
-#: The stacks whose MPI library serves environments that have none.
+#: The stacks whose MPI library is used for environments without one.
 _STACKS: Mapping[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The options of ``hidl run``; None: the default.
+    """The options of ``hidl run``; None selects the default.
 
-    ``command`` is a program of the user's own in the place of ``workload``; it starts in ``directory`` (None: the
-    current one), ``scaling`` says how its time should scale, and ``uses_mpi`` whether MPI's world is checked before it.
-    ``assignments`` (``--set``) and ``tuning`` (``--tune``) have the form ``NAME=VALUE``; the last value of a name wins.
-    ``metrics`` (``--metric``) are read from the program's output; a study judges the first of them.
-    ``device``: what to compute on; ``any_device``: if the workload or its stack does not compute on GPUs, take the
-    processors of the same nodes. ``env`` is the directory of an environment that takes the place of a stack. ``matrix``
-    has the form ``NAME=VALUE,VALUE``. ``stdin``: the file that rank 0 of ``command`` reads as standard input
-    (``PIPED``: a copy of this process's own, in the run's directory); None: an empty one. ``validates``: the run is a
-    check of the site. ``hypothetical``: the plan will not run, so the stack need not be installed.
+    Attributes:
+        command: A user's program that replaces the workload.
+        directory: Directory that ``command`` starts in; the current one by default.
+        scaling: How the time of ``command`` should scale.
+        uses_mpi: Whether to check MPI's world before ``command``.
+        assignments: Parameters (``--set``) in the form ``NAME=VALUE``; the last value of a name wins.
+        tuning: Run-time variables (``--tune``) in the same form.
+        matrix: Parameters to compare, in the form ``NAME=VALUE,VALUE``.
+        metrics: Metrics to read from the output (``--metric``); a study judges the first one.
+        any_device: Whether to use CPUs on the same nodes if the workload or its stack does not support GPUs.
+        env: Directory of an environment that replaces the stack.
+        validates: Whether the run is a check of the site.
+        hypothetical: Whether the plan is only shown, so that the stack need not be installed.
+        stdin: File that rank 0 of ``command`` reads as standard input (``PIPED`` for a copy of this process's).
     """
 
     workload: str = ""
@@ -101,12 +106,12 @@ class RunRequest:
 
     @property
     def is_compared(self) -> bool:
-        """Whether times are compared with those of other launches."""
+        """True if the run compares its times with those of other launches."""
         return self.validates or self.scale is not None or bool(self.matrix)
 
 
 def read_precision(text: str | None) -> float | None:
-    """Return ``5%`` or ``0.05`` as 0.05; None for None."""
+    """Parse ``--precision``, ``5%`` or ``0.05``; None if it is not given."""
     if text is None:
         return None
     number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
@@ -122,10 +127,18 @@ def read_precision(text: str | None) -> float | None:
 def prepare(
     request: RunRequest, site: Site | None = None, workload: Workload | None = None, stack: Stack | None = None
 ) -> Plan:
-    """Resolve a request without side effects. ``site``, ``workload`` and ``stack``: the request's, if there already.
+    """Resolve the options of a run into a plan, without side effects.
 
-    Raises ``UsageError``, ``InvalidInput``, ``SubmitRefused``, or ``MissingPrecondition`` if the stack is not
-    installed, or does not compute on the run's device.
+    Args:
+        request: The options.
+        site: The site, if it is already loaded.
+        workload: The workload, if it is already loaded.
+        stack: The stack, if it is already loaded.
+
+    Raises:
+        UsageError, InvalidInput: An option is invalid.
+        SubmitRefused: The site requires an option that is missing.
+        MissingPrecondition: The stack is not installed, or does not support the device.
     """
     remember(list(request.command), [*request.assignments, *request.matrix, *request.tuning])
     site = on_hosts(site or load_site(request.site), request.asked.hosts)
@@ -143,7 +156,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         request = _on_all_hosts(request, request.asked.hosts)
     if request.stdin not in (None, PIPED) and not request.hypothetical:
         require_readable(Path(request.stdin))
-    scheduler_for(site)  # of all that the site may lack, this comes first
+    scheduler_for(site)  # an unsupported scheduler is reported before anything else
     environment = _environment(request, site)
     workload = with_metrics(
         workload or _workload(request, environment),
@@ -154,7 +167,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     if request.scale and workload.scaling is None:
         raise UsageError(f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to it")
     if request.scale and request.matrix:
-        raise UsageError("--scale and --matrix exclude each other", hint="compare at one size, then scale the best one")
+        raise UsageError("--scale and --matrix cannot be combined", hint="compare at one size, then scale the best one")
     parameters, matrix = resolve(workload, request.assignments), expand_matrix(workload, request.matrix)
     remember(dict(parameters), [dict(point) for point in matrix])
     points = [{**parameters, **point} for point in matrix]
@@ -173,7 +186,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         idle = f": {workload.overhead_ranks} of them do not compute" if workload.overhead_ranks else ""
         raise UsageError(
             f"workload {workload.name} requires at least {least} ranks{idle}",
-            hint=f"--ranks-per-node {least}, or a --scale that begins with {least} ranks",
+            hint=f"use --ranks-per-node {least}, or a --scale that begins with {least} ranks",
         )
     if request.precision is not None and not request.scale and not any(map(compared_variables, matrix)):
         raise UsageError("--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--scale 1,2")
@@ -182,10 +195,12 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
             "--until-settled requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--repeat sets the number of rounds"
         )
     if request.baseline == "copies" and not can_be_copied(unit, placements):
-        raise UsageError("--baseline copies requires a study of nodes that starts with 1", hint="--scale nodes=1,2,4")
-    choices = _choices(request, site, workload, environment, parameters=parameters, matrix=matrix, use=use, stack=stack)
+        raise UsageError("--baseline copies requires a study of nodes that starts at 1", hint="--scale nodes=1,2,4")
+    options = _resolve_options(
+        request, site, workload, environment, parameters=parameters, matrix=matrix, use=use, stack=stack
+    )
     plan = make_plan(
-        choices,
+        options,
         unit=unit,
         placements=placements,
         repetitions=request.repeat or (5 if request.scale or request.matrix else 1),
@@ -201,7 +216,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
 
 
 def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
-    """Return the request with the nodes and ranks per node that its hosts imply, where it gives none."""
+    """Set the nodes and ranks per node that the hosts imply, unless they are given."""
     nodes = request.nodes or (None if request.scale else len(hosts.names))
     ranks = hosts.ranks_per_node(nodes or len(hosts.names), request.ranks_per_node)
     return replace(request, nodes=nodes, ranks_per_node=ranks)
@@ -228,7 +243,7 @@ def _workload(request: RunRequest, environment: Environment | None) -> Workload:
     )
 
 
-def _choices(
+def _resolve_options(
     request: RunRequest,
     site: Site,
     workload: Workload,
@@ -238,7 +253,7 @@ def _choices(
     matrix: Sequence[Mapping[str, Value]],
     use: DeviceUse,
     stack: Stack | None,
-) -> Choices:
+) -> ResolvedOptions:
     if environment is None:
         stack = stack or load_stack(
             request.stack or stack_for(workload, *({**parameters, **point} for point in matrix))
@@ -247,7 +262,7 @@ def _choices(
         own = own_library(installed, stack)
     else:
         stack = load_stack(request.stack or _STACKS[environment.abi])
-        installed, own = environment, _library_beside(environment, request, site, stack)
+        installed, own = environment, _environment_library(environment, request, site, stack)
     described = environment.described if environment else None
     gpus = _on_gpus(site, request.asked)
     require_stack(
@@ -264,7 +279,7 @@ def _choices(
     tuning = merge_layers(library, layers, gpus=gpus, compared=request.is_compared)
     if described and library is own and own.name == stack.name:
         described = replace(described, mpi_stack=stack.name)
-    return Choices(
+    return ResolvedOptions(
         site=site,
         workload=workload,
         parameters=parameters,
@@ -289,10 +304,10 @@ def _environment(request: RunRequest, site: Site) -> Environment | None:
     )
 
 
-def _library_beside(environment: Environment, request: RunRequest, site: Site, stack: Stack) -> Library:
-    """Return the MPI library of the environment, or of ``stack`` if it has none or a stack is asked for by its name.
+def _environment_library(environment: Environment, request: RunRequest, site: Site, stack: Stack) -> Library:
+    """Return the MPI library of an environment, or that of ``stack`` if the user requests it or there is no other.
 
-    Raises ``MissingPrecondition`` if that stack is required and not installed.
+    Raises ``MissingPrecondition`` if the stack is required but not installed.
     """
     if environment.mpi is not None and request.stack is None:
         return replace(own_library(environment, stack), name=environment.described.name)
@@ -302,24 +317,24 @@ def _library_beside(environment: Environment, request: RunRequest, site: Site, s
         return own_library(_installation(request, site, stack.name), stack)
     except MissingPrecondition as error:
         raise MissingPrecondition(
-            f"environment {environment.prefix} has no MPI library of its own, and {error.message}", hint=error.hint
+            f"environment {environment.prefix} has no MPI library, and {error.message}", hint=error.hint
         ) from error
 
 
 def own_library(installed: Installation, stack: Stack) -> Library:
-    """Return the MPI library inside the installation."""
+    """Return the MPI library of an installation."""
     family, version = installed.mpi or (stack.mpi, installed.version_of(stack.mpi))
     netmods = WHEEL_NETMODS if family == "mpich" and installed.manifest.get("provider") == "wheels" else ()
     return Library(stack.name, family, version=version, prefix=str(installed.prefix), netmods=netmods)
 
 
 def stack_for(workload: Workload, *parameters: Mapping[str, Value]) -> str:
-    """Return the first stack of the workload whose conditions all ``parameters`` meet; ``InvalidInput`` if none."""
+    """Return the workload's first stack that supports all ``parameters``; ``InvalidInput`` if there is none."""
     for choice in workload.stacks:
         if all(holds(choice.when, each) for each in parameters):
             return choice.stack
     raise InvalidInput(
-        f"no stack of workload {workload.name} supports these parameters", hint="see its `stacks`, or name one: --stack"
+        f"no stack of workload {workload.name} supports these parameters", hint="see its `stacks`, or choose a --stack"
     )
 
 
@@ -334,7 +349,7 @@ def _installation(request: RunRequest, site: Site, stack: str) -> Installation:
 
 
 def _layers(request: RunRequest, site: Site, stack: Stack, workload: Workload, library: Library) -> tuple[Layer, ...]:
-    """Return the layers of the tuning: site, stack, workload, command line, each overriding those before."""
+    """Return the tuning of the site, the stack, the workload and the command line; later layers override earlier."""
     return (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=_on_gpus(site, request.asked))),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
@@ -351,10 +366,10 @@ def _checked(
     *,
     gpus: bool,
 ) -> list[Mapping[str, Value]]:
-    """Return the points of the matrix with run-time variables as the ranks get them.
+    """Return the points of the matrix with run-time variables in the form that is exported to the ranks.
 
-    A variable with several names gets the name that ``tuning`` uses. Raises ``InvalidInput`` if the library does not
-    read one or if a value is invalid, ``UsageError`` if two values are the same.
+    A variable with several names gets the one used in ``tuning``. Raises ``InvalidInput`` if the library does not
+    support a variable or its value, ``UsageError`` if two values are equal.
     """
     used = {main_name(setting.name, library.family): setting for setting in tuning}
     checked: list[Mapping[str, Value]] = []
@@ -371,8 +386,8 @@ def _checked(
                     fit.value if isinstance(fit, Fit) else DEFAULT
                 )
                 if setting and isinstance(fit, Fit) and fit.value == setting.value:
-                    message = f"--matrix {name}: {setting.value} is the default here ({setting.origin})"
-                    raise UsageError(message, hint="leave it out: the default is measured anyway")
+                    message = f"--matrix {name}: {setting.value} is already the default ({setting.origin})"
+                    raise UsageError(message, hint="omit it: the default is always measured")
         if exported in checked or len(exported) < len(point):
             raise UsageError(f"--matrix compares the same values twice: {format_parameters(exported)}")
         checked.append(exported)
@@ -384,7 +399,7 @@ def _on_gpus(site: Site, asked: Asked) -> bool:
 
 
 def _assignments(words: Sequence[str]) -> dict[str, str]:
-    """Read the values of ``--tune``; ``InvalidInput`` with every word that is not ``NAME=VALUE``."""
+    """Parse the values of ``--tune``; ``InvalidInput`` with all that are not of the form ``NAME=VALUE``."""
     invalid = [Problem(f"{_TUNE} {word!r} has no '='", "NAME=VALUE") for word in words if "=" not in word]
     if invalid:
         raise InvalidInput(f"{len(invalid)} invalid value(s) of {_TUNE}", problems=invalid)
@@ -392,9 +407,9 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
 
 
 def _placements(request: RunRequest, site: Site, least: int) -> tuple[str, list[Placement]]:
-    """Return what sizes count (``ranks`` or ``nodes``) and each step's placement, the smallest first.
+    """Return the unit of sizes (``ranks`` or ``nodes``) and the placement of each step, the smallest first.
 
-    By default a node gets one rank for each GPU, else 1, and all nodes together at least ``least`` ranks.
+    By default, there is one rank per GPU, or one per node without GPUs, and at least ``least`` ranks in total.
     """
 
     def per_node(nodes: int) -> int:
@@ -406,7 +421,7 @@ def _placements(request: RunRequest, site: Site, least: int) -> tuple[str, list[
         unit, placements = "ranks", [Placement.of_nodes(nodes, per_node(nodes))]
     else:
         if request.nodes not in (None, 1):
-            raise UsageError("--scale and --nodes exclude each other", hint="the steps of --scale say how many nodes")
+            raise UsageError("--scale and --nodes cannot be combined", hint="--scale sets the number of nodes")
         unit, sizes = parse_scale(request.scale, default_unit="ranks" if site.scheduler == "local" else "nodes")
         if unit == "ranks":
             placements = [Placement.of_ranks(ranks, request.ranks_per_node) for ranks in sizes]

@@ -1,4 +1,4 @@
-"""Convert numbers between units as programs print them: ``Gflops`` to ``Tflop/s``, ``s/it`` to ``it/s``."""
+"""Convert numbers between the units that programs print: ``Gflops`` to ``Tflop/s``, ``s/it`` to ``it/s``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PREFIXES = {
     **{prefix: 1e3**power for prefix, power in zip("kKMGTPE", (1, 1, 2, 3, 4, 5, 6), strict=True)},
     **{f"{prefix}i": 1024.0**power for power, prefix in enumerate("KMGTPE", start=1)},
 }
-#: Names of one thing. A name that is not here stands for itself.
+#: Spellings of units and their canonical names; other names are canonical.
 _ALIASES = {
     alias: name
     for name, aliases in {
@@ -43,23 +43,23 @@ _FLOPS = re.compile(r"([kKMGTPE]?)(flops|flop/s(ec)?)", re.IGNORECASE)
 
 
 def convert(value: float, printed: str, wanted: str) -> float:
-    """Return ``value`` (in ``printed``) in ``wanted``; ``ValueError`` if the units measure different things."""
+    """Convert a value from the unit ``printed`` to ``wanted``; ``ValueError`` if they measure different quantities."""
     factor, inverse = _conversion(printed, wanted)
     return factor / value if inverse else value * factor
 
 
 def is_reciprocal(printed: str, wanted: str) -> bool:
-    """Return True if ``convert`` inverts the value: from ``s/step`` to ``step/s``."""
+    """Return whether ``convert`` inverts the value, as from ``s/step`` to ``step/s``."""
     return _conversion(printed, wanted)[1]
 
 
 def is_time(unit: str) -> bool:
-    """Is it a unit of time alone?"""
+    """Return whether the unit is a time, such as ``ms``."""
     return unit.strip() in _TIMES
 
 
 def better_of(unit: str) -> Literal["higher", "lower"] | None:
-    """Return which direction is better in it: less time (s, ms/step), more for each time (images/s, ns/day)."""
+    """Return the better direction of a unit: lower for times (s, ms/step), higher for rates (images/s, ns/day)."""
     above, *below = _terms(unit)
     if not below:
         return "lower" if above in _TIMES else None
@@ -70,27 +70,27 @@ def better_of(unit: str) -> Literal["higher", "lower"] | None:
 
 @lru_cache(maxsize=256)
 def _conversion(printed: str, wanted: str) -> tuple[float, bool]:
-    """Return a factor, and whether the reciprocal is converted."""
+    """Return the conversion factor, and whether the value must be inverted."""
     if printed.strip() == wanted.strip():
         return 1.0, False
     have, want = _terms(printed), _terms(wanted)
-    as_it_is, inverse = _factor(have, want), _factor(have[::-1], want)
-    if as_it_is is not None and not _of_times_reversed(have, want):
-        return as_it_is, False
+    direct, inverse = _factor(have, want), _factor(have[::-1], want)
+    if direct is not None and not _is_inverse_time_ratio(have, want):
+        return direct, False
     if inverse is not None and len(have) == 2:
         return inverse, True
     raise ValueError(f"unit {printed!r} cannot be converted to {wanted!r}")
 
 
-def _of_times_reversed(have: list[str], want: list[str]) -> bool:
-    """Is one of them simulated time per time (ns/day), and the other the reverse (hours/ns)?"""
+def _is_inverse_time_ratio(have: list[str], want: list[str]) -> bool:
+    """Return whether one unit is simulated time per time (ns/day) and the other its inverse (hours/ns)."""
     if len(have) != 2 or not all(term in _TIMES for term in (*have, *want)):
         return False
     return (_TIMES[have[0]] > _TIMES[have[1]]) != (_TIMES[want[0]] > _TIMES[want[1]])
 
 
 def _terms(unit: str) -> list[str]:
-    """Return what stands above and below the bar: ``MB/s`` -> ``["MB", "s"]``."""
+    """Split a unit into numerator and denominator: ``MB/s`` into ``["MB", "s"]``."""
     plain = re.sub(r"\s+per\s+", "/", unit.strip())
     flops = _FLOPS.fullmatch(plain)
     if flops:
@@ -111,13 +111,13 @@ def _factor(have: list[str], want: list[str]) -> float | None:
 
 
 def _scale(one: str, other: str) -> float | None:
-    """Return how many of ``other`` are one of ``one``; None if they measure different things."""
+    """Return the factor that converts ``one`` to ``other``; None if they measure different quantities."""
     known = dict(_readings(other))
     return next((scale / known[base] for base, scale in _readings(one) if base in known), None)
 
 
 def _readings(term: str) -> Iterator[tuple[str, float]]:
-    """Yield each way to read a term as a prefix and a name."""
+    """Yield the possible base units of a term, with their factors."""
     if term in _TIMES:
         yield "s", _TIMES[term]
         return

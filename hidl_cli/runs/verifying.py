@@ -1,6 +1,6 @@
-"""Verify an installation in a job: on compute nodes, with the site's MPI library and launcher.
+"""Verify an installation in a job, on compute nodes and with the site's MPI library and launcher.
 
-Two ranks on the login host do not test the library that runs will use, and some centres forbid them.
+Ranks on the login node would not test the library that runs use, and some sites forbid them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hidl_cli.launch.placement import Asked, Placement, bind_to_cores, longest
 from hidl_cli.mpi import Library
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run
-from hidl_cli.plan.planning import Choices, make_plan
+from hidl_cli.plan.planning import ResolvedOptions, make_plan
 from hidl_cli.plan.workload import Parameter, Program, StackChoice, Workload
 from hidl_cli.record.run import Run, State, Status, job_id
 from hidl_cli.redaction import redact_document
@@ -36,7 +36,7 @@ from hidl_cli.stack.verify import Verified
 
 @dataclass(frozen=True)
 class Provenance:
-    """What decides a run's numbers: its plan, its hosts, and the versions of its packages."""
+    """The conditions of a run's results: its plan, its hosts, and the versions of its packages."""
 
     plan: Plan
     hosts: tuple[str, ...]
@@ -44,7 +44,7 @@ class Provenance:
 
 
 def differences(before: Provenance, after: Provenance) -> tuple[str, ...]:
-    """Describe how the provenance of two runs of one kind differs; empty if it does not."""
+    """Describe the differences in the provenance of two comparable runs."""
     old, new = before.plan, after.plan
     found = [
         f"{what}: {was or 'none'} → {now or 'none'}"
@@ -65,7 +65,7 @@ def differences(before: Provenance, after: Provenance) -> tuple[str, ...]:
 
 
 def fold_or_join(hosts: tuple[str, ...]) -> str:
-    """Fold the hosts into one expression; joined with commas if one of them is not a host name."""
+    """Fold hosts into an expression; if one of them is not a host name, join them with commas."""
     try:
         return fold(hosts)
     except InvalidInput:
@@ -73,7 +73,7 @@ def fold_or_join(hosts: tuple[str, ...]) -> str:
 
 
 def format_mpi(plan: Plan) -> str:
-    """Format the MPI library: family, version and whether it is the stack's or the site's."""
+    """Format the family, version and origin of a plan's MPI library."""
     version = f" {plan.mpi.version}" if plan.mpi.version else ""
     whose = "of the stack" if plan.mpi_of_the_stack else f"{plan.mpi.name} of the site"
     return f"{plan.mpi.family}{version} ({whose})"
@@ -85,15 +85,15 @@ def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> 
 
 
 _MINUTES = 15.0
-#: Beside the files of a prefix that waits for its job: which run that is.
+#: File in an unpublished prefix that names the run that verifies it.
 _MARK = "verification-run"
 
 
 @dataclass(frozen=True)
 class JobVerification:
-    """Verifies installations on ``site`` in jobs with the options ``asked``; ``tell`` gets lines of progress.
+    """Verifies installations in jobs with the options ``asked``; ``tell`` receives progress messages.
 
-    An interrupt leaves the job in the queue; the same order again waits for this job.
+    An interrupt leaves the job in the queue, and the next call for the same installation waits for it.
     """
 
     site: Site
@@ -101,41 +101,41 @@ class JobVerification:
     tell: Callable[[str], None]
 
     def check(self) -> None:
-        """Raise, before anything is installed, what would prevent the submission of the job."""
+        """Raise an error before the installation if the job could not be submitted after it."""
         if (program := scheduler_for(self.site).submits_with) and shutil.which(program) is None:
             raise UsageError(
                 f"site {self.site.name} verifies installations in a job: {program} not found on this host",
-                hint="install on a login host of the site, or choose another verification: --verify here|skip",
+                hint="install on a login node of the site, or choose another verification: --verify here|skip",
             )
         plan = self._plan("mpi", Library("mpi", "mpich"), Installation.at(Path("/")), {})
         if plan.missing:
             raise SubmitRefused(
-                f"site {self.site.name} requires {' and '.join(plan.missing)}: installations are verified in a job",
+                f"site {self.site.name} requires {' and '.join(plan.missing)} for the job that verifies installations",
                 hint=f"{plan.missing[0]} NAME, or --verify here|skip",
             )
 
     def is_under_way(self, plan: InstallPlan) -> bool:
-        """Is the prefix filled, and a job verifying it?"""
-        run = _begun(plan)
+        """Return whether the prefix is installed and its verification has begun."""
+        run = _submitted_run(plan)
         if run is None:
             return False
         state = run.status().state
         return state is State.COMPLETED or not state.is_final
 
     def __call__(self, plan: InstallPlan, log: Path) -> Verified:
-        """Verify the prefix; ``BuildFailed`` with the failed checks or the job's error."""
-        run = _begun(plan) if self.is_under_way(plan) else None
+        """Verify the prefix; ``BuildFailed`` with the failed checks or the error of the job."""
+        run = _submitted_run(plan) if self.is_under_way(plan) else None
         if run is None:
             run = self._submit(plan)
         else:
-            self.tell(f"the verification is under way: run {run.id}")
+            self.tell(f"waiting for the verification that is under way: run {run.id}")
         status = follow([run], tell=self._teller())[0]
         (plan.prefix / _MARK).unlink(missing_ok=True)
         checks = verify.read_checks(_report(plan))
         failed = [check for check in checks or () if not check["ok"]]
         if failed or status.state is not State.COMPLETED or not checks:
             raise BuildFailed(
-                _why(plan, run, status, failed), hint=f"nothing was published; the job is in {run.directory}"
+                _failure(plan, run, status, failed), hint=f"nothing was published; the job is in {run.directory}"
             )
         return Verified(tuple(checks), self._record(plan, run, status, checks))
 
@@ -152,37 +152,37 @@ class JobVerification:
         _report(plan).unlink(missing_ok=True)
         launch = self._plan(plan.stack, own, installed, parameters)
         run = create_run(launch, job_script(launch), root=paths.user_state() / "verifications")
-        # First, so that an interrupt at any moment leaves a job that the same order finds.
+        # Written before the submission, so that the job is found even after an interrupt.
         (plan.prefix / _MARK).write_text(f"{run.directory}\n", encoding="utf-8")
         scheduler_of(launch).submit(run)
         self.tell(f"verify in a job: run {run.id}, {launch.mpi.name} through {launch.launcher}")
         return run
 
     def _plan(self, stack: str, own: Library, installed: Installation, parameters: Mapping[str, str]) -> Plan:
-        """Return the launch plan: two ranks, or one on each of the partition's minimum number of nodes."""
+        """Return a launch plan with two ranks, or with one rank on each node if the partition requires several."""
         site, partition = self.site, self.site.partition(self.asked.partition)
         library = library_for(site, own, None)
         nodes = partition.min_nodes if partition else 1
         per_node = 2 if nodes == 1 else 1
         placements = bind_to_cores(site, [Placement.of_nodes(nodes, per_node)], partition=self.asked.partition)
-        words = {**parameters, **({"outside": str(installed.prefix)} if library.name != own.name else {})}
-        choices = Choices(
+        values = {**parameters, **({"outside": str(installed.prefix)} if library.name != own.name else {})}
+        options = ResolvedOptions(
             site=site,
             workload=Workload(
                 name="verify",
                 title="verification of an installation",
                 program=Program(module="hidl_workloads.verify", threads=True),
                 stacks=[StackChoice(stack=stack)],
-                parameters={name: Parameter(type="str", default="") for name in words},
+                parameters={name: Parameter(type="str", default="") for name in values},
             ),
-            parameters=words,
+            parameters=values,
             stack=stack,
             installation=installed,
             library=library,
             launcher=launcher(launcher_for(site, library, None)),
         )
         asked = replace(self.asked, gpus=False, time_limit=self.asked.time_limit or self._minutes(nodes) * 60)
-        return make_plan(choices, unit="ranks", placements=placements, repetitions=1, asked=asked)
+        return make_plan(options, unit="ranks", placements=placements, repetitions=1, asked=asked)
 
     def _minutes(self, nodes: int) -> float:
         most = longest(self.site.partition(self.asked.partition), nodes)
@@ -205,10 +205,10 @@ class JobVerification:
         seen: list[str] = []
 
         def tell(_: Run, status: Status) -> None:
-            words = f"{status.state.value.lower()}{f': {status.reason}' if status.reason else ''}"
-            if words not in seen and not status.state.is_final:
-                seen.append(words)
-                self.tell(f"the verifying job is {words}")
+            text = f"{status.state.value.lower()}{f': {status.reason}' if status.reason else ''}"
+            if text not in seen and not status.state.is_final:
+                seen.append(text)
+                self.tell(f"the verification job is {text}")
 
         return tell
 
@@ -217,8 +217,8 @@ def _report(plan: InstallPlan) -> Path:
     return verify.report(plan.prefix)
 
 
-def _begun(plan: InstallPlan) -> Run | None:
-    """Return the run that was submitted for the prefix, if any."""
+def _submitted_run(plan: InstallPlan) -> Run | None:
+    """Return the run that was submitted to verify the prefix, if any."""
     try:
         directory = Path((plan.prefix / _MARK).read_text(encoding="utf-8").strip())
     except OSError:
@@ -226,12 +226,12 @@ def _begun(plan: InstallPlan) -> Run | None:
     return Run(directory) if (directory / "plan.json").is_file() else None
 
 
-def _why(plan: InstallPlan, run: Run, status: Status, failed: list[dict[str, Any]]) -> str:
+def _failure(plan: InstallPlan, run: Run, status: Status, failed: list[dict[str, Any]]) -> str:
     lines = [f"stack {plan.stack} is installed but failed its verification"]
     if failed:
         lines += [f"  {check['name']}: {check['detail']}" for check in failed]
     elif status.state is not State.COMPLETED:
         lines += [f"  {line}" for line in error_for(run, status).message.splitlines()]
     else:
-        lines.append("  it left no report")
+        lines.append("  the job wrote no report")
     return "\n".join(lines)

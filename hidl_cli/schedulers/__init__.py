@@ -1,39 +1,36 @@
-"""Schedulers give the allocation: a folder each, named by a row of ``hidl_cli/batch_systems.py``."""
+"""Schedulers that hidl submits jobs to; ``hidl_cli/batch_systems.py`` registers them."""
 
 from __future__ import annotations
 
 from hidl_cli.batch_systems import SCHEDULERS
 from hidl_cli.errors import InvalidInput, MissingPrecondition
 from hidl_cli.schedulers.backend import Backend, Scheduler
-from hidl_cli.schedulers.batch import Batch
+from hidl_cli.schedulers.batch import BatchScheduler
 from hidl_cli.site.schema import Site
 
 __all__ = ["Scheduler", "names", "scheduler", "scheduler_for", "unusable"]
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all schedulers that hidl can submit to."""
+    """Return the names of all supported schedulers."""
     return SCHEDULERS.names()
 
 
 def scheduler(name: str) -> Scheduler:
-    """Return the scheduler of that name; ``UsageError`` if unknown, and what ``Registry.get`` raises."""
-    found = SCHEDULERS.get(name)
-    if isinstance(found, Backend):
-        return Batch(found)
-    whole: Scheduler = found
-    return whole
+    """Return a scheduler by its name; ``UsageError`` if unknown. Also raises what ``Registry.get`` raises."""
+    found: Scheduler | Backend = SCHEDULERS.get(name)
+    return BatchScheduler(found) if isinstance(found, Backend) else found
 
 
 def unusable(site: Site) -> str | None:
-    """Return why hidl cannot submit jobs on the site; None if it can."""
+    """Return the reason why hidl cannot submit jobs on the site; None if it can."""
     if site.scheduler is None:
         return "unknown scheduler"
     return None if site.scheduler in names() else f"scheduler {site.scheduler} not supported yet"
 
 
 def scheduler_for(site: Site) -> Scheduler:
-    """Return the site's scheduler; ``InvalidInput`` if unknown, ``MissingPrecondition`` if hidl does not support it."""
+    """Return the site's scheduler; ``InvalidInput`` if it is unknown, ``MissingPrecondition`` if unsupported."""
     reason = unusable(site)
     if site.scheduler is None:
         raise InvalidInput(f"site {site.name}: {reason}", hint="set `scheduler` in its file")

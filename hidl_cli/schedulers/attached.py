@@ -1,4 +1,4 @@
-"""Commands that run in a new allocation while hidl waits: builds, at sites that want none on their login nodes."""
+"""Run builds in a new allocation, for sites that forbid them on login nodes."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple[str, ...]:
-    """Return the words that run a build in an allocation of one whole node.
+    """Return the command prefix that runs a build in an allocation of one whole node.
 
-    Empty if the site builds on its login nodes or without Spack, and within an allocation.
+    It is empty if the site builds on its login nodes or without Spack, and within an allocation.
 
     Args:
-        site: The site; its policies apply as to every job.
-        environ: Variables of this process.
-        asked: Options of the job. Its partition and time limit default to ``spack.partition``, and to the site's
-            default or longest time.
+        site: The site, whose policies apply.
+        environ: Environment of this process.
+        asked: Job options. The partition defaults to ``spack.partition``, the time limit to the default or maximum
+            of the site.
 
     Raises:
-        MissingPrecondition: The scheduler runs no commands in new allocations.
-        SubmitRefused: The site requires an option that is not given.
+        MissingPrecondition: The scheduler cannot run commands in new allocations.
+        SubmitRefused: An option that the site requires is missing.
     """
     if site.spack.build_on == "login" or any(system.job_id in environ for system in batch_systems.systems()):
         return ()
     system = batch_systems.system(site.scheduler)
     if system is None or system.attached is None:
         raise MissingPrecondition(
-            f"site {site.name} builds in allocations (`spack.build_on`), and its scheduler gives none",
+            f"site {site.name} builds in allocations (`spack.build_on`), but its scheduler cannot run commands in one",
             hint="run hidl inside an allocation, or set `spack.build_on: login`",
         )
     partition = asked.partition or site.spack.partition
@@ -49,8 +49,8 @@ def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple
     allocation = allocate(site, "hidl-build", placements, wanted)
     if lacking := missing(site.policies, allocation):
         raise SubmitRefused(
-            f"site {site.name} requires {' and '.join(lacking)} for the job that builds", hint=f"{lacking[0]} NAME"
+            f"site {site.name} requires {' and '.join(lacking)} for build jobs", hint=f"{lacking[0]} NAME"
         )
     header = scheduler(system.name).header(allocation, site.policies)
-    how = system.attached
-    return (*how.command, *options(header, how.begin, without=how.left_out))
+    attached = system.attached
+    return (*attached.command, *options(header, attached.begin, without=attached.left_out))

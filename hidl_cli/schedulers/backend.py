@@ -1,4 +1,4 @@
-"""What one batch system adds to the common core (``batch.py``): its commands, how to read their answers, its header."""
+"""Interfaces of schedulers and batch system backends, and what all backends share."""
 
 from __future__ import annotations
 
@@ -23,91 +23,98 @@ from hidl_cli.errors import HidlError, ProcessFailed
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.process import Completed, Deferred
 from hidl_cli.record.run import Run, State, Status
-from hidl_cli.schedulers.decision import Job, Never
+from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.site.schema import Policies
 
 
 class Scheduler(Protocol):
-    """Takes a run's job script, says how it fares, and ends it."""
+    """Submits job scripts, reports the status of their runs and cancels them."""
 
     @property
     def name(self) -> str:
-        """As site files name it."""
+        """Name of the scheduler in site files."""
 
     @property
     def submits_with(self) -> str | None:
-        """The program that takes jobs; None: none is needed."""
+        """Program that submits jobs; None if no program is needed."""
 
     @property
     def directory_variable(self) -> str | None:
-        """The variable in which a job finds the directory that it was submitted from; None: it starts there."""
+        """Variable that holds the directory a job was submitted from; None if jobs start in that directory."""
 
     @property
     def functions(self) -> str:
-        """Shell code for job scripts: ``list_hosts`` prints the allocation's hosts, one a line, ``job_id`` its id.
+        """Shell functions for job scripts.
 
-        It may define ``is_ending``, which succeeds if the scheduler is ending the job, and export variables that
-        its launcher reads.
+        ``list_hosts`` prints the allocated hosts, one per line, and ``job_id`` the job's id. An optional ``is_ending``
+        succeeds while the scheduler is ending the job. The code may export variables for the launcher.
         """
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """Comment lines at the top of a job script that request the allocation, such as ``#SBATCH --nodes=4``."""
+        """Return the lines that request the allocation in a job script, such as ``#SBATCH --nodes=4``."""
 
     def submit(self, run: Run) -> None:
-        """Submit the run's script, in which the time limit stands.
+        """Submit the run's script, which includes the time limit.
 
-        Raises ``SubmitRefused`` if it is refused, ``SchedulerUnreachable`` if the scheduler does not answer.
+        Raises ``SubmitRefused`` if the scheduler rejects the job, ``SchedulerUnreachable`` if it does not respond.
         """
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...] | None:
-        """Return the command that runs ``./job.sh`` with its own streams in an allocation as ``header`` requests.
+        """Return the command that runs ``./job.sh`` interactively in a new allocation; None if unsupported.
 
-        ``mark``: by what the job is recognized, if not by its directory; ``terminal``: the streams are a terminal.
-        None: unsupported.
+        Args:
+            header: Lines that request the allocation.
+            mark: Text that identifies the job if its directory cannot.
+            terminal: True if the standard streams are a terminal.
         """
 
     def attend(self, run: Run, header: Sequence[str], deferred: Deferred, *, terminal: bool) -> int:
-        """Run that command to its end, or that of hidl (``deferred``); returns its exit status, negative for a signal.
+        """Run the command of ``interactive`` and return its exit status, negative for a signal.
 
-        Raises what ``submit`` raises, and ``MissingPrecondition`` if unsupported.
+        An interrupt (in ``deferred``) ends the command. Raises the errors of ``submit``, and ``MissingPrecondition`` if
+        interactive jobs are unsupported.
         """
 
     def release(self, run: Run) -> None:
-        """End what is left of a run that was attended: its job, its processes.
+        """End the job and all remaining processes of an attended run.
 
-        Raises ``SchedulerUnreachable`` if the scheduler does not answer.
+        Raises ``SchedulerUnreachable`` if the scheduler does not respond.
         """
 
     def adopt(self, run: Run, job: str, directory: str) -> None:
-        """Record that ``job``, which another program submitted from ``directory``, is the run's job."""
+        """Record that ``job``, submitted by another program from ``directory``, is the run's job."""
 
     def poll(self, runs: Sequence[Run]) -> list[Status]:
-        """Return the status of each run, in the same order, at the cost of one query for all of them.
+        """Return the status of each run, in order, with a single query for all of them.
 
-        While the scheduler does not answer, a run keeps its last known status, with the error as its ``reason``. A job
-        that vanished without a trace is LOST.
+        While the scheduler does not respond, runs keep their last known status with the error as ``reason``. A job that
+        vanished without a trace is LOST.
         """
 
     def cancel(self, run: Run, *, state: State) -> bool:
-        """End the run and all its processes; it ends in ``state`` (CANCELLED, INTERRUPTED or TIMEOUT).
+        """Cancel the run and all its processes; return False if it had already ended.
 
-        Returns whether anything was left to end.
+        ``state`` is the final state of the run: CANCELLED, INTERRUPTED or TIMEOUT.
         """
 
     def pause(self, seconds: float) -> float:
-        """Seconds to wait before the next poll of a run that was submitted ``seconds`` ago."""
+        """Return the seconds to wait before polling a run that was submitted ``seconds`` ago."""
 
 
-# ``job.json``: which job of which cluster a run is.
+# ``job.json`` identifies the job of a run.
 
 
 @dataclass(frozen=True)
-class Ticket:
-    """``id`` is None while unknown: hidl was killed, or had no answer, when it submitted the run.
+class JobReference:
+    """The job of a run, as recorded in ``job.json``.
 
-    ``cluster`` is the cluster's name, None if unknown; ``submitted`` is in seconds since the epoch. ``directory`` is
-    where the job was submitted from, if not from the run's directory (ReFrame has one of its own). ``foreign``: the
-    directory is a copy of the run's, and the job is not known. ``cancelled``: hidl has had the scheduler end the job.
+    Attributes:
+        id: The scheduler's job id; None if hidl was killed during the submission or got no response.
+        cluster: Name of the cluster; None if unknown.
+        submitted: Time of the submission, in seconds since the epoch.
+        directory: Directory the job was submitted from, if it is not the run's (ReFrame uses its own).
+        foreign: True if the run's directory is a copy; its job is unknown then.
+        cancelled: True if hidl has cancelled the job.
     """
 
     id: str | None
@@ -118,51 +125,54 @@ class Ticket:
     cancelled: bool = False
 
 
-def write_ticket(run: Run, scheduler: str, ticket: Ticket) -> Ticket:
-    """Write and return it; on a full disk the run stays as it is, and its job is found by its mark."""
-    document: dict[str, object] = {"id": ticket.id, "cluster": ticket.cluster, "submitted": ticket.submitted}
-    if ticket.directory is not None:
-        document["directory"] = ticket.directory
-    if ticket.cancelled:
+def write_reference(run: Run, scheduler: str, reference: JobReference) -> JobReference:
+    """Write ``job.json`` and return the reference.
+
+    If the disk is full, nothing is written: the job can still be found by its mark.
+    """
+    document: dict[str, object] = {"id": reference.id, "cluster": reference.cluster, "submitted": reference.submitted}
+    if reference.directory is not None:
+        document["directory"] = reference.directory
+    if reference.cancelled:
         document["cancelled"] = True
     with suppress(OSError):
         run.write("job", {"schema": "hidl.job/1", "scheduler": scheduler, **document, "of": identify(run.directory)})
-    return ticket
+    return reference
 
 
-def read_ticket(run: Run) -> Ticket:
-    """Return the ticket of a run; of one without a readable one, or of another's copy, what its directory says."""
+def read_reference(run: Run) -> JobReference:
+    """Read ``job.json``; if it is unreadable or copied, use the time of the run's directory as submission time."""
     document = read_job(run)
     if document is None or is_copied(document, run):
-        return Ticket(None, None, time_of(run.directory), foreign=document is not None)
+        return JobReference(None, None, change_time(run.directory), foreign=document is not None)
     submitted = document.get("submitted")
     since = float(submitted) if isinstance(submitted, int | float) else 0.0
     id, cluster, directory = (_text(document.get(name)) for name in ("id", "cluster", "directory"))
-    return Ticket(id, cluster, since, directory, cancelled=document.get("cancelled") is True)
+    return JobReference(id, cluster, since, directory, cancelled=document.get("cancelled") is True)
 
 
 def read_job(run: Run) -> dict[str, Any] | None:
-    """Return ``job.json``; None if it is missing or cannot be read."""
+    """Return the contents of ``job.json``; None if it is missing or unreadable."""
     with suppress(HidlError):
         return run.document("job")
     return None
 
 
 def is_newer(run: Run) -> bool:
-    """Whether ``status.json`` was written after ``job.json``: by a job that was submitted again by hand."""
+    """Return whether ``status.json`` is newer than ``job.json``: somebody has resubmitted the job by hand."""
     try:
         return (run.directory / "status.json").stat().st_mtime_ns > (run.directory / "job.json").stat().st_mtime_ns
     except OSError:
         return False
 
 
-def time_of(directory: Path) -> float:
-    """Return when a directory was made or changed last, in seconds since the epoch; also of one that was copied."""
+def change_time(directory: Path) -> float:
+    """Return when a directory was last changed (or created by a copy), in seconds since the epoch."""
     return directory.stat().st_ctime
 
 
 def identify(directory: Path) -> dict[str, object]:
-    """Return what a directory keeps under other mounts, and its path: a copy has neither."""
+    """Return the inode and path of a directory: another mount changes only the path, a copy changes both."""
     return {"inode": directory.stat().st_ino, "path": os.path.realpath(directory)}
 
 
@@ -171,12 +181,12 @@ def _text(value: object) -> str | None:
 
 
 def is_copied(document: Mapping[str, object], run: Run) -> bool:
-    """Whether ``job.json`` was written for another directory, of which this one is a copy."""
+    """Return whether ``job.json`` was written in another directory, of which the run's is a copy."""
     of = document.get("of")
     return isinstance(of, dict) and not (identify(run.directory).items() & of.items())
 
 
-# A batch system's own programs: run with a time limit, and without variables that change their answers.
+# The programs of a batch system run with a timeout and without variables that would change their output.
 
 
 QUERY_SECONDS = 30.0
@@ -184,24 +194,28 @@ SUBMIT_SECONDS = 120.0
 
 
 class NoAnswer(Exception):
-    """The batch system did not answer; the message says why."""
+    """The batch system did not respond; the message gives the reason."""
 
 
 class NoProgram(NoAnswer):
     """The batch system's programs are not on PATH."""
 
 
-class NotTaken(NoAnswer):
-    """The batch system did not answer, and certainly took no job."""
+class NotSubmitted(NoAnswer):
+    """The batch system did not respond, and certainly accepted no job."""
 
 
 @dataclass(frozen=True)
 class Programs:
-    """The programs of one batch system.
+    """The command-line programs of a batch system.
 
-    ``dropped``: prefixes of variables of an enclosing job, and of options in disguise, which the programs do not get;
-    ``kept``: exceptions; ``added``: variables that they get. ``unreachable`` matches complaints that the server did
-    not answer; ``waiting``: lines that a program prints until it has its answer, which is what counts then.
+    Attributes:
+        dropped: Prefixes of variables to remove: those of an enclosing job, and those that act as options.
+        unreachable: Matches error messages that mean that the server did not respond.
+        waiting: Matches lines that are printed while a program waits for the server.
+        kept: Variables to keep despite their prefix.
+        added: Variables to set.
+        variables: Function that returns the environment to start from.
     """
 
     dropped: tuple[str, ...]
@@ -212,7 +226,7 @@ class Programs:
     variables: Callable[[], Mapping[str, str]] = lambda: os.environ
 
     def environment(self, keep: Collection[str] = ()) -> dict[str, str]:
-        """Return the environment that the programs get; ``keep`` names further exceptions."""
+        """Return the environment of the programs; ``keep`` names more variables to keep."""
         return {
             name: value
             for name, value in self.variables().items()
@@ -226,21 +240,21 @@ class Programs:
         cwd: Path | None = None,
         keep: Collection[str] = (),
     ) -> Completed:
-        """Run a program and return what it printed, whatever its exit status.
+        """Run a program and return its output, whatever its exit status.
 
-        Raises ``NoAnswer`` after ``timeout`` seconds, or if the program says that the server did not answer;
-        ``NoProgram`` if it is not found.
+        Raises ``NoAnswer`` after ``timeout`` seconds or if the server did not respond, and ``NoProgram`` if the program
+        cannot be started.
         """
         try:
             completed = process.run(command, timeout=timeout, check=False, cwd=cwd, env=self.environment(keep))
         except ProcessFailed as error:
             if error.status == -signal.SIGKILL:
-                raise NoAnswer(f"{command[0]} had no answer within {timeout:g} s") from error
+                raise NoAnswer(f"{command[0]} timed out after {timeout:g} s") from error
             raise NoProgram(f"{command[0]} cannot be started: {error.output}") from error
-        return completed if completed.status == 0 else self.answer_of(completed)
+        return completed if completed.status == 0 else self._without_progress(completed)
 
-    def answer_of(self, failed: Completed) -> Completed:
-        """Return what a program that failed printed, without the lines from before its answer."""
+    def _without_progress(self, failed: Completed) -> Completed:
+        """Remove ``waiting`` lines from the output of a failed program; ``NoAnswer`` if the server is unreachable."""
         printed = [text.splitlines() for text in (failed.stdout, failed.stderr)]
         stdout, stderr = (
             "\n".join(line for line in lines if line.strip() and not self.waiting.search(line)) for lines in printed
@@ -252,44 +266,44 @@ class Programs:
 
 
 def batches(ids: Sequence[str], size: int = 1000) -> Iterator[Sequence[str]]:
-    """Split job ids into command lines of ``size`` ids: a kernel accepts 2 MiB of words with the environment."""
+    """Split job ids into groups of ``size``: Linux limits a command line with its environment to 2 MiB."""
     return (ids[first : first + size] for first in range(0, len(ids), size))
 
 
 def whole_lines(completed: Completed) -> list[str]:
-    """Return the lines of a listing. Raises ``NoAnswer`` if its last line was cut, since jobs may be missing then."""
+    """Return the lines of a listing; ``NoAnswer`` if it ends within a line, since jobs may be missing."""
     if completed.status == 0 and completed.stdout and not completed.stdout.endswith("\n"):
-        raise NoAnswer(f"{Path(completed.command[0]).name} printed an incomplete answer")
+        raise NoAnswer(f"{Path(completed.command[0]).name} printed incomplete output")
     return completed.stdout.splitlines()
 
 
 def complaint(completed: Completed) -> str:
-    """Return a program's error message on one line, without its own name before each line; else its output."""
+    """Return a program's error message, else its output, on one line and without the program's name."""
     lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()
-    own = re.escape(Path(completed.command[0]).name)
-    short = [re.sub(rf"^({own}(-\w+)?: )?((error|fatal): )?", "", line, flags=re.IGNORECASE).strip() for line in lines]
+    name = re.escape(Path(completed.command[0]).name)
+    short = [re.sub(rf"^({name}(-\w+)?: )?((error|fatal): )?", "", line, flags=re.IGNORECASE).strip() for line in lines]
     return "; ".join(line for line in short[-5:] if line) or f"status {completed.status}"
 
 
-# The guard of an attended job: a process that takes the job back if this one is killed and its client hangs.
+# The guard of an attended job is a process that cancels the job if hidl is killed while the client hangs.
 
 
 _GRACE_SECONDS = 5
-#: Reads the client's number, then a word when hidl is done with it; the end of the file instead means that hidl died.
+#: Reads the client's pid, then a line once hidl has finished. End of file in its place means that hidl died.
 _SCRIPT = """
 read -r client && [ "$client" != done ] || exit 0
 read -r _ && exit 0
 sleep "$1"
 if [ "$(cat "/proc/$client/comm" 2>/dev/null)" = "$2" ]; then kill -KILL "$client"; fi
 shift 2
-cd /  # modules of the directory that hidl was called in may be another user's
+cd /  # the current directory may contain another user's Python modules
 exec "$@" >/dev/null 2>&1
 """
 
 
 @contextmanager
 def guarded(run: Run, program: str) -> Iterator[Callable[[int], object]]:
-    """Start the guard of a run; give what tells it the process number of the client, whose name is ``program``."""
+    """Start the guard of a run; yield a function that sends it the pid of the client, an instance of ``program``."""
     cancel = (sys.executable, "-m", "hidl_cli", "cancel", str(run.directory))
     command = ("sh", "-c", _SCRIPT, "sh", str(_GRACE_SECONDS), program, *cancel)
     with Path(os.devnull).open("wb") as nowhere:
@@ -298,14 +312,14 @@ def guarded(run: Run, program: str) -> Iterator[Callable[[int], object]]:
     assert guard.stdout is not None
     pipe = guard.stdin
 
-    def tell(text: str) -> None:
+    def send(text: str) -> None:
         with suppress(BrokenPipeError):
             pipe.write(f"{text}\n".encode())
 
     try:
-        yield lambda client: tell(str(client))
+        yield lambda client: send(str(client))
     finally:
-        tell("done")
+        send("done")
         pipe.close()
         guard.stdout.close()
         guard.wait()
@@ -313,14 +327,20 @@ def guarded(run: Run, program: str) -> Iterator[Callable[[int], object]]:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The id of a job that was taken; ``cluster``: where, if the batch system named another."""
+    """The id of a submitted job, with its cluster if the batch system reported one."""
 
     id: str
     cluster: str | None = None
 
 
 class Refused(Exception):
-    """The job was refused: the batch system's words; ``fact``: the site's value that they are about."""
+    """The batch system rejected the job.
+
+    Attributes:
+        words: Error message of the batch system.
+        hint: What the user can do about it.
+        fact: The limits or names at this site that explain the error.
+    """
 
     def __init__(self, words: str, *, hint: str, fact: str | None = None) -> None:
         super().__init__(words)
@@ -330,135 +350,135 @@ class Refused(Exception):
 
 
 class Backend(ABC):
-    """One batch system. A method that runs a program raises ``NoAnswer`` if the system does not answer.
+    """A batch system. Methods that run a program raise ``NoAnswer`` if the system does not respond.
 
-    ``cluster`` is the name of the cluster that is meant; None: the one that the programs speak to by themselves.
+    The argument ``cluster`` is the name of a cluster, or None for the default cluster of the programs.
     """
 
-    #: Its row in ``hidl_cli/batch_systems.py``.
+    #: Entry of the batch system in ``hidl_cli/batch_systems.py``.
     traits: BatchSystem
     programs: Programs
-    #: See ``decision.Clock.grace``.
+    #: Value of ``decision.Clock.grace``.
     grace_seconds = 60.0
     #: Shortest time between two queries, in seconds.
     first_interval = 1.0
-    #: ``history`` asks the server about each job by its id, so that a job that still waits or runs there does so.
+    #: True if ``history`` queries the server by job id, which makes pending and running jobs in it believable.
     asks_by_id = False
-    #: How long the system may take to end a job, in seconds.
+    #: Longest time that the system takes to end a job, in seconds.
     end_seconds = 90.0
 
     @property
     def name(self) -> str:
-        """As site files name it."""
+        """Name of the scheduler in site files."""
         return self.traits.name
 
     @cached_property
     def functions(self) -> str:
-        """See ``Scheduler.functions``: ``NAME.sh`` beside the module NAME of the backend, ``job.sh`` in a package."""
+        """Contents of ``NAME.sh`` beside the backend's module NAME, or of ``job.sh`` in its package."""
         module = Path(inspect.getfile(type(self)))
         script = module.with_name("job.sh") if module.stem == "__init__" else module.with_suffix(".sh")
         return script.read_text(encoding="utf-8")
 
     @abstractmethod
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """See ``Scheduler.header``."""
+        """Return the lines that request the allocation in a job script."""
 
     def this_cluster(self) -> str | None:
-        """Return the name of the cluster that the programs speak to; None if unknown. May be from an earlier query."""
+        """Return the name of the default cluster, possibly from an earlier query; None if unknown."""
         return self._cluster
 
     def ping(self) -> None:
-        """Return if the system answers; ``this_cluster`` is up to date then."""
-        self._cluster = self._ask_for_cluster()
+        """Check that the system responds, and update ``this_cluster``."""
+        self._cluster = self._query_cluster()
 
     @abstractmethod
     def submit(self, run: Run) -> Receipt | None:
-        """Submit the run's script from its directory; None: taken perhaps, but no id was printed.
+        """Submit the run's script from its directory; return None if no job id was printed.
 
-        Raises ``Refused``, ``NoAnswer`` (perhaps taken) or ``NotTaken``.
+        Raises ``Refused``, ``NotSubmitted``, or ``NoAnswer`` if the job may have been accepted.
         """
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...] | None:
-        """See ``Scheduler.interactive``."""
         return None
 
     def check(self, run: Run) -> None:
-        """Raise ``Refused`` if the system would refuse the run's script, where it can be asked; submits nothing."""
+        """Raise ``Refused`` if the system reports that it would reject the run's script. Nothing is submitted."""
         return
 
     @abstractmethod
     def query(self, cluster: str | None) -> Sequence[str]:
-        """Return the answer's lines about all of the user's jobs, also those that ended lately."""
+        """Return the lines that describe the user's jobs, including those that ended recently."""
 
     @abstractmethod
     def parse(self, lines: Iterable[str]) -> list[Job]:
-        """Read what ``query`` returned."""
+        """Parse the lines of ``query``."""
 
-    def is_of(self, job: Job, run: Run, ticket: Ticket) -> bool:
-        """Whether the job is the run's, by its mark: the directory that it was submitted from.
+    def belongs_to(self, job: Job, run: Run, reference: JobReference) -> bool:
+        """Return whether the job was submitted from the run's directory, according to its mark.
 
-        The directory's name is the run's id. It may be mounted elsewhere where the scheduler is; a copy of it is
-        another's.
+        The path may be another one where the scheduler runs, but it ends in the run's id.
         """
-        directory = ticket.directory or run.directory
+        directory = reference.directory or run.directory
         if job.mark == realpath(directory):
             return True
-        if ticket.directory is not None or Path(job.mark).name != run.id:
+        if reference.directory is not None or Path(job.mark).name != run.id:
             return False
         try:
             return Path(job.mark).samefile(directory)
         except OSError:
             return True
 
-    def find(self, jobs: Iterable[Job], run: Run, ticket: Ticket) -> Job | None:
-        """Return the run's job, of several (id unknown) the last; None if it is not among ``jobs``.
+    def find(self, jobs: Iterable[Job], run: Run, reference: JobReference) -> Job | None:
+        """Return the run's job among ``jobs``, the latest one if its id is unknown; None if it is missing.
 
-        An id alone is not trusted: a server that was reinstalled, or forgot its last jobs, gives it to another.
+        Ids alone are not trusted, since a reinstalled server reuses them.
         """
-        if ticket.id is not None:
-            same = (job for job in jobs if job.id == ticket.id)
-            return next((job for job in same if not job.mark or self.is_of(job, run, ticket)), None)
-        own = (job for job in jobs if job.mark and self.is_of(job, run, ticket))
-        return max(own, key=lambda job: _number(job.id), default=None)
+        if reference.id is not None:
+            same = (job for job in jobs if job.id == reference.id)
+            return next((job for job in same if not job.mark or self.belongs_to(job, run, reference)), None)
+        own = (job for job in jobs if job.mark and self.belongs_to(job, run, reference))
+        return max(own, key=lambda job: _submission_order(job.id), default=None)
 
     @abstractmethod
     def kill(self, id: str, cluster: str | None) -> None:
-        """End a job; no error if it has ended. Raises ``HidlError`` if the system refuses."""
+        """Cancel a job, if it has not ended; ``HidlError`` if the system refuses."""
 
     def hint(self) -> str:
-        """Return what to do if it does not answer."""
+        """Return the hint for errors about a system that does not respond."""
         return "nothing was submitted; try again later"
 
     def reaches(self, cluster: str) -> bool:
-        """Whether jobs on that cluster can be asked about from here."""
+        """Return whether jobs on ``cluster`` can be queried from this host."""
         return cluster == self.this_cluster()
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
-        """Return what records say of jobs that ``query`` does not list any more.
+        """Return recorded jobs that ``query`` no longer lists.
 
-        ``ids``: the jobs' ids (None: unknown); ``since``: seconds since the epoch, before the first of them was
-        submitted.
+        Args:
+            ids: Ids of the jobs; None for an unknown id.
+            since: A time before the first of them was submitted, in seconds since the epoch.
+            cluster: Cluster of the jobs.
         """
         return []
 
     def look_up(self, id: str, cluster: str | None) -> Job | None:
-        """Ask about one job that ``query`` does not list; return None if the system says that it does not know the id.
+        """Query a job that ``query`` does not list; return None if the system does not know its id.
 
-        A listing may lack a job because it was cut between two lines. A backend that cannot ask by id returns None.
+        A listing may lack a job because it was cut between two lines.
         """
         return None
 
-    def never_starts(self, job: Job) -> Never | None:
-        """Return why a pending job would never start as things stand; None if it may."""
+    def never_starts(self, job: Job) -> StartBlocker | None:
+        """Return the reason why a pending job will never start; None if it may."""
         return None
 
     @cached_property
     def _cluster(self) -> str | None:
         with suppress(NoAnswer):
-            return self._ask_for_cluster()
+            return self._query_cluster()
         return None
 
-    def _ask_for_cluster(self) -> str | None:
+    def _query_cluster(self) -> str | None:
         completed = self.programs.call(*self.traits.cluster_command)
         if completed.status != 0:
             raise NoAnswer(complaint(completed))
@@ -466,28 +486,31 @@ class Backend(ABC):
         return named[1] if named else None
 
 
-def options(header: Sequence[str], begin: str, *, without: Collection[str] = ()) -> list[str]:
-    """Return the options in the lines of a header, as words of a command line, without some (``--output``, ``-o``).
+def options(header: Sequence[str], prefix: str, *, without: Collection[str] = ()) -> list[str]:
+    """Return the options in a job header as command-line arguments.
 
-    ``begin``: what each line begins with, such as ``#SBATCH``. An option's value is in its word, or is the next one.
+    Args:
+        header: Lines of the header. The value of an option follows ``=`` or is the next word.
+        prefix: Prefix of each line, such as ``#SBATCH``.
+        without: Options to leave out, such as ``--output`` or ``-o``.
     """
     words: list[str] = []
     for line in header:
-        found = shlex.split(line.removeprefix(begin))
+        found = shlex.split(line.removeprefix(prefix))
         if found and found[0].partition("=")[0] not in without:
             words += found
     return words
 
 
 def refusal(completed: Completed, hints: Iterable[tuple[str, str]]) -> Refused:
-    """Return what the program said against the job, with the first of the hints whose pattern fits its words."""
+    """Return the rejection of a job, with the first hint whose pattern matches the program's error message."""
     words = complaint(completed)
     fitting = [hint for pattern, hint in hints if re.search(pattern, words, re.IGNORECASE)]
-    general = f"the words are those of {completed.command[0]}; the script is job.sh in the run's directory"
+    general = f"this is the error of {completed.command[0]}; the script is job.sh in the run's directory"
     return Refused(words, hint=fitting[0] if fitting else general)
 
 
-def _number(id: str) -> tuple[int, str]:
-    """``id`` in the order of submission: by its first digits, else by the characters."""
+def _submission_order(id: str) -> tuple[int, str]:
+    """Return a sort key for job ids: the first digits, then the whole id."""
     digits = re.match(r"\d+", id)
     return (int(digits.group()) if digits else 0, id)

@@ -1,4 +1,4 @@
-"""The scheduler that every batch system is to hidl: submission, polling and cancellation over its ``Backend``."""
+"""Submit, poll and cancel jobs of any batch system through its ``Backend``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hidl_cli.process import Deferred
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers.backend import (
     Backend,
+    JobReference,
     NoAnswer,
     NoProgram,
-    NotTaken,
+    NotSubmitted,
     Refused,
-    Ticket,
     guarded,
-    read_ticket,
-    write_ticket,
+    read_reference,
+    write_reference,
 )
 from hidl_cli.schedulers.decision import read_status
 from hidl_cli.schedulers.poller import SUBMISSION_SECONDS, Poller
@@ -32,8 +32,8 @@ from hidl_cli.site.schema import Policies
 _SEARCHES = 3
 
 
-class Batch:
-    """Hands job scripts to a batch system."""
+class BatchScheduler:
+    """The ``Scheduler`` of a batch system."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -45,70 +45,65 @@ class Batch:
 
     @property
     def functions(self) -> str:
-        """See ``Scheduler.functions``."""
         return self.backend.functions
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """See ``Scheduler.header``."""
         return self.backend.header(allocation, policies)
 
     def poll(self, runs: Sequence[Run]) -> list[Status]:
-        """See ``Scheduler.poll``."""
         return self._poller.poll(runs)
 
     def pause(self, seconds: float) -> float:
-        """See ``Scheduler.pause``: most polls read the run's directory alone, and the scheduler is asked less often."""
+        # Most polls only read the run's directory; the scheduler is queried less often.
         return min(2.0, max(min(0.2, self.backend.first_interval / 5), seconds / 20))
 
     def adopt(self, run: Run, job: str, directory: str) -> None:
-        """See ``Scheduler.adopt``."""
-        write_ticket(run, self.name, Ticket(job, self.backend.this_cluster(), time.time(), directory))
+        write_reference(run, self.name, JobReference(job, self.backend.this_cluster(), time.time(), directory))
 
     def submit(self, run: Run) -> None:
-        """See ``Scheduler.submit``.
+        """Submit the run's script exactly once: after an unclear failure, search for the job instead of retrying.
 
-        A failure that leaves open whether the job was taken is looked into: a run is never submitted twice. Raises
-        ``MissingPrecondition`` if the batch system's programs are not found.
+        Besides the errors of ``Scheduler.submit``, raises ``MissingPrecondition`` if the batch system's programs are
+        not found.
         """
         self._ping(run)
-        card = write_ticket(run, self.name, Ticket(None, self.backend.this_cluster(), time.time()))
+        reference = write_reference(run, self.name, JobReference(None, self.backend.this_cluster(), time.time()))
         try:
-            receipt = self.backend.submit(run)
+            job = self.backend.submit(run)
         except Refused as refused:
             raise self._refused(run, refused) from refused
         except MissingPrecondition as missing:
-            _note_refusal(run, missing.message.replace(":\n  ", ": ").replace("\n  ", "; "))
+            run.end_as(State.REFUSED, reason=missing.message.replace(":\n  ", ": ").replace("\n  ", "; "))
             raise
-        except NotTaken as silence:
-            raise self._not_submitted(run, silence) from silence
-        except NoAnswer as silence:
-            self._look_for_it(run, card, str(silence))
+        except NotSubmitted as error:
+            raise self._not_submitted(run, error) from error
+        except NoAnswer as error:
+            self._find_submitted(run, reference, str(error))
             return
-        except KeyboardInterrupt:  # while it was being submitted
-            self._take_back(run)
+        except KeyboardInterrupt:
+            self._undo_submission(run)
             raise
-        if receipt is None:
-            self._look_for_it(run, card, f"{self.submits_with} printed no job id")
+        if job is None:
+            self._find_submitted(run, reference, f"{self.submits_with} printed no job id")
             return
-        write_ticket(run, self.name, replace(card, id=receipt.id, cluster=receipt.cluster or card.cluster))
+        write_reference(run, self.name, replace(reference, id=job.id, cluster=job.cluster or reference.cluster))
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...] | None:
-        """See ``Scheduler.interactive``."""
         return self.backend.interactive(header, mark, terminal=terminal)
 
     def attend(self, run: Run, header: Sequence[str], deferred: Deferred, *, terminal: bool) -> int:
-        """See ``Scheduler.attend``; meanwhile the file ``beat`` in the run's directory changes."""
+        """Run the command, and keep updating the file ``beat`` in the run's directory meanwhile."""
         command = self.interactive(header, run.id, terminal=terminal)
         if command is None:
-            raise MissingPrecondition(f"hidl opens no shells with {self._title}")
+            raise MissingPrecondition(f"interactive shells are not supported with {self._title}")
         self._ping(run)
         try:
             self.backend.check(run)
         except Refused as refused:
             raise self._refused(run, refused) from refused
-        except NoAnswer as silence:
-            raise self._not_submitted(run, silence) from silence
-        write_ticket(run, self.name, Ticket(None, self.backend.this_cluster(), time.time()))
+        except NoAnswer as error:
+            raise self._not_submitted(run, error) from error
+        write_reference(run, self.name, JobReference(None, self.backend.this_cluster(), time.time()))
         with guarded(run, command[0]) as started:
             return process.attend(
                 command,
@@ -120,7 +115,7 @@ class Batch:
             )
 
     def release(self, run: Run) -> None:
-        """See ``Scheduler.release``; waits until the batch system says that nothing of the job is left."""
+        """End the job and wait until the batch system reports its end."""
         try:
             self.backend.ping()
             job = self._poller.find(run, max_age=0)
@@ -128,62 +123,65 @@ class Batch:
                 return
             self.backend.kill(job.id, None)
             self._await_end(run)
-        except NoAnswer as silence:
+        except NoAnswer as error:
             raise SchedulerUnreachable(
-                f"{self._title} does not answer, and may not have ended the job of {run.id}: {silence}",
-                hint=f"later: hidl cancel {run.id}",
-            ) from silence
+                f"{self._title} does not respond, and the job of {run.id} may still be running: {error}",
+                hint=f"try again later: hidl cancel {run.id}",
+            ) from error
 
     def cancel(self, run: Run, *, state: State) -> bool:
-        """See ``Scheduler.cancel``; waits until the batch system says that nothing of the job is left.
+        """Cancel the job and wait until the batch system reports its end.
 
-        Raises ``SchedulerUnreachable`` if it does not answer (the job goes on), ``HidlError`` if the job may not be
-        cancelled by this user, or does not end.
+        Raises ``SchedulerUnreachable`` if the batch system does not respond (the job continues), and ``HidlError`` if
+        the job does not end or the user may not cancel it.
         """
-        said = read_status(run)
-        if said.state is State.COMPLETED:
+        recorded = read_status(run)
+        if recorded.state is State.COMPLETED:
             return False
         try:
             self.backend.ping()
-            if not said.is_settled:
+            if not recorded.is_settled:
                 self._end(run, state)
                 return True
-            job = self._poller.find(run, max_age=0)  # it may have come back since its end was written down
+            job = self._poller.find(run, max_age=0)  # it may have been requeued since its end was recorded
             if job is None or job.state.is_final:
                 return False
             self._end(run, state)
-        except NoAnswer as silence:
-            if said.is_settled:
+        except NoAnswer as error:
+            if recorded.is_settled:
                 return False
             raise SchedulerUnreachable(
-                f"run {run.id} could not be cancelled, and goes on: {silence}", hint=f"later: hidl cancel {run.id}"
-            ) from silence
+                f"run {run.id} could not be cancelled and continues: {error}",
+                hint=f"try again later: hidl cancel {run.id}",
+            ) from error
         return True
 
     def _ping(self, run: Run) -> None:
-        """Make sure that the batch system answers before anything is submitted."""
+        """Check that the batch system responds before anything is submitted."""
         try:
             self.backend.ping()
         except NoProgram as error:
-            _note_refusal(run, f"not submitted: {self._title} not found on this host")
+            run.end_as(State.REFUSED, reason=f"not submitted: {self._title} not found on this host")
             raise MissingPrecondition(
                 f"{self._title} not found on this machine: {error}",
                 hint=f"run hidl on a login node of the site, or load the module that puts {self.submits_with} on PATH",
             ) from error
-        except NoAnswer as silence:
-            raise self._not_submitted(run, silence) from silence
+        except NoAnswer as error:
+            raise self._not_submitted(run, error) from error
 
     def _refused(self, run: Run, refused: Refused) -> SubmitRefused:
-        _note_refusal(run, refused.words)
+        """Record that the job was rejected, and return the error."""
+        run.end_as(State.REFUSED, reason=refused.words)
         fact = f"\n{refused.fact}" if refused.fact else ""
-        return SubmitRefused(f"{self._title} refused the job: {refused.words}{fact}", hint=refused.hint)
+        return SubmitRefused(f"{self._title} rejected the job: {refused.words}{fact}", hint=refused.hint)
 
-    def _not_submitted(self, run: Run, silence: NoAnswer) -> SchedulerUnreachable:
-        _note_refusal(run, f"not submitted: {silence}")
-        return SchedulerUnreachable(f"{self._title} does not answer: {silence}", hint=self.backend.hint())
+    def _not_submitted(self, run: Run, error: NoAnswer) -> SchedulerUnreachable:
+        """Record that the job was not submitted, and return the error."""
+        run.end_as(State.REFUSED, reason=f"not submitted: {error}")
+        return SchedulerUnreachable(f"{self._title} does not respond: {error}", hint=self.backend.hint())
 
-    def _look_for_it(self, run: Run, card: Ticket, why: str) -> None:
-        """The submission had no readable answer: a job that was taken nevertheless carries the run's mark."""
+    def _find_submitted(self, run: Run, reference: JobReference, why: str) -> None:
+        """Find the job of an unclear submission by its mark; ``why`` is the reason that no id is known."""
         for attempt in range(_SEARCHES):
             time.sleep(attempt)
             try:
@@ -191,51 +189,51 @@ class Batch:
             except (NoAnswer, HidlError):
                 break
             if job is not None:
-                write_ticket(run, self.name, replace(card, id=job.id))
+                write_reference(run, self.name, replace(reference, id=job.id))
                 return
         raise SchedulerUnreachable(
-            f"whether {self._title} took the job of run {run.id} is not known: {why}",
-            hint=f"hidl status {run.id} shows when {self._title} answers again; do not submit it again before",
+            f"unknown whether {self._title} accepted the job of run {run.id}: {why}",
+            hint=f"do not resubmit it before `hidl status {run.id}` shows that {self._title} responds again",
         )
 
-    def _take_back(self, run: Run) -> None:
-        """The user interrupted the submission: cancel what may have been taken."""
+    def _undo_submission(self, run: Run) -> None:
+        """Cancel the job if it was submitted before the user's interrupt."""
         with suppress(NoAnswer, HidlError):
             job = self._poller.find(run, max_age=0)
             if job is not None:
                 self.backend.kill(job.id, None)
-            run.end_as(State.INTERRUPTED, reason="interrupted while it was submitted")
+            run.end_as(State.INTERRUPTED, reason="interrupted during the submission")
 
     def _end(self, run: Run, state: State) -> None:
-        card = read_ticket(run)
+        reference = read_reference(run)
         job = self._poller.find(run, max_age=0)
-        id = card.id or (job.id if job else None)
-        if id is None and time.time() - card.submitted < SUBMISSION_SECONDS:
+        id = reference.id or (job.id if job else None)
+        if id is None and time.time() - reference.submitted < SUBMISSION_SECONDS:
             raise HidlError(
-                f"run {run.id} is being submitted, or hidl was killed while it submitted it: "
-                f"{self._title} has no job of it yet",
-                hint=f"in a few minutes: hidl cancel {run.id}",
+                f"run {run.id} is being submitted, or hidl was killed during the submission: "
+                f"{self._title} has no job for it yet",
+                hint=f"try again in a few minutes: hidl cancel {run.id}",
             )
         if job is None:
-            run.end_as(state, reason=f"{self._title} knew no job of it")
+            run.end_as(state, reason=f"{self._title} had no job for it")
             return
-        if card.id is None:
-            write_ticket(run, self.name, replace(card, id=job.id))
+        if reference.id is None:
+            write_reference(run, self.name, replace(reference, id=job.id))
         reason = run.directory / "reason"
-        with suppress(OSError):  # the job's script reads why it ends; on a full disk, it is written down below
+        with suppress(OSError):  # the job script reads why it ends; if the disk is full, the state is recorded below
             write_text(reason, state.value)
         try:
-            self.backend.kill(job.id, self._poller.elsewhere(card.cluster))
+            self.backend.kill(job.id, self._poller.elsewhere(reference.cluster))
         except (NoAnswer, HidlError):
             reason.unlink(missing_ok=True)
             raise
-        write_ticket(run, self.name, replace(card, id=job.id, cancelled=True))
+        write_reference(run, self.name, replace(reference, id=job.id, cancelled=True))
         self._await_end(run)
         if read_status(run).state is not State.COMPLETED:
             run.end_as(state, reason="cancelled by hidl")
 
     def _await_end(self, run: Run) -> None:
-        """Return when no part of the job is left: the job's own word comes before its last processes are gone."""
+        """Wait until the scheduler reports the end of the job, whose last processes may outlive its recorded end."""
         seconds = self.backend.end_seconds
         deadline = time.monotonic() + seconds
         pause = 0.1
@@ -246,18 +244,13 @@ class Batch:
             if time.monotonic() > deadline:
                 raise HidlError(
                     f"job {job.id} of run {run.id} was cancelled {seconds:.0f} s ago and is still {job.word}",
-                    hint=f"a node that does not answer? hidl status {run.id}; the site's staff can end it",
+                    hint=f"check hidl status {run.id}; if a node does not respond, the site's support can end the job",
                 )
             time.sleep(pause)
             pause = min(2.0, pause * 1.5)
 
 
-def _note_refusal(run: Run, reason: str) -> None:
-    """Write down that the run was not submitted."""
-    run.end_as(State.REFUSED, reason=reason)
-
-
 def _beat(file: Path) -> None:
-    """Change the file: a sign of life."""
+    """Update the file, to show that hidl is alive."""
     with suppress(OSError):
         write_text(file, f"{time.time()}\n")

@@ -1,7 +1,7 @@
-"""What becomes of a run: from what its job wrote into ``status.json`` and what the scheduler says of the job.
+"""Decide the status of a run from its ``status.json`` and from what the scheduler reports about its job.
 
-The job's own word COMPLETED needs no other. FAILED and CANCELLED are what its script saw: whether it was the time
-limit, a node or the memory, only the scheduler knows. The table is in docs/explanation/schedulers.md.
+A recorded COMPLETED is final. FAILED and CANCELLED are only what the job script observed: only the scheduler can tell
+if the cause was the time limit, a node or the memory. docs/explanation/schedulers.md shows all cases in a table.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ from enum import Enum, auto
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run, State, Status
 
-#: Seconds for which what a job wrote last may be on its way through a shared file system.
+#: Seconds until the last file that a job wrote is visible on a shared file system.
 LAG_SECONDS = 3.0
-#: After so many seconds without an answer of the scheduler, the end that a job recorded counts.
+#: Seconds after which the end that a job recorded is accepted even if the scheduler still does not respond.
 _UNANSWERED_SECONDS = 7 * 86400.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the scheduler describes it.
+    """A job as reported by the scheduler.
 
-    ``word``: the scheduler's own name of the state. ``mark``: by what its run is recognized; empty if not told.
-    ``reason``: why it waits, or how it ended. ``started``, ``ended``: seconds since the epoch, None if not told.
-    ``by_itself``: no one else ended it, so its script's word counts. ``ending``: its script is over, and the scheduler
-    is cleaning up after it.
+    Attributes:
+        word: The scheduler's name of the state.
+        mark: Text that identifies the run; empty if unknown.
+        reason: Why the job is pending, or how it ended.
+        ended: In seconds since the epoch; None if unknown.
+        by_itself: False if somebody ended the job, so that the status its script recorded does not count.
+        started: In seconds since the epoch; None if unknown.
+        ending: True if the script has ended and the scheduler is cleaning up.
     """
 
     id: str
@@ -41,39 +45,42 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Never:
-    """Why a waiting job would never start, as things stand: final once it has stood for ``after`` seconds.
+class StartBlocker:
+    """The reason why a pending job will never start, if it persists for ``after`` seconds.
 
-    0 where the scheduler cannot take it back by itself; nodes come back, and so do accounts that it has yet to load.
+    Some reasons go away: nodes come back, and accounts are loaded late.
     """
 
     reason: str
     after: float = 0.0
 
 
-class Verb(Enum):
-    """What to do about a run."""
+class Action(Enum):
+    """What to do with a run."""
 
-    SHOW = auto()  #: nothing: it goes on
-    END = auto()  #: its end is known: write it down
-    REFUSE = auto()  #: it would wait for ever: cancel it
+    SHOW = auto()  #: only show its status
+    END = auto()  #: record its end
+    REFUSE = auto()  #: cancel it, since it will never start
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and the status that then holds; ``unclear``: the sources disagree, and one of them may be late."""
+    """An action and the resulting status; ``unclear`` if the sources disagree and one of them may be late."""
 
-    verb: Verb
+    action: Action
     status: Status
     unclear: bool = False
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Times of a decision, in seconds since the epoch; ``asked``: when the scheduler was asked.
+    """The times that a decision depends on, in seconds.
 
-    ``unclear_for``: for how many seconds the sources have disagreed. ``grace``: how many seconds the scheduler may need
-    to say why a job ended after its script did, and a shared file system to show what the job wrote.
+    Attributes:
+        grace: Time that the scheduler may need to explain the end of a script, and a shared file system to show it.
+        asked: When the scheduler was queried, since the epoch.
+        unclear_for: How long the sources have disagreed.
+        now: The current time, since the epoch.
     """
 
     grace: float
@@ -83,96 +90,107 @@ class Clock:
 
     @classmethod
     def of(cls, grace: float, *, asked: float = 0.0, unclear_for: float = 0.0) -> Clock:
-        """Return the clock of this moment."""
+        """Return a clock that shows the current time."""
         return cls(grace, asked, unclear_for, time.time())
 
-    def is_past_grace(self, said: Status) -> bool:
-        """Whether the scheduler had its time to explain the end that the job recorded."""
-        return said.state.is_final and (said.ended is None or self.now - said.ended > self.grace)
+    def is_past_grace(self, recorded: Status) -> bool:
+        """Return whether the job recorded its end more than ``grace`` seconds ago."""
+        return recorded.state.is_final and (recorded.ended is None or self.now - recorded.ended > self.grace)
 
 
 def read_status(run: Run) -> Status:
-    """Return what the job wrote; PENDING if that is unreadable (a full disk, a node that went down)."""
+    """Return the status that the job recorded; PENDING if it is unreadable (full disk, failed node)."""
     try:
         return run.status()
     except HidlError:
         return Status(State.PENDING)
 
 
-def keep(said: Status, reason: str | None, *, unclear: bool = False) -> Decision:
-    """Nothing new is known: the run goes on."""
-    state = State.RUNNING if said.state.is_final else said.state
-    return Decision(Verb.SHOW, replace(said, state=state, reason=reason), unclear)
+def keep(recorded: Status, reason: str | None, *, unclear: bool = False) -> Decision:
+    """Keep following the run, as nothing new is known."""
+    state = State.RUNNING if recorded.state.is_final else recorded.state
+    return Decision(Action.SHOW, replace(recorded, state=state, reason=reason), unclear)
 
 
-def without_answer(said: Status, title: str, reason: str, last: Job | None, clock: Clock) -> Decision:
-    """Decide while the scheduler does not answer: what it said last stands, and no run ends.
+def without_answer(recorded: Status, title: str, reason: str, last: Job | None, clock: Clock) -> Decision:
+    """Decide while the scheduler does not respond: its last response stays valid, and runs end only after a week.
 
-    ``last``: the job in its last answer; ``clock.asked``: when that came.
+    Args:
+        recorded: Status that the job recorded.
+        title: Name of the scheduler.
+        reason: Why it does not respond.
+        last: The job in the last response, which arrived at ``clock.asked``.
+        clock: Times of the decision.
     """
-    if said.state.is_final and said.ended is not None and clock.now - said.ended > _UNANSWERED_SECONDS:
-        return Decision(Verb.END, replace(said, reason=f"as the job itself recorded it; {title} did not answer"))
-    if last is not None and last.state is State.PENDING and not _began_since(said, clock.asked):
-        return Decision(Verb.SHOW, Status(State.PENDING, reason=reason))
-    if said.state.is_final:
-        return keep(said, f"{reason}; the job recorded {said.state.value}")
+    if recorded.state.is_final and recorded.ended is not None and clock.now - recorded.ended > _UNANSWERED_SECONDS:
+        return Decision(Action.END, replace(recorded, reason=f"as recorded by the job; {title} did not respond"))
+    if last is not None and last.state is State.PENDING and not _began_since(recorded, clock.asked):
+        return Decision(Action.SHOW, Status(State.PENDING, reason=reason))
+    if recorded.state.is_final:
+        return keep(recorded, f"{reason}; the job recorded {recorded.state.value}")
     runs = last is not None and last.state is State.RUNNING
-    return keep(replace(said, state=State.RUNNING) if runs else said, reason)
+    return keep(replace(recorded, state=State.RUNNING) if runs else recorded, reason)
 
 
-def without_job(said: Status, reason: str, clock: Clock) -> Decision:
-    """Decide on a run whose job is unknown to the scheduler, though that answers."""
+def without_job(recorded: Status, reason: str, clock: Clock) -> Decision:
+    """Decide on a run whose job the scheduler does not know."""
     if clock.unclear_for < clock.grace:
-        return keep(said, f"{reason}; waiting for a word of its end", unclear=True)
-    if said.state.is_final:  # FAILED or CANCELLED by the script's word, and no other source knows better
-        return Decision(Verb.END, replace(said, reason="as the job itself recorded it"))
-    return Decision(Verb.END, replace(said, state=State.LOST, reason=reason))
+        return keep(recorded, f"{reason}; waiting for its recorded end", unclear=True)
+    if recorded.state.is_final:  # FAILED or CANCELLED as observed by the script: there is no better source
+        return Decision(Action.END, replace(recorded, reason="as recorded by the job"))
+    return Decision(Action.END, replace(recorded, state=State.LOST, reason=reason))
 
 
-def decide(said: Status, title: str, job: Job, never: str | None, clock: Clock) -> Decision:
-    """Decide on a run whose job the scheduler (``title``) knows; ``never``: why it would never start, if so.
+def decide(recorded: Status, title: str, job: Job, never: str | None, clock: Clock) -> Decision:
+    """Decide on a run whose job the scheduler knows.
 
-    A job that has run, and waits again after a preemption or the loss of a node, has started before and may again.
+    Args:
+        recorded: Status that the job recorded.
+        title: Name of the scheduler.
+        job: The job as reported by the scheduler.
+        never: Why a pending job will never start; None if it may. It is ignored for a job that has already started
+            once, and is pending again after a preemption or a node failure.
+        clock: Times of the decision.
     """
     if job.state is State.PENDING:
-        refused = never if said.started is None else None
-        return keep(said, None) if _began_since(said, clock.asked) else _waiting(job, refused)
+        refused = never if recorded.started is None else None
+        return keep(recorded, None) if _began_since(recorded, clock.asked) else _waiting(job, refused)
     if job.state is State.RUNNING:
-        return _running(said, job)
+        return _running(recorded, job)
     if job.by_itself and job.state in (State.COMPLETED, State.FAILED):
-        return _ended_by_itself(said, title, job, clock)
-    return Decision(Verb.END, replace(said, state=job.state, reason=job.reason or job.word))
+        return _ended_by_itself(recorded, title, job, clock)
+    return Decision(Action.END, replace(recorded, state=job.state, reason=job.reason or job.word))
 
 
 def _waiting(job: Job, never: str | None) -> Decision:
-    """A job that waits, for the first time or again: what it wrote before is void."""
+    """Decide on a pending job; the status that it recorded in an earlier attempt is void."""
     if never is not None:
-        return Decision(Verb.REFUSE, Status(State.REFUSED, reason=never))
-    return Decision(Verb.SHOW, Status(State.PENDING, reason=job.reason or None))
+        return Decision(Action.REFUSE, Status(State.REFUSED, reason=never))
+    return Decision(Action.SHOW, Status(State.PENDING, reason=job.reason or None))
 
 
-def _running(said: Status, job: Job) -> Decision:
-    """The script's end is not the job's: the scheduler may say why it ended, or start it again."""
-    began_again = job.started is not None and said.ended is not None and said.ended < job.started
+def _running(recorded: Status, job: Job) -> Decision:
+    """Decide on a running job, even if its script has ended: the scheduler may explain the end or requeue it."""
+    began_again = job.started is not None and recorded.ended is not None and recorded.ended < job.started
     if began_again:
-        return Decision(Verb.SHOW, Status(State.RUNNING, reason=job.reason or None))
-    reason = job.reason or ("the job is ending" if said.state.is_final else None)
-    return Decision(Verb.SHOW, replace(said, state=State.RUNNING, reason=reason))
+        return Decision(Action.SHOW, Status(State.RUNNING, reason=job.reason or None))
+    reason = job.reason or ("the job is ending" if recorded.state.is_final else None)
+    return Decision(Action.SHOW, replace(recorded, state=State.RUNNING, reason=reason))
 
 
-def _began_since(said: Status, asked: float) -> bool:
-    """Whether the job began after the scheduler answered, by its own word."""
-    return said.started is not None and said.started > asked - LAG_SECONDS
+def _began_since(recorded: Status, asked: float) -> bool:
+    """Return whether the job recorded its start after the scheduler was queried."""
+    return recorded.started is not None and recorded.started > asked - LAG_SECONDS
 
 
-def _ended_by_itself(said: Status, title: str, job: Job, clock: Clock) -> Decision:
-    """No one ended the job, so its script's own word counts, as soon as it is here."""
-    how = job.reason or f"{title} says {job.word}"
-    if said.state.is_final:
-        return Decision(Verb.END, replace(said, reason=how))
+def _ended_by_itself(recorded: Status, title: str, job: Job, clock: Clock) -> Decision:
+    """Decide on a job that ended by itself: the status that it recorded counts as soon as it is visible."""
+    how = job.reason or f"{title} reports {job.word}"
+    if recorded.state.is_final:
+        return Decision(Action.END, replace(recorded, reason=how))
     recent = clock.unclear_for < clock.grace if job.ended is None else clock.now - job.ended < LAG_SECONDS
     if recent:
-        running = replace(said, state=State.RUNNING, reason=f"{how}; the job's own record is not here yet")
-        return Decision(Verb.SHOW, running, unclear=True)
+        running = replace(recorded, state=State.RUNNING, reason=f"{how}; waiting for the job's own record")
+        return Decision(Action.SHOW, running, unclear=True)
     state = State.FAILED if job.state is State.FAILED else State.LOST
-    return Decision(Verb.END, replace(said, state=state, reason=f"{how}, and the job left no record of its end"))
+    return Decision(Action.END, replace(recorded, state=state, reason=f"{how}, and the job left no record of its end"))

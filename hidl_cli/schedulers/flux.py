@@ -26,17 +26,17 @@ from hidl_cli.schedulers.backend import (
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.site.schema import Policies
 
-#: What Flux collects of the job's output goes there; the job writes stdout.log and stderr.log itself (``job.sh``).
+#: File for the output that Flux collects; the job writes stdout.log and stderr.log itself (``flux.sh``).
 OUTPUT = "flux.log"
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,|&-]*")
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the lines that request ``allocation`` in the forms that the site accepts; its own directives come last.
+    """Return the ``# flux:`` lines that request ``allocation`` as the site's policies demand.
 
-    Raises ``InvalidInput`` for what Flux has no option for, and for a value that is not a plain word.
+    Raises ``InvalidInput`` if Flux has no such option, or a value is not a plain word.
     """
-    _refuse(allocation, policies)
+    _refuse_unsupported(allocation, policies)
     limit = None if allocation.time_limit is None else f"{math.ceil(allocation.time_limit)}s"
     uses = {
         "job-name": ("required", allocation.job_name),
@@ -55,16 +55,16 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     return tuple(f"# flux: {line}" for line in lines)
 
 
-def _refuse(allocation: Allocation, policies: Policies) -> None:
-    asked = {
+def _refuse_unsupported(allocation: Allocation, policies: Policies) -> None:
+    requested = {
         "a quality of service": allocation.qos if policies.qos != "never" else None,
         "a reservation": allocation.reservation if policies.reservation != "never" else None,
     }
-    for what, value in asked.items():
+    for what, value in requested.items():
         if value is not None:
             raise InvalidInput(
-                f"Flux has no option for {what}; {value!r} is requested",
-                hint="leave it out; a queue or the site's policies.directives may have the same effect",
+                f"Flux has no option for {what}, but {value!r} is requested",
+                hint="omit it; a queue or the site's policies.directives may have the same effect",
             )
 
 
@@ -72,13 +72,13 @@ def _word(name: str, value: str) -> str:
     if not _WORD.fullmatch(value):
         raise InvalidInput(
             f"invalid value {value!r} for Flux's --{name}: must be one plain word",
-            hint="letters, digits and _ . : / + @ = , | & - are allowed, with no sign at the beginning",
+            hint="use letters, digits and _ . : / + @ = , | & - only, and begin with a letter, digit or _",
         )
     return value
 
 
-# Jobs as Flux describes them (``flux jobs --json``): RFC 21 of the Flux framework for the states, RFC 24 and flux-
-# jobs(1) for the fields.
+# Parsers of ``flux jobs --json``. The states are specified in RFC 21 of the Flux framework, the fields in RFC 24 and
+# flux-jobs(1).
 
 
 _STATES = {
@@ -91,14 +91,17 @@ _RESULTS = {
     "CANCELED": State.CANCELLED,
     "TIMEOUT": State.TIMEOUT,
 }
-#: Exceptions whose type says more than the job's result: what can never be allocated was never started.
+#: Types of exceptions that determine the state. A job whose allocation is impossible was never started.
 _EXCEPTIONS = {"alloc": State.REFUSED, "node-failure": State.NODE_FAIL, "preempt": State.PREEMPTED}
 _KEPT = ("jobid", "cwd", "state", "result", "returncode", "exception", "annotations", "dependencies", "urgency")
 
 
-def compact(answer: str) -> list[str]:
-    """Reduce the answer of ``flux jobs --json`` to what ``parse`` needs, a job a line. Raises ``ValueError``."""
-    document = json.loads(answer)
+def compact(output: str) -> list[str]:
+    """Reduce the output of ``flux jobs --json`` to one line per job, with the fields that ``parse`` needs.
+
+    Raises ``ValueError`` if it is invalid.
+    """
+    document = json.loads(output)
     found = document.get("jobs", [document]) if isinstance(document, dict) else None
     if not isinstance(found, list):
         raise ValueError("not a list of jobs")
@@ -111,7 +114,7 @@ def parse(lines: Iterable[str]) -> list[Job]:
 
 
 def _job(job: Mapping[str, Any]) -> Job:
-    """A job ends only in the state INACTIVE; any other unknown state counts as running."""
+    """Parse a job; only the state INACTIVE is final, and unknown ones count as running."""
     word, id, mark = str(job.get("state", "")), str(job["jobid"]), str(job.get("cwd", ""))
     if word != "INACTIVE":
         state = _STATES.get(word, State.RUNNING)
@@ -130,7 +133,7 @@ def _waiting(job: Mapping[str, Any]) -> str:
     scheduled = (job.get("annotations") or {}).get("sched") or {}
     estimate = scheduled.get("t_estimate")
     parts = [
-        *([f"waits for {', '.join(job['dependencies'])}"] if job.get("dependencies") else []),
+        *([f"depends on {', '.join(job['dependencies'])}"] if job.get("dependencies") else []),
         *(["held (urgency 0)"] if job.get("urgency") == 0 else []),
         *filter(None, [scheduled.get("reason_pending")]),
         *([f"expected to start at {datetime.fromtimestamp(estimate):%Y-%m-%dT%H:%M:%S}"] if estimate else []),
@@ -139,7 +142,7 @@ def _waiting(job: Mapping[str, Any]) -> str:
 
 
 def _status(job: Mapping[str, Any], state: State) -> str:
-    return "" if state is State.COMPLETED else f"Flux says {job.get('result')}, exit code {job.get('returncode')}"
+    return "" if state is State.COMPLETED else f"Flux reports {job.get('result')}, exit code {job.get('returncode')}"
 
 
 PROGRAMS = Programs(
@@ -147,20 +150,20 @@ PROGRAMS = Programs(
     unreachable=re.compile(
         r"unable to connect to flux|broker socket|connection refused|host is unreachable|timed? ?out", re.IGNORECASE
     ),
-    added={"FLUX_F58_FORCE_ASCII": "1"},  # job ids begin with f, in every locale
+    added={"FLUX_F58_FORCE_ASCII": "1"},  # so that job ids begin with f in every locale
 )
 _ID = re.compile(r"^[fƒ][1-9A-HJ-NP-Za-km-z]+$", re.MULTILINE)
-#: What to look at, by the words of a refusal.
+#: Hints by the error message of flux batch.
 _HINTS = (
-    (r"exceeds policy limit", "fewer nodes (--nodes), less time (--time) or another queue (--partition)"),
-    (r"queue", "flux queue list shows the queues; --partition NAME"),
+    (r"exceeds policy limit", "request fewer nodes (--nodes), less time (--time) or another queue (--partition)"),
+    (r"queue", "flux queue list shows the queues; choose one with --partition NAME"),
     (r"bank|account", "--account NAME"),
-    (r"constraint", "--constraint, in the syntax of `flux batch --requires`"),
+    (r"constraint", "--constraint must have the syntax of `flux batch --requires`"),
 )
 
 
-class Flux(Backend):
-    """Jobs are recognized by the directory that they were submitted from."""
+class FluxBackend(Backend):
+    """Flux; a job is identified by the directory it was submitted from."""
 
     traits = SYSTEMS["flux"]
     programs = PROGRAMS
@@ -169,11 +172,9 @@ class Flux(Backend):
     asks_by_id = True
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """See ``Backend``."""
         return header(allocation, policies)
 
     def submit(self, run: Run) -> Receipt | None:
-        """See ``Backend``."""
         completed = PROGRAMS.call("flux", "batch", run.script.name, timeout=SUBMIT_SECONDS, cwd=run.directory)
         if completed.status != 0:
             raise refusal(completed, _HINTS)
@@ -181,7 +182,6 @@ class Flux(Backend):
         return Receipt(printed.group().replace("ƒ", "f")) if printed else None
 
     def query(self, cluster: str | None) -> Sequence[str]:
-        """See ``Backend``."""
         completed = PROGRAMS.call("flux", "jobs", "-a", "--count=0", "--json")  # the default count is 1,000
         if completed.status != 0:
             raise NoAnswer(complaint(completed))
@@ -189,9 +189,9 @@ class Flux(Backend):
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
         known = [id for id in ids if id is not None]
-        # Flux exits with 1 if one of several jobs is unknown, and describes the others nevertheless.
-        answers = (PROGRAMS.call("flux", "jobs", "--json", *some).stdout for some in batches(known))
-        return parse(line for answer in answers if answer.strip() for line in _compact(answer))
+        # If one of several jobs is unknown, Flux exits with 1 but still describes the others.
+        outputs = (PROGRAMS.call("flux", "jobs", "--json", *some).stdout for some in batches(known))
+        return parse(line for output in outputs if output.strip() for line in _compact(output))
 
     def look_up(self, id: str, cluster: str | None) -> Job | None:
         completed = PROGRAMS.call("flux", "jobs", "--json", id)
@@ -202,21 +202,19 @@ class Flux(Backend):
         raise NoAnswer(complaint(completed))
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
-        """See ``Backend``."""
         return parse(lines)
 
     def kill(self, id: str, cluster: str | None) -> None:
-        """See ``Backend``."""
         completed = PROGRAMS.call("flux", "cancel", id)
         if completed.status != 0 and not re.search(r"job is inactive|unknown job id", completed.stderr):
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
 
 
-def _compact(answer: str) -> list[str]:
+def _compact(output: str) -> list[str]:
     try:
-        return compact(answer)
+        return compact(output)
     except ValueError as error:
-        raise NoAnswer(f"flux jobs printed no valid JSON: {error}") from error
+        raise NoAnswer(f"flux jobs printed invalid JSON: {error}") from error
 
 
-BACKEND = Flux
+BACKEND = FluxBackend

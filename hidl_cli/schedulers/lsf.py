@@ -15,21 +15,21 @@ from hidl_cli.record.run import Run, State
 from hidl_cli.schedulers.backend import (
     SUBMIT_SECONDS,
     Backend,
+    JobReference,
     NoAnswer,
     Programs,
     Receipt,
     Refused,
-    Ticket,
     complaint,
     refusal,
     whole_lines,
 )
 from hidl_cli.schedulers.backend import options as site_options
-from hidl_cli.schedulers.decision import Job, Never
+from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.site.schema import Policies, Use
 
 PROGRAMS = Programs(
-    # The job that hidl itself may run in, and what makes bsub silent.
+    # Variables of the job that hidl itself may run in, and one that silences bsub.
     dropped=(
         "BSUB_QUIET",
         "HIDL_RUN_ID",
@@ -41,7 +41,7 @@ PROGRAMS = Programs(
         "LSB_JOBINDEX",
         "LSB_MCPU_HOSTS",
     ),
-    # LSF's commands wait for its daemons for ever, unless they are told how often to try.
+    # Without a limit, LSF's commands wait for its daemons forever.
     added={"LSB_NTRIES": "1"},
     unreachable=re.compile(
         r"please wait|still trying|not responding|is down|cannot connect|cannot contact|connection refused"
@@ -57,20 +57,20 @@ _NO_JOB = re.compile(r"No (unfinished |matching |started |pending )?job found")
 
 
 def kill(id: str) -> None:
-    """End a job; no error if it has ended, or LSF knows it no more."""
+    """Kill a job, unless it has ended or LSF no longer knows it."""
     completed = call("bkill", id)
     gone = re.search(r"already finished|No matching job found|is not found", completed.stdout + completed.stderr)
     if completed.status != 0 and not gone:
-        raise HidlError(f"LSF did not end job {id}: {complaint(completed)}", hint=f"see what `bkill {id}` says")
+        raise HidlError(f"LSF could not kill job {id}: {complaint(completed)}", hint=f"try `bkill {id}` by hand")
 
 
 def history(id: str) -> str:
-    """Return what ``bhist`` says of a job from LSF's log files. Raises ``NoAnswer``."""
+    """Return the output of ``bhist``, which reads LSF's log files, about a job. Raises ``NoAnswer``."""
     return call("bhist", "-l", "-n", "0", id).stdout
 
 
 def describe(id: str, fields: str) -> list[str]:
-    """Return the lines of ``bjobs`` about one job; none if LSF says that it does not know it. Raises ``NoAnswer``."""
+    """Return the lines of ``bjobs`` about a job; none if LSF does not know it. Raises ``NoAnswer``."""
     completed = call("bjobs", "-a", "-noheader", "-o", fields, id)
     if re.search(rf"Job <{id}> is not found", completed.stdout + completed.stderr):
         return []
@@ -80,7 +80,7 @@ def describe(id: str, fields: str) -> list[str]:
 
 
 def query(fields: str) -> list[str]:
-    """Return the lines of ``bjobs`` about all of the user's jobs, also those that ended within CLEAN_PERIOD.
+    """Return the lines of ``bjobs`` about the user's jobs, including those that ended within CLEAN_PERIOD.
 
     Raises ``NoAnswer``.
     """
@@ -92,10 +92,10 @@ def query(fields: str) -> list[str]:
     raise NoAnswer(complaint(completed))
 
 
-# What a job script asks LSF for: its ``#BSUB`` lines, written and read.
+# The ``#BSUB`` lines of a job script.
 
 
-#: LSF's own report goes there; the job writes stdout.log and stderr.log itself (templates/schedulers/lsf.sh.j2).
+#: File for LSF's own report; the job writes stdout.log and stderr.log itself (``lsf.sh``).
 REPORT = "lsf.log"
 
 _MARK = "#BSUB"
@@ -103,12 +103,12 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,#-]*")  # reservations are ca
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """The ``#BSUB`` lines for the allocation, as the site's policies have them.
+    """Return the ``#BSUB`` lines that request ``allocation`` as the site's policies demand.
 
-    Ranks, cores and GPUs are not asked for here: LSF gives whole nodes, and jsrun shares them out.
-    Raises ``InvalidInput`` for what LSF has no option for, and for a value that is not a plain word.
+    They do not request ranks, cores or GPUs: LSF allocates whole nodes, and jsrun distributes their resources.
+    Raises ``InvalidInput`` if LSF has no such option, or a value is not a plain word.
     """
-    _refuse_what_lsf_has_not(allocation, policies)
+    _refuse_unsupported(allocation, policies)
     options = [
         f"-nnodes {allocation.nodes}",
         *_option("-W", "a time limit", policies.time, _run_limit(allocation.time_limit)),
@@ -125,10 +125,10 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
 
 
 def options(script: str) -> list[str]:
-    """The options that the ``#BSUB`` lines at the top of a job script hold, as words of a command line.
+    """Return the options in the ``#BSUB`` lines of a job script as command-line arguments.
 
-    LSF takes such a line for its own wherever it stands. So one below the first command, which can only be part of
-    some value, raises ``InvalidInput``.
+    LSF reads ``#BSUB`` lines anywhere in a script. One below the first command can only be part of some value, so it
+    raises ``InvalidInput``.
     """
     words: list[str] = []
     at_the_top = True
@@ -138,8 +138,8 @@ def options(script: str) -> list[str]:
             continue
         if not at_the_top:
             raise InvalidInput(
-                f"line {number} of the job script begins with {_MARK}, and LSF would take it for an option",
-                hint="it is part of an argument or a variable's value: change that",
+                f"line {number} of the job script begins with {_MARK}, and LSF would read it as an option",
+                hint="change the argument or variable that the line is part of",
             )
         words += shlex.split(line.lstrip()[len(_MARK) :])
     return words
@@ -151,13 +151,13 @@ def _option(letter: str, what: str, use: Use, value: str | None) -> list[str]:
     if not _WORD.fullmatch(value):
         raise InvalidInput(
             f"invalid value {value!r} for {what} (LSF's {letter}): must be one plain word",
-            hint="letters, digits and _ . : / + @ = , # - are allowed, with no sign at the beginning",
+            hint="use letters, digits and _ . : / + @ = , # - only, and begin with a letter, digit or _",
         )
     return [f"{letter} {value}"]
 
 
 def _run_limit(seconds: float | None) -> str | None:
-    """[hours:]minutes, for LSF knows no seconds: rounded up."""
+    """Format a time limit as hours:minutes, rounded up, since LSF does not support seconds."""
     if seconds is None:
         return None
     minutes = max(1, math.ceil(seconds / 60))
@@ -165,30 +165,30 @@ def _run_limit(seconds: float | None) -> str | None:
 
 
 def _environment(policies: Policies) -> list[str]:
-    """``-env``: without it LSF hands over the whole environment."""
+    """Return the option ``-env``; without it, LSF passes the whole environment to the job."""
     return [] if policies.export == "never" else [f"-env {policies.export}"]
 
 
-def _refuse_what_lsf_has_not(allocation: Allocation, policies: Policies) -> None:
-    asked = {
+def _refuse_unsupported(allocation: Allocation, policies: Policies) -> None:
+    requested = {
         "a quality of service": allocation.qos if policies.qos != "never" else None,
         "a node feature (constraint)": allocation.constraint if policies.constraint != "never" else None,
         "memory per node": allocation.memory_gib if policies.memory in ("mem", "mem-per-cpu") else None,
     }
-    for what, value in asked.items():
+    for what, value in requested.items():
         if value is not None:
             raise InvalidInput(
-                f"LSF has no option for {what}, but {value} is asked for",
-                hint="leave it out; what LSF has instead (-R, -M, -app) can stand in the site's policies.directives",
+                f"LSF has no option for {what}, but {value} is requested",
+                hint="omit it, and add options of LSF (-R, -M, -app) to the site's policies.directives",
             )
     if policies.gpus != "none":
         raise InvalidInput(
-            f"the site's policies.gpus is {policies.gpus!r}, which is a form of Slurm's",
-            hint="make it none: with LSF, jsrun asks for the GPUs",
+            f"the site's policies.gpus is {policies.gpus!r}, which only Slurm supports",
+            hint="set it to none: with LSF, jsrun requests the GPUs",
         )
 
 
-# Jobs as LSF describes them, and what hidl makes of its words. Its exit status decides nothing.
+# Parsers of job descriptions. The exit status that LSF reports is only shown.
 
 
 _NAMES = ("jobid", "stat", "exit_code", "exit_reason", "job_description", "pend_reason")
@@ -219,19 +219,19 @@ _ABOUT = {
     "USUSP": "suspended by its owner or an administrator",
     "SSUSP": "suspended by LSF",
     "UNKWN": "LSF has lost contact with the job's host",
-    "PROV": "LSF is waking up its hosts",
+    "PROV": "LSF is powering up its hosts",
     "ZOMBI": "ZOMBI: the job was killed while LSF could not reach its host",
 }
 
-# Pending reasons that no waiting changes, in LSF's words.
+#: Pending reasons of LSF that never go away.
 _NEVER = ("dependency condition invalid", "dependency condition never", "condition invalid or never satisfied")
 _NO_HOST = "no suitable hosts"
-#: Seconds without any host after which a job counts as one that never starts: hosts come back after a reboot.
+#: Seconds without a suitable host after which a job is assumed never to start; a host may be rebooting.
 _NO_HOST_SECONDS = 600.0
 
 
 def parse(lines: Iterable[str]) -> list[Job]:
-    """Parse the answer of ``bjobs``. A reason may span several lines, and hold the delimiter."""
+    """Parse the output of ``bjobs``. A reason may span several lines and contain the delimiter."""
     rows: list[list[str]] = []
     for line in lines:
         if _RECORD.match(line):
@@ -240,13 +240,13 @@ def parse(lines: Iterable[str]) -> list[Job]:
             rows[-1][-1] += f" {line.strip()}"
     cells = ([cell.strip() for cell in row] for row in rows if len(row) == len(_NAMES))
     shown = (["" if cell == "-" else cell.rstrip("; ") for cell in row] for row in cells)
-    told = (dict(zip(_NAMES, row, strict=True)) for row in shown)
-    return [_job(**row | {"job_description": row["job_description"] or "-"}) for row in told]
+    fields = (dict(zip(_NAMES, row, strict=True)) for row in shown)
+    return [_job(**row | {"job_description": row["job_description"] or "-"}) for row in fields]
 
 
-def parse_history(answer: str) -> list[Job]:
-    """Parse the answer of ``bhist -l``: jobs that ended long ago. Its lines are wrapped anywhere, and indented."""
-    unwrapped = re.sub(r"\n[ \t]+", "", answer)
+def parse_history(output: str) -> list[Job]:
+    """Parse the output of ``bhist -l``, which wraps lines anywhere and indents the rest."""
+    unwrapped = re.sub(r"\n[ \t]+", "", output)
     jobs = []
     for block in re.split(r"(?m)^(?=Job <)", unwrapped):
         job = re.match(r"Job <(\d+)>", block)
@@ -257,103 +257,94 @@ def parse_history(answer: str) -> list[Job]:
         if re.search(r"Done successfully|Completed <done>", block):
             jobs.append(_job(jobid=job[1], stat="DONE"))
         elif code or reason or re.search(r"Completed <exit>|Exited by signal", block):
-            said = {"exit_code": code[1] if code else "", "exit_reason": reason[1].strip() if reason else ""}
-            jobs.append(_job(jobid=job[1], stat="EXIT", **said))
+            fields = {"exit_code": code[1] if code else "", "exit_reason": reason[1].strip() if reason else ""}
+            jobs.append(_job(jobid=job[1], stat="EXIT", **fields))
     return [replace(job, ended=0.0) for job in jobs]
 
 
-def never_starts(job: Job) -> Never | None:
-    """Return why a pending job would never start; None if it may."""
-    words = job.reason.lower()
-    if any(phrase in words for phrase in _NEVER):
-        return Never(job.reason)
-    return Never(job.reason, after=_NO_HOST_SECONDS) if _NO_HOST in words else None
+def never_starts(job: Job) -> StartBlocker | None:
+    """Return the reason why a pending job will never start; None if it may."""
+    reason = job.reason.lower()
+    if any(phrase in reason for phrase in _NEVER):
+        return StartBlocker(job.reason)
+    return StartBlocker(job.reason, after=_NO_HOST_SECONDS) if _NO_HOST in reason else None
 
 
-def _job(*, jobid: str, stat: str, **told: str) -> Job:
-    """An unknown word counts as RUNNING: a job ends only by a word that says so."""
-    state, mark = _BY_WORD.get(stat, State.RUNNING), told.get("job_description", "")
+def _job(*, jobid: str, stat: str, **fields: str) -> Job:
+    """Convert the fields of a job; unknown states count as running."""
+    state, mark = _BY_WORD.get(stat, State.RUNNING), fields.get("job_description", "")
     if state in (State.COMPLETED, State.FAILED):
-        reason, code = told.get("exit_reason", ""), told.get("exit_code")
+        reason, code = fields.get("exit_reason", ""), fields.get("exit_code")
         term = reason.split(":")[0].strip()
         if term.startswith("TERM_") and term != "TERM_UNKNOWN":
             return Job(jobid, _BY_TERM.get(term, State.FAILED), stat, mark, reason, by_itself=False)
-        return Job(jobid, state, stat, mark, f"LSF says {stat}, exit code {code}" if code else "")
-    pending = told.get("pend_reason") if state is State.PENDING else None
+        return Job(jobid, state, stat, mark, f"LSF reports {stat}, exit code {code}" if code else "")
+    pending = fields.get("pend_reason") if state is State.PENDING else None
     return Job(jobid, state, stat, mark, ": ".join(filter(None, (_ABOUT.get(stat), pending))))
 
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to (?:default )?queue")
-_LIMIT = "threshold"  # bsub would try until others of the user's jobs have started
+_LIMIT = "threshold"  # bsub would keep trying until other jobs of the user have started
 
 
-class Lsf(Backend):
-    """Jobs are recognized by their description, which is the run's id."""
+class LsfBackend(Backend):
+    """LSF; a job is identified by its description, which is the run's id."""
 
     traits = SYSTEMS["lsf"]
     programs = PROGRAMS
-    end_seconds = 45.0  # SIGINT, SIGTERM and SIGKILL come ten seconds apart
+    end_seconds = 45.0  # LSF sends SIGINT, SIGTERM and SIGKILL ten seconds apart
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """See ``Backend``."""
         return header(allocation, policies)
 
     def hint(self) -> str:
-        """See ``Backend``."""
-        return "try again later; `lsid` says whether LSF can be reached from here"
+        return "try again later; `lsid` shows whether LSF can be reached from here"
 
     def submit(self, run: Run) -> Receipt | None:
-        """See ``Backend``.
-
-        LSF reads ``#BSUB`` lines either from standard input only or, as on Summit, from a named script only. So they
-        are given as options too, which every LSF takes.
-        """
+        # LSF reads #BSUB lines either from standard input only or, as on Summit, from a named script only. Every LSF
+        # accepts options, so the lines are passed as such, too.
         given = options(run.script.read_text(encoding="utf-8"))
         directory = str(run.directory.resolve())
-        where = [] if "%" in directory else ["-cwd", directory]  # LSF would expand a %
+        where = [] if "%" in directory else ["-cwd", directory]  # LSF would expand the %
         command = ["bsub", *given, *where, "-Jd", run.id, "./job.sh"]
         try:
             completed = call(*command, timeout=SUBMIT_SECONDS, cwd=run.directory)
-        except NoAnswer as silence:
-            if _LIMIT in str(silence).lower():
-                raise Refused(str(silence), hint="wait until others of your jobs have started") from silence
+        except NoAnswer as error:
+            if _LIMIT in str(error).lower():
+                raise Refused(str(error), hint="wait until other jobs of yours have started") from error
             raise
-        printed = _SUBMITTED.search(f"{completed.stdout}\n{completed.stderr}")  # a site's esub may print more
+        printed = _SUBMITTED.search(f"{completed.stdout}\n{completed.stderr}")  # an esub of the site may print more
         if printed is None:
             raise refusal(completed, ((r"", "see `bqueues -l` for the limits of the queues"),))
         return Receipt(printed[1])
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...]:
-        """See ``Backend``: an interactive job, with a pseudo-terminal if there is a terminal."""
+        """Return ``bsub`` for an interactive job, with a pseudo-terminal if the streams are a terminal."""
         words = site_options(header, "#BSUB", without=("-o", "-e"))
         return ("bsub", "-Is" if terminal else "-I", *words, "-Jd", mark, "./job.sh")
 
     def query(self, cluster: str | None) -> Sequence[str]:
-        """See ``Backend``."""
         return query(FIELDS)
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
-        """See ``Backend``."""
         return parse(lines)
 
-    def is_of(self, job: Job, run: Run, ticket: Ticket) -> bool:
-        """See ``Backend``: the description is the run's id; what another program submitted has its own, or none."""
-        return ticket.directory is not None or job.mark == run.id
+    def belongs_to(self, job: Job, run: Run, reference: JobReference) -> bool:
+        # The description is the run's id, unless another program submitted the job.
+        return reference.directory is not None or job.mark == run.id
 
     def kill(self, id: str, cluster: str | None) -> None:
-        """See ``Backend``."""
         kill(id)
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
-        """See ``Backend``: LSF's log files, a job at a time."""
+        """Return the jobs in LSF's log files, which are searched for one job at a time."""
         return [job for id in ids if id for job in parse_history(history(id)) if job.id == id]
 
     def look_up(self, id: str, cluster: str | None) -> Job | None:
         return next((job for job in parse(describe(id, FIELDS)) if job.id == id), None)
 
-    def never_starts(self, job: Job) -> Never | None:
-        """See ``Backend``."""
+    def never_starts(self, job: Job) -> StartBlocker | None:
         return never_starts(job)
 
 
-BACKEND = Lsf
+BACKEND = LsfBackend

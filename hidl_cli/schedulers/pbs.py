@@ -24,19 +24,19 @@ from hidl_cli.schedulers.backend import (
     refusal,
     whole_lines,
 )
-from hidl_cli.schedulers.decision import Job, Never
+from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.site.schema import Policies
 
-#: What PBS collects of the job's output goes there; the job writes stdout.log and stderr.log itself (``job.sh``).
+#: File for the output that PBS collects; the job writes stdout.log and stderr.log itself (``pbs.sh``).
 OUTPUT = "pbs.log"
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,-]*")
 _RESOURCE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*=[A-Za-z0-9_.,+/-]+")
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the lines that request ``allocation`` in the forms that the site accepts; its own directives come last.
+    """Return the ``#PBS`` lines that request ``allocation`` as the site's policies demand.
 
-    Raises ``InvalidInput`` for what PBS has no option for, and for a value that is not a plain word.
+    Raises ``InvalidInput`` if PBS has no such option, or a value is not a plain word.
     """
     uses = {
         "-N": ("required", allocation.job_name),
@@ -58,16 +58,16 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
 
 
 def _queue(allocation: Allocation, policies: Policies) -> str | None:
-    """Return the queue; PBS gives each reservation one of its own."""
+    """Return the queue; in PBS, each reservation has its own queue."""
     return (allocation.reservation if policies.reservation != "never" else None) or allocation.queue
 
 
 def _select(allocation: Allocation, policies: Policies) -> str:
-    """Return one chunk for each node: ``4:ncpus=64:mpiprocs=4:ngpus=4:system=polaris``."""
+    """Return a ``select`` specification with a chunk per node: ``4:ncpus=64:mpiprocs=4:ngpus=4:system=polaris``."""
     if allocation.qos is not None and policies.qos != "never":
         raise InvalidInput(
-            f"PBS has no quality of service; {allocation.qos!r} is requested",
-            hint="leave --qos out; a queue or the site's policies.directives may have the same effect",
+            f"PBS has no quality of service, but {allocation.qos!r} is requested",
+            hint="omit --qos; a queue or the site's policies.directives may have the same effect",
         )
     ranks = allocation.ranks_per_node
     cores = allocation.cores_per_node or ranks * (allocation.cores_per_rank or 0)
@@ -83,7 +83,7 @@ def _select(allocation: Allocation, policies: Policies) -> str:
         if not all(_RESOURCE.fullmatch(one) for one in allocation.constraint.split(":")):
             raise InvalidInput(
                 f"invalid constraint {allocation.constraint!r}: expected a resource of PBS, such as system=polaris",
-                hint="several are separated by colons, as in `-l select`",
+                hint="separate several resources with colons, as in `-l select`",
             )
         chunk.append(allocation.constraint)
     return ":".join([str(allocation.nodes), *chunk])
@@ -100,12 +100,12 @@ def _word(option: str, value: str) -> str:
     if not _WORD.fullmatch(value):
         raise InvalidInput(
             f"invalid value {value!r} for PBS's {option}: must be one plain word",
-            hint="letters, digits and _ . : / + @ = , - are allowed, with no sign at the beginning",
+            hint="use letters, digits and _ . : / + @ = , - only, and begin with a letter, digit or _",
         )
     return value
 
 
-# Jobs as PBS describes them, and what hidl makes of its words.
+# Parsers of job descriptions.
 
 
 _STATES = {State.PENDING: "QHWTM", State.RUNNING: "RESUB"}
@@ -115,7 +115,7 @@ _LIMIT = re.compile(r"exceeded resource (\w+)")
 _LIMITS = {"walltime": State.TIMEOUT, "cput": State.TIMEOUT} | dict.fromkeys(
     ("mem", "vmem", "pmem", "pvmem"), State.OUT_OF_MEMORY
 )
-#: Exit statuses by which PBS says why it ended a job, or could not start it.
+#: Exit statuses of jobs that PBS ended or could not start.
 _ENDED_BY = {
     -29: State.TIMEOUT,  # walltime
     -28: State.TIMEOUT,  # cput
@@ -126,7 +126,7 @@ _ENDED_BY = {
     -5: State.NODE_FAIL,
     -6: State.NODE_FAIL,
 }
-_DELETED, _DEPENDENCY_FAILED = "91", "92"  # substates; 92 with an exit status is a usual end
+_DELETED, _DEPENDENCY_FAILED = "91", "92"  # substates; 92 with an exit status is a normal end
 _KEPT = re.compile(
     r"^    (job_state|substate|comment|Exit_status|Hold_Types|estimated\.start_time|history_timestamp|Variable_List)"
     r" = (.*)$",
@@ -137,12 +137,12 @@ _ABOUT = {"S": "suspended by PBS", "U": "suspended: its node is in use", "E": "t
 _NEVER = "Can Never Run"
 
 
-def compact(answer: str) -> list[str]:
-    """Reduce the answer of ``qstat -f`` to what ``parse`` needs, a job a line.
+def compact(output: str) -> list[str]:
+    """Reduce the output of ``qstat -f`` to one line per job, with the fields that ``parse`` needs.
 
-    Its JSON is not used: of several jobs by name, OpenPBS 23 prints the first alone.
+    The JSON format is not used, because OpenPBS 23 prints only the first of several jobs in it.
     """
-    unwrapped = answer.replace("\n\t", "")
+    unwrapped = output.replace("\n\t", "")
     return [
         json.dumps({"id": block.partition("\n")[0].strip(), **dict(_KEPT.findall(block))})
         for block in re.split(r"(?m)^Job Id: ", unwrapped)[1:]
@@ -154,13 +154,13 @@ def parse(lines: Iterable[str]) -> list[Job]:
     return [_job(json.loads(line)) for line in lines]
 
 
-def never_starts(job: Job) -> Never | None:
-    """Return why the scheduler says that a job never starts; None if it may."""
-    return Never(job.reason) if job.reason.startswith(_NEVER) else None
+def never_starts(job: Job) -> StartBlocker | None:
+    """Return the scheduler's reason why a job will never start; None if it may."""
+    return StartBlocker(job.reason) if job.reason.startswith(_NEVER) else None
 
 
 def _job(job: Mapping[str, str]) -> Job:
-    """A job ends only by state F (finished) or X; any other unknown letter counts as running."""
+    """Parse a job; only the states F (finished) and X are final, and unknown ones count as running."""
     letter, id, comment = job.get("job_state", ""), job["id"], job.get("comment", "").strip()
     directory = _DIRECTORY.search(job.get("Variable_List", ""))
     mark = re.sub(r"\\(.)", r"\1", directory[1]) if directory else ""
@@ -181,7 +181,7 @@ def _waiting(job: Mapping[str, str], letter: str, comment: str) -> str:
 
 
 def _end(job: Mapping[str, str], comment: str) -> tuple[State, bool]:
-    """Return the final state, and whether the job came to it by itself."""
+    """Return the final state, and whether the job ended by itself."""
     status, limit = job.get("Exit_status"), _LIMIT.search(comment)
     if limit and limit[1] in _LIMITS:
         return _LIMITS[limit[1]], False
@@ -197,7 +197,7 @@ def _why(job: Mapping[str, str], comment: str) -> str:
         failed = job.get("substate") == _DEPENDENCY_FAILED
         return "a job that it depends on did not end as required" if failed else "deleted before it started"
     how = re.sub(r"^Job run at .*? on \S+( and )?", "", comment)
-    return f"PBS says Exit_status {job['Exit_status']}" if how in ("", "failed", "finished") else how
+    return f"PBS reports Exit_status {job['Exit_status']}" if how in ("", "failed", "finished") else how
 
 
 PROGRAMS = Programs(
@@ -211,17 +211,20 @@ PROGRAMS = Programs(
 )
 _FINISHED, _UNKNOWN = 35, 153  # exit statuses of qstat and qdel
 _ID = re.compile(r"^\d+(\[\d*\])?\.\S+$", re.MULTILINE)
-#: What to look at, by the words of a refusal.
+#: Hints by the error message of qsub.
 _HINTS = (
-    (r"queue", "qstat -Q lists the queues; --partition NAME"),
-    (r"resource limits", "qstat -Qf QUEUE shows its limits: fewer nodes (--nodes), less time (--time), another queue"),
+    (r"queue", "qstat -Q lists the queues; choose one with --partition NAME"),
+    (
+        r"resource limits",
+        "qstat -Qf QUEUE shows its limits; request fewer nodes (--nodes), less time (--time) or another queue",
+    ),
     (r"account|project|allocation|uid", "--account NAME"),
-    (r"resource", "policies of the site's file say what is requested of a node, and `directives` what else"),
+    (r"resource", "`policies` in the site's file set what is requested per node, and `directives` what else"),
 )
 
 
-class Pbs(Backend):
-    """Jobs are recognized by the directory that they were submitted from."""
+class PbsBackend(Backend):
+    """PBS; a job is identified by the directory it was submitted from."""
 
     traits = SYSTEMS["pbs"]
     programs = PROGRAMS
@@ -229,30 +232,26 @@ class Pbs(Backend):
     end_seconds = 60.0  # SIGTERM and SIGKILL are kill_delay (10 by default) apart
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """See ``Backend``."""
         return header(allocation, policies)
 
     def submit(self, run: Run) -> Receipt | None:
-        """See ``Backend``."""
         completed = PROGRAMS.call("qsub", run.script.name, timeout=SUBMIT_SECONDS, cwd=run.directory)
         if completed.status != 0:
             raise refusal(completed, _HINTS)
-        printed = _ID.search(completed.stdout)  # a site's hook may print more
+        printed = _ID.search(completed.stdout)  # a hook of the site may print more
         return Receipt(printed.group()) if printed else None
 
     def query(self, cluster: str | None) -> Sequence[str]:
-        """See ``Backend``: ``qselect`` first, for ``qstat -f`` would describe the jobs of all users."""
+        # Without the ids of qselect, qstat -f would describe the jobs of all users.
         user = pwd.getpwuid(os.getuid()).pw_name
         selected = PROGRAMS.call("qselect", "-x", "-u", user)
         if selected.status != 0:
             raise NoAnswer(complaint(selected))
         ids = whole_lines(selected)
-        if not ids:
-            return []
-        return _described(ids)
+        return _describe(ids) if ids else []
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
-        return parse(_described([id for id in ids if id is not None]))
+        return parse(_describe([id for id in ids if id is not None]))
 
     def look_up(self, id: str, cluster: str | None) -> Job | None:
         completed = PROGRAMS.call("qstat", "-x", "-f", id)
@@ -264,30 +263,28 @@ class Pbs(Backend):
         return found[0]
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
-        """See ``Backend``."""
         return parse(lines)
 
     def kill(self, id: str, cluster: str | None) -> None:
-        """See ``Backend``."""
         completed = PROGRAMS.call("qdel", id)
         if completed.status not in (0, _FINISHED, _UNKNOWN):
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
 
-    def never_starts(self, job: Job) -> Never | None:
-        """See ``Backend``."""
+    def never_starts(self, job: Job) -> StartBlocker | None:
         return never_starts(job)
 
 
-def _described(ids: Sequence[str]) -> list[str]:
+def _describe(ids: Sequence[str]) -> list[str]:
+    """Return the lines of ``compact`` for these jobs; unknown jobs are left out."""
     lines = []
     for some in batches(ids):
         completed = PROGRAMS.call("qstat", "-x", "-f", *some)
-        if completed.status not in (0, _UNKNOWN, _FINISHED):  # one of them may be gone meanwhile
+        if completed.status not in (0, _UNKNOWN, _FINISHED):  # PBS may have purged one of them in the meantime
             raise NoAnswer(complaint(completed))
         if completed.status == 0 and not completed.stdout.endswith("\n\n"):  # a blank line ends each job
-            raise NoAnswer("qstat printed an incomplete answer")
+            raise NoAnswer("qstat printed incomplete output")
         lines += compact(completed.stdout)
     return lines
 
 
-BACKEND = Pbs
+BACKEND = PbsBackend

@@ -1,4 +1,4 @@
-"""The poller: the status of all runs at the cost of one query at most; of none where the jobs' own word is enough."""
+"""Poll all runs with at most one query; with none if the status that their jobs recorded is final."""
 
 from __future__ import annotations
 
@@ -14,21 +14,33 @@ from hidl_cli import paths
 from hidl_cli.documents import read_json, write_json
 from hidl_cli.errors import HidlError, SchedulerUnreachable
 from hidl_cli.record.run import Run, State, Status
-from hidl_cli.schedulers import backend as ticket
 from hidl_cli.schedulers import decision
-from hidl_cli.schedulers.backend import QUERY_SECONDS, SUBMIT_SECONDS, Backend, NoAnswer, Ticket
-from hidl_cli.schedulers.decision import LAG_SECONDS, Clock, Decision, Job, Never, Verb
+from hidl_cli.schedulers.backend import (
+    QUERY_SECONDS,
+    SUBMIT_SECONDS,
+    Backend,
+    JobReference,
+    NoAnswer,
+    is_newer,
+    read_reference,
+    write_reference,
+)
+from hidl_cli.schedulers.decision import LAG_SECONDS, Action, Clock, Decision, Job, StartBlocker
 
 SCHEMA = "hidl.query-cache/1"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """``lines`` are those of the scheduler's last answer; times are in seconds since the epoch, 0: never.
+    """The last response of the scheduler. Times are in seconds since the epoch, 0 for never.
 
-    ``asked``: when the scheduler was last asked; ``answered``: when it last answered; ``error``: why it has not
-    answered since. ``since``: since when a condition holds whose age a later poll, maybe of another process, needs: a
-    job that is not found, a service that does not answer.
+    Attributes:
+        asked: When the scheduler was last queried.
+        answered: When it last responded.
+        error: Why the last query failed; None if it succeeded.
+        lines: Lines of the last response.
+        since: Start times of conditions whose age later polls need, even in other processes: a job is not found, or a
+            service does not respond.
     """
 
     asked: float = 0.0
@@ -38,33 +50,36 @@ class Snapshot:
     since: Mapping[str, float] = field(default_factory=dict)
 
     def age_of(self, name: str) -> float:
-        """Seconds for which a noted condition has held; 0 if it does not."""
+        """Return for how many seconds a condition has persisted; 0 if it is not noted."""
         return time.time() - self.since[name] if name in self.since else 0.0
 
 
 class QueryCache:
-    """The snapshot in ``file``; ``ask`` returns the answer's lines, or raises ``SchedulerUnreachable``."""
+    """A snapshot that all processes share through a file.
 
-    def __init__(self, file: Path, ask: Callable[[], Sequence[str]]) -> None:
+    ``query`` returns the lines of a response or raises ``SchedulerUnreachable``.
+    """
+
+    def __init__(self, file: Path, query: Callable[[], Sequence[str]]) -> None:
         self._file = file
-        self._ask = ask
+        self._query = query
         self._own = Snapshot()
 
     def read(self, max_age: float) -> Snapshot:
-        """Return the snapshot, no older than ``max_age`` seconds, unless another process is asking right now."""
+        """Return a snapshot of at most ``max_age`` seconds; an older one while another process runs the query."""
         snapshot = self._load()
         if _is_fresh(snapshot, max_age):
             return snapshot
         with self._lock() as got:
             if not got:
                 return snapshot
-            snapshot = self._load()  # another process may have asked while this one came here
+            snapshot = self._load()  # another process may have refreshed it in the meantime
             return snapshot if _is_fresh(snapshot, max_age) else self._store(self._refreshed(snapshot))
 
     def note(self, *, begun: Iterable[str] = (), over: Iterable[str] = ()) -> None:
-        """Record for all processes the conditions that hold from now on, and those that no longer do.
+        """Record conditions that have begun, and remove those that are over, for all processes.
 
-        Skipped while another process is asking: the next poll notes the same.
+        Nothing is recorded while another process runs a query; the next poll notes the same conditions.
         """
         with self._lock() as got:
             if not got:
@@ -80,7 +95,7 @@ class QueryCache:
     def _refreshed(self, last: Snapshot) -> Snapshot:
         now = time.time()
         try:
-            lines = tuple(self._ask())
+            lines = tuple(self._query())
             return replace(last, asked=now, answered=time.time(), error=None, lines=lines)
         except SchedulerUnreachable as error:
             return replace(last, asked=now, error=error.message)
@@ -93,18 +108,18 @@ class QueryCache:
                 if read.asked >= self._own.asked:
                     self._own = read
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # missing or unreadable: this process uses its own
+            pass  # if the file is missing or unreadable, this process uses its own snapshot
         return self._own
 
     def _store(self, snapshot: Snapshot) -> Snapshot:
         self._own = snapshot
-        with suppress(OSError):  # disk full: each process uses its own
+        with suppress(OSError):  # if the disk is full, each process uses its own snapshot
             write_json(self._file, {"schema": SCHEMA, **asdict(snapshot)})
         return snapshot
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Yield whether this process has the lock; on a file system without locks, each process asks for itself."""
+        """Try to lock the file, and yield whether that succeeded; always True on file systems without locks."""
         descriptor = None
         got = True
         with suppress(OSError):
@@ -122,77 +137,74 @@ class QueryCache:
 
 
 def _is_fresh(snapshot: Snapshot, max_age: float) -> bool:
-    """Judge by the time of the answer: a scheduler that answers slowly is not asked again at once.
-
-    A time in the future comes from a machine whose clock is wrong.
-    """
+    """Return whether the last response or query is recent; a time in the future comes from a wrong clock."""
     return -1 < time.time() - max(snapshot.asked, snapshot.answered) < max_age
 
 
-#: Longest time between two queries, in seconds: the longer a process has been following, the less often it asks.
+#: Longest time between two queries, in seconds. The interval grows with the time that a process has been polling.
 LAST_INTERVAL = 30.0
-#: How long a submission may take before a run without a job counts as never submitted.
+#: Seconds after which a run without a job counts as never submitted.
 SUBMISSION_SECONDS = SUBMIT_SECONDS + 30.0
-#: How long records that did not answer are left alone.
+#: Seconds without another query after the scheduler's records were unavailable.
 SILENCE_SECONDS = 300.0
 _SILENT = "records do not answer"
 
 
 @dataclass(frozen=True)
-class _Open:
-    """A run whose end is not known yet: its ticket, and what its job wrote."""
+class _OpenRun:
+    """A run whose end is not known yet, with its job and the status that the job recorded."""
 
     run: Run
-    ticket: Ticket
-    said: Status
+    job: JobReference
+    recorded: Status
 
 
 class Poller:
-    """Asks for one process; all processes share the answers."""
+    """Polls the runs of this process, with responses that all processes share."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._caches: dict[str | None, QueryCache] = {}
-        self._answers: dict[str | None, _Answer] = {}
+        self._responses: dict[str | None, _Response] = {}
         self._began: float | None = None
 
     def poll(self, runs: Sequence[Run]) -> list[Status]:
-        """See ``Scheduler.poll``."""
-        said = [decision.read_status(run) for run in runs]
+        recorded = [decision.read_status(run) for run in runs]
         unsettled = [
-            _Open(run, _ticket_of(run, status), status)
-            for run, status in zip(runs, said, strict=True)
+            _OpenRun(run, _reference_of(run, status), status)
+            for run, status in zip(runs, recorded, strict=True)
             if not status.is_settled
         ]
         known: dict[str, Status] = {}
-        for cluster in {each.ticket.cluster for each in unsettled}:
-            here = [each for each in unsettled if each.ticket.cluster == cluster]
+        for cluster in {each.job.cluster for each in unsettled}:
+            here = [each for each in unsettled if each.job.cluster == cluster]
             for each, status in zip(here, self._poll(cluster, here), strict=True):
                 known[str(each.run.directory)] = status
-        return [known.get(str(run.directory), status) for run, status in zip(runs, said, strict=True)]
+        return [known.get(str(run.directory), status) for run, status in zip(runs, recorded, strict=True)]
 
     def find(self, run: Run, *, max_age: float) -> Job | None:
-        """Return what the scheduler says of the run's job, None if it does not know it.
+        """Return the run's job as reported by the scheduler; None if the scheduler does not know it.
 
-        Raises ``NoAnswer``, and ``HidlError`` if the job is on a cluster that cannot be asked from here.
+        Raises ``NoAnswer``, and ``HidlError`` if the job is on a cluster that cannot be queried from this host.
         """
-        card = _ticket_of(run, decision.read_status(run))
-        if not self._is_reached(card.cluster):
-            raise HidlError(self._where(card.cluster), hint="log in there, and try again")
-        snapshot = self._fresh(self._cache(card.cluster), max_age)
+        reference = _reference_of(run, decision.read_status(run))
+        cluster = reference.cluster
+        if not self._is_reachable(cluster):
+            raise HidlError(self._where(cluster), hint="log in there and try again")
+        snapshot = self._fresh(self._cache(cluster), max_age)
         if snapshot.error is not None:
             raise NoAnswer(snapshot.error)
-        job = self._backend.find(self._backend.parse(snapshot.lines), run, card)
-        return job or _look_up(self._backend, run, card, self.elsewhere(card.cluster))
+        job = self._backend.find(self._backend.parse(snapshot.lines), run, reference)
+        return job or _look_up(self._backend, run, reference, self.elsewhere(cluster))
 
     def elsewhere(self, cluster: str | None) -> str | None:
-        """Return ``cluster`` if it must be passed to the programs, as it is not their own."""
+        """Return ``cluster`` if it must be passed to the programs; None if it is their default cluster."""
         here = self._backend.this_cluster()
         return cluster if cluster is not None and here is not None and cluster != here else None
 
     @staticmethod
     def _fresh(cache: QueryCache, max_age: float) -> Snapshot:
-        """Return an answer no older than that, though another process may be asking; ``NoAnswer`` if none comes."""
+        """Return a snapshot of at most ``max_age`` seconds, if necessary after the query of another process."""
         begin = time.time() - max_age
         deadline = time.monotonic() + QUERY_SECONDS
         while True:
@@ -200,32 +212,32 @@ class Poller:
             if max(snapshot.asked, snapshot.answered) >= begin:
                 return snapshot
             if time.monotonic() > deadline:
-                raise NoAnswer("another process is waiting for its answer")
+                raise NoAnswer("another process is still waiting for a response")
             time.sleep(0.05)
 
-    def _poll(self, cluster: str | None, here: list[_Open]) -> list[Status]:
-        if not self._is_reached(cluster):
-            return [decision.keep(each.said, self._where(cluster)).status for each in here]
-        answer = self._answer(cluster, self._max_age(here))
-        if any(answer.is_outdated(each) for each in here):
-            answer = self._answer(cluster, self._backend.first_interval)
-        decisions = answer.decide(here)
+    def _poll(self, cluster: str | None, here: list[_OpenRun]) -> list[Status]:
+        if not self._is_reachable(cluster):
+            return [decision.keep(each.recorded, self._where(cluster)).status for each in here]
+        response = self._response(cluster, self._max_age(here))
+        if any(response.is_outdated(each) for each in here):
+            response = self._response(cluster, self._backend.first_interval)
+        decisions = response.decide(here)
         return [self._carry_out(each, decided) for each, decided in zip(here, decisions, strict=True)]
 
-    def _answer(self, cluster: str | None, max_age: float) -> _Answer:
+    def _response(self, cluster: str | None, max_age: float) -> _Response:
         cache = self._cache(cluster)
         snapshot = cache.read(max_age)
-        answer = self._answers.get(cluster)
-        if answer is None or answer.snapshot.asked != snapshot.asked:
-            answer = self._answers[cluster] = _Answer(self._backend, cache, snapshot, self.elsewhere(cluster))
-        answer.snapshot = snapshot  # other processes may have noted more beside the same answer
-        return answer
+        response = self._responses.get(cluster)
+        if response is None or response.snapshot.asked != snapshot.asked:
+            response = self._responses[cluster] = _Response(self._backend, cache, snapshot, self.elsewhere(cluster))
+        response.snapshot = snapshot  # other processes may have noted more conditions
+        return response
 
-    def _is_reached(self, cluster: str | None) -> bool:
+    def _is_reachable(self, cluster: str | None) -> bool:
         return self.elsewhere(cluster) is None or self._backend.reaches(str(cluster))
 
     def _where(self, cluster: str | None) -> str:
-        return f"the job is on cluster {cluster}, and this is {self._backend.this_cluster()}"
+        return f"the job is on cluster {cluster}, but this is {self._backend.this_cluster()}"
 
     def _cache(self, cluster: str | None) -> QueryCache:
         if cluster not in self._caches:
@@ -237,46 +249,46 @@ class Poller:
     def _query(self, cluster: str | None) -> Sequence[str]:
         try:
             return self._backend.query(cluster)
-        except NoAnswer as silence:
-            raise SchedulerUnreachable(str(silence), hint=self._backend.hint()) from silence
+        except NoAnswer as error:
+            raise SchedulerUnreachable(str(error), hint=self._backend.hint()) from error
 
-    def _max_age(self, here: Iterable[_Open]) -> float:
-        """How old an answer may be, in seconds: the scheduler knows soon why a job ended."""
+    def _max_age(self, here: Iterable[_OpenRun]) -> float:
+        """Return the acceptable age of a response in seconds; it is short after a job has recorded its end."""
         if self._began is None:
             self._began = time.monotonic()
         first = self._backend.first_interval
         interval = min(LAST_INTERVAL, max(first, (time.monotonic() - self._began) / 20))
-        ended = [time.time() - each.said.ended for each in here if each.said.ended is not None]
+        ended = [time.time() - each.recorded.ended for each in here if each.recorded.ended is not None]
         return min([interval, *(max(1.0, first, since / 20) for since in ended)])
 
-    def _carry_out(self, each: _Open, decided: Decision) -> Status:
-        """Write down an end, and cancel what would wait for ever."""
-        if decided.verb is Verb.SHOW:
+    def _carry_out(self, each: _OpenRun, decided: Decision) -> Status:
+        """Record the end of a run, after cancelling its job if it will never start."""
+        if decided.action is Action.SHOW:
             return decided.status
-        if decided.verb is Verb.REFUSE and not self._is_taken_back(each):
-            return replace(decided.status, state=State.PENDING)  # another time
-        said = decision.read_status(each.run)  # again, after the scheduler's word: it may have come in between
-        if said.is_settled:
-            return said
-        if said.started != each.said.started:  # the decision is about what it was before
-            return decision.keep(said, None).status
-        return each.run.end_as(_asked_for(each.run, decided.status.state), reason=decided.status.reason)
+        if decided.action is Action.REFUSE and not self._cancel_pending(each):
+            return replace(decided.status, state=State.PENDING)  # the next poll tries again
+        recorded = decision.read_status(each.run)  # the job may have recorded more during the query
+        if recorded.is_settled:
+            return recorded
+        if recorded.started != each.recorded.started:  # the job was requeued, and the decision is out of date
+            return decision.keep(recorded, None).status
+        return each.run.end_as(_requested_end(each.run, decided.status.state), reason=decided.status.reason)
 
-    def _is_taken_back(self, each: _Open) -> bool:
-        """Cancel a job that waits; whether nothing of it is left in the queue."""
+    def _cancel_pending(self, each: _OpenRun) -> bool:
+        """Cancel a job if it is pending; return whether it has left the queue."""
         try:
             self._backend.ping()
             job = self.find(each.run, max_age=0)
             if job is None or job.state is not State.PENDING:
                 return job is None or job.state.is_final
-            self._backend.kill(job.id, self.elsewhere(each.ticket.cluster))
+            self._backend.kill(job.id, self.elsewhere(each.job.cluster))
         except (NoAnswer, HidlError):
             return False
         return True
 
 
-class _Answer:
-    """One answer of the scheduler, and what else must be asked because of it: each thing once, for all runs."""
+class _Response:
+    """A response of the scheduler, with the further queries that it requires: each of them once for all runs."""
 
     def __init__(self, backend: Backend, cache: QueryCache, snapshot: Snapshot, elsewhere: str | None) -> None:
         self.snapshot = snapshot
@@ -287,18 +299,20 @@ class _Answer:
         self._hopeless: set[str] = set()
         self._jobs = backend.parse(snapshot.lines)
 
-    def is_outdated(self, each: _Open) -> bool:
-        """Whether it calls a job waiting that has begun by its own word."""
+    def is_outdated(self, each: _OpenRun) -> bool:
+        """Return whether a job is pending in the response although it has recorded its start."""
         job = self._job(each)
-        return job is not None and job.state is State.PENDING and each.said.state is not State.PENDING
+        return job is not None and job.state is State.PENDING and each.recorded.state is not State.PENDING
 
-    def decide(self, here: Sequence[_Open]) -> list[Decision]:
+    def decide(self, here: Sequence[_OpenRun]) -> list[Decision]:
         """Decide on each of the runs."""
         title, clock = self._backend.traits.title, Clock.of(self._backend.grace_seconds)
         if self.snapshot.error is not None:
-            words = f"{title} does not answer{_since(self.snapshot.answered)}: {self.snapshot.error}"
-            clock = replace(clock, asked=self.snapshot.answered)
-            return [decision.without_answer(each.said, title, words, self._job(each), clock) for each in here]
+            answered = self.snapshot.answered
+            since = f" since {time.strftime('%H:%M:%S', time.localtime(answered))}" if answered else ""
+            reason = f"{title} has not responded{since}: {self.snapshot.error}"
+            clock = replace(clock, asked=answered)
+            return [decision.without_answer(each.recorded, title, reason, self._job(each), clock) for each in here]
         self._read_records([each for each in here if self._is_gone(each) or self._is_ending_slowly(each, clock)])
         decisions = [self._decide(each) for each in here]
         begun = {each.run.id for each, decided in zip(here, decisions, strict=True) if decided.unclear} | self._hopeless
@@ -307,10 +321,10 @@ class _Answer:
             self._cache.note(begun=begun, over=over)
         return decisions
 
-    def _decide(self, each: _Open) -> Decision:
+    def _decide(self, each: _OpenRun) -> Decision:
         title = self._backend.traits.title
-        if self.snapshot.asked <= each.ticket.submitted:
-            return decision.keep(each.said, None)
+        if self.snapshot.asked <= each.job.submitted:
+            return decision.keep(each.recorded, None)
         since = self.snapshot.since.get(each.run.id)
         unclear_for = time.time() - since if since is not None and self.snapshot.asked > since else 0.0
         clock = Clock.of(self._backend.grace_seconds, asked=self.snapshot.asked, unclear_for=unclear_for)
@@ -318,65 +332,68 @@ class _Answer:
         if job is None or self._is_ending_slowly(each, clock):
             job = self._record_of_end(each, job)
         if job is not None:
-            if ticket.read_ticket(each.run).id != job.id:
-                ticket.write_ticket(each.run, self._backend.traits.name, replace(each.ticket, id=job.id))
-            waiting = job.state is State.PENDING
-            never = self._stood(each, self._backend.never_starts(job)) if waiting else None
+            if read_reference(each.run).id != job.id:
+                write_reference(each.run, self._backend.traits.name, replace(each.job, id=job.id))
+            is_pending = job.state is State.PENDING
+            never = self._final_reason(each, self._backend.never_starts(job)) if is_pending else None
             return decision.decide(decision.read_status(each.run), title, job, never, clock)
-        if each.ticket.id is None and time.time() - each.ticket.submitted < SUBMISSION_SECONDS:
-            return decision.keep(each.said, f"being submitted, or {title}'s answer is not known")
-        why = "is its directory a copy?" if each.ticket.foreign else "was hidl killed while submitting it?"
-        name = f"job {each.ticket.id}" if each.ticket.id else f"no job of this run: {why}"
-        decided = decision.without_job(each.said, f"{title} does not know {name}", clock)
-        return self._confirmed(each, decided, clock) if decided.verb is Verb.END else decided
+        if each.job.id is None and time.time() - each.job.submitted < SUBMISSION_SECONDS:
+            return decision.keep(each.recorded, f"being submitted, or {title} has not responded")
+        why = "is its directory a copy?" if each.job.foreign else "was hidl killed while submitting it?"
+        name = f"job {each.job.id}" if each.job.id else f"any job of this run: {why}"
+        decided = decision.without_job(each.recorded, f"{title} does not know {name}", clock)
+        return self._confirm(each, decided, clock) if decided.action is Action.END else decided
 
-    def _confirmed(self, each: _Open, decided: Decision, clock: Clock) -> Decision:
-        """Return ``decided`` only if the scheduler, asked by id, denies the job; else decide by its answer."""
+    def _confirm(self, each: _OpenRun, decided: Decision, clock: Clock) -> Decision:
+        """Query the job by its id; return ``decided`` if the scheduler does not know it, else decide again."""
         title = self._backend.traits.title
         try:
-            job = _look_up(self._backend, each.run, each.ticket, self._elsewhere)
-        except NoAnswer as silence:
-            words = f"{title} does not list the job, and gives no answer about it: {silence}"
-            return decision.keep(each.said, words, unclear=True)
+            job = _look_up(self._backend, each.run, each.job, self._elsewhere)
+        except NoAnswer as error:
+            reason = f"{title} does not list the job, and a query by its id failed: {error}"
+            return decision.keep(each.recorded, reason, unclear=True)
         return decided if job is None else decision.decide(decision.read_status(each.run), title, job, None, clock)
 
-    def _stood(self, each: _Open, never: Never | None) -> str | None:
-        """Return why the job never starts, once that has stood for as long as it must."""
-        if never is None:
+    def _final_reason(self, each: _OpenRun, blocker: StartBlocker | None) -> str | None:
+        """Return the reason why a job will never start, once it has persisted long enough."""
+        if blocker is None:
             return None
         name = _hopeless(each)
         self._hopeless.add(name)
-        return never.reason if self.snapshot.age_of(name) >= never.after else None
+        return blocker.reason if self.snapshot.age_of(name) >= blocker.after else None
 
-    def _job(self, each: _Open) -> Job | None:
-        return self._backend.find(self._jobs, each.run, each.ticket)
+    def _job(self, each: _OpenRun) -> Job | None:
+        return self._backend.find(self._jobs, each.run, each.job)
 
-    def _is_gone(self, each: _Open) -> bool:
-        return self._job(each) is None and self.snapshot.asked > each.ticket.submitted
+    def _is_gone(self, each: _OpenRun) -> bool:
+        return self._job(each) is None and self.snapshot.asked > each.job.submitted
 
-    def _is_ending_slowly(self, each: _Open, clock: Clock) -> bool:
-        """Whether the job's script is over, and the scheduler has long been cleaning up: its records may say why."""
+    def _is_ending_slowly(self, each: _OpenRun, clock: Clock) -> bool:
+        """Return whether the scheduler is still cleaning up long after the script ended; its records may say why."""
         job = self._job(each)
-        return job is not None and job.ending and clock.is_past_grace(each.said)
+        return job is not None and job.ending and clock.is_past_grace(each.recorded)
 
-    def _record_of_end(self, each: _Open, job: Job | None) -> Job | None:
-        """Return the end in the records of a job that is not listed (None), or that is ending: not an earlier one's."""
-        recorded = self._recorded.get(each.run.id)
-        if recorded is None or job is None:
-            return recorded or job  # an end that the records do not know is still to come
-        earlier = (recorded.ended or 0.0) < (each.said.ended or 0.0) - LAG_SECONDS
-        return job if earlier else recorded
+    def _record_of_end(self, each: _OpenRun, job: Job | None) -> Job | None:
+        """Return the end of a job from the scheduler's records, unless it is that of an earlier attempt.
 
-    def _read_records(self, sought: list[_Open]) -> None:
-        """Look up jobs in the scheduler's records that the query does not list any more, or whose end takes long.
+        ``job`` is an ending job, or None if the job is not listed.
+        """
+        found = self._recorded.get(each.run.id)
+        if found is None or job is None:
+            return found or job  # without a record, the end is still to come
+        is_earlier = (found.ended or 0.0) < (each.recorded.ended or 0.0) - LAG_SECONDS
+        return job if is_earlier else found
 
-        Of records, only an end is believed: a job that the server lost may stay PENDING or RUNNING there for ever.
+    def _read_records(self, sought: list[_OpenRun]) -> None:
+        """Look up jobs in the scheduler's records that are no longer listed or whose end takes long.
+
+        Only ends are believed: a job that the server lost may stay PENDING or RUNNING in the records forever.
         """
         wanted = {each.run.id: each for each in sought if each.run.id not in self._recorded}
         if not wanted or 0 < self.snapshot.age_of(_SILENT) < SILENCE_SECONDS:
             return
-        ids = [each.ticket.id for each in wanted.values()]
-        since = min(each.ticket.submitted for each in wanted.values()) - 60
+        ids = [each.job.id for each in wanted.values()]
+        since = min(each.job.submitted for each in wanted.values()) - 60
         try:
             found = self._backend.history(ids, since, self._elsewhere)
         except NoAnswer:
@@ -384,40 +401,39 @@ class _Answer:
             self._cache.note(begun=[_SILENT])
             found = []
         believed = [job for job in found if job.state.is_final or self._backend.asks_by_id]
-        self._recorded |= {id: self._backend.find(believed, each.run, each.ticket) for id, each in wanted.items()}
+        self._recorded |= {id: self._backend.find(believed, each.run, each.job) for id, each in wanted.items()}
 
 
-def _look_up(backend: Backend, run: Run, ticket: Ticket, cluster: str | None) -> Job | None:
-    """Ask about the run's job by its id, which the records may tell if the submission did not."""
-    id = ticket.id
+def _look_up(backend: Backend, run: Run, reference: JobReference, cluster: str | None) -> Job | None:
+    """Query the run's job by its id; if the id is unknown, search for it in the scheduler's records."""
+    id = reference.id
     if id is None:
         with suppress(NoAnswer):
-            recorded = backend.find(backend.history([None], ticket.submitted - 60, cluster), run, ticket)
+            recorded = backend.find(backend.history([None], reference.submitted - 60, cluster), run, reference)
             id = recorded.id if recorded else None
     job = backend.look_up(id, cluster) if id is not None else None
-    return backend.find([job], run, ticket) if job is not None else None
+    return backend.find([job], run, reference) if job is not None else None
 
 
-def _hopeless(each: _Open) -> str:
-    """Return the name of the condition that the run's job would never start."""
+def _hopeless(each: _OpenRun) -> str:
+    """Return the name of the condition that the run's job will never start."""
     return f"{each.run.id} never starts"
 
 
-def _ticket_of(run: Run, said: Status) -> Ticket:
-    """Return the ticket, with the id that the job itself wrote: it may have been submitted again by hand."""
-    known = ticket.read_ticket(run)
-    by_hand = said.job and said.job != known.id and not known.foreign and ticket.is_newer(run)
-    return replace(known, id=said.job, cancelled=False) if by_hand else known
+def _reference_of(run: Run, recorded: Status) -> JobReference:
+    """Return the run's job, with the id that the job recorded if it was resubmitted by hand."""
+    known = read_reference(run)
+    by_hand = recorded.job and recorded.job != known.id and not known.foreign and is_newer(run)
+    return replace(known, id=recorded.job, cancelled=False) if by_hand else known
 
 
-def _asked_for(run: Run, state: State) -> State:
-    """Return the state of a run that hidl cancelled: what hidl wanted. Its script may have been quick, and FAILED."""
-    quick = state is State.FAILED and _ticket_of(run, decision.read_status(run)).cancelled
+def _requested_end(run: Run, state: State) -> State:
+    """Return the state that hidl requested if it cancelled the run, else ``state``.
+
+    A cancelled script may still have had the time to fail.
+    """
+    failed = state is State.FAILED and _reference_of(run, decision.read_status(run)).cancelled
     with suppress(OSError, ValueError):
-        if quick or state is State.CANCELLED:
+        if failed or state is State.CANCELLED:
             return State((run.directory / "reason").read_text(encoding="utf-8").strip())
     return state
-
-
-def _since(answered: float) -> str:
-    return "" if not answered else f" since {time.strftime('%H:%M:%S', time.localtime(answered))}"

@@ -37,7 +37,7 @@ from hidl_cli.schedulers.backend import (
     options,
     whole_lines,
 )
-from hidl_cli.schedulers.decision import Job, Never
+from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.site import hidl_cluster
 from hidl_cli.site.schema import Policies
 
@@ -75,9 +75,9 @@ call = PROGRAMS.call
 
 
 def ping() -> None:
-    """Return if a controller answers; raises ``NoAnswer``, within seconds, if none does.
+    """Check that a controller responds; raise ``NoAnswer`` within seconds if none does.
 
-    ``scontrol ping`` returns at once if nothing listens, for which other programs need ten to twenty seconds.
+    ``scontrol ping`` returns at once if nothing listens; other programs take ten to twenty seconds.
     """
     completed = call("scontrol", "ping", timeout=PING_SECONDS)
     if " is UP" in completed.stdout or (completed.status == 0 and "DOWN" not in completed.stdout):
@@ -86,7 +86,7 @@ def ping() -> None:
 
 
 def accounting_answers() -> bool:
-    """Whether ``sacct`` answers; without it ReFrame's scheduler `slurm` fails after three tries."""
+    """Return whether ``sacct`` works; without it, ReFrame's scheduler `slurm` fails after three attempts."""
     try:
         completed = call("sacct", "--noheader", "--starttime=now", "--format=jobid", timeout=ACCOUNTING_SECONDS)
     except NoAnswer:
@@ -95,38 +95,38 @@ def accounting_answers() -> bool:
 
 
 def keys(text: str) -> dict[str, str]:
-    """Parse ``Key=value`` words, as ``scontrol show`` prints them; a value ends at the next key."""
+    """Parse the ``Key=value`` output of ``scontrol show``; a value ends before the next key."""
     return dict(re.findall(r"([A-Za-z][\w/:]*)=(.*?)(?=\s+[A-Za-z][\w/:]*=|\s*$)", text, re.MULTILINE))
 
 
 def partition(name: str) -> dict[str, str]:
-    """Return what ``scontrol show partition`` says; empty if unavailable."""
+    """Return the output of ``scontrol show partition``; empty if unavailable."""
     return _shown("scontrol", "show", "partition", name)
 
 
 @cache
 def this_cluster() -> str | None:
-    """Return the name of the cluster; None if Slurm does not answer and has not within the last day."""
-    file = _file_of_name()
+    """Return the name of the cluster; None if Slurm has not responded within the last day."""
+    file = _cluster_file()
     if file in _LEARNED:
         return _LEARNED[file]
     with suppress(OSError):
         if time.time() - file.stat().st_mtime < _NAME_VALID_SECONDS:
             return file.read_text(encoding="utf-8")
-    return _ask_for_name(file)
+    return _query_cluster(file)
 
 
 def learn_cluster() -> None:
-    """Ask Slurm for the cluster's name, which ``this_cluster`` returns from now on."""
-    file = _file_of_name()
-    name = _ask_for_name(file)
+    """Query Slurm for the name of the cluster, and update ``this_cluster``."""
+    file = _cluster_file()
+    name = _query_cluster(file)
     if name is not None:
         _LEARNED[file] = name
         this_cluster.cache_clear()
 
 
-def _file_of_name() -> Path:
-    """Return where the name is kept: clusters may share a user's home, and PATH may lead to another's programs."""
+def _cluster_file() -> Path:
+    """Return the file that caches the name of this host's cluster: several clusters may share a home directory."""
     variables = hidl_cluster.environment()
     programs = shutil.which("scontrol", path=variables.get("PATH")) or ""
     parts = [platform.node(), programs, *(variables.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))]
@@ -134,7 +134,7 @@ def _file_of_name() -> Path:
     return paths.user_state() / "slurm" / f"cluster-{key}"
 
 
-def _ask_for_name(file: Path) -> str | None:
+def _query_cluster(file: Path) -> str | None:
     name = _shown("scontrol", "show", "config").get("ClusterName")
     if name is not None:
         with suppress(OSError):
@@ -150,124 +150,127 @@ def _shown(*command: str) -> dict[str, str]:
     return keys(re.sub(r"[ \t]+= ?", "=", completed.stdout)) if completed.status == 0 else {}
 
 
-# Why a job waits, and whether it would wait for ever.
+# Reasons why a pending job will never start.
 
 
-#: As things stand, a job with one of these never starts: what it requests is allowed nowhere.
+#: Reasons of jobs whose request is not allowed anywhere.
 _FOR_EVER = {
-    "BadConstraints": "no node meets its request",
+    "BadConstraints": "no node satisfies the request",
     "DependencyNeverSatisfied": "the job that it depends on did not end as required",
-    "InvalidAccount": "the account is not one that may be used here",
-    "InvalidQOS": "the quality of service is not one that may be used here",
+    "InvalidAccount": "the account cannot be used here",
+    "InvalidQOS": "the quality of service cannot be used here",
     "QOSNotAllowed": "the quality of service is not allowed in this partition",
     "AccountNotAllowed": "the account is not allowed in this partition",
-    "ReservationDeleted": "the reservation is gone",
+    "ReservationDeleted": "the reservation was deleted",
     "MaxRequeueExceeded": "it was requeued as often as the site allows",
     "MaxMemPerLimit": "it requests more memory than the site allows",
     "QOSTimeLimit": "it requests more time than the quality of service allows",
     "AssociationTimeLimit": "it requests more time than the account allows",
 }
-#: Seconds for which these must have stood. Nodes of a cloud have constraints that are met once they are up again, and a
-#: controller that starts before its database knows no account.
+#: Seconds for which some of them must persist: nodes of a cloud may still be booting, and a controller that has started
+#: before its database knows no accounts.
 _AFTER = {"BadConstraints": 600.0, "InvalidAccount": 60.0, "InvalidQOS": 60.0}
-#: The per-job limits of accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on
-#: all jobs of a user or an account together (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) pass.
+#: Per-job limits of accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on all
+#: jobs of a user or account together (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) are temporary.
 _PER_JOB_LIMIT = re.compile(r"(Assoc|QOS)(Max\w*Per(Job|Node)\w*|MaxWallDuration\w*|Min\w+)")
 
 _UNLIMITED = frozenset(("", "UNLIMITED", "INFINITE", "(null)"))
 
 
-def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -> Never | None:
-    """Why a pending job would never start as things stand, with the limit and its value; None where it may start.
+def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -> StartBlocker | None:
+    """Return the reason why a pending job will never start, with the limit and its value; None if it may start.
 
-    ``partition`` gives what ``scontrol show partition`` says. What Slurm calls a partition's limit is believed only
-    where the partition's numbers show it: the same words stand for nodes that are merely down.
+    ``partition`` returns the output of ``scontrol show partition``. A partition limit is believed only if the numbers
+    of the partition confirm it, since Slurm reports the same reason if nodes are merely down.
     """
     reason = re.split(r"[\s,(]", job.why, maxsplit=1)[0]
     if reason in ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig"):
-        beyond = _beyond(job, partition(job.partition))
-        return Never(f"{reason}: {beyond}") if beyond else None
+        exceeded = _exceeded_limit(job, partition(job.partition))
+        return StartBlocker(f"{reason}: {exceeded}") if exceeded else None
     if reason in _FOR_EVER:
-        return Never(f"{reason}: {_FOR_EVER[reason]}", after=_AFTER.get(reason, 0.0))
-    return Never(f"{reason}: it is beyond a limit on single jobs") if _PER_JOB_LIMIT.fullmatch(reason) else None
+        return StartBlocker(f"{reason}: {_FOR_EVER[reason]}", after=_AFTER.get(reason, 0.0))
+    return StartBlocker(f"{reason}: it exceeds a per-job limit") if _PER_JOB_LIMIT.fullmatch(reason) else None
 
 
 def limits(name: str, partition: Mapping[str, str]) -> str:
-    """A partition's limits in words."""
+    """Describe the limits of a partition; empty if it has none."""
     known = {key: partition.get(key, "") for key in ("MinNodes", "MaxNodes", "TotalNodes", "MaxTime")}
-    words = ", ".join(f"{key}={value}" for key, value in known.items() if value not in _UNLIMITED and value != "0")
-    return f"partition {name} allows {words}" if words else ""
+    text = ", ".join(f"{key}={value}" for key, value in known.items() if value not in _UNLIMITED and value != "0")
+    return f"partition {name} allows {text}" if text else ""
 
 
-def _beyond(job: SlurmJob, partition: Mapping[str, str]) -> str | None:
-    """Which of the partition's limits the job is beyond."""
+def _exceeded_limit(job: SlurmJob, partition: Mapping[str, str]) -> str | None:
+    """Describe the limit of the partition that the job violates; None if there is none."""
     nodes = int(job.nodes) if job.nodes.isdecimal() else 0
     for key in ("MaxNodes", "TotalNodes"):
         if partition.get(key, "").isdecimal() and nodes > int(partition[key]):
-            return f"{nodes} nodes asked for, and partition {job.partition} has {key}={partition[key]}"
+            return f"{nodes} nodes requested, but partition {job.partition} has {key}={partition[key]}"
     if partition.get("MinNodes", "").isdecimal() and nodes < int(partition["MinNodes"]):
-        return f"{nodes} node(s) asked for, and partition {job.partition} has MinNodes={partition['MinNodes']}"
-    asked, most = minutes(job.limit), minutes(partition.get("MaxTime", ""))
-    if most is not None and (asked is None or asked > most):
+        return f"{nodes} node(s) requested, but partition {job.partition} has MinNodes={partition['MinNodes']}"
+    requested, most = minutes(job.limit), minutes(partition.get("MaxTime", ""))
+    if most is not None and (requested is None or requested > most):
         limit = job.limit or "no time limit"
-        return f"{limit} asked for, and partition {job.partition} has MaxTime={partition['MaxTime']}"
+        return f"{limit} requested, but partition {job.partition} has MaxTime={partition['MaxTime']}"
     return None
 
 
-# What sbatch refuses, with the value that the site has, and the next step.
+# Explanations for errors of sbatch.
 
 
-_Asked = Mapping[str, str]
+_Options = Mapping[str, str]
 
 
-def explain(words: str, asked: _Asked) -> tuple[str | None, str]:
-    """The site's value that ``words`` are about, if it can be had, and what to do; ``asked``: the script's options."""
+def explain(error: str, options: _Options) -> tuple[str | None, str]:
+    """Return the limits or names at this site that explain an error of sbatch, if available, and a hint.
+
+    ``options`` are those of the job script.
+    """
     for pattern, fact, hint in _CASES:
-        if re.search(pattern, words, re.IGNORECASE):
-            return fact(asked) or None, hint
-    return None, "the words are sbatch's; the script is job.sh in the run's directory (sbatch --test-only job.sh)"
+        if re.search(pattern, error, re.IGNORECASE):
+            return fact(options) or None, hint
+    return None, "this is the error of sbatch; try `sbatch --test-only job.sh` in the run's directory"
 
 
-def _partitions(_: _Asked) -> str:
-    return _listed("the partitions here", "sinfo", "--noheader", "--all", "--format=%R")
+def _partitions(_: _Options) -> str:
+    return _listed("available partitions", "sinfo", "--noheader", "--all", "--format=%R")
 
 
-def _limits(asked: _Asked) -> str:
-    name = asked.get("partition") or _default_partition()
+def _limits(options: _Options) -> str:
+    name = options.get("partition") or _default_partition()
     return limits(name, partition(name)) if name else ""
 
 
-def _accounts(_: _Asked) -> str:
+def _accounts(_: _Options) -> str:
     user = pwd.getpwuid(os.getuid()).pw_name
     return _listed(
-        "your accounts here", "sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}", "format=account"
+        "your accounts", "sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}", "format=account"
     )
 
 
-def _qualities(_: _Asked) -> str:
+def _qualities(_: _Options) -> str:
     return _listed(
-        "the qualities of service here", "sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name"
+        "available qualities of service", "sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name"
     )
 
 
-def _features(_: _Asked) -> str:
-    return _listed("the features of nodes here", "sinfo", "--noheader", "--all", "--format=%f")
+def _features(_: _Options) -> str:
+    return _listed("available node features", "sinfo", "--noheader", "--all", "--format=%f")
 
 
-def _gres(_: _Asked) -> str:
-    return _listed("generic resources of nodes here", "sinfo", "--noheader", "--all", "--format=%G")
+def _gres(_: _Options) -> str:
+    return _listed("available generic resources", "sinfo", "--noheader", "--all", "--format=%G")
 
 
-def _reservations(_: _Asked) -> str:
+def _reservations(_: _Options) -> str:
     try:
         completed = call("scontrol", "show", "reservation", "--oneliner", timeout=PING_SECONDS)
     except NoAnswer:
         return ""
     names = re.findall(r"ReservationName=(\S+)", completed.stdout)
-    return f"the reservations here: {', '.join(names) or 'none'}"
+    return f"available reservations: {', '.join(names) or 'none'}"
 
 
-_CASES: tuple[tuple[str, Callable[[_Asked], str], str], ...] = (
+_CASES: tuple[tuple[str, Callable[[_Options], str], str], ...] = (
     (r"partition name|invalid partition", _partitions, "--partition NAME, or correct `queue` in the site's file"),
     (r"node count|too many nodes", _limits, "request fewer nodes (--nodes), or another partition (--partition)"),
     (r"time limit", _limits, "request less time (--time), or another partition (--partition)"),
@@ -275,29 +278,29 @@ _CASES: tuple[tuple[str, Callable[[_Asked], str], str], ...] = (
     (r"qos", _qualities, "--qos NAME"),
     (r"feature", _features, "--constraint NAME"),
     (r"reservation", _reservations, "--reservation NAME"),
-    (r"generic resource|gres", _gres, "`policies.gpus` in the site's file says how GPUs are asked for here"),
-    (r"memory", _limits, "`policies.memory` in the site's file says how memory is asked for here"),
+    (r"generic resource|gres", _gres, "`policies.gpus` in the site's file sets how GPUs are requested"),
+    (r"memory", _limits, "`policies.memory` in the site's file sets how memory is requested"),
     (
         r"processors requested|node configuration",
         _limits,
-        "fewer nodes (--nodes) or ranks on each (--ranks-per-node), or another partition (--partition)",
+        "request fewer nodes (--nodes), fewer ranks per node (--ranks-per-node), or another partition (--partition)",
     ),
 )
 
 
 def _default_partition() -> str | None:
-    """The partition that takes jobs which name none; sinfo marks it with a star."""
-    names = re.findall(r"^(\S+)\*$", _answer("sinfo", "--noheader", "--format=%P"), re.MULTILINE)
+    """Return the default partition, which sinfo marks with an asterisk."""
+    names = re.findall(r"^(\S+)\*$", _output("sinfo", "--noheader", "--format=%P"), re.MULTILINE)
     return names[0] if names else None
 
 
 def _listed(title: str, *command: str) -> str:
-    names = sorted({line.strip() for line in _answer(*command).splitlines()} - {"", "(null)"})
+    names = sorted({line.strip() for line in _output(*command).splitlines()} - {"", "(null)"})
     return f"{title}: {', '.join(names)}" if names else ""
 
 
-def _answer(*command: str) -> str:
-    """What a program prints, where it answers in time: the refusal stands without it."""
+def _output(*command: str) -> str:
+    """Return the output of a program; empty if it fails or takes too long, as the explanation is optional."""
     try:
         completed = call(*command, timeout=ACCOUNTING_SECONDS)
     except NoAnswer:
@@ -305,7 +308,7 @@ def _answer(*command: str) -> str:
     return completed.stdout if completed.status == 0 else ""
 
 
-# The ``#SBATCH`` lines at the top of a job script.
+# The ``#SBATCH`` lines of a job script.
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:;/@%+=*&|()\[\]~^-]+")
@@ -322,11 +325,11 @@ _SHORT = {
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """The lines that ask for ``allocation`` in the forms that the site accepts; the site's own directives come last.
+    """Return the ``#SBATCH`` lines that request ``allocation`` as the site's policies demand.
 
-    No signal is asked for: when the time limit is reached, and when a job is cancelled, Slurm sends SIGTERM to the
-    batch script too, whose trap has ``KillWait`` seconds to record the end. A signal ahead of the limit would end the
-    job early, and Slurm would call it FAILED rather than TIMEOUT.
+    They do not request a signal: at the time limit, and if a job is cancelled, Slurm sends SIGTERM to the batch script
+    too, whose trap has ``KillWait`` seconds to record the end. A signal ahead of the limit would end the job early, and
+    Slurm would report FAILED rather than TIMEOUT.
     """
     tasks = 1 if allocation.cores_per_node else allocation.ranks_per_node  # srun may start more, if their cores suffice
     uses = {
@@ -346,7 +349,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         **_memory(allocation, policies),
         **_gpus(allocation, policies),
         "export": {"all": "ALL", "none": "NONE", "never": None}[policies.export],
-        # Relative to the directory that the job is submitted from, the run's; a job that is requeued goes on writing.
+        # Relative to the run's directory, from which the job is submitted. A requeued job appends to these files.
         "output": "stdout.log",
         "error": "stderr.log",
         "open-mode": "append",
@@ -357,7 +360,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
 
 
 def options_of(script: Path) -> dict[str, str]:
-    """What a job script asks for, by the long names of the options; ``OSError`` where it cannot be read."""
+    """Return the ``#SBATCH`` options of a job script by their long names. Raises ``OSError``."""
     found: dict[str, str] = {}
     for line in script.read_text(encoding="utf-8").splitlines():
         match = _OPTION.match(line)
@@ -368,7 +371,7 @@ def options_of(script: Path) -> dict[str, str]:
 
 
 def _time(seconds: float | None) -> str | None:
-    """Slurm counts time limits in whole minutes, and rounds up."""
+    """Format a time limit, rounded up to whole minutes as Slurm does."""
     if seconds is None:
         return None
     minutes = math.ceil(seconds / 60)
@@ -376,7 +379,7 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
-    """Slurm counts hardware threads, unless it is told to use one of each core: its srun takes that over."""
+    """Return the options that request cores; by default, Slurm counts hardware threads instead."""
     cores = allocation.cores_per_node or allocation.cores_per_rank
     if policies.cpus == "none" or cores is None:
         return {}
@@ -385,7 +388,7 @@ def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
 
 
 def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
-    """``--mem=0`` means all of the node's memory; where it is not known, nothing can be said of a core's share."""
+    """Return the options that request memory; ``--mem=0`` requests all memory of a node."""
     gib = allocation.memory_gib
     if policies.memory == "all":
         return {"mem": "0"}
@@ -405,17 +408,17 @@ def _gpus(allocation: Allocation, policies: Policies) -> dict[str, str]:
 
 
 def _word(value: str) -> str:
-    """``value`` as sbatch reads one word of such a line: in quotes where it holds a blank, a quote or a ``#``."""
+    """Quote a value for a ``#SBATCH`` line if it contains special characters."""
     if _PLAIN.fullmatch(value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-# Jobs as Slurm describes them: the queries, and how the answers are read.
+# Queries of jobs, and parsers of their output.
 
 
-#: squeue's and sacct's names of the same fields. The last may hold the separator. ``--json`` is not used: it ignores
-#: filters, and differs between versions.
+#: Names of the same fields in squeue and sacct. The last field may contain the separator. ``--json`` is not used, since
+#: it ignores filters and differs between versions.
 _FIELDS = (
     ("%i", "JobID"),
     ("%T", "State"),
@@ -430,8 +433,8 @@ _FIELDS = (
 )
 _NOTHING = frozenset(("", "None", "N/A", "Unknown", "None assigned", "(null)"))
 
-#: Slurm's words for a state. ExitCode says nothing: it is 0:0 after a time-out. The order is that of parts of one job
-#: (an array, a heterogeneous job): the first speaks for all.
+#: Slurm's names of each state. ExitCode is not used: it is 0:0 after a timeout. The state of an array or heterogeneous
+#: job is the first of this list that one of its parts has.
 _STATES = {
     State.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING UPDATE_DB EXPEDITING REVOKED",
     State.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED RESV_DEL_HOLD SPECIAL_EXIT POWER_UP_NODE",
@@ -447,18 +450,18 @@ _BY_WORD = {word: state for state, words in _STATES.items() for word in words.sp
 _ORDER = list(_STATES)
 
 
-#: What lets a held job go on (squeue(1), "JOB REASON CODES").
+#: How to release a held job (squeue(1), "JOB REASON CODES").
 _HELD = {
-    "JobHeldUser": "scontrol release {id} lets it start",
-    "JobHeldAdmin": "an administrator of the site has to release it",
-    "launch failed requeued held": "its node could not start it; scontrol release {id} lets it try again",
-    "job requeued in held state": "scontrol release {id} lets it start again",
+    "JobHeldUser": "scontrol release {id} releases it",
+    "JobHeldAdmin": "only an administrator can release it",
+    "launch failed requeued held": "its node could not start it; scontrol release {id} starts another attempt",
+    "job requeued in held state": "scontrol release {id} releases it",
 }
 
 
 @dataclass(frozen=True)
 class SlurmJob(Job):
-    """``mark`` is the directory that it was submitted from. What it asked for, in Slurm's form; empty if not told."""
+    """A Slurm job, with its pending reason and its request as Slurm prints them; ``mark`` is the submit directory."""
 
     why: str = ""
     nodes: str = ""
@@ -467,19 +470,25 @@ class SlurmJob(Job):
 
 
 def squeue(cluster: str | None, *, id: str | None = None) -> list[str]:
-    """Return the command that lists the job ``id``; None: all jobs of the user.
+    """Return the command that lists the job ``id``, or all jobs of the user if it is None.
 
-    It lists jobs that ended lately, too, and those in hidden partitions.
+    The list includes jobs that ended recently, and those in hidden partitions.
     """
-    shape = f"--format={'|'.join(short for short, _ in _FIELDS)}"
+    fields = f"--format={'|'.join(short for short, _ in _FIELDS)}"
     chosen = f"--user={os.getuid()}" if id is None else f"--jobs={id}"
-    return ["squeue", "--noheader", "--all", "--noconvert", "--states=all", chosen, shape, *on(cluster)]
+    return ["squeue", "--noheader", "--all", "--noconvert", "--states=all", chosen, fields, *on(cluster)]
 
 
 def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None = None) -> list[str]:
-    """Return the command that lists jobs from the accounting: of these ids, or all of the user's since (seconds)."""
-    shape = f"--format={','.join(long for _, long in _FIELDS)}"
-    words = ["sacct", "--allocations", "--noheader", "--parsable2", shape]
+    """Return the command that lists jobs from the accounting database.
+
+    Args:
+        cluster: Cluster of the jobs; None for the default one.
+        ids: Ids of the jobs to list; empty for all jobs of the user.
+        since: List jobs since this time, in seconds since the epoch.
+    """
+    fields = f"--format={','.join(long for _, long in _FIELDS)}"
+    words = ["sacct", "--allocations", "--noheader", "--parsable2", fields]
     if ids:
         words.append(f"--jobs={','.join(ids)}")
     if since is not None:
@@ -488,12 +497,12 @@ def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None =
 
 
 def on(cluster: str | None) -> list[str]:
-    """Return the option that names another cluster than the programs' own."""
+    """Return the option that selects a cluster; none for the default one."""
     return [] if cluster is None else [f"--clusters={cluster}"]
 
 
 def parse(lines: Iterable[str]) -> list[SlurmJob]:
-    """Parse the answer of ``squeue`` or ``sacct``; the parts of an array or of a heterogeneous job are one."""
+    """Parse the output of ``squeue`` or ``sacct``; parts of an array or a heterogeneous job are merged."""
     parts: dict[str, list[SlurmJob]] = {}
     for line in lines:
         values = line.split("|", len(_FIELDS) - 1)
@@ -505,17 +514,14 @@ def parse(lines: Iterable[str]) -> list[SlurmJob]:
     return [min(jobs, key=lambda job: _ORDER.index(job.state)) for jobs in parts.values()]
 
 
-def state_of(words: str) -> State:
-    """Return the state that Slurm names: ``TIMEOUT``, ``CANCELLED by 1000``, ``COMPLETING+``.
-
-    An unknown word counts as RUNNING: a job ends only by a word that says so.
-    """
-    first = words.split(maxsplit=1)[0] if words.strip() else ""
+def state_of(text: str) -> State:
+    """Parse a state such as ``TIMEOUT``, ``CANCELLED by 1000`` or ``COMPLETING+``; an unknown one counts as RUNNING."""
+    first = text.split(maxsplit=1)[0] if text.strip() else ""
     return _BY_WORD.get(first.rstrip("+").upper(), State.RUNNING)
 
 
 def minutes(limit: str) -> float | None:
-    """Parse a time limit in Slurm's form, ``days-hours:minutes:seconds`` or ``minutes:seconds``; None: no limit."""
+    """Parse a time limit, ``days-hours:minutes:seconds`` or ``minutes:seconds``; None if there is no limit."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
     if match is None:
         return None
@@ -523,53 +529,53 @@ def minutes(limit: str) -> float | None:
     return days * 1440 + hours * 60 + mins + secs / 60
 
 
-def _job(id: str, told: Mapping[str, str]) -> SlurmJob:
-    state = state_of(told["State"])
-    ended = _time_of_jobs(told["End"])
+def _job(id: str, fields: Mapping[str, str]) -> SlurmJob:
+    state = state_of(fields["State"])
+    ended = _parse_time(fields["End"])
     if ended is None and state.is_final:
-        ended = 0.0  # no time told: long ago
+        ended = 0.0  # a job without a time ended long ago
     return SlurmJob(
         id=id,
         state=state,
-        word=told["State"],
-        mark=told["WorkDir"],
-        reason=_reason(id, state, told),
+        word=fields["State"],
+        mark=fields["WorkDir"],
+        reason=_reason(id, state, fields),
         ended=ended,
-        started=_time_of_jobs(told["Start"]) if state is not State.PENDING else None,
-        ending=told["State"].startswith("COMPLETING"),
-        why=told["Reason"],
-        nodes=told["NNodes"],
-        limit=told["Timelimit"],
-        partition=told["Partition"],
+        started=_parse_time(fields["Start"]) if state is not State.PENDING else None,
+        ending=fields["State"].startswith("COMPLETING"),
+        why=fields["Reason"],
+        nodes=fields["NNodes"],
+        limit=fields["Timelimit"],
+        partition=fields["Partition"],
     )
 
 
-def _time_of_jobs(told: str) -> float | None:
-    """Parse a time, in seconds since the epoch; None if not told."""
+def _parse_time(text: str) -> float | None:
+    """Parse a local time into seconds since the epoch; None if it is missing."""
     with suppress(ValueError):
-        return datetime.fromisoformat(told).timestamp()
+        return datetime.fromisoformat(text).timestamp()
     return None
 
 
-def _reason(id: str, state: State, told: Mapping[str, str]) -> str:
-    """Format Slurm's word for the state, with what it says beside."""
-    word, why = told["State"], told["Reason"]
+def _reason(id: str, state: State, fields: Mapping[str, str]) -> str:
+    """Format the reason of a state, as far as Slurm reports it."""
+    word, why = fields["State"], fields["Reason"]
     if state is State.PENDING:
         if why in _HELD:
             return f"{why}: {_HELD[why].format(id=id)}"
-        start = f", expected to start at {told['Start']}" if told["Start"] else ""
+        start = f", expected to start at {fields['Start']}" if fields["Start"] else ""
         return (why if word.startswith("PENDING") else f"{word} {why}".strip()) + start
     if state is State.RUNNING:
         return "" if word == "RUNNING" else word
     if state is State.COMPLETED:
         return ""
-    limit = f"time limit {told['Timelimit']}" if state is State.TIMEOUT and told["Timelimit"] else ""
-    hosts = f"on {told['NodeList']}" if state is State.NODE_FAIL and told["NodeList"] else ""
+    limit = f"time limit {fields['Timelimit']}" if state is State.TIMEOUT and fields["Timelimit"] else ""
+    hosts = f"on {fields['NodeList']}" if state is State.NODE_FAIL and fields["NodeList"] else ""
     return ", ".join(filter(None, (word, "" if why == "TimeLimit" else why, limit, hosts)))
 
 
-#: Defaults that users keep in their environment, by the option that they stand for. sbatch lets them win over the
-#: script, so they hold only where the script says nothing; other SBATCH_ variables never do.
+#: Environment variables in which users keep defaults of sbatch options. sbatch would prefer them to the script, so they
+#: are passed only for options that the script does not set. Other SBATCH_ variables are never passed.
 _DEFAULTS = {
     "account": "SBATCH_ACCOUNT",
     "qos": "SBATCH_QOS",
@@ -582,12 +588,12 @@ _PARTITION_SECONDS = 60
 _UNKNOWN = "Invalid job id"
 #: Options of sbatch that salloc does not have.
 _OF_SCRIPTS = ("--output", "--error", "--open-mode", "--export", "--requeue", "--no-requeue", "--input", "-o", "-e")
-#: A step on the first node that takes nothing away from those that are started within it.
+#: A step on the first node that leaves all resources to the steps that are started within it.
 _FIRST_NODE = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none")
 
 
-class Slurm(Backend):
-    """Jobs are recognized by the directory that they were submitted from."""
+class SlurmBackend(Backend):
+    """Slurm; a job is identified by the directory it was submitted from."""
 
     traits = SYSTEMS["slurm"]
     programs = PROGRAMS
@@ -599,52 +605,41 @@ class Slurm(Backend):
         self._answered = False
 
     def hint(self) -> str:
-        """See ``Backend``: the line that brings hidl's own cluster up again, if it is that one."""
+        # The command that restarts hidl's test cluster, if the jobs run there.
         return hidl_cluster.line_that_helps() or super().hint()
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """See ``Backend``."""
         return header(allocation, policies)
 
     def this_cluster(self) -> str | None:
-        """See ``Backend``."""
         return this_cluster()
 
     def reaches(self, cluster: str) -> bool:
-        """See ``Backend``: ``--clusters`` names any cluster of the same accounting."""
-        return True
+        return True  # --clusters selects any cluster of the same accounting database
 
     def ping(self) -> None:
-        """See ``Backend``; the name may be of another cluster than the last time, by PATH or configuration."""
         ping()
-        learn_cluster()
+        learn_cluster()  # PATH or the configuration may lead to another cluster than last time
 
     def submit(self, run: Run) -> Receipt | None:
-        """See ``Backend``."""
-        asked = options_of(run.script)
+        given = options_of(run.script)
         completed = call(
-            "sbatch",
-            "--parsable",
-            run.script,
-            timeout=SUBMIT_SECONDS,
-            cwd=run.directory,
-            keep=_defaults(asked),
+            "sbatch", "--parsable", run.script, timeout=SUBMIT_SECONDS, cwd=run.directory, keep=_defaults(given)
         )
         if completed.status != 0:
-            self._refuse(completed, asked)
-        # A site's filter may print more, before or after.
+            self._refuse(completed, given)
+        # A submit filter of the site may print more, before or after the id.
         printed = re.search(r"^(\d+)(?:;(\S+))?\s*$", completed.stdout, re.MULTILINE)
         return Receipt(printed[1], printed[2]) if printed else None
 
     def check(self, run: Run) -> None:
-        """See ``Backend``: ``sbatch --test-only`` refuses what sbatch refuses."""
-        asked = options_of(run.script)
-        completed = call("sbatch", "--test-only", run.script, cwd=run.directory, keep=_defaults(asked))
+        given = options_of(run.script)
+        completed = call("sbatch", "--test-only", run.script, cwd=run.directory, keep=_defaults(given))
         if completed.status != 0:
-            self._refuse(completed, asked)
+            self._refuse(completed, given)
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...]:
-        """See ``Backend``: ``salloc``, whose end is the allocation's end, and a step in it."""
+        """Return ``salloc`` with a step in its allocation, which ends with the step."""
         words = options(header, "#SBATCH", without=_OF_SCRIPTS)
         variables = hidl_cluster.environment()
         given = {word.partition("=")[0] for word in words}
@@ -657,9 +652,8 @@ class Slurm(Backend):
         return ("salloc", *words, *users, *step, "bash", "./job.sh")
 
     def query(self, cluster: str | None) -> Sequence[str]:
-        """See ``Backend``."""
-        if not self._answered and cluster is None:  # scontrol knows nothing of another's controller
-            ping()  # returns at once if nothing listens, for which squeue needs ten seconds
+        if not self._answered and cluster is None:  # scontrol cannot reach the controllers of other clusters
+            ping()  # fails at once if nothing listens, which takes squeue ten seconds
         self._answered = False
         completed = call(*squeue(cluster))
         if completed.status != 0:
@@ -668,43 +662,40 @@ class Slurm(Backend):
         return whole_lines(completed)
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
-        """See ``Backend``."""
         return list(parse(lines))
 
     def kill(self, id: str, cluster: str | None) -> None:
-        """See ``Backend``."""
         completed = call("scancel", *on(cluster), id)
         if completed.status != 0 and _UNKNOWN not in completed.stderr:
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
-        """See ``Backend``: the accounting, where there is one."""
+        """Return the jobs in the accounting database; ``NoAnswer`` if there is none."""
         known = [id for id in ids if id is not None]
         found = [job for some in batches(known) for job in self._accounted(sacct(cluster, ids=some))]
         return found + (self._accounted(sacct(cluster, since=since)) if len(known) < len(ids) else [])
 
     def look_up(self, id: str, cluster: str | None) -> Job | None:
-        asked = [squeue(cluster, id=id), ["scontrol", *on(cluster), "show", "job", id]]
-        for command in asked:  # scontrol, if squeue neither lists the job nor calls its id invalid
+        queries = [squeue(cluster, id=id), ["scontrol", *on(cluster), "show", "job", id]]
+        for command in queries:  # scontrol is needed if squeue neither lists the job nor calls its id invalid
             completed = call(*command)
             if completed.status != 0 and _UNKNOWN in completed.stderr:
                 return None
             if completed.status != 0:
                 raise NoAnswer(complaint(completed))
-            if command is asked[0] and (found := list(parse(whole_lines(completed)))):
+            if command is queries[0] and (found := list(parse(whole_lines(completed)))):
                 return found[0]
         raise NoAnswer(f"squeue prints nothing about job {id}")
 
-    def never_starts(self, job: Job) -> Never | None:
-        """See ``Backend``."""
+    def never_starts(self, job: Job) -> StartBlocker | None:
         assert isinstance(job, SlurmJob)
         return never_starts(job, lambda name: _partition(name, int(time.time() / _PARTITION_SECONDS)))
 
     @staticmethod
-    def _refuse(completed: Completed, asked: Mapping[str, str]) -> NoReturn:
-        words = complaint(completed)
-        fact, hint = explain(words, asked)
-        raise Refused(words, hint=hint, fact=fact)
+    def _refuse(completed: Completed, given: Mapping[str, str]) -> NoReturn:
+        error = complaint(completed)
+        fact, hint = explain(error, given)
+        raise Refused(error, hint=hint, fact=fact)
 
     @staticmethod
     def _accounted(command: list[str]) -> list[Job]:
@@ -714,15 +705,15 @@ class Slurm(Backend):
         return list(parse(whole_lines(completed)))
 
 
-def _defaults(asked: Mapping[str, str]) -> list[str]:
-    """Return the user's defaults that hold: those of options that the script does not give."""
-    return [variable for option, variable in _DEFAULTS.items() if option not in asked]
+def _defaults(given: Mapping[str, str]) -> list[str]:
+    """Return the variables with the user's defaults of options that the script does not set."""
+    return [variable for option, variable in _DEFAULTS.items() if option not in given]
 
 
 @lru_cache(maxsize=64)
 def _partition(name: str, minute: int) -> Mapping[str, str]:
-    """Ask once a minute."""
+    """Return the partition, queried at most once a minute."""
     return partition(name)
 
 
-BACKEND = Slurm
+BACKEND = SlurmBackend

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidl_cli.launch.launchers.contract import Launch
-from hidl_cli.plan.job_script import of_scheduler
+from hidl_cli.plan.job_script import scheduler_values
 from hidl_cli.quoting import sh, sh_line
 from hidl_cli.templates import render_script
 from tests.conftest import REPOSITORY
@@ -52,7 +52,7 @@ def script(
     lines = [functions()]
     lines += [f"export {name}={sh(value)}" for name, value in {**exports, **launch.environment}.items()]
     if hosts is None:
-        lines.append(of_scheduler("slurm")["scheduler_functions"])
+        lines.append(scheduler_values("slurm")["scheduler_functions"])
     listed = "list_hosts" if hosts is None else f"printf '%s\\n' {sh_line(hosts)}"
     line = launch.host_line.format(host="$host")
     lines.append(f'{listed} | while read -r host; do echo "{line}"; done > hosts')

@@ -19,7 +19,7 @@ from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.launchers.contract import Launch, Request
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Family, Library
-from hidl_cli.plan.job_script import of_scheduler
+from hidl_cli.plan.job_script import scheduler_values
 from hidl_cli.templates import render_script
 
 pytestmark = pytest.mark.real
@@ -90,7 +90,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
     values = {
         "run": text,
         "title": text,
-        **of_scheduler("slurm"),
+        **scheduler_values("slurm"),
         "open_mpi": name == "mpirun",
         "header": [],
         "modules": [],

@@ -51,7 +51,7 @@ def test_every_shipped_workload_says_what_it_computes_on(name: str) -> None:
 def test_what_computes_on_processors_only_is_refused_on_nodes_with_gpus() -> None:
     error = refused(assignments=["framework=tensorflow", "backend=horovod"])
     assert error.exit_code is ExitCode.USAGE
-    assert "resnet50 with framework=tensorflow backend=horovod computes on processors only" in error.message
+    assert "resnet50 with framework=tensorflow backend=horovod computes on CPUs only" in error.message
     assert "partition gpu-dual of site pitzer have GPUs" in error.message
     assert error.hint == "--device cpu (partition standard-40)"
 
@@ -76,7 +76,7 @@ def test_a_training_with_pytorch_is_told_its_gpu(workload: str, backend: str) ->
 def test_device_cpu_takes_the_partition_without_gpus_and_says_so() -> None:
     made = plan(device="cpu")
     assert (made.device, made.partition, made.allocation.gpus_per_node) == ("cpu", "standard-40", None)
-    assert "--device cpu: partition standard-40, and not gpu-dual" in made.warnings
+    assert "--device cpu: partition standard-40 instead of gpu-dual" in made.warnings
     assert not [setting for setting in made.tuning if "CUDA" in setting.name]
     assert "HIDL_GPUS_PER_RANK" not in made.environment
 
@@ -114,7 +114,7 @@ def test_device_gpu_without_gpus_is_refused() -> None:
 
 def test_a_device_that_the_workload_lacks_is_refused() -> None:
     error = refused(device="gpu", assignments=["framework=tensorflow", "backend=horovod"])
-    assert error.message == "resnet50 with framework=tensorflow backend=horovod computes on processors only"
+    assert error.message == "resnet50 with framework=tensorflow backend=horovod computes on CPUs only"
     error = refused(device="cpu", assignments=["backend=nccl"])
     assert error.message == "resnet50 with framework=torch backend=nccl computes on GPUs only"
     error = refused("omb-latency", device="cpu", assignments=["buffer=cupy"])
@@ -124,7 +124,7 @@ def test_a_device_that_the_workload_lacks_is_refused() -> None:
 def test_what_measures_the_nodes_runs_on_their_processors_and_requests_no_gpus() -> None:
     made = plan("osu-latency", nodes=2)
     assert (made.device, made.partition, made.allocation.gpus_per_node) == ("cpu", "gpu-dual", None)
-    assert any("runs on the processors" in warning for warning in made.warnings)
+    assert any("runs on the CPUs" in warning for warning in made.warnings)
 
 
 def test_a_program_of_the_users_own_gets_the_gpus_and_is_told() -> None:
@@ -141,7 +141,7 @@ def test_all_steps_of_a_study_have_as_many_gpus_for_each_rank() -> None:
 def test_a_stack_without_the_packages_is_refused_with_what_to_install() -> None:
     error = refused("kmeans")
     assert error.exit_code is ExitCode.MISSING_PRECONDITION
-    assert error.message == "kmeans is to compute on GPUs, and stack mpi does not: it has no cupy"
+    assert error.message == "kmeans should compute on GPUs, but stack mpi does not: it has no cupy"
     assert error.hint == (
         "hidl install mpi --with 'cupy-cuda12x[ctk]' --as mpi-gpu --site pitzer, then --stack mpi-gpu; or --device cpu"
     )
@@ -295,7 +295,7 @@ def test_both_suites_measure_device_buffers_where_the_stack_has_cupy() -> None:
     both = {"matrix": ["suite=c,python"], "assignments": ["places=D-D"]}
     error = refused("osu-latency", **both)
     assert (error.message, error.hint) == (
-        "osu-latency is to compute on GPUs, and stack omb does not: it has no cupy",
+        "osu-latency should compute on GPUs, but stack omb does not: it has no cupy",
         "hidl install omb --with 'cupy-cuda12x[ctk]' --as omb-gpu --site pitzer, then --stack omb-gpu",
     )
     assert plan("osu-latency", assignments=["places=D-D"], stack="with-cupy").device == "gpu"

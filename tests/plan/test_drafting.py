@@ -170,12 +170,15 @@ def test_the_options_of_click_become_parameters(tmp_path: Path, library: str) ->
     ("program", "problem"),
     [
         ("import argparse, torch_that_is_not_there", "No module named 'torch_that_is_not_there'"),
-        ("import argparse", "it ended without reading its options"),
-        ("import argparse, os; os._exit(7)", "it failed before it read its options"),
+        ("import argparse", "the program ended without reading its options"),
+        ("import argparse, os; os._exit(7)", "the program failed before reading its options"),
         ("import argparse\nwhile True: print('x' * 1000000)", "File too large"),
-        ("import os; open(os.environ['HIDL_OPTIONS'], 'w').write('[' * 100000)", "its options cannot be read"),
-        ("import os; open(os.environ['HIDL_OPTIONS'], 'w').write('x' * 2**21)", "it has too many options"),
-        ("import os; open(os.environ['HIDL_OPTIONS'], 'w').write('{}')", "its options cannot be read"),
+        (
+            "import os; open(os.environ['HIDL_OPTIONS'], 'w').write('[' * 100000)",
+            "the options of the program cannot be read",
+        ),
+        ("import os; open(os.environ['HIDL_OPTIONS'], 'w').write('x' * 2**21)", "the program has too many options"),
+        ("import os; open(os.environ['HIDL_OPTIONS'], 'w').write('{}')", "the options of the program cannot be read"),
     ],
 )
 def test_a_program_that_does_not_report_is_drafted_without_parameters(

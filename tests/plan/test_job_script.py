@@ -17,7 +17,7 @@ from jinja2 import UndefinedError
 
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Placement
-from hidl_cli.plan.job_script import of_scheduler
+from hidl_cli.plan.job_script import scheduler_values
 from hidl_cli.templates import render_script
 from tests.plan import golden_scripts
 from tests.waiting import patience, until
@@ -27,7 +27,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 VALUES = {
     "local_limit": 0,
-    **of_scheduler("local"),
+    **scheduler_values("local"),
     "open_mpi": False,
     "hydra": False,
     "header": [],

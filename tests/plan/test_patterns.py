@@ -82,9 +82,9 @@ def test_an_invalid_pattern_is_explained(pattern: str, message: str) -> None:
         ("{pattern: 'x (?P<wal>b)'}", "unknown metric `wal`", "pattern"),
         ("{pattern: 'x (b)'}", "no metric for the group", "pattern"),
         ("{pattern: 'x (b)', metric: wall, printed: MB}", "cannot be converted", "printed"),
-        ("{pattern: '(b)(?P<unit>s)', metric: wall, printed: ms}", "`printed` and a group", "printed"),
+        ("{pattern: '(b)(?P<unit>s)', metric: wall, printed: ms}", "`printed` with a group", "printed"),
         ("{pattern: 'x (b)', metric: wall, reduce: sum}", "`reduce` without `ranks: each`", "reduce"),
-        ("{pattern: 'x (b)', metric: wall, ranks: each, per: rank}", "`per: rank` and", "per"),
+        ("{pattern: 'x (b)', metric: wall, ranks: each, per: rank}", "`per: rank` with", "per"),
         ("{pattern: 'x (b)', metric: wall, take: median}", "median", "take"),
         ("{pattern: 'x (b)', metric: wall, rank: 0}", "rank", "rank"),
     ],
@@ -100,7 +100,7 @@ def test_a_mistake_in_a_workload_file_has_its_line(tmp_path: Path, entry: str, m
 def test_two_patterns_for_one_metric_are_an_error(tmp_path: Path) -> None:
     two = "{pattern: 'a (b)', metric: wall}\n    - {pattern: 'c (?P<wall>d) (?P<ns_per_day>e)'}"
     (problem,) = problems(tmp_path, two)
-    assert problem.message == "patterns[0] finds `wall`, too"
+    assert problem.message == "patterns[0] also finds `wall`"
     assert problem.mark is not None
     assert problem.mark.line == 7
 

@@ -61,7 +61,7 @@ def test_a_broken_status_or_plan_is_reported(root: Path, content: str) -> None:
     (run.directory / "status.json").write_text(content)
     with pytest.raises(HidlError, match=r"status\.json cannot be read"):
         run.status()
-    with pytest.raises(HidlError, match="not a run directory that this hidl can read"):
+    with pytest.raises(HidlError, match="not a run directory of this version of hidl"):
         plan_of(run)
 
 

@@ -78,7 +78,7 @@ def test_a_scheduler_that_does_not_answer_is_reported(nights: example.Nights, mo
     monkeypatch.setenv("PATH", "/nowhere")
     (found,), _ = loaded([run])
     assert found.outcome is Outcome.ACTIVE
-    assert str(found.status.reason).startswith("Slurm does not answer")
+    assert str(found.status.reason).startswith("Slurm has not responded")
 
 
 def test_a_job_whose_scheduler_is_not_here_is_shown_as_it_was_said_last(nights: example.Nights) -> None:

@@ -85,7 +85,7 @@ def test_the_default_continues_the_series_of_ordinary_runs(hidl: Hidl) -> None:
         (("--matrix", "buffer=numpy,bytearray", "--save-tuning"), "requires a comparison of variables"),
         (("--matrix", "buffer=numpy,bytearray", "--until-settled"), "--until-settled requires"),
         (("--matrix", f"mpi.{VARIABLE}=ring", "--save-tuning", "--repeat", "2"), "requires 3 repetitions"),
-        (("--matrix", f"mpi.{VARIABLE}=ring", "--tune", f"{VARIABLE}=ring"), "is the default here"),
+        (("--matrix", f"mpi.{VARIABLE}=ring", "--tune", f"{VARIABLE}=ring"), "is already the default"),
         (("--matrix", f"mpi.{VARIABLE}=ring", "--save-tuning", "--no-wait"), "cannot be combined"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_training_on_processors_is_refused_before_anything_starts(hidl: Hidl) 
     horovod = ("--set", "framework=tensorflow", "--set", "backend=horovod")
     done = hidl("run", "resnet50", "--site", "workstation", *horovod)
     assert done.returncode == 2
-    assert "resnet50 with framework=tensorflow backend=horovod computes on processors only" in done.stderr
+    assert "resnet50 with framework=tensorflow backend=horovod computes on CPUs only" in done.stderr
     assert not hidl.runs.exists()
 
 

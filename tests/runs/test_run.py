@@ -438,7 +438,7 @@ def test_a_matrix_is_measured_in_turn_and_ranked(hidl: Hidl) -> None:
 
 def test_a_matrix_and_a_scaling_study_are_not_one_run(hidl: Hidl) -> None:
     completed = hidl("run", "toy", "--matrix", "note=a,b", "--scale", "1,2")
-    assert (completed.returncode, "exclude each other" in completed.stderr) == (2, True)
+    assert (completed.returncode, "cannot be combined" in completed.stderr) == (2, True)
 
 
 def test_an_alternative_is_started_where_its_condition_holds(hidl: Hidl) -> None:

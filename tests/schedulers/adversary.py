@@ -17,8 +17,8 @@ from hidl_cli.errors import HidlError
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.record.run import Run, State
 from hidl_cli.schedulers.backend import Backend, NoAnswer, Receipt, Refused
-from hidl_cli.schedulers.decision import Job, Never
-from hidl_cli.schedulers.lsf import Lsf
+from hidl_cli.schedulers.decision import Job, StartBlocker
+from hidl_cli.schedulers.lsf import LsfBackend
 from hidl_cli.site.schema import Policies
 
 LIVE = (State.PENDING, State.RUNNING)
@@ -266,19 +266,19 @@ class Hostile(Backend):
         known = [job for job in last.values() if str(job.id) in ids or None in ids]
         return self.parse(json.dumps(asdict(job), default=_plain) for job in known)
 
-    def never_starts(self, job: Job) -> Never | None:
+    def never_starts(self, job: Job) -> StartBlocker | None:
         """See ``Backend``."""
-        return Never("BadConstraints") if job.reason == "BadConstraints" else None
+        return StartBlocker("BadConstraints") if job.reason == "BadConstraints" else None
 
 
 class HostileLsf(Hostile):
     """The adversary as LSF: jobs are known by their description, without their start; records are found by number."""
 
     traits = SYSTEMS["lsf"]
-    grace_seconds = Lsf.grace_seconds
-    first_interval = Lsf.first_interval
-    end_seconds = Lsf.end_seconds
-    is_of = Lsf.is_of
+    grace_seconds = LsfBackend.grace_seconds
+    first_interval = LsfBackend.first_interval
+    end_seconds = LsfBackend.end_seconds
+    belongs_to = LsfBackend.belongs_to
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
         """See ``Backend``."""

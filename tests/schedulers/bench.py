@@ -12,8 +12,8 @@ import pytest
 from hidl_cli.errors import SubmitRefused
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.record.run import Run, State, Status
-from hidl_cli.schedulers.backend import Backend, Scheduler, read_ticket
-from hidl_cli.schedulers.batch import Batch
+from hidl_cli.schedulers.backend import Backend, Scheduler, read_reference
+from hidl_cli.schedulers.batch import BatchScheduler
 from hidl_cli.site.schema import Policies
 from tests.waiting import until
 
@@ -58,9 +58,9 @@ class Bench:
         self.shortest = shortest
 
     @property
-    def scheduler(self) -> Batch:
+    def scheduler(self) -> BatchScheduler:
         """As a new process of hidl has it."""
-        return Batch(self.backend())
+        return BatchScheduler(self.backend())
 
     def submitted(self, program: str, *, directives: Sequence[str] = (), **asked: Any) -> Run:
         """A run whose job does ``program``, submitted."""
@@ -135,7 +135,7 @@ class BatchSystemTests:
     def test_a_job_that_hidl_did_not_end_says_why(self, bench: Bench) -> None:
         run = bench.submitted("sleep 300")
         bench.polled(run, lambda status: status.state is State.RUNNING)
-        id = read_ticket(run).id
+        id = read_reference(run).id
         assert id is not None
         bench.backend().kill(id, None)
         assert bench.polled(run).state is State.CANCELLED

@@ -73,5 +73,5 @@ def test_inside_an_allocation_no_other_is_asked_for() -> None:
 
 
 def test_a_scheduler_that_gives_no_nodes_is_reported() -> None:
-    with pytest.raises(MissingPrecondition, match="its scheduler gives none"):
+    with pytest.raises(MissingPrecondition, match="its scheduler cannot run commands in one"):
         build_command(site(spack=BUILD, scheduler="local"), {}, Asked())

@@ -15,11 +15,11 @@ import pytest
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers import backend as ticket
 from hidl_cli.schedulers.backend import Backend, NoAnswer
-from hidl_cli.schedulers.batch import Batch
-from hidl_cli.schedulers.flux import Flux
-from hidl_cli.schedulers.lsf import Lsf
-from hidl_cli.schedulers.pbs import Pbs
-from hidl_cli.schedulers.slurm import Slurm
+from hidl_cli.schedulers.batch import BatchScheduler
+from hidl_cli.schedulers.flux import FluxBackend
+from hidl_cli.schedulers.lsf import LsfBackend
+from hidl_cli.schedulers.pbs import PbsBackend
+from hidl_cli.schedulers.slurm import SlurmBackend
 from tests.waiting import until
 
 JOBS = 10_000
@@ -67,10 +67,10 @@ class Listing:
 
 
 LISTINGS = {
-    "slurm": Listing(Slurm, "squeue", slurm_lines),
-    "lsf": Listing(Lsf, "bjobs", lsf_lines),
-    "flux": Listing(Flux, "flux", flux_document, "f{}".format),
-    "pbs": Listing(Pbs, "qstat", pbs_blocks, "{}.server".format),
+    "slurm": Listing(SlurmBackend, "squeue", slurm_lines),
+    "lsf": Listing(LsfBackend, "bjobs", lsf_lines),
+    "flux": Listing(FluxBackend, "flux", flux_document, "f{}".format),
+    "pbs": Listing(PbsBackend, "qstat", pbs_blocks, "{}.server".format),
 }
 
 
@@ -97,7 +97,7 @@ class FakePrograms:
         """Have the listing hold these jobs; ``text``: its words, if others."""
         self.prints("qselect", "".join(f"{number}.server\n" for number in numbers))
         self.prints(listing.program, listing.text(numbers) if text is None else text)
-        if listing.backend is Pbs and text is None:  # qstat describes the jobs that it is asked about
+        if listing.backend is PbsBackend and text is None:  # qstat describes the jobs that it is asked about
             match = 'BEGIN {n = split(ids, a); for (i = 1; i <= n; i++) w[a[i]]} $3 in w {print $0 "\\n"}'
             select = f"awk -v RS= -v ids=\"$*\" '{match}'"
             self.is_script("qstat", f'{select} "{self.folder}/qstat.txt"')
@@ -187,8 +187,8 @@ class Cut:
     programs: FakePrograms
 
     @property
-    def scheduler(self) -> Batch:
-        return Batch(LISTINGS[self.name].backend())
+    def scheduler(self) -> BatchScheduler:
+        return BatchScheduler(LISTINGS[self.name].backend())
 
     def answers(self, script: str) -> None:
         """Have the program run the script if it is asked about the job by its id."""
@@ -208,7 +208,7 @@ class Cut:
 
         def is_decided() -> bool:
             found[:] = scheduler.poll([self.run])
-            return "waiting for a word" not in (found[0].reason or "waiting for a word")
+            return "waiting for its recorded end" not in (found[0].reason or "waiting for its recorded end")
 
         until(lambda: is_decided() or (found[0].reason is None and found[0].state is State.RUNNING))
         return found[0]
@@ -223,7 +223,7 @@ def cut(request: pytest.FixtureRequest, programs: FakePrograms, tmp_path: Path, 
     monkeypatch.setattr(listing.backend, "ping", lambda _: None)
     run = Run(tmp_path / "runs" / "run-1")
     run.directory.mkdir(parents=True)
-    ticket.write_ticket(run, request.param, ticket.Ticket(listing.id(1), None, time.time() - 1000))
+    ticket.write_reference(run, request.param, ticket.JobReference(listing.id(1), None, time.time() - 1000))
     one = listing.text([1]).replace("/runs/", f"{tmp_path}/runs/")
     (programs.folder / "job").write_text(json.dumps(json.loads(one)["jobs"][0]) if request.param == "flux" else one)
     programs.prints("qselect", "")
@@ -248,7 +248,7 @@ def test_a_job_is_not_lost_if_there_is_no_answer_about_its_id(cut: Cut, script: 
     cut.answers(script)
     cut.programs.is_script("scontrol", "exit 0")
     status = cut.polled()
-    assert (status.state, "gives no answer about it" in (status.reason or "")) == (State.PENDING, True)
+    assert (status.state, "a query by its id failed" in (status.reason or "")) == (State.PENDING, True)
 
 
 def test_a_job_that_a_listing_lacks_is_cancelled(cut: Cut) -> None:

@@ -62,7 +62,7 @@ def state(run: Run) -> State:
 def test_a_run_whose_job_is_not_known_yet_is_not_lost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the making of its directory and the start of its job; hidl may be killed there."""
     assert state(run) is State.PENDING
-    monkeypatch.setattr(local, "time_of", lambda _: time.time() - 600)
+    monkeypatch.setattr(local, "change_time", lambda _: time.time() - 600)
     assert state(run) is State.LOST
 
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_seen_from_here_goes_on(run: Run, elsewhere: dict[str, An
     truth = job(run)
     change(run, **elsewhere)
     (status,) = Local().poll([run])
-    assert (status.state.is_final, "cannot be seen" in (status.reason or "")) == (False, True)
+    assert (status.state.is_final, "is not visible" in (status.reason or "")) == (False, True)
     with pytest.raises(HidlError, match="was started on"):
         Local().cancel(run, state=State.CANCELLED)
     change(run, **truth)

@@ -29,7 +29,7 @@ from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers import backend as ticket
 from hidl_cli.schedulers import batch, decision, poller
 from hidl_cli.schedulers import poller as query_cache
-from hidl_cli.schedulers.batch import Batch
+from hidl_cli.schedulers.batch import BatchScheduler
 from tests.schedulers.adversary import Adversary, Hostile, HostileLsf, Killed, SimulatedJob
 
 #: What a scheduler may do to a job, and what its script may write of it.
@@ -76,7 +76,7 @@ class LifeOfRuns(RuleBasedStateMachine):
         self.stack.enter_context(mock.patch("hidl_cli.record.run.write_json", self._writer(write_json)))
         self.stack.enter_context(mock.patch.object(paths, "user_state", return_value=self.place / "state"))
         self.made: dict[Path, float] = {}
-        self.stack.enter_context(mock.patch.object(ticket, "time_of", self.made.__getitem__))
+        self.stack.enter_context(mock.patch.object(ticket, "change_time", self.made.__getitem__))
         self.hidls = [self._hidl(), self._hidl()]
         self.copied: dict[Path, Status] = {}  # what a copy says before its job begins
         self.cancelled: set[Path] = set()
@@ -90,11 +90,11 @@ class LifeOfRuns(RuleBasedStateMachine):
 
         return checked
 
-    def _hidl(self) -> Batch:
-        return Batch(self.backend(self.world))
+    def _hidl(self) -> BatchScheduler:
+        return BatchScheduler(self.backend(self.world))
 
     @contextmanager
-    def _using(self, hidl: int) -> Iterator[Batch]:
+    def _using(self, hidl: int) -> Iterator[BatchScheduler]:
         """One of the hidls, which may be killed: then another takes its place. No job but these runs' may be ended."""
         before = list(self.world.kills)
         try:
@@ -169,7 +169,7 @@ class LifeOfRuns(RuleBasedStateMachine):
         """Exempt jobs whose id no hidl got: nothing shows that a listing without them was cut."""
         if self.world.is_cut:
             runs = (self.place / "runs").glob("*")
-            self.given_up |= {each for each in runs if ticket.read_ticket(Run(each)).id is None}
+            self.given_up |= {each for each in runs if ticket.read_reference(Run(each)).id is None}
 
     def _is_known(self, run: Path) -> bool:
         """Whether the run's own job is alive: a copy that was submitted by hand has others."""
@@ -418,7 +418,9 @@ def test_a_job_that_never_starts_is_cancelled_by_the_number_that_it_has(life: Li
     life.submit("id", None, 0)
     (job,) = life.world.jobs.values()
     run = Run(job.directory)
-    ticket.write_ticket(run, "slurm", replace(ticket.read_ticket(run), id=None))  # hidl was killed before it noted it
+    ticket.write_reference(
+        run, "slurm", replace(ticket.read_reference(run), id=None)
+    )  # hidl was killed before it noted it
     job.never_starts = True
     life.look_later(20.0, None, 0)
     assert (run.status().state, job.lives) == (State.REFUSED, False)

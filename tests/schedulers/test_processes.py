@@ -47,7 +47,7 @@ def test_a_process_of_another_user_with_the_runs_variables_is_spared(
 ) -> None:
     own, other = pair
     if kill == "run":
-        assert list(local.of_run(RUN)) == [own.pid]
+        assert list(local.processes_of(RUN)) == [own.pid]
         local.kill_run(RUN)
     elif kill == "job":
         local.kill_job(tmp_path)

@@ -164,7 +164,7 @@ def test_slurm_refuses_with_its_limit(on_cluster: Callable[..., Hidl], cluster: 
     assert completed.returncode in (0, 6)
     completed = on_cluster("mpi")("shell", "mpi", *SITE, "--reservation", "no-such", "--", "true")
     assert completed.returncode == 6
-    assert "Slurm refused the job" in completed.stderr
+    assert "Slurm rejected the job" in completed.stderr
     assert "--reservation NAME" in completed.stderr
 
 

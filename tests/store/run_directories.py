@@ -13,7 +13,7 @@ from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.placement import Asked, Placement, bind_to_cores
 from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan, create_run
-from hidl_cli.plan.planning import Choices, make_plan
+from hidl_cli.plan.planning import ResolvedOptions, make_plan
 from hidl_cli.plan.workload import Workload
 from hidl_cli.record.run import Run
 from hidl_cli.site.schema import Site
@@ -52,7 +52,7 @@ def plan(
         }
     )
     made = make_plan(
-        Choices(
+        ResolvedOptions(
             site=where,
             workload=Workload.model_validate(
                 {

@@ -108,7 +108,7 @@ def test_text_that_is_not_a_text_is_reported(tmp_path: Path) -> None:
 
 def test_a_run_of_another_version_is_reported(tmp_path: Path) -> None:
     of_another_version(tmp_path, "x")
-    with pytest.raises(HidlError, match="not a run directory that this hidl can read"):
+    with pytest.raises(HidlError, match="not a run directory of this version of hidl"):
         samples_of(Run(tmp_path / "x"))
 
 

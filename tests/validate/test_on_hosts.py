@@ -100,7 +100,7 @@ def test_a_host_that_cannot_be_used_is_a_finding_and_the_others_are_examined(her
     errors = [each for each in document["findings"] if each["severity"] == "error"]
     assert [(each["rule"], each["where"]) for each in errors] == [("HD055", "nowhere")]
     assert "resolve" in errors[0]["seen"]
-    assert errors[0]["mend"] == "check its name, or give it a HostName in ~/.ssh/config"
+    assert errors[0]["mend"] == "check its name, or add it to ~/.ssh/config with a HostName"
     assert ("HD054", None) in {(each["rule"], each["where"]) for each in document["findings"]}
 
     alone = here.json("doctor", *words, "--hosts", "nowhere", status=4)

@@ -1,16 +1,16 @@
-# The guard of one run on one host: bash -s hidl-guard RUN, with this text and then a dialogue on its standard input.
-# The whole is one group, so that bash has read it before the first `read`. It says what it finds; it locks the host; and
-# when its input ends (hidl's end is gone, wherever and however it went) it ends what the run has left here.
+# The guard of a run on a host: bash -s hidl-guard RUN reads this script, followed by commands, from standard input. The
+# script is a single group, so that bash has parsed all of it before the first `read`. The guard checks the host, locks
+# it, and ends the remaining processes of the run when its input ends, for whatever reason.
 {
 run=$2
-silence=180 # seconds without a word, after which the other end counts as gone
+silence=180 # seconds without a message after which the supervisor counts as gone
 active=
 
 say() {
     printf '\nhidl-guard: %s\n' "$*"
 }
 
-# On a file system that is shared, what was just written may take some seconds to be seen.
+# A new file may take some seconds to become visible on a shared file system.
 patiently() { # command...
     local try
     for try in 1 2 3 4; do
@@ -44,7 +44,7 @@ look() {
     say "looked"
 }
 
-# Runs whose guards hold the lock here, by their process's name.
+# Print the runs whose guards hold the lock of this host; the guards are found by their process name.
 holders() {
     local file words found=
     for file in /proc/[0-9]*/comm; do
@@ -74,7 +74,7 @@ take_lock() {
     printf hidl-lock > "/proc/$$/comm"
 }
 
-# Environments of this user's processes: root must not kill what another user called like the run.
+# Print the environment files of this user's processes: root must not kill another user's run of the same name.
 own_environments() {
     local directory words
     for directory in /proc/[0-9]*; do
@@ -106,7 +106,7 @@ leave() {
     trap '' TERM INT HUP PIPE
     if [[ -n $active ]]; then
         sweep
-        # Nobody ended the launcher in good order, which may start one more rank.
+        # The launcher was not terminated, and may start another rank.
         [[ -n $orderly ]] || { sleep 2; sweep; }
     fi
     say "swept"

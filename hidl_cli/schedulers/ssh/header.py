@@ -1,4 +1,4 @@
-"""The ``# ssh:`` lines at the top of a job script: the hosts that it runs on, as words of ``hidl run``."""
+"""Write and read the ``# ssh:`` lines of a job script, which name its hosts in the form of ``hidl run`` options."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ _LINE = re.compile(r"^# ssh: --(hosts|time|share-hosts|run)(?:=(.*))?$", re.MULT
 
 @dataclass(frozen=True)
 class HostsRequest:
-    """What a script requests. ``seconds``: its time limit; ``shared``: it does not wait for the hosts' lock.
+    """The hosts that a job script requests.
 
-    ``run``: the run that it starts, by whose id processes are found; None: that of the script's own directory.
+    Attributes:
+        hosts: Names of the hosts.
+        seconds: Time limit; None if there is none.
+        shared: True if the job does not lock the hosts.
+        run: Id of the run whose job script it starts; None if it is itself the job script of a run.
     """
 
     hosts: tuple[str, ...]
@@ -28,15 +32,12 @@ class HostsRequest:
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the lines that request ``allocation``.
-
-    Raises ``InvalidInput`` for what only a batch system has, and without hosts.
-    """
+    """Return the lines that request ``allocation``; ``InvalidInput`` for options that require a batch system."""
     for what in ("account", "qos", "constraint", "reservation"):
         value = getattr(allocation, what)
         if value is not None:
             raise InvalidInput(
-                f"hosts without a scheduler have no {what}; {value!r} is requested", hint=f"omit --{what}"
+                f"hosts without a scheduler have no {what}, but {value!r} is requested", hint=f"omit --{what}"
             )
     limit = allocation.time_limit
     lines = [
@@ -48,17 +49,17 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
 
 
 def started_run(run: str) -> str:
-    """Return the line of a script that starts the job script of a run in another directory."""
+    """Return the header line of a script that starts the job script of a run in another directory."""
     return f"# ssh: --run={run}"
 
 
 def read_request(script: str) -> HostsRequest:
-    """Read the lines of ``header`` in a job script; ``InvalidInput`` if one is invalid or the hosts are missing."""
+    """Parse the header of a job script; ``InvalidInput`` if a line is invalid or the hosts are missing."""
     given: dict[str, str] = {}
     for name, value in _LINE.findall(script):
         given.setdefault(name, value)
     hosts = tuple(given.get("hosts", "").split(","))
     time = given.get("time")
     if not all(map(is_host_name, hosts)) or (time is not None and not time.isdecimal()):
-        raise InvalidInput("the job script names no valid hosts", hint="a line `# ssh: --hosts=HOST,HOST` names them")
+        raise InvalidInput("the job script names no valid hosts", hint="add a line `# ssh: --hosts=HOST,HOST`")
     return HostsRequest(hosts, None if time is None else float(time), "share-hosts" in given, given.get("run"))

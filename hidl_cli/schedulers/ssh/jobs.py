@@ -1,4 +1,4 @@
-"""Jobs over ssh: a record for each, which its supervisor keeps, in a directory of this machine."""
+"""Records of the jobs that run through ssh, which their supervisors keep in a directory of this machine."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ from hidl_cli import paths
 from hidl_cli.documents import write_json
 from hidl_cli.record.run import State
 from hidl_cli.schedulers.decision import Job
-from hidl_cli.schedulers.local import birth, of_run
+from hidl_cli.schedulers.local import birth, processes_of
 
-#: Records of jobs that ended so many seconds ago are removed.
+#: Seconds after the end of a job after which its record is removed.
 _KEPT_SECONDS = 7 * 86400.0
 KILLED = "its supervisor was killed"
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job: the process ``id`` supervises it (``birth``: which of that number), its processes carry the id ``run``.
+    """The record of a job.
 
-    ``ended``: seconds since the epoch. ``by_itself``: see ``decision.Job``.
+    Attributes:
+        id: Pid of the supervisor.
+        birth: Value of ``local.birth`` for the supervisor, which identifies it even if its pid is reused.
+        run: Id of the run, which is in the environment of all processes of the job.
+        directory: Directory of the run.
+        state: State of the job.
+        reason: Why it waits, or how it ended.
+        ended: In seconds since the epoch.
+        by_itself: False if somebody ended the job.
     """
 
     id: str
@@ -39,27 +47,27 @@ class JobRecord:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its supervisor lives."""
+        """True if the supervisor is running."""
         return self.birth is not None and birth(int(self.id)) == self.birth
 
     def write(self) -> None:
-        """Write it."""
+        """Write the record to its file."""
         write_json(_place() / f"{Path(self.directory).name}.json", asdict(self))
 
 
 def here() -> str:
-    """Return the name of this machine, where its jobs' supervisors are."""
+    """Return the name of this machine."""
     return os.uname().nodename
 
 
 def records() -> list[JobRecord]:
-    """Read the records; a job whose supervisor was killed has ended when none of its processes is left here."""
+    """Read all records; a job whose supervisor was killed ends once none of its processes is left on this machine."""
     found = []
     for file in sorted(_place().glob("*.json")):
         with suppress(OSError, ValueError, TypeError, KeyError):
             record = _read(file)
             if record.ended is None and not record.is_alive:
-                record = _read(file)  # again: it may have ended in between
+                record = _read(file)  # the job may have ended in between
                 if record.ended is None:
                     record = _without_supervisor(record)
             elif record.ended is not None and time.time() - record.ended > _KEPT_SECONDS:
@@ -69,17 +77,17 @@ def records() -> list[JobRecord]:
 
 
 def format_lines(found: Iterable[JobRecord]) -> list[str]:
-    """Return a line for each record; ``parse`` reads them."""
+    """Format each record as a line for ``parse``."""
     return [json.dumps(asdict(record)) for record in found]
 
 
 def parse(lines: Iterable[str]) -> list[Job]:
-    """Return the jobs of the lines."""
+    """Parse the lines of ``format_lines``."""
     return [_job(json.loads(line)) for line in lines]
 
 
 def _without_supervisor(record: JobRecord) -> JobRecord:
-    if left := sum(1 for _ in of_run(record.run)):
+    if left := sum(1 for _ in processes_of(record.run)):
         reason = f"{KILLED}; {left} process(es) left (hidl cancel ends them)"
         return replace(record, state=State.RUNNING, reason=reason)
     record = replace(record, state=State.LOST, reason=KILLED, ended=time.time(), by_itself=False)

@@ -1,4 +1,4 @@
-"""What a run needs on its hosts, and the look at all of them before anything starts."""
+"""Check the hosts of a run before anything is started on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOKEN = ".token"
 
 
 class UnusableHosts(MissingPrecondition):
-    """Hosts that a run cannot use; ``troubles``: why, in the order of the hosts."""
+    """Some hosts of a run cannot be used; ``troubles`` lists the reasons in the order of the hosts."""
 
     def __init__(self, hosts: tuple[str, ...], troubles: list[Trouble]) -> None:
         order = {host: place for place, host in enumerate(hosts)}
@@ -29,7 +29,7 @@ class UnusableHosts(MissingPrecondition):
 
 
 def needs_of(run: Run, *, shared: bool) -> Needs:
-    """Return what the run needs, with a new token in its directory; ``shared``: the hosts are not locked."""
+    """Return what a run needs on its hosts, and write a new token to its directory; ``shared`` hosts are not locked."""
     prefix = (run.document("plan") or {}).get("prefix") or ""
     manifest = Path(prefix, "manifest.json")
     token = secrets.token_hex(8)
@@ -43,17 +43,17 @@ def needs_of(run: Run, *, shared: bool) -> Needs:
     )
 
 
-def look_at_hosts(hosts: tuple[str, ...], run: Run, *, shared: bool) -> None:
-    """Raise ``UnusableHosts`` with every host that the run cannot use, and why; nothing stays behind."""
+def check_hosts(hosts: tuple[str, ...], run: Run, *, shared: bool) -> None:
+    """Connect to all hosts, and raise ``UnusableHosts`` if the run cannot use one; nothing is left on the hosts."""
     needs = needs_of(run, shared=shared)
     try:
         with socket.create_server(("", 0), backlog=len(hosts) + 16) as back:
-            asked = replace(needs, origin=socket.gethostname(), port=str(back.getsockname()[1]))
-            with Guards(hosts, run.id, asked) as guards:
+            needs = replace(needs, origin=socket.gethostname(), port=str(back.getsockname()[1]))
+            with Guards(hosts, run.id, needs) as guards:
                 troubles = guards.look()
                 for guard in guards.all:
-                    if "looked" in guard.said:
-                        troubles += troubles_of(guard, asked, platform.machine())
+                    if "looked" in guard.messages:
+                        troubles += troubles_of(guard, needs, platform.machine())
     except FileNotFoundError as error:
         raise MissingPrecondition("ssh not found on this machine", hint="install OpenSSH's client") from error
     if troubles:
@@ -67,7 +67,7 @@ def _message(hosts: int, troubles: tuple[Trouble, ...]) -> str:
 
 
 def _hint(troubles: tuple[Trouble, ...]) -> str:
-    """The fix of each kind of trouble, with the first host that has it."""
+    """Return one fix for each kind of problem, for the first host that has it."""
     fixes: dict[str, str] = {}
     for each in troubles:
         fixes.setdefault(re.sub(re.escape(each.host), "", each.fix), each.fix.replace("{host}", each.host))

@@ -1,8 +1,8 @@
-"""The supervisor of one job: ``python -m hidl_cli.schedulers.ssh.supervise [--attended] SCRIPT``.
+"""Supervise a job: ``python -m hidl_cli.schedulers.ssh.supervise [--attended] SCRIPT``.
 
-It connects to the hosts, locks them, runs the job script here, and ends what is left on the hosts. If it is killed, the
-kernel ends the script, and the guards on the hosts end the rest. It outlives hidl; with ``--attended`` (``hidl shell``)
-it and the script have hidl's terminal instead, and end with hidl.
+The supervisor connects to the hosts, locks them, runs the job script on this machine, and finally ends all processes
+that are left on the hosts. If it is killed, the kernel ends the script, and the guards on the hosts end the rest. It
+outlives hidl; with ``--attended`` (``hidl shell``), it and the script use hidl's terminal and end with hidl instead.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from hidl_cli.schedulers.ssh.header import HostsRequest, read_request
 from hidl_cli.schedulers.ssh.jobs import JobRecord
 from hidl_cli.schedulers.ssh.needs import needs_of
 
-#: Seconds between two words to the guards, which take a longer silence (180 s) for the end of this machine.
+#: Seconds between two messages to the guards; after 180 s without one, they assume that this machine is down.
 _BEAT = 15.0
 _PAUSE = 0.1
 _GRACE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class End:
-    """How a job ended. ``by_itself``: see ``decision.Job``."""
+class JobEnd:
+    """The end of a job; the fields have the meaning of those of ``decision.Job``."""
 
     state: State
     reason: str = ""
@@ -43,7 +43,7 @@ class End:
 
 
 class Supervisor:
-    """Runs one job. ``script``: the job script, in ``run``'s directory; ``attended``: at this process's terminal."""
+    """Runs the job script of a run; an attended one at the terminal of this process."""
 
     def __init__(self, run: Run, script: Path, *, attended: bool = False) -> None:
         self._run = run
@@ -51,33 +51,33 @@ class Supervisor:
         self._attended = attended
         self._request: HostsRequest = read_request(script.read_text(encoding="utf-8"))
         self._mark = self._request.run or run.id
-        self._asked_to_end = 0  # by which signal
+        self._ended_by = 0  # the signal that this process received
         self._last_beat = 0.0
         pid = os.getpid()
         self.record = JobRecord(str(pid), birth(pid), self._mark, os.path.realpath(run.directory), State.PENDING)
 
     def run(self) -> None:
-        """Run the job to its end, and record it."""
+        """Run the job and record its end."""
         for number in (signal.SIGTERM, *((signal.SIGINT, signal.SIGHUP) if self._attended else ())):
             signal.signal(number, self._on_signal)
         self.record.write()
         try:
             end = self._guarded()
-        except Exception as error:  # the record is what others wait for
+        except Exception as error:  # other processes wait for the recorded end
             traceback.print_exc()
-            end = End(State.FAILED, f"the supervisor failed: {error}")
+            end = JobEnd(State.FAILED, f"the supervisor failed: {error}")
         finally:
             kill_run(self._mark)
         self._write(state=end.state, reason=end.reason, ended=time.time(), by_itself=end.by_itself)
-        if self._asked_to_end == signal.SIGINT:  # so that hidl sees who ended it
+        if self._ended_by == signal.SIGINT:  # so that hidl sees the interrupt
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
 
-    def _guarded(self) -> End:
+    def _guarded(self) -> JobEnd:
         needs = needs_of(self._run, shared=self._request.shared)
         with Guards(self._request.hosts, self._mark, needs) as guards:
             if troubles := guards.look():
-                return End(State.FAILED, "; ".join(f"{each.host}: {each.what}" for each in troubles))
+                return JobEnd(State.FAILED, "; ".join(f"{each.host}: {each.what}" for each in troubles))
             end = self._lock(guards, needs) or self._with_script(guards)
             kill_run(self._mark)
             unsure = guards.end()
@@ -85,33 +85,33 @@ class Supervisor:
             unsure = self._clean_up(unsure, replace(needs, lock=""))
         if unsure and end.state is not State.NODE_FAIL:
             return replace(
-                end, reason="; ".join(filter(None, (end.reason, f"not confirmed clean: {', '.join(unsure)}")))
+                end, reason="; ".join(filter(None, (end.reason, f"processes may be left on {', '.join(unsure)}")))
             )
         return end
 
     def _clean_up(self, hosts: list[str], needs: Needs) -> list[str]:
-        """End what is left on hosts whose guards are gone, by new ones; return the hosts that did not confirm it."""
+        """Clean up hosts whose guards are gone with new guards; return the hosts that did not confirm it."""
         with Guards(hosts, self._mark, needs) as guards:
             guards.look()
             for guard in guards.all:
                 guard.say("start")
             return guards.end()
 
-    def _lock(self, guards: Guards, needs: Needs) -> End | None:
-        """Lock the hosts one after another; return the end if it comes before."""
+    def _lock(self, guards: Guards, needs: Needs) -> JobEnd | None:
+        """Lock the hosts one after another; return the end of the job if it comes first."""
         for guard in guards.in_order() if needs.lock else ():
             guard.say("lock")
-            while "locked" not in guard.said:
+            while "locked" not in guard.messages:
                 if end := self._watch(guards):
                     return end
                 guards.listen(_PAUSE)
-                if (holder := guard.said.get("busy")) and "locked" not in guard.said:
+                if (holder := guard.messages.get("busy")) and "locked" not in guard.messages:
                     self._write(reason=f"waiting for {guard.host}, in use by {holder}", shown=True)
         for guard in guards.all:
             guard.say("start")
         return None
 
-    def _with_script(self, guards: Guards) -> End:
+    def _with_script(self, guards: Guards) -> JobEnd:
         self._write(state=State.RUNNING, reason="")
         began = time.monotonic()
         environment = {**os.environ, "HIDL_RUN_ID": self._mark, "HIDL_SSH_JOB": self.record.id}
@@ -121,12 +121,12 @@ class Supervisor:
             guards.listen(_PAUSE)
             end = self._watch(guards)
             if self._request.seconds is not None and time.monotonic() - began > self._request.seconds:
-                end = End(State.TIMEOUT, f"time limit of {self._request.seconds:g} s")
+                end = JobEnd(State.TIMEOUT, f"time limit of {self._request.seconds:g} s")
         if end is not None:
             self._end_script(child)
             return end
         status = child.returncode
-        return End(State.COMPLETED if status == 0 else State.FAILED, f"exit status {status}", by_itself=True)
+        return JobEnd(State.COMPLETED if status == 0 else State.FAILED, f"exit status {status}", by_itself=True)
 
     def _start(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         place = self._script.parent
@@ -136,27 +136,27 @@ class Supervisor:
             command, cwd=place, env=environment, stdout=self._run.stdout, stderr=self._run.stderr
         )
 
-    def _watch(self, guards: Guards) -> End | None:
-        """Return the end if the job is to end now: it was cancelled, or a host is lost."""
+    def _watch(self, guards: Guards) -> JobEnd | None:
+        """Send heartbeats; return the end of the job if it was cancelled or a host was lost."""
         if time.monotonic() - self._last_beat > _BEAT:
             self._last_beat = time.monotonic()
             for guard in guards.all:
                 guard.say("beat")
-        if self._asked_to_end:
-            return End(State.CANCELLED, "cancelled")
+        if self._ended_by:
+            return JobEnd(State.CANCELLED, "cancelled")
         lost = [guard for guard in guards.all if guard.ended]
         if lost:
-            told = "; ".join(f"connection to {guard.host} lost: {guard.complaint}" for guard in lost)
-            return End(State.NODE_FAIL, told)
+            reason = "; ".join(f"connection to {guard.host} lost: {guard.complaint}" for guard in lost)
+            return JobEnd(State.NODE_FAIL, reason)
         return None
 
     def _end_script(self, child: subprocess.Popen[bytes]) -> None:
-        """SIGTERM, on which the script ends the ranks and records its end; SIGKILL to what is left of it."""
+        """Terminate the script, which ends the ranks and records its end, and kill it after ``_GRACE_SECONDS``."""
         with suppress(ProcessLookupError):
             child.terminate()
         with suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE_SECONDS)
-        if self._attended:  # in this process's own group, and what it has left is marked as the run's
+        if self._attended:  # it is in the group of this process; `kill_run` ends the rest
             child.kill()
         else:
             with suppress(ProcessLookupError):
@@ -164,7 +164,7 @@ class Supervisor:
         child.wait()
 
     def _write(self, *, shown: bool = False, **changes: object) -> None:
-        """Record changes; ``shown``: at the terminal, too."""
+        """Record changes; print the reason of an attended job too if ``shown``."""
         new = replace(self.record, **changes)  # type: ignore[arg-type]  # fields of several types
         if new != self.record:
             self.record = new
@@ -173,11 +173,11 @@ class Supervisor:
                 print(f"hidl: {new.reason}", file=sys.stderr)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        self._asked_to_end = number
+        self._ended_by = number
 
 
 def main(words: list[str]) -> None:
-    """Supervise the job whose script is the last word, of the run in the script's directory."""
+    """Supervise the job script that the last argument names; its directory is that of the run."""
     script = Path(words[-1]).absolute()
     Supervisor(Run(script.parent), script, attended=ATTENDED in words[:-1]).run()
 

@@ -12,7 +12,7 @@ import pytest
 
 from hidl_cli.errors import SchedulerUnreachable, SubmitRefused
 from hidl_cli.record.run import State
-from hidl_cli.schedulers.flux import Flux
+from hidl_cli.schedulers.flux import FluxBackend
 from tests.schedulers.bench import BatchSystemTests, Bench
 from tests.waiting import patience
 
@@ -58,7 +58,7 @@ def bench(instance: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ben
     monkeypatch.setenv("FLUX_URI", instance)
     monkeypatch.setenv("PATH", f"{Path(_FLUX).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Bench(Flux, tmp_path / "my runs", shortest=2.0)
+    return Bench(FluxBackend, tmp_path / "my runs", shortest=2.0)
 
 
 class TestFluxReal(BatchSystemTests):

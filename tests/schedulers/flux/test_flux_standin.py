@@ -8,7 +8,7 @@ import pytest
 from hidl_twin.flux.system import Flux as StandInFlux
 
 from hidl_cli.record.run import State
-from hidl_cli.schedulers.flux import Flux
+from hidl_cli.schedulers.flux import FluxBackend
 from tests.cluster.standin import StandIn
 from tests.schedulers.bench import Bench
 from tests.schedulers.standins import StandInTests
@@ -18,7 +18,7 @@ class TestFluxStandIn(StandInTests):
     """See ``StandInTests``."""
 
     system = StandInFlux
-    backend = Flux
+    backend = FluxBackend
     hold = "--urgency=0"
 
     def test_a_running_job_is_found_among_more_than_a_thousand(self, bench: Bench, standin: StandIn) -> None:
@@ -37,8 +37,8 @@ class TestFluxStandIn(StandInTests):
     def test_a_job_that_the_listing_lacks_is_asked_for(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         run = bench.submitted("sleep 300")
         bench.polled(run, lambda status: status.state is State.RUNNING)
-        monkeypatch.setattr(Flux, "query", lambda self, cluster: [])
-        monkeypatch.setattr(Flux, "grace_seconds", 0.0)
+        monkeypatch.setattr(FluxBackend, "query", lambda self, cluster: [])
+        monkeypatch.setattr(FluxBackend, "grace_seconds", 0.0)
         scheduler = bench.scheduler
         assert {scheduler.poll([run])[0].state for _ in range(8) if time.sleep(0.1) is None} == {State.RUNNING}
         assert scheduler.cancel(run, state=State.CANCELLED)

@@ -21,8 +21,8 @@ from hidl_twin.lsf.system import Lsf as StandInLsf
 
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.record.run import Run, State, Status
-from hidl_cli.schedulers.batch import Batch
-from hidl_cli.schedulers.lsf import Lsf
+from hidl_cli.schedulers.batch import BatchScheduler
+from hidl_cli.schedulers.lsf import LsfBackend
 from hidl_cli.site.schema import Policies
 from tests.schedulers import bench
 from tests.waiting import until
@@ -59,9 +59,9 @@ exit "$status"
 """
 
 
-def lsf_scheduler() -> Batch:
+def lsf_scheduler() -> BatchScheduler:
     """LSF, as a new process of hidl has it."""
-    return Batch(Lsf())
+    return BatchScheduler(LsfBackend())
 
 
 class FakeLsf:
@@ -142,7 +142,7 @@ def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLsf]:
     """The stand-in LSF, whose commands come first on PATH."""
     spool = tmp_path / "lsf"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(Lsf, "first_interval", 0.02)
+    monkeypatch.setattr(LsfBackend, "first_interval", 0.02)
     monkeypatch.setenv("PATH", f"{spool / 'bin'}:{os.environ['PATH']}")
     fake = FakeLsf(spool, tmp_path / "my runs")
     yield fake

@@ -15,8 +15,8 @@ from hidl_cli.schedulers import batch, scheduler
 from hidl_cli.schedulers import lsf as commands
 from hidl_cli.schedulers import lsf as lsf_jobs
 from hidl_cli.schedulers import lsf as lsf_module
-from hidl_cli.schedulers.batch import Batch
-from hidl_cli.schedulers.lsf import Lsf
+from hidl_cli.schedulers.batch import BatchScheduler
+from hidl_cli.schedulers.lsf import LsfBackend
 from hidl_cli.site.schema import Policies
 from tests.schedulers.lsf.conftest import FakeLsf, is_running, lsf_scheduler
 from tests.waiting import until
@@ -26,8 +26,8 @@ Poll = Callable[..., Status]
 
 def test_lsf_is_known_by_its_name() -> None:
     found = scheduler("lsf")
-    assert isinstance(found, Batch)
-    assert isinstance(found.backend, Lsf)
+    assert isinstance(found, BatchScheduler)
+    assert isinstance(found.backend, LsfBackend)
 
 
 # ---- a run's life
@@ -122,7 +122,7 @@ def test_an_lsf_that_never_answers_leaves_open_whether_it_took_the_job(
     monkeypatch.setattr(commands, "call", replace(commands.PROGRAMS, added={}).call)
     monkeypatch.setattr(batch, "_SEARCHES", 1)
     lsf.set(down="bsub")
-    with pytest.raises(SchedulerUnreachable, match="whether LSF took the job of run run-1 is not known"):
+    with pytest.raises(SchedulerUnreachable, match="unknown whether LSF accepted the job of run run-1"):
         lsf.submitted("true")
 
 
@@ -174,7 +174,7 @@ def test_a_job_submitted_from_within_a_job_is_one_of_its_own(
 
 def test_a_value_that_lsf_would_take_for_an_option_is_refused(lsf: FakeLsf) -> None:
     run = lsf.run("echo 'a\n#BSUB -q other\n'")
-    with pytest.raises(Exception, match="LSF would take it for an option"):
+    with pytest.raises(Exception, match="LSF would read it as an option"):
         lsf_scheduler().submit(run)
     assert lsf.calls("bsub") == []
 
@@ -226,7 +226,7 @@ def test_the_reason_stays_known_when_lsf_has_forgotten_the_job(lsf: FakeLsf, pol
 def test_a_job_that_kills_its_own_script_has_failed(
     lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
+    monkeypatch.setattr(LsfBackend, "grace_seconds", 0.3)
     status = polled(lsf.submitted("kill -KILL $PPID; sleep 60"))
     assert (status.state, "left no record of its end" in (status.reason or "")) == (State.FAILED, True)
 

@@ -133,5 +133,5 @@ def test_the_options_are_read_back_as_words() -> None:
 @given(st.text(), st.sampled_from(["", " ", "\t"]))
 def test_a_line_of_a_value_never_becomes_an_option(value: str, before: str) -> None:
     script = f"#!/bin/bash\n#BSUB -nnodes 2\nprintf '%s' '\n{before}#BSUB {value}'\n"
-    with pytest.raises(InvalidInput, match="LSF would take it for an option"):
+    with pytest.raises(InvalidInput, match="LSF would read it as an option"):
         options(script)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hidl_cli.record.run import State
 from hidl_cli.schedulers.backend import NoAnswer, complaint
-from hidl_cli.schedulers.decision import Never
+from hidl_cli.schedulers.decision import StartBlocker
 from hidl_cli.schedulers.lsf import PROGRAMS, never_starts, parse, parse_history
 
 ANSWER = """\
@@ -149,7 +149,7 @@ def test_a_host_that_lsf_cannot_reach_is_reported() -> None:
 
 def test_a_job_without_a_host_never_starts_only_after_a_while() -> None:
     (job,) = parse(["1|PEND|-|-|x|There are no suitable hosts for the job"])
-    assert never_starts(job) == Never(job.reason, after=600.0)
+    assert never_starts(job) == StartBlocker(job.reason, after=600.0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import State, Status
 from hidl_cli.schedulers import backend, poller
-from hidl_cli.schedulers.lsf import Lsf
+from hidl_cli.schedulers.lsf import LsfBackend
 from tests.conftest import REPOSITORY
 from tests.schedulers.lsf.conftest import FakeLsf, is_running, lsf_scheduler
 from tests.waiting import until
@@ -66,7 +66,7 @@ def test_a_job_that_lsf_forgets_for_a_moment_is_not_lost(lsf: FakeLsf, polled: P
 
 
 def test_a_job_that_vanishes_is_lost(lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
+    monkeypatch.setattr(LsfBackend, "grace_seconds", 0.3)
     run = lsf.submitted("sleep 60")
     polled(run, is_running)
     lsf.set(hide=True)
@@ -76,7 +76,7 @@ def test_a_job_that_vanishes_is_lost(lsf: FakeLsf, polled: Poll, monkeypatch: py
 def test_a_job_that_lsf_has_cleaned_away_is_looked_up_in_its_history(
     lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
+    monkeypatch.setattr(LsfBackend, "grace_seconds", 0.3)
     lsf.set(minute=0.3, interval=0.0)
     run = lsf.submitted("trap '' USR2 INT TERM; kill -KILL $PPID; sleep 60", time_limit=60.0)
     until(lambda: lsf.job("101").ended is not None, within=20)
@@ -112,7 +112,7 @@ def test_a_hidl_killed_before_it_noted_the_job_finds_it_by_the_runs_name(lsf: Fa
 
 def test_a_hidl_killed_while_it_submitted_is_not_taken_for_a_lost_job(lsf: FakeLsf) -> None:
     run = lsf.run("true")
-    backend.write_ticket(run, "lsf", backend.Ticket(None, "fake", time.time() - 1))
+    backend.write_reference(run, "lsf", backend.JobReference(None, "fake", time.time() - 1))
     (status,) = lsf_scheduler().poll([run])
     assert status.state is State.PENDING
 
@@ -120,9 +120,9 @@ def test_a_hidl_killed_while_it_submitted_is_not_taken_for_a_lost_job(lsf: FakeL
 def test_a_run_that_was_never_submitted_is_lost_in_the_end(
     lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
+    monkeypatch.setattr(LsfBackend, "grace_seconds", 0.3)
     run = lsf.run("true")
-    backend.write_ticket(run, "lsf", backend.Ticket(None, "fake", time.time() - 2 * poller.SUBMISSION_SECONDS))
+    backend.write_reference(run, "lsf", backend.JobReference(None, "fake", time.time() - 2 * poller.SUBMISSION_SECONDS))
     assert polled(run).state is State.LOST
 
 
@@ -130,21 +130,21 @@ def test_the_number_of_a_job_of_somebody_elses_is_not_believed(lsf: FakeLsf) -> 
     """A cluster that is set up again counts from the beginning."""
     lsf.submitted("sleep 60", "run-1")
     run = lsf.run("true", "run-0")
-    backend.write_ticket(run, "lsf", backend.Ticket("101", "fake", time.time() - 1))
+    backend.write_reference(run, "lsf", backend.JobReference("101", "fake", time.time() - 1))
     (status,) = lsf_scheduler().poll([run])
-    assert (status.state, status.reason) == (State.PENDING, "LSF does not know job 101; waiting for a word of its end")
+    assert (status.state, status.reason) == (State.PENDING, "LSF does not know job 101; waiting for its recorded end")
 
 
 def test_a_job_of_another_cluster_is_left_alone(lsf: FakeLsf) -> None:
     run = lsf.run("true")
-    backend.write_ticket(run, "lsf", backend.Ticket("101", "summit", time.time() - 3600))
+    backend.write_reference(run, "lsf", backend.JobReference("101", "summit", time.time() - 3600))
     (status,) = lsf_scheduler().poll([run])
-    assert (status.state, status.reason) == (State.PENDING, "the job is on cluster summit, and this is fake")
+    assert (status.state, status.reason) == (State.PENDING, "the job is on cluster summit, but this is fake")
 
 
 def test_a_job_of_another_cluster_is_not_cancelled_from_here(lsf: FakeLsf) -> None:
     run = lsf.run("true")
-    backend.write_ticket(run, "lsf", backend.Ticket("101", "summit", time.time() - 3600))
+    backend.write_reference(run, "lsf", backend.JobReference("101", "summit", time.time() - 3600))
     with pytest.raises(HidlError, match="the job is on cluster summit"):
         lsf_scheduler().cancel(run, state=State.CANCELLED)
 
@@ -153,7 +153,7 @@ def test_a_job_of_another_cluster_is_not_cancelled_from_here(lsf: FakeLsf) -> No
 
 
 def test_processes_share_one_answer(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lsf, "first_interval", 60.0)
+    monkeypatch.setattr(LsfBackend, "first_interval", 60.0)
     monkeypatch.setattr(poller, "LAST_INTERVAL", 60.0)
     lsf.set(pending="Not enough job slot(s)")
     runs = [lsf.submitted("true", f"run-{number}") for number in range(3)]

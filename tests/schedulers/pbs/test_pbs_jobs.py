@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.record.run import State
-from hidl_cli.schedulers.decision import Job, Never
+from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.schedulers.pbs import compact, never_starts, parse
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "pbs"
@@ -33,14 +33,14 @@ def told(name: str) -> Job:
     ("name", "state", "reason", "by_itself"),
     [
         ("done0", State.COMPLETED, "", True),
-        ("exit3", State.FAILED, "PBS says Exit_status 3", True),
+        ("exit3", State.FAILED, "PBS reports Exit_status 3", True),
         ("walltime", State.TIMEOUT, "exceeded resource walltime", False),
         ("trapped", State.TIMEOUT, "exceeded resource walltime", False),
         ("deleted", State.CANCELLED, "terminated by root@node1", False),
         ("trapped_deleted", State.CANCELLED, "terminated by root@node1", False),
         ("deleted_queued", State.CANCELLED, "deleted before it started", False),
         ("depend_failed", State.CANCELLED, "a job that it depends on did not end as required", False),
-        ("nodelost", State.NODE_FAIL, "PBS says Exit_status -20", False),
+        ("nodelost", State.NODE_FAIL, "PBS reports Exit_status -20", False),
         ("held", State.PENDING, "held by its owner", True),
         ("waiting", State.PENDING, "Not Running: Not enough free nodes available", True),
         ("running", State.RUNNING, "", True),
@@ -52,7 +52,7 @@ def test_each_end_has_its_state_and_reason(name: str, state: State, reason: str,
 
 
 def test_a_job_that_can_never_run_never_starts() -> None:
-    assert never_starts(told("toomany")) == Never("Can Never Run: Not enough total nodes available")
+    assert never_starts(told("toomany")) == StartBlocker("Can Never Run: Not enough total nodes available")
     assert [never_starts(told(name)) for name in ("waiting", "held", "stopped", "depends")] == [None] * 4
 
 

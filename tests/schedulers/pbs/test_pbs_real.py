@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import SchedulerUnreachable
-from hidl_cli.schedulers.pbs import Pbs
+from hidl_cli.schedulers.pbs import PbsBackend
 from tests.schedulers.bench import BatchSystemTests, Bench
 from tests.waiting import patience
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Runs on it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Bench(Pbs, Path(os.environ[_DIRECTORY]) / f"runs-{os.getpid()}")
+    return Bench(PbsBackend, Path(os.environ[_DIRECTORY]) / f"runs-{os.getpid()}")
 
 
 class TestPbsReal(BatchSystemTests):

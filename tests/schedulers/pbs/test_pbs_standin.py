@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hidl_twin.pbs.system import Pbs as StandInPbs
 
-from hidl_cli.schedulers.pbs import Pbs
+from hidl_cli.schedulers.pbs import PbsBackend
 from tests.schedulers.standins import StandInTests
 
 
@@ -12,5 +12,5 @@ class TestPbsStandIn(StandInTests):
     """See ``StandInTests``."""
 
     system = StandInPbs
-    backend = Pbs
+    backend = PbsBackend
     hold = "-h"

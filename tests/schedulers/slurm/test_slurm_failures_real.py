@@ -71,12 +71,12 @@ def test_the_controller_is_killed_and_comes_back_while_a_run_is_followed(bench: 
     bench.cluster.kill("slurmctld")
     refused = bench.run()
     cancelled = bench.hidl("cancel", run.name)
-    until(lambda: "does not answer" in (bench.status(run)["reason"] or ""))
+    until(lambda: "has not responded" in (bench.status(run)["reason"] or ""))
     told = bench.status(run)
     bench.cluster.start("slurmctld")
     bench.go.touch()
     assert (refused.returncode, cancelled.returncode) == (7, 7)
-    assert "does not answer" in refused.stderr
+    assert "does not respond" in refused.stderr
     assert told["state"] == "RUNNING"
     assert follower.wait(patience(180)) == 0
 
@@ -93,7 +93,7 @@ def test_a_job_that_is_requeued_has_not_ended_though_the_controller_is_away_mean
     (run / "status.json").write_text(json.dumps(document | {"ended": document["ended"] - 600}))  # long ago
     bench.cluster.wait_until_saved()
     bench.cluster.kill("slurmctld")
-    until(lambda: "does not answer" in (bench.status(run)["reason"] or ""))
+    until(lambda: "has not responded" in (bench.status(run)["reason"] or ""))
     assert bench.status(run)["state"] == "PENDING"
     bench.cluster.start("slurmctld")
     bench.cluster("scontrol", "update", f"JobId={bench.job(run)}", "StartTime=now")  # or it would wait two minutes

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.record.run import Run, State
-from hidl_cli.schedulers.backend import Ticket
-from hidl_cli.schedulers.slurm import Slurm, SlurmJob, minutes, parse, sacct, squeue, state_of
+from hidl_cli.schedulers.backend import JobReference
+from hidl_cli.schedulers.slurm import SlurmBackend, SlurmJob, minutes, parse, sacct, squeue, state_of
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -67,7 +67,7 @@ def test_what_is_not_a_line_of_a_job_is_passed_over(line: str) -> None:
 def found(mark: str, run: Path, *, id: str | None = "16", directory: str | None = None) -> bool:
     """Whether a job 16 in directory ``mark`` is the run's."""
     listed = [SlurmJob("16", State.RUNNING, "RUNNING", mark=mark)]
-    return Slurm().find(listed, Run(run), Ticket(id, None, 0.0, directory)) is not None
+    return SlurmBackend().find(listed, Run(run), JobReference(id, None, 0.0, directory)) is not None
 
 
 @pytest.mark.parametrize("id", ["16", None])
@@ -91,7 +91,7 @@ def test_a_job_that_another_program_submitted_is_known_by_the_whole_path(tmp_pat
 def test_a_job_whose_number_was_lost_is_the_last_of_its_directory(tmp_path: Path) -> None:
     here = str(tmp_path)
     known = [SlurmJob("9", State.FAILED, "FAILED", mark=here), SlurmJob("10", State.RUNNING, "RUNNING", mark=here)]
-    assert Slurm().find(known, Run(tmp_path), Ticket(None, None, 0.0)) == known[1]
+    assert SlurmBackend().find(known, Run(tmp_path), JobReference(None, None, 0.0)) == known[1]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from hidl_cli.plan.launch_plan import Plan, create_run
 from hidl_cli.schedulers import scheduler
-from hidl_cli.schedulers.slurm import Slurm
+from hidl_cli.schedulers.slurm import SlurmBackend
 from tests.conftest import Hidl
 from tests.schedulers.slurm.conftest import Bench, first_on_path
 from tests.waiting import patience, until
@@ -74,4 +74,4 @@ def test_two_hundred_runs_cost_one_question_per_interval_whichever_process_follo
     ended = {run["run"] for run in json.loads(document)["runs"] if run["state"] == "COMPLETED" and run["steps"]}
     assert ended == set(submitted)
     times = [float(line.split()[0]) for line in calls.read_text().splitlines() if line.endswith("squeue")]
-    assert min(later - earlier for earlier, later in pairwise(times)) > 0.9 * Slurm.first_interval
+    assert min(later - earlier for earlier, later in pairwise(times)) > 0.9 * SlurmBackend.first_interval

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from hidl_cli.record.run import State
-from hidl_cli.schedulers.decision import Never
+from hidl_cli.schedulers.decision import StartBlocker
 from hidl_cli.schedulers.slurm import SlurmJob, keys, limits, never_starts
 
 #: As `scontrol show partition small` printed it (Slurm 22.05).
@@ -23,7 +23,9 @@ SMALL = keys("""PartitionName=small
 """)
 
 
-def told(reason: str, *, nodes: str = "1", limit: str = "1:00", partition: Mapping[str, str] = SMALL) -> Never | None:
+def told(
+    reason: str, *, nodes: str = "1", limit: str = "1:00", partition: Mapping[str, str] = SMALL
+) -> StartBlocker | None:
     return never_starts(
         SlurmJob("1", State.PENDING, "PENDING", why=reason, nodes=nodes, limit=limit, partition="small"),
         lambda _: partition,

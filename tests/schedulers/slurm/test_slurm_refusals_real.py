@@ -26,12 +26,12 @@ def bench(bench: Bench) -> Bench:
 
 
 REFUSED = [
-    (["--partition", "gone"], "Invalid partition name specified", "the partitions here: debug, small"),
+    (["--partition", "gone"], "Invalid partition name specified", "available partitions: debug, small"),
     deep(["--nodes", "9"], "More processors requested than permitted", "TotalNodes=4"),
     deep(["--nodes", "3", "--partition", "small"], "More processors requested than permitted", "MaxNodes=2"),
     deep(["--time", "10:00", "--partition", "small"], "Requested time limit is invalid", "MaxTime=00:05:00"),
     deep(["--constraint", "fast"], "Invalid feature specification", "--constraint"),
-    deep(["--reservation", "mine"], "Requested reservation is invalid", "the reservations here: none"),
+    deep(["--reservation", "mine"], "Requested reservation is invalid", "available reservations: none"),
     deep(["--ranks-per-node", "64"], "More processors requested than permitted", "--ranks-per-node"),
 ]
 
@@ -51,9 +51,9 @@ def test_what_sbatch_refuses_is_reported_in_its_words_with_the_sites_value(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        deep(["--nodes", "9"], "9 nodes asked for, and partition debug has TotalNodes=4"),
-        (["--nodes", "3", "--partition", "small"], "3 nodes asked for, and partition small has MaxNodes=2"),
-        deep(["--time", "10:00", "--partition", "small"], "10:00 asked for, and partition small has MaxTime=00:05:00"),
+        deep(["--nodes", "9"], "9 nodes requested, but partition debug has TotalNodes=4"),
+        (["--nodes", "3", "--partition", "small"], "3 nodes requested, but partition small has MaxNodes=2"),
+        deep(["--time", "10:00", "--partition", "small"], "10:00 requested, but partition small has MaxTime=00:05:00"),
     ],
 )
 def test_what_would_wait_for_ever_is_refused_and_cancelled(

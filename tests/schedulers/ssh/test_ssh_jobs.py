@@ -11,7 +11,7 @@ import pytest
 
 from hidl_cli import paths
 from hidl_cli.record.run import State
-from hidl_cli.schedulers.ssh import Ssh, jobs
+from hidl_cli.schedulers.ssh import SshBackend, jobs
 from hidl_cli.schedulers.ssh.jobs import JobRecord
 from tests.waiting import patience, until
 
@@ -37,7 +37,7 @@ def test_a_look_at_a_job_without_its_supervisor_ends_nothing(orphan: subprocess.
 
 
 def test_cancel_ends_a_job_without_its_supervisor_which_is_then_lost(orphan: subprocess.Popen[bytes]) -> None:
-    Ssh().kill("1", None)
+    SshBackend().kill("1", None)
     assert orphan.wait(patience(10)) == -signal.SIGKILL
     (record,) = jobs.records()
     assert (record.state, record.reason, record.by_itself) == (State.LOST, jobs.KILLED, False)

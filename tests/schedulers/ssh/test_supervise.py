@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.record.run import State
-from hidl_cli.schedulers.local import kill_run, of_run
+from hidl_cli.schedulers.local import kill_run, processes_of
 from hidl_cli.schedulers.ssh import jobs
 from hidl_cli.schedulers.ssh.jobs import JobRecord
 from tests.waiting import until
@@ -74,7 +74,7 @@ def guard_of(run: Path) -> int:
 
 def test_after_kill_9_of_the_supervisor_nothing_is_left(run: Path) -> None:
     os.kill(int(record().id), signal.SIGKILL)
-    until(lambda: not [*of_run(run.name)])
+    until(lambda: not [*processes_of(run.name)])
     until(lambda: record().state is State.LOST)
 
 
@@ -82,5 +82,5 @@ def test_a_host_whose_guard_was_killed_is_cleaned_all_the_same(run: Path) -> Non
     os.kill(guard_of(run), signal.SIGKILL)
     until(lambda: record().ended is not None)
     assert (record().state, "not confirmed clean" in record().reason) == (State.NODE_FAIL, False)
-    assert [*of_run(run.name)] == []
+    assert [*processes_of(run.name)] == []
     assert (run.parent / "connections").read_text().split() == ["node1", "node1"]
