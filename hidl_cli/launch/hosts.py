@@ -33,7 +33,7 @@ _USER = "a host name without a user: `User` in ~/.ssh/config sets it"
 
 @dataclass(frozen=True)
 class Hosts:
-    """Host names in the given order, without duplicates; ``slots`` holds the number of ranks where one is given."""
+    """Host names in the given order, without duplicates; ``slots`` contains the number of ranks per host, if given."""
 
     names: tuple[str, ...]
     slots: Mapping[str, int] = field(default_factory=dict)

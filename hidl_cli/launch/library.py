@@ -66,7 +66,11 @@ def without_launcher(site: Site, library: Library) -> str | None:
         return "unknown launcher"
     if _launchers(site, library):
         return None
-    known = "" if site.mpi else f"; the site does not say which MPI libraries {' or '.join(site.launchers)} can start"
+    known = (
+        ""
+        if site.mpi
+        else f"; the site file does not specify which MPI libraries {' or '.join(site.launchers)} can start"
+    )
     return f"no launcher for MPI library {library.name} ({library.family}){known}"
 
 

@@ -341,18 +341,18 @@ class Allocation:
     cores_per_node: int | None = None
 
 
-def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: Asked) -> Allocation:
+def allocate(site: Site, job_name: str, placements: Sequence[Placement], options: Asked) -> Allocation:
     """Return an allocation large enough for all placements, following the site's partitions and policies.
 
     Raises ``UsageError`` for an option that the site does not accept, ``SubmitRefused`` if a limit is exceeded.
     """
-    policies, partition = site.policies, site.partition(asked.partition)
+    policies, partition = site.policies, site.partition(options.partition)
     nodes = max(placement.nodes for placement in placements)
     fullest = max(placement.ranks_per_node for placement in placements)
-    qos = asked.qos or (partition.qos if partition else None)
-    constraint = asked.constraint or (partition.constraint if partition else None)
-    queue = (partition.queue or asked.partition or site.default_partition) if partition else None
-    node = site.node_type(asked.partition)
+    qos = options.qos or (partition.qos if partition else None)
+    constraint = options.constraint or (partition.constraint if partition else None)
+    queue = (partition.queue or options.partition or site.default_partition) if partition else None
+    node = site.node_type(options.partition)
     threads = placements[0].threads_per_rank if placements[0].bind else None
     most = max(
         placement.ranks_per_node * placement.threads_per_rank if placement.bind else node.cores or 0
@@ -365,16 +365,16 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: 
         ranks_per_node=fullest,
         cores_per_rank=None if differ else threads,
         threads_per_core=node.threads_per_core,
-        gpus_per_node=requested_gpus(site, asked) or None,
+        gpus_per_node=requested_gpus(site, options) or None,
         memory_gib=node.memory_gib,
-        time_limit=time_limit(site, asked.partition, nodes, asked.time_limit),
+        time_limit=time_limit(site, options.partition, nodes, options.time_limit),
         queue=None if policies.partition == "never" else queue,
-        account=asked.account,
-        qos=None if policies.qos == "never" and not asked.qos else qos,
-        constraint=None if policies.constraint == "never" and not asked.constraint else constraint,
-        reservation=asked.reservation,
-        hosts=_hosts(site, asked, nodes) if site.scheduler == SSH else (),
-        share_hosts=asked.share_hosts and site.scheduler == SSH,
+        account=options.account,
+        qos=None if policies.qos == "never" and not options.qos else qos,
+        constraint=None if policies.constraint == "never" and not options.constraint else constraint,
+        reservation=options.reservation,
+        hosts=_hosts(site, options, nodes) if site.scheduler == SSH else (),
+        share_hosts=options.share_hosts and site.scheduler == SSH,
         cores_per_node=(most or None) if differ else None,
     )
     for option in ("account", "qos", "constraint", "reservation"):
@@ -383,15 +383,15 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: 
     return allocation
 
 
-def requested_gpus(site: Site, asked: Asked) -> int | None:
+def requested_gpus(site: Site, options: Asked) -> int | None:
     """Return the GPUs requested per node: 0 for none, or None if the number of GPUs is unknown."""
-    return site.node_type(asked.partition).gpus if asked.gpus else 0
+    return site.node_type(options.partition).gpus if options.gpus else 0
 
 
-def _hosts(site: Site, asked: Asked, nodes: int) -> tuple[str, ...]:
+def _hosts(site: Site, options: Asked, nodes: int) -> tuple[str, ...]:
     """Return the first ``nodes`` of the requested hosts, or else of the hosts in the site's file."""
-    expression = site.node_type(asked.partition).hosts
-    hosts = asked.hosts or (parse_hosts(expression) if expression else None)
+    expression = site.node_type(options.partition).hosts
+    hosts = options.hosts or (parse_hosts(expression) if expression else None)
     if hosts is None:
         raise UsageError(
             f"site {site.name} has no queue, and {WITHOUT_HOSTS}",

@@ -90,7 +90,7 @@ def open_mpi_options(request: Request) -> tuple[str, ...]:
 def open_mpi_under_ibrun(request: Request) -> dict[str, str]:
     """Return the variable that passes ``open_mpi_options`` through ibrun; none for other libraries.
 
-    ibrun passes MY_OPENMPI_OPTIONS to Open MPI's mpirun and adds no binding options of its own (its source of 2018:
+    ibrun passes MY_OPENMPI_OPTIONS to Open MPI's mpirun and adds no binding options itself (source of 2018:
     github.com/cazes/ibrun). Open MPI's MCA parameters are no alternative: with a mapping policy in the environment,
     PRRTE's daemons fail to start on other hosts (Open MPI 5.0.11).
     """

@@ -30,7 +30,7 @@ class Request:
 
     Attributes:
         environment: Variables that every rank must get (tuning and threads).
-        forward: Names of variables whose values the job script only knows at run time (PATH, HIDL_METRICS, ...); every
+        forward: Names of variables that the job script sets at run time (PATH, HIDL_METRICS, ...); every
             rank must get those that are set.
         hostfile: File with the hosts of this step in the format of ``Launch.host_line``, relative to the run directory.
         on_one_host: The allocation is this machine, without a scheduler.

@@ -26,8 +26,8 @@ class FluxRun(Launcher):
     def launch(self, request: Request) -> Launch:
         """Start the ranks with ``flux run``.
 
-        Flux assigns cores and GPUs to each task, but by default lets every task of a node use all of them. The
-        affinity ``per-task`` restricts each rank to its own cores and GPUs.
+        Flux assigns cores and GPUs to each task, but by default does not prevent the tasks of a node from using all of
+        them. The affinity ``per-task`` restricts each rank to its own cores and GPUs.
         """
         require_fit(self, request.mpi)
         argv = ["flux", "run", *_resources(request), "-o", "exit-on-error"]
@@ -52,7 +52,7 @@ def _resources(request: Request) -> list[str]:
         what = "GPUs" if placement.bind else "cores"
         raise InvalidInput(
             f"flux run cannot share {what} among {placement.ranks} ranks on {placement.nodes} nodes: "
-            f"their number differs between nodes",
+            f"the number of ranks differs between nodes",
             hint=f"use a multiple of the nodes, or fewer ranks per node (or --threads) so that each has its own {what}",
         )
     affinity = "per-task" if placement.bind else "off"

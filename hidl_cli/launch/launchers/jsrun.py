@@ -29,7 +29,7 @@ class Jsrun(Launcher):
         if request.shares_gpus and not request.fills_nodes:
             raise InvalidInput(
                 f"jsrun cannot share {gpus.per_node} GPUs of a node among {placement.ranks} ranks on "
-                f"{placement.nodes} nodes: their number differs between nodes",
+                f"{placement.nodes} nodes: the number of ranks differs between nodes",
                 hint="use a multiple of the nodes, or at most as many ranks per node as it has GPUs",
             )
         together = placement.ranks_per_node if gpus.per_node and request.fills_nodes else 1

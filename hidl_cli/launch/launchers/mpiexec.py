@@ -9,7 +9,7 @@ from hidl_cli.mpi import MPICH_ON_ONE_HOST
 
 
 class Mpiexec(Launcher):
-    """The Hydra ``mpiexec`` of the MPI library itself; that of another MPI would start N singletons."""
+    """The Hydra ``mpiexec`` of the MPI library itself, because another MPI's would start N singletons."""
 
     name = "mpiexec"
     #: Each of these libraries comes with its own Hydra.

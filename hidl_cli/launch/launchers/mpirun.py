@@ -20,7 +20,7 @@ _DAEMONS = {"SLURM_EXPORT_ENV": "ALL", "SLURM_CPU_BIND": "none"}
 
 
 class Mpirun(Launcher):
-    """The ``mpirun`` of the MPI library itself; that of another MPI would start N singletons."""
+    """The ``mpirun`` of the MPI library itself, because another MPI's would start N singletons."""
 
     name = "mpirun"
     #: The families that use Open MPI's own runtime (ORTE or PRRTE).
