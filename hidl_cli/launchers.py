@@ -49,7 +49,7 @@ LAUNCHERS: Registry[Traits] = Registry(
         "jsrun": f"{_PACKAGE}.jsrun:Jsrun",
         "pals": f"{_PACKAGE}.pals:Pals",
         "srun": f"{_PACKAGE}.srun:Srun",
-        "flux": f"{_PACKAGE}.flux:Flux",
+        "flux": f"{_PACKAGE}.flux:FluxRun",
         "mpiexec": f"{_PACKAGE}.mpiexec:Mpiexec",
         "mpirun": f"{_PACKAGE}.mpirun:Mpirun",
         "mpirun_rsh": f"{_PACKAGE}.mpirun_rsh:MpirunRsh",

@@ -15,7 +15,7 @@ from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, UsageError
 
 if TYPE_CHECKING:
     from hidl_cli.launch.placement import Asked
-    from hidl_cli.site.completion import Completed
+    from hidl_cli.site.completion import CompletedSite
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.derived import Derived
     from hidl_cli.stack.install import LeftOut, Result
@@ -47,7 +47,7 @@ class Arranged:
 
     orders: Sequence[Order]
     left_out: Sequence[LeftOut]
-    completed: Completed
+    completed: CompletedSite
     root: Path
     verification: str
     derived: Derived | None

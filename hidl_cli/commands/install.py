@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hidl_cli.site.completion import Completed
+    from hidl_cli.site.completion import CompletedSite
     from hidl_cli.stack.install import LeftOut, Result
     from hidl_cli.stack.order import Order
 
@@ -222,7 +222,7 @@ def _line(result: Result) -> str:
 
 
 def _dry_run(
-    orders: Sequence[Order], asked: Completed, left_out: Sequence[LeftOut], verified: str, *, json: bool
+    orders: Sequence[Order], asked: CompletedSite, left_out: Sequence[LeftOut], verified: str, *, json: bool
 ) -> None:
     """Print the plans that the same command without ``--dry-run`` would carry out."""
     from hidl_cli.commands.render import emit_json, printable, progress, write

@@ -12,7 +12,7 @@ from hidl_cli.commands.arguments import JsonOption, SpackOption, complete_sites
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hidl_cli.inputs.overlay import Entry
+    from hidl_cli.inputs.overlay import OverlayEntry
 
 app = typer.Typer(no_args_is_help=True, help="The machines that hidl knows.")
 
@@ -291,7 +291,7 @@ def schema() -> None:
     write(text("site"))
 
 
-def _named(word: str) -> Entry:
+def _named(word: str) -> OverlayEntry:
     """The entry that a word of the command line means: a file where it looks like one, else a site's name."""
     from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import at_path, find, is_base

@@ -17,7 +17,7 @@ from hidl_cli.doctor import rules
 from hidl_cli.errors import UsageError
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.site.detect import conditions_of
-from hidl_cli.site.probes.facts import Batch
+from hidl_cli.site.probes.facts import SchedulerFacts
 from hidl_cli.site.probes.host import Host, HostBehind
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation as installations
@@ -77,7 +77,7 @@ class Context:
     nodes: int | None = None
     roots: tuple[Path, ...] = ()
     deep: bool = False
-    saved: Batch | None = None
+    saved: SchedulerFacts | None = None
 
     @cached_property
     def is_here(self) -> bool:

@@ -31,7 +31,7 @@ from hidl_cli.site.detect import choose, detect
 from hidl_cli.site.load import load_site
 from hidl_cli.site.machine import machine
 from hidl_cli.site.outputs import survey_folder
-from hidl_cli.site.probes.facts import Batch
+from hidl_cli.site.probes.facts import SchedulerFacts
 from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.site.probes.survey import DESCRIPTION, RecordingHost, load_host, survey
 from hidl_cli.site.schema import Site
@@ -340,7 +340,7 @@ def contexts(
     nodes: int | None = None,
     host: Host | None = None,
     deep: bool = False,
-    saved: Batch | None = None,
+    saved: SchedulerFacts | None = None,
 ) -> list[Context]:
     """One context for each installation in use of ``stack``, or of any stack below ``roots`` and the activated one;
     without any, one of the host and the site."""

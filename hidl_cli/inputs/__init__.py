@@ -1,1 +1,1 @@
-"""Files that people write: YAML with positions, problems with a caret, the overlay of directories."""
+"""Input files: YAML with positions, validation errors that point at the text, and the overlay of directories."""

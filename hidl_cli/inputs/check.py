@@ -1,4 +1,4 @@
-"""A document against its model: every fault at once, each at its place."""
+"""Validate a document against its model and report all errors at once, with their positions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _YAML_1_1_BOOLEANS = {"yes": "true", "y": "true", "on": "true", "no": "false", "
 
 
 def fault_of(model: type[BaseModel], detail: ErrorDetails) -> Fault:
-    """The fault that one of pydantic's errors about ``model`` stands for."""
+    """Translate one of pydantic's errors about ``model``."""
     spot = locate(model, detail["loc"])
     return _WORDING.get(detail["type"], _wrong_type)(spot, detail["input"], detail.get("ctx", {}))
 
@@ -50,7 +50,7 @@ def _wrong_choice(spot: Spot, value: Any, context: Context) -> Fault:
     return Fault(spot.path, f"invalid `{dotted(spot.path)}`: `{clipped(value)}`", one_of(words), nearest(value, words))
 
 
-def _wrong_form(spot: Spot, value: Any, context: Context) -> Fault:
+def _pattern_mismatch(spot: Spot, value: Any, context: Context) -> Fault:
     pattern = str(context["pattern"])
     expected = PATTERNS.get(pattern, f"text that matches {pattern}")
     return Fault(spot.path, f"invalid value `{clipped(value)}`", expected, on_key=spot.on_key)
@@ -82,7 +82,7 @@ def _wrong_type(spot: Spot, value: Any, _context: Context) -> Fault:
         spot.path,
         f"`{dotted(spot.path)}` is {describe(value)}",
         _expected(spot),
-        _as_meant(value, phrase(spot.annotation)),
+        _corrected(value, phrase(spot.annotation)),
     )
 
 
@@ -90,7 +90,7 @@ _WORDING: dict[str, Callable[[Spot, Any, Context], Fault]] = {
     "missing": _missing,
     "extra_forbidden": _unknown_key,
     "literal_error": _wrong_choice,
-    "string_pattern_mismatch": _wrong_form,
+    "string_pattern_mismatch": _pattern_mismatch,
     "string_too_long": _too_long,
     "too_short": _empty,
     "greater_than_equal": _out_of_range("ge", "at least"),
@@ -106,8 +106,8 @@ def _expected(spot: Spot) -> str:
     return f"{words} ({spot.description})" if spot.description else words
 
 
-def _as_meant(value: Any, expected: str) -> str | None:
-    """The value as it was probably meant: a number without its quotes, ``true`` for ``yes``, ``4`` for ``4.0``."""
+def _corrected(value: Any, expected: str) -> str | None:
+    """Return the value that was probably intended: a number without quotes, ``true`` for ``yes``, ``4`` for ``4.0``."""
     if isinstance(value, float) and expected == "a whole number" and value.is_integer():
         return str(int(value))
     if not isinstance(value, str):
@@ -115,14 +115,14 @@ def _as_meant(value: Any, expected: str) -> str | None:
     if expected == "true or false" and value.lower() in _YAML_1_1_BOOLEANS:
         return _YAML_1_1_BOOLEANS[value.lower()]
     try:
-        meant = scalars.resolve(value)
+        intended = scalars.resolve(value)
     except ValueError:
         return None
-    fits = expected == describe(meant) or (expected == "a number" and type(meant) is int)
-    return value if fits and not isinstance(meant, str) else None
+    fits = expected == describe(intended) or (expected == "a number" and type(intended) is int)
+    return value if fits and not isinstance(intended, str) else None
 
 
-# The building blocks of the schemas: the strict base model, and the kinds of words that people write in files.
+# Building blocks of the schemas: the strict base model and common types of text.
 
 
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"
@@ -136,16 +136,16 @@ PATTERN_OF_TIMES = r"^([0-9]{1,4}-[0-9]{1,3}|[0-9]{1,7})(:[0-5]?[0-9]){0,2}$"
 
 MAX_REGEX = 1000  # longer regular expressions are a mistake, and slow to compile
 
-#: What each pattern means, in words.
+#: Descriptions of the patterns.
 PATTERNS = {
     _NAME: "lower-case letters, digits, and . _ - after the first character",
     _IDENTIFIER: "lower-case letters, digits and _, starting with a letter",
     _MODULE: "a Python module name, such as package.module",
     _VARIABLE: "an environment variable name: letters, digits and _, not starting with a digit",
-    _SCHEDULER_WORD: "one word without spaces or quotes, not starting with a sign",
+    _SCHEDULER_WORD: "one word without spaces or quotes, starting with a letter, a digit or _",
     _FILE_NAME: "a file name without a directory: letters, digits and . _ + -",
-    _SHA256: "64 hexadecimal digits, in lower case",
-    PATTERN_OF_TIMES: "a time in a form of Slurm's: minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
+    _SHA256: "64 lower-case hexadecimal digits",
+    PATTERN_OF_TIMES: "a time in one of Slurm's formats: minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
     "days-hours:minutes or days-hours:minutes:seconds, such as 90, 48:00:00 or 2-00",
 }
 
@@ -165,13 +165,13 @@ NonNegative = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class NameIn:
-    """Annotates text that must be a name of a registry; plug-ins are searched for only if it is no built-in name."""
+    """Annotation for a name in a registry; plug-ins are only searched if the name is not built in."""
 
     registry: Registry[Any]
     also: tuple[str, ...] = ()
 
     def names(self) -> tuple[str, ...]:
-        """Return the valid names."""
+        """Return all valid names."""
         return (*self.registry.names(), *self.also)
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> core_schema.CoreSchema:
@@ -187,12 +187,12 @@ class NameIn:
 
 
 class Strict(BaseModel):
-    """The base of all that is read from YAML: immutable; an unknown key is an error, a string is no number."""
+    """Base model for YAML input: immutable, without unknown keys, and without type coercion."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
-# What a model expects at a place of a document: read from the model's annotations.
+# Look up what a model expects at a position of a document.
 
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
@@ -200,10 +200,13 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 @dataclass(frozen=True)
 class Spot:
-    """A place in a document as its model sees it.
+    """A position in a document, described by its model.
 
-    ``path`` is the place; ``annotation`` what may stand there (None: nothing may); ``description`` the field's own
-    words; ``siblings`` the keys that are valid beside it; ``on_key``: the key itself is meant, not its value.
+    Attributes:
+        annotation: Type expected at this position; None if the key is unknown.
+        description: Description of the field.
+        siblings: Valid keys at this level.
+        on_key: The spot is the key, not its value.
     """
 
     path: tuple[str | int, ...]
@@ -214,10 +217,10 @@ class Spot:
 
 
 def locate(model: type[BaseModel], location: Sequence[str | int]) -> Spot:
-    """The place that the location of a pydantic error stands for.
+    """Return the spot at the location of a pydantic error.
 
-    pydantic appends steps that are no places of the document: ``[key]`` for a mapping's key, and the names of a
-    union's branches.
+    pydantic adds steps to a location that do not exist in the document: ``[key]`` for the key of a mapping, and the
+    names of a union's branches.
     """
     spot = Spot((), model)
     below_dict = False
@@ -243,7 +246,7 @@ def locate(model: type[BaseModel], location: Sequence[str | int]) -> Spot:
 
 
 def phrase(annotation: Any) -> str:
-    """What may stand there, in a person's words."""
+    """Describe the expected values in words."""
     bare = _bare(annotation)
     if words := choices(annotation):
         return f"one of: {', '.join(words)}"
@@ -254,7 +257,7 @@ def phrase(annotation: Any) -> str:
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """The words of a ``Literal``, or the names of a registry; nothing for any other annotation."""
+    """Return the values of a ``Literal`` or the names of a registry; empty for any other annotation."""
     if names := _names(annotation):
         return names.names()
     bare = _bare(annotation)
@@ -262,7 +265,7 @@ def choices(annotation: Any) -> tuple[str, ...]:
 
 
 def _names(annotation: Any) -> NameIn | None:
-    """The registry that the annotation, without an alternative None, is bound to."""
+    """Return the registry names that an optional annotation accepts, or None."""
     if get_origin(annotation) is Annotated:
         _, *metadata = get_args(annotation)
         return next((each for each in metadata if isinstance(each, NameIn)), None)
@@ -273,7 +276,7 @@ def _names(annotation: Any) -> NameIn | None:
 
 
 def _bare(annotation: Any) -> Any:
-    """The annotation without ``Annotated`` and without an alternative None."""
+    """Strip ``Annotated`` and an optional None from an annotation."""
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -291,10 +294,10 @@ _BRANCHES = 4
 def check(
     root: YamlNode, model: type[M], checks: Iterable[Check], *, complete: bool = True
 ) -> tuple[M | None, tuple[Problem, ...]]:
-    """The document as a model (None where anything is wrong), and what is wrong with it.
+    """Validate a document and return its model (None if it is invalid) and all problems.
 
-    Without ``complete``, a part of the document could not be read, and missing keys are not reported. Of more than
-    100 problems, the last only says that there are more.
+    If not ``complete``, part of the document could not be read, and missing keys are not reported. Beyond
+    ``MAX_FINDINGS`` problems, one last problem reports that there are more.
     """
     data = plain(root)
     checked = None
@@ -307,9 +310,9 @@ def check(
         (fault_of(model, detail) for detail in details if complete or detail["type"] != "missing"),
         (fault for rule in checks for fault in rule(data)),
     )
-    # a fault inside of a union comes once per branch; wording hundreds of thousands would take long
+    # A fault inside a union occurs once per branch. Without a limit, wording hundreds of thousands would take long.
     unique = list(dict.fromkeys(islice(faults, _BRANCHES * (MAX_FINDINGS + 1))))
-    problems = [_at_its_place(root, fault) for fault in unique[:MAX_FINDINGS]]
+    problems = [_locate_fault(root, fault) for fault in unique[:MAX_FINDINGS]]
     if len(unique) > MAX_FINDINGS:
         problems.append(
             Problem(f"more than {MAX_FINDINGS} errors; the rest are not shown", "a file that matches its schema")
@@ -317,6 +320,6 @@ def check(
     return (None if problems else checked), tuple(problems)
 
 
-def _at_its_place(root: YamlNode, fault: Fault) -> Problem:
+def _locate_fault(root: YamlNode, fault: Fault) -> Problem:
     mark = place(root, fault.path, on_key=fault.on_key)
     return Problem(fault.message, fault.expected, fault.path, mark, fault.suggestion)

@@ -1,4 +1,4 @@
-"""From a name to a checked model: find the file, lay it over what it extends, validate it as a whole."""
+"""Load files by name: find them, merge them with the files that they extend, and validate the result."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.inputs import source, yamlfile
 from hidl_cli.inputs.check import check
-from hidl_cli.inputs.overlay import Entry, KindName, find, list_all
+from hidl_cli.inputs.overlay import KindName, OverlayEntry, find, list_all
 from hidl_cli.inputs.problems import Check, Fault, clipped, nearest, one_of
 from hidl_cli.inputs.source import YamlNode
 
-# The schemas for editors and other programs: JSON Schema (draft 2020-12) made from the models.
+# JSON Schemas (draft 2020-12) for editors and other programs, generated from the models.
 
 
 _MODELS: dict[KindName, tuple[str, str]] = {
@@ -32,10 +32,10 @@ _WHOLE = "Whole"
 
 
 def schema(kind: KindName) -> dict[str, Any]:
-    """The JSON Schema of a file of this kind.
+    """Return the JSON Schema for files of this kind.
 
-    A file that extends another may leave out any key, on any level: the root requires none. Where a file extends
-    nothing, it must be whole, which is a second set of definitions.
+    A file that extends another may omit any key at any level, so the root requires none. A file that extends nothing
+    must be complete, which a second set of definitions enforces.
     """
     document = _closed(model_schema(kind))
     definitions = document.pop("$defs", {})
@@ -51,19 +51,19 @@ def schema(kind: KindName) -> dict[str, Any]:
 
 
 def text(kind: KindName) -> str:
-    """The JSON Schema as the text of a file."""
+    """Return the JSON Schema as the text of a file."""
     return json.dumps(schema(kind), indent=2) + "\n"
 
 
 def model_schema(kind: KindName) -> dict[str, Any]:
-    """What pydantic says of the model alone: descriptions, defaults, and the keys that a whole file must have."""
+    """Return pydantic's own schema of the model: descriptions, defaults and required keys."""
     module, name = _MODELS[kind]
     model: type[BaseModel] = getattr(import_module(module), name)
     return model.model_json_schema()
 
 
 def _closed(part: Any) -> Any:
-    """``part`` with no key allowed in a mapping but those of the pattern (pydantic says it by the pattern alone)."""
+    """Forbid all keys that do not match the pattern of a mapping; pydantic only states the pattern."""
     if isinstance(part, dict):
         closing = {"additionalProperties": False} if "patternProperties" in part else {}
         return closing | {key: _closed(value) for key, value in part.items()}
@@ -71,7 +71,7 @@ def _closed(part: Any) -> Any:
 
 
 def _without_required(part: Any) -> Any:
-    """``part`` with no key required; ``required`` as the name of a property stays."""
+    """Remove all ``required`` lists, but keep properties of that name."""
     if isinstance(part, dict):
         return {
             key: _without_required(value)
@@ -82,7 +82,7 @@ def _without_required(part: Any) -> Any:
 
 
 def _renamed(part: Any) -> Any:
-    """``part`` with its references going to the whole definitions."""
+    """Redirect all references to the complete definitions."""
     if isinstance(part, dict):
         return {
             key: value.replace("#/$defs/", f"#/$defs/{_WHOLE}") if key == "$ref" else _renamed(value)
@@ -96,10 +96,11 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Rules(Generic[M]):
-    """What a file of one kind must satisfy, and how it joins with the file that it extends.
+    """The model and checks for files of one kind, and how they are merged with the files that they extend.
 
-    ``appended`` are the paths of lists that grow instead of being replaced; ``own`` the top keys that are not taken
-    over from an entry of another name.
+    Attributes:
+        appended: Paths of lists that are appended to instead of replaced.
+        own: Top-level keys that are not inherited from an entry of another name.
     """
 
     kind: KindName
@@ -110,71 +111,71 @@ class Rules(Generic[M]):
 
 
 @dataclass(frozen=True)
-class Examined(Generic[M]):
-    """The outcome of reading one entry: its model, or None and why not; ``files``: it, and what it extends."""
+class LoadResult(Generic[M]):
+    """The model of an entry, or None and its problems; ``files`` are its file and those that it extends."""
 
-    entry: Entry
+    entry: OverlayEntry
     model: M | None
     files: tuple[Path, ...]
     problems: tuple[Problem, ...]
 
 
 def load(rules: Rules[M], name: str) -> M:
-    """The model of the named entry; ``UsageError`` for an unknown name, ``InvalidInput`` with all that is wrong."""
+    """Load an entry by name; ``UsageError`` if the name is unknown, ``InvalidInput`` with all errors if invalid."""
     return valid(examine(rules, find(rules.kind, name)))
 
 
-def valid(examined: Examined[M]) -> M:
-    """The model; raises ``InvalidInput`` with all problems where there is none."""
-    if examined.model is None:
-        raise faulty([examined])
-    return examined.model
+def valid(result: LoadResult[M]) -> M:
+    """Return the model; raise ``InvalidInput`` with all problems if there is none."""
+    if result.model is None:
+        raise faulty([result])
+    return result.model
 
 
-def faulty(examined: Sequence[Examined[M]]) -> InvalidInput:
-    """The error that carries the problems of all of ``examined``, each once."""
-    problems = list(dict.fromkeys(problem for one in examined for problem in one.problems))
-    what = ", ".join(f"{one.entry.kind} '{one.entry.name}'" for one in examined if one.problems)
+def faulty(results: Sequence[LoadResult[M]]) -> InvalidInput:
+    """Combine the problems of several results into one error, without duplicates."""
+    problems = list(dict.fromkeys(problem for result in results for problem in result.problems))
+    what = ", ".join(f"{result.entry.kind} '{result.entry.name}'" for result in results if result.problems)
     return InvalidInput(f"{what}: {counted(len(problems))}", problems=problems)
 
 
 def counted(faults: int) -> str:
-    """``1 error``, ``2 errors``, ..."""
+    """Format a number of errors: ``1 error``, ``2 errors``."""
     return f"{faults} error" if faults == 1 else f"{faults} errors"
 
 
-def examine(rules: Rules[M], entry: Entry) -> Examined[M]:
-    """Read and check an entry with all that it extends; never raises for what a file holds."""
+def examine(rules: Rules[M], entry: OverlayEntry) -> LoadResult[M]:
+    """Read and validate an entry and everything it extends; never raises for the contents of a file."""
     links, complete = _chain(entry)
     files = tuple(link.entry.path for link in links)
     problems = [problem for link in links for problem in link.problems]
     if links[0].root is None:
-        return Examined(entry, None, files, tuple(problems))
+        return LoadResult(entry, None, files, tuple(problems))
     merged = links[0].root
     for link in links[1:]:
         if link.root is not None:
             dropped = rules.own if link.entry.name != entry.name else frozenset({"extends"})
             merged = source.merge(source.without(link.root, dropped), merged, appended=rules.appended)
-    across = rules.checks if complete else ()  # what these would miss may stand in what could not be read
+    across = rules.checks if complete else ()  # a check could report keys missing that the unreadable part contains
     checks = (*across, lambda data: _names_its_file(data, entry))
     model, faults = check(merged, rules.model, checks, complete=complete)
     problems = sorted([*problems, *faults], key=lambda problem: _order(problem, files))
-    return Examined(entry, None if problems else model, files, tuple(problems))
+    return LoadResult(entry, None if problems else model, files, tuple(problems))
 
 
 @dataclass(frozen=True)
 class _Link:
-    """One file of a chain of ``extends``; ``root`` is None where it could not be read."""
+    """One file in a chain of ``extends``; ``root`` is None if it could not be read."""
 
-    entry: Entry
+    entry: OverlayEntry
     root: YamlNode | None
     problems: tuple[Problem, ...]
 
 
-def _chain(entry: Entry) -> tuple[list[_Link], bool]:
-    """The entry, what it extends, what that extends, ...; and whether all of it is there and could be read."""
+def _chain(entry: OverlayEntry) -> tuple[list[_Link], bool]:
+    """Return the chain of files that the entry extends, starting with itself, and whether it is complete."""
     links: list[_Link] = []
-    following: Entry | None = entry
+    following: OverlayEntry | None = entry
     while following is not None:
         document = yamlfile.read(following.path)
         root, problems = document.root, document.problems
@@ -190,8 +191,8 @@ def _chain(entry: Entry) -> tuple[list[_Link], bool]:
     return links, True
 
 
-def _base(entry: Entry, root: YamlNode, above: Sequence[Entry]) -> Entry | Fault | None:
-    """What ``entry`` extends: nothing, another entry, or the one of its own name that it hides."""
+def _base(entry: OverlayEntry, root: YamlNode, above: Sequence[OverlayEntry]) -> OverlayEntry | Fault | None:
+    """Return what ``entry`` extends: nothing, another entry, or the entry of the same name that it shadows."""
     name = source.plain(root).get("extends")
     if name is None:
         return None
@@ -213,7 +214,7 @@ def _base(entry: Entry, root: YamlNode, above: Sequence[Entry]) -> Entry | Fault
     return base
 
 
-def _names_its_file(data: Mapping[str, Any], entry: Entry) -> Iterator[Fault]:
+def _names_its_file(data: Mapping[str, Any], entry: OverlayEntry) -> Iterator[Fault]:
     name = data.get("name")
     if isinstance(name, str) and name != entry.name:
         message = f"the name `{clipped(name)}` does not match the file {entry.path.name}"
@@ -221,7 +222,7 @@ def _names_its_file(data: Mapping[str, Any], entry: Entry) -> Iterator[Fault]:
 
 
 def _order(problem: Problem, files: Sequence[Path]) -> tuple[int, int, int]:
-    """The faults of a file before those of the files that it extends, in the order of their lines."""
+    """Sort by file, those that extend first, and then by line."""
     if problem.mark is None:
         return len(files), 0, 0
     return files.index(problem.mark.file), problem.mark.line, problem.mark.column

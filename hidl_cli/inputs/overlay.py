@@ -1,4 +1,4 @@
-"""The overlay: a user's files come before ``/etc/hidl``'s, and those before the files that ship with hidl."""
+"""The overlay of directories: user files take precedence over ``/etc/hidl``, which precedes the shipped files."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _SHIPPED: dict[KindName, tuple[str, ...]] = {
     "workload": ("recipes/workloads",),
 }
 _SUFFIX = ".yaml"
-_LISTED = 16  # names that one message lists
-_BASE = "_"  # what the names of bases begin with
+_MAX_LISTED = 16  # names listed in a message
+_BASE = "_"  # prefix of the names of bases
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One known site, stack or workload: the file that counts, and the files of the same name that it hides.
+class OverlayEntry:
+    """A site, stack or workload: the file that defines it, and the files of the same name that this file shadows.
 
-    ``shadows`` is ordered: its first entry is the one that would count if this one were not there. An entry of origin
-    ``file`` was named by its path and is not necessarily part of the overlay.
+    ``shadows`` is in order of precedence. An entry with the origin ``file`` was given by its path and does not have to
+    be part of the overlay.
     """
 
     kind: KindName
     name: str
     path: Path
     origin: Origin
-    shadows: tuple[Entry, ...] = ()
+    shadows: tuple[OverlayEntry, ...] = ()
 
 
 def directories(kind: KindName) -> tuple[tuple[Origin, Path], ...]:
-    """Where files of this kind are looked for, the first to win first."""
+    """Return the directories for files of this kind, in order of precedence."""
     return (
         ("user", paths.user_config() / f"{kind}s"),
         ("system", paths.system_config() / f"{kind}s"),
@@ -47,50 +47,50 @@ def directories(kind: KindName) -> tuple[tuple[Origin, Path], ...]:
     )
 
 
-def list_all(kind: KindName, *, bases: bool = False) -> tuple[Entry, ...]:
-    """Every known entry of this kind, sorted by name.
+def list_all(kind: KindName, *, bases: bool = False) -> tuple[OverlayEntry, ...]:
+    """Return all entries of this kind, sorted by name.
 
-    ``bases``: with those that can be extended alone, and not used themselves; their names begin with ``_``.
+    With ``bases``, include entries that can only be extended, whose names begin with ``_``.
     """
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[OverlayEntry]] = {}
     for origin, directory in directories(kind):
-        # is_file() is not asked: a FIFO or an unreadable file of that name is reported when it is read, not passed over
+        # No is_file() check: reading a FIFO or an unreadable file must report an error, not skip it.
         for path in sorted(directory.glob(f"[!.]*{_SUFFIX}")):
             if bases or not is_base(path):
-                found.setdefault(path.stem, []).append(Entry(kind, path.stem, path, origin))
+                found.setdefault(path.stem, []).append(OverlayEntry(kind, path.stem, path, origin))
     return tuple(_winner(found[name]) for name in sorted(found))
 
 
 def is_base(path: Path) -> bool:
-    """Is this file one that others extend, and that stands for nothing by itself?"""
+    """Return whether the file can only be extended, not used directly."""
     return path.name.startswith(_BASE)
 
 
-def find(kind: KindName, name: str) -> Entry:
-    """The entry of that name; ``UsageError`` with the nearest name, and all if they are few, where there is none."""
+def find(kind: KindName, name: str) -> OverlayEntry:
+    """Return an entry by name; raise ``UsageError`` with suggestions if there is none."""
     entries = {entry.name: entry for entry in list_all(kind)}
     if name in entries:
         return entries[name]
     near = difflib.get_close_matches(name, entries, n=1)
     known = f"Known {kind}s: {', '.join(entries) or 'none'}"
-    if len(entries) > _LISTED:
+    if len(entries) > _MAX_LISTED:
         known = f"hidl {kind} list shows all {len(entries)}"
     raise UsageError(f"unknown {kind} '{name}'", hint=(f"did you mean '{near[0]}'? " if near else "") + known)
 
 
-def at_path(kind: KindName, path: Path) -> Entry:
-    """The entry that a file stands for, in any directory; the overlay's entries of its name count as hidden by it."""
+def at_path(kind: KindName, path: Path) -> OverlayEntry:
+    """Return the entry for a file in any directory; it shadows the overlay's entries of the same name."""
     same_name = [entry for entry in list_all(kind) if entry.name == path.stem]
     known = [below for entry in same_name for below in (entry, *entry.shadows)]
     for entry in known:
         if entry.path == path.absolute():
             return entry
-    return Entry(kind, path.stem, path, "file", tuple(known))
+    return OverlayEntry(kind, path.stem, path, "file", tuple(known))
 
 
-def _winner(entries: list[Entry]) -> Entry:
-    """The first of the entries of one name, each hiding those after it."""
-    hidden: tuple[Entry, ...] = ()
+def _winner(entries: list[OverlayEntry]) -> OverlayEntry:
+    """Return the first of several entries of the same name, each of which shadows those after it."""
+    hidden: tuple[OverlayEntry, ...] = ()
     for entry in reversed(entries):
         hidden = (replace(entry, shadows=hidden), *hidden)
     return hidden[0]

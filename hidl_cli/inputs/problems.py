@@ -1,4 +1,4 @@
-"""A problem: one fault in a file that a person wrote, with its place, and how it is shown."""
+"""Problems in input files: collect, describe and render them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hidl_cli.errors import Mark, Problem
 from hidl_cli.redaction import HIDDEN, shown
 
 _TAB = "    "
-_BEFORE, _SPAN, _AFTER = 60, 60, 40  # characters of a line that are shown before, under and after the carets
-_WORDS = 400  # characters of a message that are shown
+_BEFORE, _SPAN, _AFTER = 60, 60, 40  # characters shown before, within and after the marked part of a line
+_MAX_LENGTH = 400  # characters shown of a message
 
 
 def render(problem: Problem) -> str:
-    """The problem as plain text of several lines, for a terminal: place, the line with a caret, what was expected.
+    """Render a problem as plain text: its position, the line with a caret, and the expected value.
 
-    Nothing of the quoted file reaches the terminal raw: control, format and surrogate characters are shown as escapes.
+    Control, format and surrogate characters are shown as escapes, so that a file cannot manipulate the terminal.
     """
     lines = [f"error: {_shown(problem.message)}"]
     gutter = ""
@@ -40,7 +40,7 @@ def render(problem: Problem) -> str:
 
 
 def as_document(problem: Problem) -> dict[str, Any]:
-    """The problem as plain data, for JSON; its line, column and length are null where the file as a whole is meant."""
+    """Return a problem as JSON data; line, column and length are null if it concerns the whole file."""
     mark = problem.mark
     place = (mark.line, mark.column, mark.length) if mark and mark.line else (None, None, None)
     return {
@@ -53,21 +53,21 @@ def as_document(problem: Problem) -> dict[str, Any]:
 
 
 def visible(text: str) -> str:
-    """The text with every character that a terminal would obey, hide or reorder replaced by its escape.
+    """Escape all characters that a terminal would execute, hide or reorder.
 
-    Unusual spaces count as hidden: a no-break space looks like indentation, and is none.
+    Unusual spaces are escaped too; a no-break space, for example, looks like indentation but is not.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def clipped(text: str, length: int = 60) -> str:
-    """The text without secrets, or its beginning and an ellipsis where it is longer than ``length`` characters."""
+    """Redact secrets and shorten the text to ``length`` characters, ending in an ellipsis."""
     text = shown(text)
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _without_secrets(mark: Mark) -> Mark:
-    """Return the mark with the line as it may be shown; it begins no later than the first hidden word."""
+    """Redact secrets in the marked line; the mark then starts at the first redacted word at the latest."""
     text = shown(mark.text)
     if text == mark.text:
         return mark
@@ -76,8 +76,8 @@ def _without_secrets(mark: Mark) -> Mark:
 
 
 def _excerpt(mark: Mark) -> tuple[str, str]:
-    """The marked line, clipped to a window around the span, and the carets that stand under the span."""
-    from rich.cells import cell_len  # wide characters take two cells, combining ones none
+    """Return the part of the line around the mark, and the carets below it."""
+    from rich.cells import cell_len  # counts two cells for wide characters and none for combining ones
 
     start = mark.column - 1
     end = start + mark.length
@@ -94,15 +94,15 @@ def _for_display(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    return clipped(visible(text), _WORDS)
+    return clipped(visible(text), _MAX_LENGTH)
 
 
-# A fault by its path in the document, and what helps to word one.
+# Faults: problems that are identified by a path in the document.
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A problem that does not know its place in the file yet: ``path`` leads there, to the key with ``on_key``."""
+    """A problem without a position in the file; ``path`` leads to its value, or to its key if ``on_key``."""
 
     path: tuple[str | int, ...]
     message: str
@@ -111,40 +111,40 @@ class Fault:
     on_key: bool = False
 
 
-#: A check across fields: sees the plain data, however broken, and yields what is wrong with it.
+#: A check across several fields, which gets the plain data, even if invalid, and yields the faults that it finds.
 Check = Callable[[Mapping[str, Any]], Iterable[Fault]]
 
 
 def nearest(word: object, words: Iterable[str]) -> str | None:
-    """The one of ``words`` that ``word`` is most likely a misspelling of, if any."""
+    """Return the word that ``word`` most likely misspells, if any."""
     by_folded = {candidate.casefold(): candidate for candidate in words}
     near = difflib.get_close_matches(clipped(str(word)).casefold(), by_folded, n=1)
     return by_folded[near[0]] if near else None
 
 
 def one_of(words: Iterable[str]) -> str:
-    """``words`` as what was expected."""
+    """Format the words as an expectation."""
     return f"one of: {', '.join(words) or '(none)'}"
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """The path as people write it: ``stacks[0].when``."""
+    """Format a path for messages, as in ``stacks[0].when``."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{clipped(step)}" for step in path)
     return "".join(steps).removeprefix(".")
 
 
 def mapping(data: Any, key: str) -> Mapping[str, Any]:
-    """``data[key]`` where that is a mapping, else an empty one: checks see data of any form."""
+    """Return ``data[key]`` if that is a mapping, else an empty one, because checks also see malformed data."""
     value = data.get(key) if isinstance(data, dict) else None
     return value if isinstance(value, dict) else {}
 
 
-# Plain scalars by the core schema of YAML 1.2 (section 10.3.2).
+# Plain scalars in the core schema of YAML 1.2 (section 10.3.2).
 
 
 Scalar = str | int | float | bool | None
 
-MAX_DIGITS = 100  # longer numbers are a mistake, and slow to convert
+MAX_DIGITS = 100  # longer numbers are mistakes, and slow to convert
 
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -156,7 +156,7 @@ _BASES = {"0o": 8, "0x": 16}
 
 
 def resolve(text: str) -> Scalar:
-    """The value that the plain scalar ``text`` stands for; ``ValueError`` for a number of more than 100 characters."""
+    """Return the value of a plain scalar; ``ValueError`` for a number of more than ``MAX_DIGITS`` characters."""
     if text in _NULL:
         return None
     if text in _BOOL:

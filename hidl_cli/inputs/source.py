@@ -1,4 +1,4 @@
-"""A text file that a person wrote, read safely: what cannot be used is refused with a problem, quickly."""
+"""Read text files safely and represent YAML values with their positions."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a file, from offset ``start`` up to ``end``."""
+    """A range of characters in a file, from offset ``start`` up to ``end``."""
 
-    source: Source
+    source: SourceText
     start: int
     end: int
 
     def mark(self) -> Mark:
-        """The place for people: line and column."""
+        """Return the line and column for messages."""
         return self.source.mark(self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class YamlNode:
-    """A value and where it is written; an alias shares the node of its anchor."""
+    """A value and its position; an alias shares the node of its anchor."""
 
     span: Span
     content: Scalar | Sequence[YamlNode] | dict[str, Member]
@@ -42,14 +42,14 @@ class YamlNode:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A mapping's entry: where its key is written, and its value."""
+    """An entry of a mapping: the position of its key, and its value."""
 
     key: Span
     value: YamlNode
 
 
 def plain(node: YamlNode) -> Any:
-    """The node as nested dicts, lists and scalars."""
+    """Convert a node to nested dicts, lists and scalars."""
     match node.content:
         case dict() as members:
             return {key: plain(member.value) for key, member in members.items()}
@@ -60,9 +60,10 @@ def plain(node: YamlNode) -> Any:
 
 
 def place(root: YamlNode, path: Keys, *, on_key: bool = False) -> Mark:
-    """Where ``path`` is written: its value, or with ``on_key`` its key; the nearest thing around it if it is not there.
+    """Return the position of the value at ``path``, or of its key with ``on_key``.
 
-    A mapping or list stands for many lines, so its key is shown in its stead.
+    Mappings and lists span many lines, so they are marked at their key. If the path does not exist, the position of
+    its closest existing ancestor is returned.
     """
     node, key = root, _first_key(root)
     for step in path:
@@ -74,7 +75,7 @@ def place(root: YamlNode, path: Keys, *, on_key: bool = False) -> Mark:
 
 
 def merge(base: YamlNode, own: YamlNode, *, appended: Collection[Keys] = (), _path: Keys = ()) -> YamlNode:
-    """``own`` laid over ``base``: mappings merge key by key, all else is replaced; lists at ``appended`` paths grow."""
+    """Merge ``own`` into ``base``: mappings by key, lists at ``appended`` paths by appending; all else is replaced."""
     if isinstance(base.content, dict) and isinstance(own.content, dict):
         members = dict(base.content)
         for key, member in own.content.items():
@@ -89,19 +90,19 @@ def merge(base: YamlNode, own: YamlNode, *, appended: Collection[Keys] = (), _pa
 
 
 def without(root: YamlNode, keys: Collection[str]) -> YamlNode:
-    """The mapping without some of its keys."""
+    """Remove keys from a mapping."""
     assert isinstance(root.content, dict)
     return replace(root, content={key: member for key, member in root.content.items() if key not in keys})
 
 
 def describe(value: Any) -> str:
-    """What kind of value this is, in a person's words; takes what ``plain`` gives, and a node's content."""
+    """Describe the type of a plain value, or of the content of a node."""
     words = {type(None): "empty (null)", bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     return words.get(type(value)) or ("a mapping" if isinstance(value, dict) else "a list")
 
 
 def _step(node: YamlNode, step: str | int) -> tuple[YamlNode, Span] | None:
-    """The node one step below and the span of its key (a list item's is its own), or None."""
+    """Return a child and the span of its key (for a list item, its own span), or None if there is no such child."""
     if isinstance(node.content, dict) and isinstance(step, str) and step in node.content:
         member = node.content[step]
         return member.value, member.key
@@ -118,7 +119,7 @@ def _first_key(root: YamlNode) -> Span:
 
 MAX_BYTES = 1 << 20
 
-#: What YAML 1.2 does not count as printable, and so never holds outside of an escape sequence.
+#: Characters that YAML 1.2 considers unprintable and only allows in escape sequences.
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
@@ -131,17 +132,17 @@ _WIDE_ENCODINGS = (
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file's text. Offsets count characters from 0; a leading byte order mark is not part of the text."""
+class SourceText:
+    """The text of a file; offsets count characters, excluding a leading byte order mark."""
 
     file: FilePath
     text: str
 
     def mark(self, start: int, end: int) -> Mark:
-        """The place from offset ``start`` up to ``end``, cut off at the end of its first line.
+        """Return the position of the characters from ``start`` up to ``end``, cut off at the end of the first line.
 
-        Lines are counted as editors count them, by LF, CRLF and CR. (YAML parsers also break at U+0085, U+2028 and
-        U+2029, so their line numbers would not be the editor's.)
+        Lines end with LF, CRLF or CR, as in editors. YAML parsers also count U+0085, U+2028 and U+2029, so their line
+        numbers can differ.
         """
         index = bisect_right(self._line_starts, start) - 1
         line = self._lines[index]
@@ -158,21 +159,21 @@ class Source:
         return [0, *(found.end() for found in _LINE_BREAK.finditer(self.text))]
 
 
-def read_source(path: FilePath) -> Source:
-    """The text of a regular UTF-8 file of at most 1 MiB; raises ``InvalidInput`` with one problem for any other."""
-    return Source(path, _decoded(path, _read_bytes(path)))
+def read_source(path: FilePath) -> SourceText:
+    """Read a regular UTF-8 file of at most 1 MiB; raise ``InvalidInput`` for any other."""
+    return SourceText(path, _decoded(path, _read_bytes(path)))
 
 
 def _read_bytes(path: FilePath) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # does not wait for a FIFO's writer
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block the open
         try:
             _refuse_by_status(path, os.fstat(descriptor))
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 content = file.read(MAX_BYTES + 1)
         finally:
             os.close(descriptor)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:  # ValueError: the path contains a NUL
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _refusal(path, f"cannot read the file: {reason}", "a readable YAML file") from error
     if len(content) > MAX_BYTES:
@@ -197,15 +198,15 @@ def _decoded(path: FilePath, content: bytes) -> str:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        # the text up to the fault is valid, so its end is the fault's place
-        before = Source(path, content[: error.start].decode("utf-8") + "\N{REPLACEMENT CHARACTER}")
+        # The text before the invalid byte is valid, so the end of that text is the position of the error.
+        before = SourceText(path, content[: error.start].decode("utf-8") + "\N{REPLACEMENT CHARACTER}")
         byte = content[error.start]
         raise InvalidInput(
             f"{path} is not UTF-8",
             problems=[
                 Problem(
                     f"the file is not UTF-8: byte 0x{byte:02x} at offset {error.start}",
-                    "UTF-8 (save the file in that encoding)",
+                    "UTF-8 (save the file in this encoding)",
                     mark=before.mark(len(before.text) - 1, len(before.text)),
                 )
             ],
@@ -217,7 +218,7 @@ def _decoded(path: FilePath, content: bytes) -> str:
                 Problem(
                     f"control character U+{ord(found[0]):04X}",
                     "printable text",
-                    mark=Source(path, text).mark(found.start(), found.end()),
+                    mark=SourceText(path, text).mark(found.start(), found.end()),
                 )
             ],
         )
@@ -225,5 +226,5 @@ def _decoded(path: FilePath, content: bytes) -> str:
 
 
 def _refusal(path: FilePath, message: str, expected: str) -> InvalidInput:
-    """The error for a file that is faulty as a whole."""
+    """Return an error about the file as a whole."""
     return InvalidInput(f"{path}: {message}", problems=[Problem(message, expected, mark=Mark(path))])

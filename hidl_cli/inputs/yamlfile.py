@@ -1,9 +1,9 @@
-"""YAML with places: a file becomes a tree of values that know their line and column.
+"""Parse YAML into a tree of values with positions.
 
-The tree is built here from the parser's *events*, so that no foreign code recurses, expands aliases or constructs
-objects. The subset is the one that a configuration needs: one document, a mapping with text keys on top, the tags of
-the core schema. Limits keep a hostile file from costing more than a moment and a few megabytes. (Events are typed
-``Any``: the stubs of PyYAML do not say which of them have an anchor, a tag and a place.)
+The tree is built from the parser's *events*, so no third-party code recurses, expands aliases or constructs objects.
+Only what a configuration needs is supported: one document with a mapping at the top, text keys, and the tags of the
+core schema. Limits keep malicious files from taking more than a moment and a few megabytes. Events are typed as
+``Any`` because PyYAML's stubs do not declare which of them have an anchor, a tag and a position.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import yaml
 from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.inputs import problems as scalars
 from hidl_cli.inputs.problems import clipped
-from hidl_cli.inputs.source import UNPRINTABLE, Member, Source, Span, YamlNode, describe, plain, read_source
+from hidl_cli.inputs.source import UNPRINTABLE, Member, SourceText, Span, YamlNode, describe, plain, read_source
 from hidl_cli.redaction import may_hold, remember
 
 MAX_DEPTH = 50
 MAX_VALUES = 50_000
 MAX_FINDINGS = 100
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is some 20 times faster
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is about 20 times faster
 _MAPPING = "a mapping of `key: value` lines"
 _TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS: dict[str, tuple[type, ...]] = {
@@ -35,17 +35,17 @@ _SCALAR_TAGS: dict[str, tuple[type, ...]] = {
     _TAG + "float": (float, int),
 }
 _ADVICE = {
-    "mapping values are not allowed": "one `key: value` on a line; quotes around text with a colon and a space",
-    "found a tab character": "spaces for indentation; YAML allows no tabs there",
+    "mapping values are not allowed": "one `key: value` per line, with quotes around text that contains `: `",
+    "found a tab character": "spaces for indentation; YAML does not allow tabs there",
     "cannot start any token": "quotes around text that starts with a special character, and no tabs for indentation",
-    "unexpected end of stream": "the closing quote or bracket",
+    "unexpected end of stream": "a closing quote or bracket",
     "expected ',' or": "a comma between items, and a closing bracket",
 }
 
 
 @dataclass(frozen=True)
 class Document:
-    """What was read: the tree (None where the file is of no use at all), and every fault of its form."""
+    """The tree of a file (None if it could not be parsed), and all problems with its syntax."""
 
     file: Path
     root: YamlNode | None
@@ -53,15 +53,15 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read a YAML file; never raises for anything that the file holds or is."""
+    """Read a YAML file; never raises for its type or contents."""
     try:
         return parse(read_source(path))
     except InvalidInput as error:
         return Document(path, None, error.problems)
 
 
-def parse(source: Source) -> Document:
-    """Read a YAML text; never raises for anything that it holds."""
+def parse(source: SourceText) -> Document:
+    """Parse YAML text; never raises for its contents."""
     builder = _Builder(source)
     try:
         root = builder.document()
@@ -75,7 +75,7 @@ def parse(source: Source) -> Document:
 
 @dataclass
 class _Anchor:
-    """A node that aliases may refer to (None while it is being built), the values and the levels that it holds."""
+    """A node that aliases can refer to (None until it is complete), and the number of its values and levels."""
 
     node: YamlNode | None = None
     values: int = 0
@@ -84,16 +84,16 @@ class _Anchor:
 
 @dataclass
 class _Builder:
-    """Builds the tree of one document from its events; faults that it can step over are collected in ``problems``."""
+    """Builds the tree of one document from its events and collects recoverable faults in ``problems``."""
 
-    source: Source
+    source: SourceText
     problems: list[Problem] = field(default_factory=list)
     anchors: dict[str, _Anchor] = field(default_factory=dict)
     values: int = 0
     deepest: int = 0
 
     def document(self) -> YamlNode:
-        """The root, a mapping; raises ``InvalidInput`` with the fault that ends the reading."""
+        """Return the root mapping; raise ``InvalidInput`` for a fault that prevents reading on."""
         events = self._events()
         next(events)  # the stream's start
         if isinstance(next(events), yaml.StreamEndEvent):
@@ -112,11 +112,11 @@ class _Builder:
             yield from yaml.parse(self.source.text, Loader=_LOADER)
         except yaml.MarkedYAMLError as error:
             self._stop_at_syntax_error(error)
-        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter: escapes beyond Unicode, in Python
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: escapes beyond Unicode
             self._stop(Span(self.source, 0, 0), f"invalid YAML: {error}", "valid YAML")
 
     def _node(self, event: Any, events: Iterator[Any], *, depth: int) -> YamlNode:
-        """The node that begins with ``event``; takes what belongs to it from ``events``."""
+        """Return the node that begins with ``event``, consuming its events."""
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
         values, deepest = self.values, self.deepest
@@ -139,11 +139,7 @@ class _Builder:
         anchor = self.anchors.get(event.anchor)
         name = clipped(event.anchor)
         if anchor is None:
-            self._stop(
-                self._span(event),
-                f"unknown anchor `&{name}`",
-                "an alias of an anchor above",
-            )
+            self._stop(self._span(event), f"unknown anchor `&{name}`", "an alias of an anchor above")
         if anchor.node is None:
             self._stop(self._span(event), f"`*{name}` refers to itself", "an alias of another value")
         self._grow(event, values=anchor.values, depth=depth + anchor.levels)
@@ -152,7 +148,7 @@ class _Builder:
 
     def _scalar(self, event: yaml.ScalarEvent) -> YamlNode:
         span = self._span(event)
-        if UNPRINTABLE.search(event.value):  # by an escape sequence in double quotes
+        if UNPRINTABLE.search(event.value):  # from an escape sequence in double quotes
             self._fault(span, "the text contains a control character", "printable text")
         if (event.tag is None and not event.implicit[0]) or event.tag in (_TAG + "str", "!"):
             return YamlNode(span, event.value)
@@ -190,7 +186,7 @@ class _Builder:
         return YamlNode(self._span(start), members)
 
     def _key(self, key: YamlNode, members: dict[str, Member]) -> str | None:
-        """The text of a new key of the mapping, or None, with the fault noted, where it cannot be one."""
+        """Return the text of a new key, or report a fault and return None if it is invalid."""
         written = clipped(self.source.text[key.span.start : key.span.end])
         if written == "<<":
             self._fault(key.span, "merge keys (`<<`) are not part of YAML 1.2", "the keys themselves, or `extends`")
@@ -205,14 +201,10 @@ class _Builder:
         return None
 
     def _grow(self, event: Any, *, values: int, depth: int) -> None:
-        """Count ``values`` more; stop the reading where the document becomes too large or too deep."""
+        """Add to the number of values; stop reading if the document is too large or too deep."""
         self.values += values
         if self.values > MAX_VALUES:
-            self._stop(
-                self._span(event),
-                f"more than {MAX_VALUES:,} values, counting each use of an alias",
-                "fewer values",
-            )
+            self._stop(self._span(event), f"more than {MAX_VALUES:,} values, counting every alias", "fewer values")
         if depth > MAX_DEPTH:
             self._stop(self._span(event), f"nested deeper than {MAX_DEPTH} levels", f"at most {MAX_DEPTH} levels")
 
@@ -221,13 +213,13 @@ class _Builder:
         self._fault(self._span(event), f"the tag `{clipped(name)}` is not supported", "plain YAML values, without tags")
 
     def _fault(self, span: Span, message: str, expected: str) -> None:
-        """Note a fault that the reading can step over."""
+        """Report a fault and continue."""
         if len(self.problems) == MAX_FINDINGS:
-            self._stop(span, f"more than {MAX_FINDINGS} errors; the rest of the file was not read", "a YAML file")
+            self._stop(span, f"more than {MAX_FINDINGS} errors; the rest of the file was not read", "valid YAML")
         self.problems.append(Problem(message, expected, mark=span.mark()))
 
     def _stop(self, span: Span, message: str, expected: str) -> NoReturn:
-        """End the reading with a fault that nothing can be read after."""
+        """Report a fault and stop reading."""
         raise InvalidInput(f"{span.source.file}: {message}", problems=[Problem(message, expected, mark=span.mark())])
 
     def _stop_at_syntax_error(self, error: yaml.MarkedYAMLError) -> NoReturn:
@@ -235,7 +227,7 @@ class _Builder:
         spans = [self._span_at(mark) for mark in (error.problem_mark, error.context_mark) if mark is not None]
         span = spans[0] if spans else self._span_at(None)
         if len(spans) > 1 and spans[1].mark().line != span.mark().line:
-            problem += f" ({error.context} that starts on line {spans[1].mark().line})"
+            problem += f" ({error.context} that started on line {spans[1].mark().line})"
         advice = next((words for part, words in _ADVICE.items() if part in problem), "valid YAML")
         self._stop(span, f"invalid YAML: {problem}", advice)
 
@@ -243,6 +235,6 @@ class _Builder:
         return Span(self.source, event.start_mark.index, event.end_mark.index)
 
     def _span_at(self, mark: Any) -> Span:
-        """One character at a mark of the parser, which may lie behind the end of the text."""
+        """Return the character at a parser's mark, which may be beyond the end of the text."""
         at = min(mark.index, max(0, len(self.source.text.rstrip()) - 1)) if mark else 0
         return Span(self.source, at, at + 1)

@@ -1,1 +1,1 @@
-"""What installations consist of: software bills of materials, and audits against published vulnerabilities."""
+"""Inventories of installations: software bills of materials, and audits for published vulnerabilities."""

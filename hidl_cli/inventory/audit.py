@@ -1,4 +1,4 @@
-"""An installation's packages against published vulnerabilities: those that hidl ships, and files brought along."""
+"""Audit the packages of an installation for vulnerabilities, using hidl's own advisories and files in OSV's format."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from hidl_cli.stack.installation import Installation
 ECOSYSTEM = "PyPI"
 
 _SUFFIXES = (".json", ".yaml", ".yml")
-_LARGEST = 16 * 1024 * 1024  # bytes of one record, or of a list of them
-_MOST = 500_000  # records of one file; PyPI's export has 30,000 in 2026
+_MAX_BYTES = 16 * 1024 * 1024  # of one record or list of records
+_MAX_FILES = 500_000  # in one archive or directory; PyPI's export has 30,000 in 2026
 
 
 class _Record(BaseModel):
@@ -57,44 +57,44 @@ class _Specific(_Record):
     severity: Any = None
 
 
-class Record(_Record):
-    """One advisory. Only what hidl reads of it."""
+class OsvRecord(_Record):
+    """An advisory in OSV's format, reduced to the fields that hidl uses."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:-]{2,80}$")]
     summary: str = ""
     details: str = ""
     aliases: list[str] = Field(default_factory=list)
-    withdrawn: str | datetime | None = None  # a date in YAML
+    withdrawn: str | datetime | None = None  # YAML parses dates
     affected: list[_Affected] = Field(default_factory=list)
     database_specific: _Specific | None = None
 
     @property
     def text(self) -> str:
-        """What it is about, in a line."""
+        """The summary, or the first line of the details."""
         return (self.summary or self.details.strip().partition("\n")[0]).strip()
 
     @property
     def severity(self) -> str | None:
-        """``low`` to ``critical``, where the database rates it."""
+        """The severity according to the database, from ``low`` to ``critical``; None if it has no rating."""
         rated = self.database_specific.severity if self.database_specific else None
         return rated.lower() if isinstance(rated, str) else None
 
     @property
     def is_of_pypi(self) -> bool:
-        """Whether it is about a package of PyPI, withdrawn or not."""
+        """True if the advisory concerns a package on PyPI, even if it was withdrawn."""
         return any(True for _ in self._of_pypi())
 
     def packages(self) -> set[str]:
-        """The normalized names of the packages of PyPI that it is about; none if it was withdrawn."""
+        """Return the normalized names of the PyPI packages concerned; none if the advisory was withdrawn."""
         return set() if self.withdrawn else {canonicalize_name(name) for name, _ in self._of_pypi()}
 
     def affects(self, package: str, version: str) -> bool:
-        """Is that version of a package affected?"""
+        """Return whether this version of a package is affected."""
         found = [affected for name, affected in self._of_pypi() if canonicalize_name(name) == package]
-        return any(_holds(affected, version) for affected in found)
+        return any(_includes(affected, version) for affected in found)
 
     def fixed(self, package: str, version: str) -> str | None:
-        """The first version after this one that is not affected; None if there is none."""
+        """Return the next version that fixes the vulnerability, or None if there is none."""
         now = _parsed(version)
         fixes = {
             fix
@@ -113,11 +113,12 @@ class Record(_Record):
                 yield each.package.name, each
 
 
-def read(file: Path, packages: set[str]) -> list[Record]:
-    """The records about ``packages`` (normalized names) in a file: JSON or YAML (a record, or a list of them), a zip
-    archive of such files as osv.dev exports it, or a directory tree such as PyPA's advisory-database.
+def read(file: Path, packages: set[str]) -> list[OsvRecord]:
+    """Read the advisories for ``packages`` (normalized names) from a file.
 
-    Raises ``UsageError`` if it cannot be read, ``InvalidInput`` if it holds something else, or nothing about PyPI.
+    The file may be JSON or YAML with a record or a list of records, a zip archive of such files as exported by
+    osv.dev, or a directory tree such as PyPA's advisory-database. Raises ``UsageError`` if it cannot be read,
+    ``InvalidInput`` if it contains anything else or no advisory about PyPI.
     """
     found, known = [], False
     try:
@@ -129,25 +130,24 @@ def read(file: Path, packages: set[str]) -> list[Record]:
         raise UsageError(f"cannot read the advisories {file}: {error}") from error
     if not known:
         raise InvalidInput(
-            f"{file} holds no advisory about a package of PyPI",
-            hint="--advisories takes PyPI's export of osv.dev (PyPI/all.zip), or a clone of PyPA's advisory-database",
+            f"{file} contains no advisory about a PyPI package",
+            hint="use PyPI's export from osv.dev (PyPI/all.zip) or a clone of PyPA's advisory-database",
         )
     return found
 
 
-def _records(file: Path) -> Iterator[Record]:
+def _records(file: Path) -> Iterator[OsvRecord]:
     for count, (name, text) in enumerate(_texts(file)):
-        if count >= _MOST:
-            raise InvalidInput(f"{file} holds more than {_MOST:,} files")
+        if count >= _MAX_FILES:
+            raise InvalidInput(f"{file} contains more than {_MAX_FILES:,} files")
         try:
             document = _document(name, text)
-            yield from (
-                Record.model_validate(each) for each in (document if isinstance(document, list) else [document])
-            )
+            records = document if isinstance(document, list) else [document]
+            yield from (OsvRecord.model_validate(record) for record in records)
         except (ValueError, RecursionError, ValidationError, yaml.YAMLError) as error:
             raise InvalidInput(
-                f"{name} is not an advisory of OSV: {_first(error)}",
-                hint="--advisories takes JSON or YAML of the OSV format, or a zip archive or directory of it",
+                f"{name} is not an advisory in OSV's format: {_first(error)}",
+                hint="--advisories accepts JSON or YAML in OSV's format, or a zip archive or directory of such files",
             ) from error
 
 
@@ -167,15 +167,15 @@ def _texts(file: Path) -> Iterator[tuple[str, bytes]]:
             for member in archive.infolist():
                 if member.filename.endswith(_SUFFIXES):
                     with archive.open(member) as opened:
-                        yield f"{file}: {member.filename}", _bounded(opened.read(_LARGEST + 1), member.filename)
+                        yield f"{file}: {member.filename}", _bounded(opened.read(_MAX_BYTES + 1), member.filename)
     else:
         with file.open("rb") as opened:
-            yield str(file), _bounded(opened.read(_LARGEST + 1), str(file))
+            yield str(file), _bounded(opened.read(_MAX_BYTES + 1), str(file))
 
 
 def _bounded(text: bytes, name: str) -> bytes:
-    if len(text) > _LARGEST:
-        raise InvalidInput(f"{name!r} is larger than {_LARGEST:,} bytes")
+    if len(text) > _MAX_BYTES:
+        raise InvalidInput(f"{name!r} is larger than {_MAX_BYTES:,} bytes")
     return text
 
 
@@ -186,8 +186,8 @@ def _first(error: Exception) -> str:
     return str(error)
 
 
-def _holds(affected: _Affected, version: str) -> bool:
-    """By the evaluation algorithm of OSV's specification: a version that is listed, or in a range."""
+def _includes(affected: _Affected, version: str) -> bool:
+    """Return whether a version is listed or in a range, following the evaluation algorithm of OSV's specification."""
     now = _parsed(version)
     if version in affected.versions or (now is not None and any(_parsed(each) == now for each in affected.versions)):
         return True
@@ -204,17 +204,17 @@ def _in_range(range_: _Range, now: Version) -> bool:
         ),
         key=lambda event: event[0],
     )
-    holds = False
+    included = False
     for at, kind in events:
         if kind == "introduced" and now >= at:
-            holds = True
+            included = True
         elif (kind == "fixed" and now >= at) or (kind == "last" and now > at):
-            holds = False
-    return holds
+            included = False
+    return included
 
 
 def _parsed(version: str) -> Version | None:
-    """A version of PEP 440 without its local part (``+cpu``), which advisories do not know; None if it is none."""
+    """Parse a version of PEP 440 without its local part (``+cpu``), which advisories never have; None if invalid."""
     try:
         return Version(Version(version).public)
     except InvalidVersion:
@@ -223,7 +223,7 @@ def _parsed(version: str) -> Version | None:
 
 @dataclass(frozen=True)
 class Vulnerability:
-    """An affected package. ``fixed``: the first version without it; ``handled``: why it does not count here."""
+    """A vulnerability of a package; ``fixed`` is the first fixed version, ``handled`` the reason to ignore it."""
 
     id: str
     aliases: tuple[str, ...]
@@ -238,21 +238,24 @@ class Vulnerability:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """The recommended action."""
         return f"{self.package} {self.fixed} or newer" if self.fixed else self.fix or "read the advisory"
 
     def to_json(self) -> dict[str, Any]:
-        """It, as part of a JSON document."""
+        """Return the vulnerability as JSON data."""
         return asdict(self)
 
 
 def audit(
     installations: Sequence[Installation], files: Sequence[Path] = (), ignored: Collection[str] = ()
 ) -> list[list[Vulnerability]]:
-    """The known vulnerabilities of each installation's packages, each once, those that count first.
+    """Return the known vulnerabilities of each installation, without duplicates, ignored ones last.
 
-    ``files`` are advisories in OSV's format, ``ignored`` ids or aliases that do not count; neither do those that the
-    stack's recipe says it has dealt with. Raises what ``read`` and ``components`` raise.
+    Args:
+        files: Advisories in OSV's format.
+        ignored: Identifiers or aliases to ignore, besides those that the stack's recipe declares as handled.
+
+    Raises the errors of ``read`` and ``components``.
     """
     inventories = [components(installation) for installation in installations]
     packages = {component.name for found in inventories for component in found if component.is_of_pypi}
@@ -266,20 +269,20 @@ def audit(
 def _audit(
     found: Sequence[Component],
     recipe: Sequence[Mapping[str, Any]],
-    records: Sequence[tuple[Record, str]],
+    records: Sequence[tuple[OsvRecord, str]],
     ignored: Collection[str],
 ) -> list[Vulnerability]:
-    told = {each["id"]: each["text"] for each in recipe if "id" in each}
+    handled = {each["id"]: each["text"] for each in recipe if "id" in each}
     merged = _merge([*_of_osv(found, records), *_shipped(found)])
-    judged = [replace(each, handled=_handled(each, told, ignored)) for each in merged]
+    judged = [replace(each, handled=_handled(each, handled, ignored)) for each in merged]
     return sorted(judged, key=lambda each: (each.handled is not None, each.package, each.id))
 
 
-def _handled(found: Vulnerability, told: Mapping[str, str], ignored: Collection[str]) -> str | None:
+def _handled(found: Vulnerability, handled: Mapping[str, str], ignored: Collection[str]) -> str | None:
     names = (found.id, *found.aliases)
     if any(name in ignored for name in names):
         return "ignored (--ignore)"
-    return next((told[name] for name in names if name in told), None)
+    return next((handled[name] for name in names if name in handled), None)
 
 
 def _shipped(found: Sequence[Component]) -> Iterator[Vulnerability]:
@@ -289,7 +292,7 @@ def _shipped(found: Sequence[Component]) -> Iterator[Vulnerability]:
             yield Vulnerability(each.id, (), package, version, each.text, each.fixed, each.fix, None, each.url)
 
 
-def _of_osv(found: Sequence[Component], records: Sequence[tuple[Record, str]]) -> Iterator[Vulnerability]:
+def _of_osv(found: Sequence[Component], records: Sequence[tuple[OsvRecord, str]]) -> Iterator[Vulnerability]:
     versions = {component.name: component.version for component in found if component.is_of_pypi}
     for record, source in records:
         for package in sorted(record.packages() & set(versions)):
@@ -301,7 +304,7 @@ def _of_osv(found: Sequence[Component], records: Sequence[tuple[Record, str]]) -
 
 
 def _merge(found: Sequence[Vulnerability]) -> list[Vulnerability]:
-    """Each vulnerability of a package once: databases know the same one by different ids, which name each other."""
+    """Merge duplicates: databases list the same vulnerability under different identifiers, linked as aliases."""
     kept: list[Vulnerability] = []
     for each in found:
         names = {each.id, *each.aliases}

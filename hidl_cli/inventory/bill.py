@@ -1,4 +1,4 @@
-"""The software bill of materials of an installation, in CycloneDX's format (ECMA-424)."""
+"""Software bills of materials of installations in CycloneDX's format (ECMA-424)."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-#: ``build``: a wheel that was built here; ``program``: what has no Python in it, and was built here too.
-Kind = Literal["wheel", "build", "program", "spack", "external", "rpm", "own"]
+#: ``build``: a wheel that hidl built; ``program``: a build without Python.
+ComponentKind = Literal["wheel", "build", "program", "spack", "external", "rpm", "own"]
 
-_LICENSE = 100  # characters, from which on the field `License` holds a text and not a name
+_MAX_LICENSE = 100  # characters; a longer `License` field contains the license's text instead of its name
 
 
 @dataclass(frozen=True)
 class Component:
     """A package of an installation.
 
-    ``hashes``: SHA-256 of the files that may be installed (of a wheel there may be several, one for each build), or of
-    the source that it was built from. ``patches``: the name and SHA-256 of each. ``notes``: what else identifies it.
+    Attributes:
+        hashes: SHA-256 of the files that may be installed (a wheel may have one for each platform), or of the source.
+        patches: Name and SHA-256 of each patch.
+        notes: Other identifying information, by name.
     """
 
-    kind: Kind
+    kind: ComponentKind
     name: str
     version: str
     hashes: tuple[str, ...] = ()
@@ -54,12 +56,12 @@ class Component:
 
     @property
     def is_of_pypi(self) -> bool:
-        """Does PyPI know it by this name and version?"""
+        """True if PyPI has the package under this name and version."""
         return self.kind in ("wheel", "build")
 
 
 def components(installation: Installation) -> list[Component]:
-    """All packages of an installation, by kind and name. Raises ``MissingPrecondition`` if its lock is not there."""
+    """Return all packages, sorted by kind and name; ``MissingPrecondition`` if the lockfile is missing."""
     manifest = installation.manifest
     licenses = _licenses(installation.prefix)
     found = [*_built(manifest, licenses), *_spack(manifest), *_rpm(manifest), *_own(manifest, licenses)]
@@ -72,7 +74,7 @@ def _wheels(installation: Installation, licenses: Mapping[str, str]) -> Iterator
     file = installation.prefix / "lock.txt"
     if not file.is_file():
         raise MissingPrecondition(
-            f"{installation.prefix} has no lock.txt", hint="hidl stack verify names what else is missing"
+            f"{installation.prefix} has no lock.txt", hint="hidl stack verify lists all missing files"
         )
     for package in lock.read(file).packages:
         yield Component("wheel", package.name, package.version, package.hashes, licenses.get(package.name))
@@ -116,7 +118,7 @@ def _own(manifest: Mapping[str, Any], licenses: Mapping[str, str]) -> Iterator[C
 
 
 def _licenses(prefix: Path) -> dict[str, str]:
-    """The license of each distribution in the prefix, as its metadata names it: an SPDX expression, or a name."""
+    """Return the licenses of the distributions in a prefix: SPDX expressions or names, from their metadata."""
     places = [str(place) for place in prefix.glob("lib/python3*/site-packages")]
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions(path=places):
@@ -127,21 +129,21 @@ def _licenses(prefix: Path) -> dict[str, str]:
             for line in metadata.get_all("Classifier") or ()
             if line.startswith("License ::") and line != "License :: OSI Approved"
         ]
-        license_ = named if named and len(named) <= _LICENSE and "\n" not in named else ", ".join(classifiers)
+        license_ = named if named and len(named) <= _MAX_LICENSE and "\n" not in named else ", ".join(classifiers)
         if license_ and "Name" in metadata:
             found[canonicalize_name(metadata["Name"])] = license_
     return found
 
 
 _NAMESPACE = uuid.UUID("5a2c2f0e-6a1d-4f0b-8a5e-0c5b1f1d7a11")
-_TYPES = {"wheel": "pypi", "build": "pypi", "rpm": "rpm"}  # of purls; anything else is generic
-_BUILT = ("build", "program")  # their hash is that of the source
+_TYPES = {"wheel": "pypi", "build": "pypi", "rpm": "rpm"}  # purl types; all others are generic
+_BUILT = ("build", "program")  # kinds whose hash identifies the source
 
 
 def cyclonedx(installation: Installation) -> str:
-    """The bill as JSON of CycloneDX 1.6; the same installation gives the same text.
+    """Return the bill of materials as JSON in CycloneDX 1.6, identical for each call.
 
-    Raises ``MissingPrecondition`` if the installation is not complete.
+    Raises ``MissingPrecondition`` if the installation is incomplete.
     """
     manifest = installation.manifest
     stack = Entry(

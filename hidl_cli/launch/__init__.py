@@ -1,1 +1,1 @@
-"""From a placement to an argv: what the scheduler is asked for, and launchers."""
+"""Placements, allocations and launchers: everything between a plan and the command that starts its ranks."""

@@ -1,4 +1,4 @@
-"""Fold and expand host lists: ``node01, node02, node04`` <-> ``node[01-02,04]``, by ClusterShell."""
+"""Fold and expand host lists with ClusterShell: ``node01, node02, node04`` <-> ``node[01-02,04]``."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from hidl_cli.errors import InvalidInput
 
-# Without set operators, groups and wildcards of ClusterShell.
+# Stricter than ClusterShell: no set operators, node groups or wildcards.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _EXPRESSION = re.compile(r"[A-Za-z0-9._,\[\]-]*")
 
 
 def fold(hosts: Iterable[str]) -> str:
-    """Return the hosts as one expression, in natural order, each once; ``InvalidInput`` for an invalid host name."""
+    """Fold host names into one sorted expression without duplicates; raise ``InvalidInput`` for an invalid name."""
     names = list(hosts)
     for name in names:
         if not _NAME.fullmatch(name):
-            raise InvalidInput(f"invalid host name {name!r}", hint="letters, digits, dots, underscores and hyphens")
+            raise InvalidInput(f"invalid host name {name!r}", hint="use letters, digits, dots, underscores and hyphens")
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 
 
 def expand(expression: str) -> tuple[str, ...]:
-    """Return the hosts of an expression (``node[01-64],login1``), in natural order, each once.
+    """Return the sorted hosts of an expression such as ``node[01-64],login1``, without duplicates.
 
     Raises ``InvalidInput`` if the expression is invalid.
     """
-    refused = InvalidInput(f"invalid host list {expression!r}", hint="for example node[01-64],login1")
+    invalid = InvalidInput(f"invalid host list {expression!r}", hint="for example node[01-64],login1")
     if not _EXPRESSION.fullmatch(expression):
-        raise refused
+        raise invalid
     try:
         hosts = tuple(NodeSet(expression, resolver=RESOLVER_NOGROUP))
     except NodeSetException as error:
-        raise refused from error
+        raise invalid from error
     if not all(_NAME.fullmatch(host) for host in hosts):
-        raise refused
+        raise invalid
     return hosts

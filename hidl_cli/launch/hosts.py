@@ -1,7 +1,8 @@
-"""Hosts that the user names: ``--hosts``, or the host file of an MPI.
+"""Hosts named by the user with ``--hosts`` or ``--hostfile``.
 
-Formats of ``--hostfile``: MPICH (``host``, ``host:4``, ``host:4 binding=...``), Open MPI (``host slots=4 max-slots=8``)
-and MVAPICH (``host``, ``host:4``, ``host:4:mlx5_0``). A host on several lines has the sum of their slots.
+A host file may have the format of MPICH (``host``, ``host:4``, ``host:4 binding=...``), Open MPI
+(``host slots=4 max-slots=8``) or MVAPICH (``host``, ``host:4``, ``host:4:mlx5_0``). If a host appears on several lines,
+its slots are added up.
 """
 
 from __future__ import annotations
@@ -32,26 +33,27 @@ _USER = "a host name without a user: `User` in ~/.ssh/config sets it"
 
 @dataclass(frozen=True)
 class Hosts:
-    """Host names in the given order, each once. ``slots``: ranks of those hosts whose number was given."""
+    """Host names in the given order, without duplicates; ``slots`` contains the number of ranks per host, if given."""
 
     names: tuple[str, ...]
     slots: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def expression(self) -> str:
-        """The hosts as ``parse_hosts`` reads them."""
+        """The hosts in the syntax of ``parse_hosts``."""
         return ",".join(f"{name}:{self.slots[name]}" if name in self.slots else name for name in self.names)
 
     def ranks_per_node(self, nodes: int, wanted: int | None) -> int | None:
-        """Return the ranks on each of the first ``nodes`` hosts: as wanted, else their slots; None if neither is given.
+        """Return the ranks to start on each of the first ``nodes`` hosts.
 
-        Raises ``UsageError`` if that exceeds a host's slots, or the slots differ.
+        ``wanted`` takes precedence over the hosts' slots; the result is None if neither is given. Raises
+        ``UsageError`` if ``wanted`` exceeds the slots of a host, or if it is None and the slots differ.
         """
         given = {name: self.slots[name] for name in self.names[:nodes] if name in self.slots}
         if wanted is None and len(set(given.values())) > 1:
-            told = ", ".join(f"{name}:{slots}" for name, slots in given.items())
+            listed = ", ".join(f"{name}:{slots}" for name, slots in given.items())
             raise UsageError(
-                f"hosts have different numbers of slots: {told}",
+                f"hosts have different numbers of slots: {listed}",
                 hint=f"--ranks-per-node {min(given.values())}: hidl starts the same number of ranks on each host",
             )
         for name, slots in given.items():
@@ -61,19 +63,19 @@ class Hosts:
 
 
 def named_hosts(hosts: Sequence[str] | str | None, hostfile: str | PathLike[str] | None) -> Hosts | None:
-    """Return the hosts of ``--hosts`` or ``--hostfile``; None without either."""
+    """Return the hosts of ``--hosts`` or ``--hostfile``, or None if neither is given."""
     if hosts is not None and hostfile is not None:
-        raise UsageError("hosts and a host file exclude each other", hint="omit one of them")
+        raise UsageError("hosts and a host file cannot be combined", hint="omit one of them")
     if hostfile is not None:
         return read_hostfile(Path(hostfile))
     return None if hosts is None else parse_hosts(hosts if isinstance(hosts, str) else ",".join(hosts))
 
 
 def on_hosts(site: Site, hosts: Hosts | None) -> Site:
-    """Return the site with hosts in the place of its scheduler: without queues, their limits and their rules.
+    """Return a copy of the site that runs on ``hosts`` instead of using its scheduler.
 
-    Its launchers are those that start ranks through ssh; a site without any gets those of MPI libraries. ``hosts``:
-    None: the site as it is.
+    The copy has no queues, limits or scheduler policies. It keeps the launchers that start ranks through ssh, or gets
+    those of the MPI libraries if it has none. Without ``hosts``, the site is returned unchanged.
     """
     if hosts is None:
         return site
@@ -103,12 +105,12 @@ def on_hosts(site: Site, hosts: Hosts | None) -> Site:
 
 
 def is_host_name(text: str) -> bool:
-    """Return whether the text is a host name or an IPv4 address, which no program takes for an option or a path."""
+    """Return whether the text is a host name or an IPv4 address; neither can be mistaken for an option or a path."""
     return _NAME_OF_HOSTS.fullmatch(text) is not None
 
 
 def parse_hosts(text: str) -> Hosts:
-    """Parse ``gpu11,gpu12``, ``gpu[11-14]`` or ``gpu11:2,gpu12:2``; ``InvalidInput`` with all that is wrong."""
+    """Parse ``gpu11,gpu12``, ``gpu[11-14]`` or ``gpu11:2,gpu12:2``; ``InvalidInput`` lists every invalid host."""
     problems: list[Problem] = []
     found: list[tuple[str, int | None]] = []
     for word in _split(text):
@@ -129,9 +131,9 @@ def parse_hosts(text: str) -> Hosts:
 
 
 def read_hostfile(path: Path) -> Hosts:
-    """Read the host file of MPICH, Open MPI or MVAPICH.
+    """Read a host file of MPICH, Open MPI or MVAPICH.
 
-    Raises ``UsageError`` if it cannot be read, ``InvalidInput`` with every invalid line.
+    Raises ``UsageError`` if the file cannot be read, ``InvalidInput`` with every invalid line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -155,7 +157,7 @@ def read_hostfile(path: Path) -> Hosts:
     if problems:
         raise InvalidInput(f"host file {path} has {len(problems)} invalid line(s)", problems=problems)
     if not found:
-        raise InvalidInput(f"host file {path} names no host", hint="one host a line")
+        raise InvalidInput(f"host file {path} contains no hosts", hint="write one host per line")
     return _merged(found, add=True)
 
 
@@ -176,12 +178,12 @@ def _problems(name: str, slots: str | None) -> Iterator[Problem]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Split at commas outside brackets, and at white space."""
+    """Split at whitespace and at commas outside brackets."""
     yield from (word for word in re.split(r"[,\s]+(?![^\[]*\])", text.strip()) if word)
 
 
 def _merged(found: Iterable[tuple[str, int | None]], *, add: bool) -> Hosts:
-    """Merge repeated hosts; ``add`` their slots, where a line without a number counts as one."""
+    """Merge repeated hosts; with ``add``, sum their slots and count a line without a number as one."""
     entries = list(found)
     names = tuple(dict.fromkeys(name for name, _ in entries))
     slots: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Choose the MPI library of a run (the stack's own, or one of the site's) and its launcher."""
+"""Choose the MPI library of a run (the stack's own or one of the site's) and its launcher."""
 
 from __future__ import annotations
 
@@ -9,32 +9,37 @@ from hidl_cli.launchers import LAUNCHERS, misfit_of_ssh, require_fit, starts, th
 from hidl_cli.mpi import Library
 from hidl_cli.site.schema import Mpi, MpiWithGpus, Site
 
-#: The name of the stack's own library (``--mpi stack``).
+#: The name that selects the stack's own library (``--mpi stack``).
 OF_THE_STACK = "stack"
 
 
 def library_for(site: Site, own: Library, wanted: str | None, *, gpus: bool = False) -> Library:
-    """Return the library of that name: a key of the site's ``mpi``, or ``stack`` for ``own``; None: the site's default.
+    """Return the MPI library of a run.
 
-    ``gpus``: for a run that computes on GPUs. Raises ``UsageError`` for an unknown name.
+    Args:
+        own: The stack's own library.
+        wanted: A key of the site's ``mpi``, or ``stack`` for ``own``; None for the site's default.
+        gpus: The run computes on GPUs.
+
+    Raises ``UsageError`` for an unknown name.
     """
     name = wanted or site.default_mpi or OF_THE_STACK
     if name == OF_THE_STACK:
         return own
     if name not in site.mpi:
         known = ", ".join([*site.mpi, OF_THE_STACK])
-        raise UsageError(f"site {site.name} has no MPI library {name!r}", hint=f"it has: {known}")
+        raise UsageError(f"site {site.name} has no MPI library {name!r}", hint=f"choose one of: {known}")
     return _of_the_site(name, site.mpi[name], gpus=gpus)
 
 
 def launcher_for(site: Site, library: Library, wanted: str | None) -> str:
-    """Return the launcher of that name; None: the first of the site's that starts this library's ranks.
+    """Return the launcher ``wanted``, or else the site's first launcher that can start the library's ranks.
 
-    A plug-in need not be among the site's launchers. Raises ``UsageError`` if the site has no such launcher
-    or its hosts have no scheduler for it, ``InvalidInput`` if a plug-in does not start the library's ranks.
+    A launcher from a plug-in does not have to be listed by the site. Raises ``UsageError`` if the site has no such
+    launcher or no scheduler for it, ``InvalidInput`` if a plug-in's launcher cannot start the library's ranks.
     """
     if site.scheduler == SSH and (misfit := misfit_of_ssh(wanted)):
-        raise UsageError(misfit, hint=f"launchers through ssh: {', '.join(through_ssh())}")
+        raise UsageError(misfit, hint=f"launchers that work through ssh: {', '.join(through_ssh())}")
     if wanted and wanted not in site.launchers and LAUNCHERS.is_plugin(wanted):
         require_fit(LAUNCHERS.get(wanted), library)
         return wanted
@@ -50,23 +55,27 @@ def launcher_for(site: Site, library: Library, wanted: str | None) -> str:
     if wanted is not None and wanted not in offered:
         raise UsageError(
             f"site {site.name}: no launcher {wanted!r} for MPI library {library.name} ({library.family})",
-            hint=f"it has: {', '.join(offered)}",
+            hint=f"choose one of: {', '.join(offered)}",
         )
     return wanted or offered[0]
 
 
 def without_launcher(site: Site, library: Library) -> str | None:
-    """Return why the site has no launcher for the library's ranks; None if it has one."""
+    """Return why no launcher of the site can start the library's ranks, or None if one can."""
     if not site.launchers:
         return "unknown launcher"
     if _launchers(site, library):
         return None
-    known = "" if site.mpi else f"; the MPI libraries that {' or '.join(site.launchers)} starts here are unknown"
+    known = (
+        ""
+        if site.mpi
+        else f"; the site file does not specify which MPI libraries {' or '.join(site.launchers)} can start"
+    )
     return f"no launcher for MPI library {library.name} ({library.family}){known}"
 
 
 def _launchers(site: Site, library: Library) -> list[str]:
-    """The launchers of the site that start the library's ranks, the default first."""
+    """Return the site's launchers that can start the library's ranks, the default first."""
     of_the_site = library.name in site.mpi
     named = site.mpi[library.name].launchers if of_the_site else []
     usable = [name for name in named or site.launchers if name in site.launchers]
@@ -74,7 +83,7 @@ def _launchers(site: Site, library: Library) -> list[str]:
 
 
 def site_tuning(site: Site, library: Library, *, gpus: bool) -> dict[str, Scalar]:
-    """Return the run-time variables that the site's file sets for the library."""
+    """Return the run-time variables that the site sets for the library."""
     if library.name not in site.mpi:
         return site.tuning.get(library.family, {})
     mpi = site.mpi[library.name]

@@ -1,4 +1,4 @@
-"""Placement: how many ranks run where, with how many threads, and bound to what."""
+"""Place ranks on nodes and cores, and request the allocation that they need."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hidl_cli.site.schema import NodeType, Partition, Policies, Site
 
 _UNKNOWN = 30 * 86400.0
 _HOUR = 3600.0
-_TIMES = "Slurm's forms: 90 (minutes), 15:00 (minutes:seconds), 02:00:00, 1-12 (days-hours) or 1-12:30:00"
+_TIMES = "use Slurm's format: 90 (minutes), 15:00 (minutes:seconds), 02:00:00, 1-12 (days-hours) or 1-12:30:00"
 
 
 def check_nodes(site: Site, name: str | None, nodes: int) -> None:
-    """Raise ``UsageError`` for an unknown partition, ``SubmitRefused`` if it does not allow so many nodes."""
+    """Raise ``UsageError`` for an unknown partition, ``SubmitRefused`` if it does not allow that many nodes."""
     if name is not None and name not in site.partitions:
         known = ", ".join(site.partitions) or "none"
-        raise UsageError(f"site {site.name} has no partition {name!r}", hint=f"its partitions: {known}")
+        raise UsageError(f"site {site.name} has no partition {name!r}", hint=f"available partitions: {known}")
     partition = site.partition(name)
     if partition is None:
         return
@@ -35,7 +35,7 @@ def check_nodes(site: Site, name: str | None, nodes: int) -> None:
 
 
 def longest(partition: Partition | None, nodes: int) -> float | None:
-    """Return the longest run time of a job of ``nodes`` nodes, in seconds; None if unknown."""
+    """Return the maximum run time of a job of ``nodes`` nodes in seconds, or None if unknown."""
     if partition is None:
         return None
     for limit in partition.max_wall_by_nodes:
@@ -45,7 +45,7 @@ def longest(partition: Partition | None, nodes: int) -> float | None:
 
 
 def longest_job(site: Site) -> float:
-    """Return the longest run time of any job of the site, in seconds: 0 without a queue, 30 days if unknown."""
+    """Return the maximum run time of any job at the site in seconds: 0 without time limits, 30 days if unknown."""
     if not _has_time_limits(site):
         return 0.0
     found = [
@@ -55,28 +55,29 @@ def longest_job(site: Site) -> float:
     return max((seconds(text) for texts in found for text in texts), default=_UNKNOWN) if all(found) else _UNKNOWN
 
 
-def time_limit(site: Site, name: str | None, nodes: int, asked: float | None) -> float | None:
-    """Return the time limit of a job in seconds: as requested, else the site's default, else an hour or the maximum.
+def time_limit(site: Site, name: str | None, nodes: int, requested: float | None) -> float | None:
+    """Return the time limit of a job in seconds.
 
-    None if none is requested and nobody else waits: on this machine and on hosts without a queue. Raises
-    ``SubmitRefused`` if more is requested than the partition allows.
+    Without a requested limit, it is the site's default, or else an hour or the partition's maximum, whichever is less.
+    It is None if no limit is requested and the scheduler has none. Raises ``SubmitRefused`` if the requested limit
+    exceeds the maximum.
     """
     most = longest(site.partition(name), nodes)
-    if asked is not None and most is not None and asked > most:
+    if requested is not None and most is not None and requested > most:
         raise SubmitRefused(
-            f"{clock(asked)} requested; partition {name or site.default_partition} of site {site.name} allows "
+            f"{clock(requested)} requested; partition {name or site.default_partition} of site {site.name} allows "
             f"{clock(most)} for a job of {nodes} node(s)",
-            hint=f"--time {clock(most)} or less, or another partition (hidl site show {site.name})",
+            hint=f"use --time {clock(most)} or less, or another partition (hidl site show {site.name})",
         )
-    if asked is not None or not _has_time_limits(site):
-        return asked
+    if requested is not None or not _has_time_limits(site):
+        return requested
     if site.policies.default_time is not None:
         return seconds(site.policies.default_time)
     return _HOUR if most is None else min(_HOUR, most)
 
 
 def _allowed(partition: Partition) -> str:
-    """Describe how many nodes a job may have."""
+    """Describe the number of nodes that a job may use."""
     fewest, most = partition.min_nodes, partition.max_nodes
     if most is None:
         return f"{_nodes(fewest)} or more"
@@ -93,10 +94,10 @@ def _has_time_limits(site: Site) -> bool:
 
 
 def seconds(text: str) -> float:
-    """Read a time in one of Slurm's forms (sbatch(1), ``--time``), so that ``10`` is ten minutes.
+    """Convert a time in one of Slurm's formats (sbatch(1), ``--time``) to seconds.
 
-    ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``, ``days-hours:minutes`` or
-    ``days-hours:minutes:seconds``. ``UsageError`` for anything else.
+    The formats are ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``, ``days-hours:minutes``
+    and ``days-hours:minutes:seconds``, so ``10`` is ten minutes. Raises ``UsageError`` for anything else.
     """
     if not re.fullmatch(PATTERN_OF_TIMES, text):
         raise UsageError(f"invalid time {text!r}", hint=_TIMES)
@@ -112,29 +113,29 @@ def seconds(text: str) -> float:
 
 
 def limit_from(text: str) -> float:
-    """Return the time limit that ``--time`` requests, in seconds; ``UsageError`` for an invalid one, and for none."""
+    """Convert the value of ``--time`` to seconds; raise ``UsageError`` if it is invalid or zero."""
     if (limit := seconds(text)) == 0:
         raise UsageError("the time limit must be positive", hint=_TIMES)
     return limit
 
 
 def clock(seconds: float) -> str:
-    """Format a time as ``hours:minutes:seconds``; hours may exceed 24."""
+    """Format seconds as ``hours:minutes:seconds``; hours may exceed 24."""
     whole = int(seconds)
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def _elsewhere(site: Site, nodes: int) -> str | None:
-    """A hint with the partitions that allow a job of ``nodes`` nodes."""
+    """Return a hint with the partitions that allow a job of ``nodes`` nodes, or None if there are none."""
     fitting = [
         name
         for name, partition in site.partitions.items()
         if partition.min_nodes <= nodes and (partition.max_nodes is None or nodes <= partition.max_nodes)
     ]
-    return f"these partitions allow it: {', '.join(fitting)} (--partition)" if fitting else None
+    return f"choose a partition that allows it: {', '.join(fitting)} (--partition)" if fitting else None
 
 
-#: Variables that tell the usual libraries how many threads a rank may use.
+#: Variables that set the number of threads in common libraries.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -146,9 +147,9 @@ _THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class Topology:
-    """The cores of a node, by the numbers that its operating system gives their first hardware threads.
+    """The cores of a node, identified by the operating system's numbers of their first hardware threads.
 
-    ``cores``: those that jobs may use, without ``reserved`` ones; None: unknown.
+    ``cores`` is the number of cores available to jobs, not counting ``reserved`` ones, or None if unknown.
     """
 
     cores: int | None = None
@@ -158,12 +159,12 @@ class Topology:
 
     @classmethod
     def of(cls, node: NodeType) -> Topology:
-        """Return the topology of a site's node type; one socket and one thread per core where these are unknown."""
+        """Return the topology of a node type; unknown numbers of sockets and threads per core default to one."""
         return cls(node.cores, node.sockets or 1, node.threads_per_core or 1, tuple(node.reserved_cores))
 
     @property
     def numbers_by_socket(self) -> list[list[int]]:
-        """The usable cores of each socket; empty if unknown, or if the cores do not divide evenly among sockets."""
+        """The available cores of each socket; empty if unknown or if cores do not divide evenly among sockets."""
         installed = (self.cores or 0) + len(self.reserved)
         each, rest = divmod(installed, self.sockets)
         if self.cores is None or rest:
@@ -172,18 +173,18 @@ class Topology:
         return [[core for core in socket if core not in self.reserved] for socket in sockets]
 
     def fits_in_sockets(self, ranks: int, threads: int) -> bool:
-        """Return whether so many ranks have room without one that straddles sockets."""
+        """Return whether the ranks fit on the node without straddling sockets."""
         return ranks <= sum(len(socket) // threads for socket in self.numbers_by_socket)
 
     def in_a_row(self, ranks: int, threads: int) -> list[tuple[int, ...]]:
-        """Return the cores of each rank if all take theirs in a row, across sockets; empty if there are too few."""
+        """Return each rank's cores if assigned consecutively, across sockets; empty if there are too few cores."""
         cores = [core for socket in self.numbers_by_socket for core in socket]
         if ranks * threads > len(cores):
             return []
         return [tuple(cores[first : first + threads]) for first in range(0, ranks * threads, threads)]
 
     def places(self, ranks: int, threads: int) -> list[tuple[int, ...]]:
-        """Return the cores of each rank; the last ones straddle sockets if they must. Empty if unknown."""
+        """Return each rank's cores, with ranks that must straddle sockets at the end; empty if unknown."""
         sockets = self.numbers_by_socket
         whole = [
             tuple(socket[first : first + threads])
@@ -197,7 +198,7 @@ class Topology:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as launchers and ``taskset`` read them: ``16-23,40-47``."""
+    """Format ascending numbers for launchers and ``taskset``: ``16-23,40-47``."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -211,9 +212,11 @@ def ranges(numbers: Sequence[int]) -> str:
 class Placement:
     """``nodes`` x ``ranks_per_node`` ranks of ``threads_per_rank`` threads.
 
-    ``bind``: each rank is bound to as many cores of its own as it has threads; False if the node has too few.
-    ``fills_node``: a rank has all cores of its node. ``ranks`` is less than the product if the last node is not full.
-    ``node``: the cores of each node.
+    Attributes:
+        ranks: Number of ranks; less than the product if the last node is not full.
+        bind: Each rank is bound to one core per thread; False if the node has too few cores.
+        fills_node: A rank uses all cores of its node.
+        node: The cores of each node.
     """
 
     nodes: int
@@ -226,28 +229,28 @@ class Placement:
 
     @classmethod
     def of_nodes(cls, nodes: int, ranks_per_node: int) -> Placement:
-        """``nodes`` full nodes."""
+        """Place ranks on ``nodes`` full nodes."""
         return cls(nodes, ranks_per_node, nodes * ranks_per_node)
 
     @classmethod
     def of_ranks(cls, ranks: int, ranks_per_node: int | None) -> Placement:
-        """``ranks`` on as few nodes as possible, ``ranks_per_node`` on each (None: all on one node)."""
+        """Place ``ranks`` on as few nodes as possible, with ``ranks_per_node`` on each (None: all on one node)."""
         per_node = min(ranks, ranks_per_node or ranks)
         return cls(-(-ranks // per_node), per_node, ranks)
 
     @property
     def places(self) -> list[tuple[int, ...]]:
-        """The cores of each rank of a full node; empty if unknown."""
+        """The cores of each rank on a full node; empty if unknown."""
         return self.node.places(self.ranks_per_node, self.threads_per_rank)
 
     @property
     def straddles_in_a_row(self) -> bool:
-        """Return whether ranks that take cores in a row straddle sockets, although all have room within them."""
+        """True if ranks with consecutive cores would straddle sockets, although all ranks fit within sockets."""
         ranks, threads = self.ranks_per_node, self.threads_per_rank
         return self.node.fits_in_sockets(ranks, threads) and self.places != self.node.in_a_row(ranks, threads)
 
     def environment(self) -> dict[str, str]:
-        """The variables that limit libraries to ``threads_per_rank`` threads."""
+        """Return the variables that limit libraries to ``threads_per_rank`` threads."""
         threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads_per_rank))
         return {**threads, "TF_NUM_INTEROP_THREADS": "1"}
 
@@ -259,11 +262,11 @@ def bind_to_cores(
     partition: str | None = None,
     threads: int | None = None,
 ) -> list[Placement]:
-    """Give the ranks of each placement threads, and cores of the site's nodes, in the same order.
+    """Assign threads and cores to the ranks of each placement, and return the placements in the same order.
 
-    All get the same number of threads per rank (``threads``, or the cores of a node divided among the ranks of the
-    fullest one), so the steps of a study differ only in their number of ranks. Raises ``UsageError`` for an unknown
-    partition, and ``SubmitRefused`` if the largest placement, whose job the others share, exceeds its limits.
+    All placements get the same number of threads per rank, so the steps of a study differ only in their number of
+    ranks: ``threads``, or the cores of a node divided by the largest number of ranks per node. Raises ``UsageError``
+    for an unknown partition, ``SubmitRefused`` if the partition does not allow the nodes of the largest placement.
     """
     check_nodes(site, partition, max(placement.nodes for placement in placements))
     node = Topology.of(site.node_type(partition))
@@ -277,15 +280,18 @@ def bind_to_cores(
     ]
 
 
-# The allocation that is requested from a scheduler: one for all steps of a run.
+# All steps of a run share one allocation.
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user requests beside nodes and ranks; None: not requested. ``time_limit`` in seconds.
+    """Options for the allocation that the user sets, besides nodes and ranks; None if not set.
 
-    ``hosts`` take the place of the site's scheduler (``on_hosts``); ``share_hosts``: without waiting for other runs.
-    ``gpus``: whether GPUs are requested where the nodes have some.
+    Attributes:
+        time_limit: Time limit in seconds.
+        hosts: Hosts to run on instead of using the site's scheduler (see ``on_hosts``).
+        share_hosts: Do not wait for other runs on these hosts.
+        gpus: Request the GPUs of nodes that have some.
     """
 
     partition: str | None = None
@@ -301,13 +307,20 @@ class Asked:
 
 @dataclass(frozen=True)
 class Allocation:
-    """``nodes`` whole or shared nodes for ``time_limit`` seconds; None: the scheduler's default.
+    """An allocation of ``nodes`` nodes, whole or shared.
 
-    ``queue`` is the scheduler's own name of the partition or queue; None: not named. ``memory_gib`` and
-    ``gpus_per_node`` are per node. ``cores_per_node`` is what the largest step uses of a node, if steps differ in their
-    threads; ``cores_per_rank`` is None then. ``hosts``: those to run on, if no scheduler chooses them;
-    ``share_hosts``: without waiting for other runs there. Options that the site's policies refuse are left out; the
-    forms (``--gres`` or ``--gpus-per-node``, ...) are up to the scheduler's module.
+    Options that the site's policies forbid are left out. The scheduler's module chooses how to write each request
+    (``--gres`` or ``--gpus-per-node``, for example).
+
+    Attributes:
+        cores_per_rank: None if the steps differ in their number of threads.
+        gpus_per_node: GPUs to request per node.
+        memory_gib: Memory per node.
+        time_limit: Time limit in seconds; None for the scheduler's default.
+        queue: The scheduler's name of the partition or queue; None to leave it out.
+        hosts: Hosts to run on if no scheduler chooses them.
+        share_hosts: Do not wait for other runs on these hosts.
+        cores_per_node: Cores that the largest step uses per node; set if the steps differ in their number of threads.
     """
 
     job_name: str
@@ -328,18 +341,18 @@ class Allocation:
     cores_per_node: int | None = None
 
 
-def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: Asked) -> Allocation:
-    """Return the allocation that holds all placements, by the site's partitions and policies.
+def allocate(site: Site, job_name: str, placements: Sequence[Placement], options: Asked) -> Allocation:
+    """Return an allocation large enough for all placements, following the site's partitions and policies.
 
-    Raises ``UsageError`` for an option that the site refuses, ``SubmitRefused`` if a limit is exceeded.
+    Raises ``UsageError`` for an option that the site does not accept, ``SubmitRefused`` if a limit is exceeded.
     """
-    policies, partition = site.policies, site.partition(asked.partition)
+    policies, partition = site.policies, site.partition(options.partition)
     nodes = max(placement.nodes for placement in placements)
     fullest = max(placement.ranks_per_node for placement in placements)
-    qos = asked.qos or (partition.qos if partition else None)
-    constraint = asked.constraint or (partition.constraint if partition else None)
-    queue = (partition.queue or asked.partition or site.default_partition) if partition else None
-    node = site.node_type(asked.partition)
+    qos = options.qos or (partition.qos if partition else None)
+    constraint = options.constraint or (partition.constraint if partition else None)
+    queue = (partition.queue or options.partition or site.default_partition) if partition else None
+    node = site.node_type(options.partition)
     threads = placements[0].threads_per_rank if placements[0].bind else None
     most = max(
         placement.ranks_per_node * placement.threads_per_rank if placement.bind else node.cores or 0
@@ -352,16 +365,16 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: 
         ranks_per_node=fullest,
         cores_per_rank=None if differ else threads,
         threads_per_core=node.threads_per_core,
-        gpus_per_node=requested_gpus(site, asked) or None,
+        gpus_per_node=requested_gpus(site, options) or None,
         memory_gib=node.memory_gib,
-        time_limit=time_limit(site, asked.partition, nodes, asked.time_limit),
+        time_limit=time_limit(site, options.partition, nodes, options.time_limit),
         queue=None if policies.partition == "never" else queue,
-        account=asked.account,
-        qos=None if policies.qos == "never" and not asked.qos else qos,
-        constraint=None if policies.constraint == "never" and not asked.constraint else constraint,
-        reservation=asked.reservation,
-        hosts=_hosts(site, asked, nodes) if site.scheduler == SSH else (),
-        share_hosts=asked.share_hosts and site.scheduler == SSH,
+        account=options.account,
+        qos=None if policies.qos == "never" and not options.qos else qos,
+        constraint=None if policies.constraint == "never" and not options.constraint else constraint,
+        reservation=options.reservation,
+        hosts=_hosts(site, options, nodes) if site.scheduler == SSH else (),
+        share_hosts=options.share_hosts and site.scheduler == SSH,
         cores_per_node=(most or None) if differ else None,
     )
     for option in ("account", "qos", "constraint", "reservation"):
@@ -370,24 +383,24 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: 
     return allocation
 
 
-def requested_gpus(site: Site, asked: Asked) -> int | None:
-    """Return the GPUs that are requested of each node: 0 if none is, None if the nodes' number is unknown."""
-    return site.node_type(asked.partition).gpus if asked.gpus else 0
+def requested_gpus(site: Site, options: Asked) -> int | None:
+    """Return the GPUs requested per node: 0 for none, or None if the number of GPUs is unknown."""
+    return site.node_type(options.partition).gpus if options.gpus else 0
 
 
-def _hosts(site: Site, asked: Asked, nodes: int) -> tuple[str, ...]:
-    """Return the first ``nodes`` hosts of those requested, else of those in the site's file."""
-    expression = site.node_type(asked.partition).hosts
-    hosts = asked.hosts or (parse_hosts(expression) if expression else None)
+def _hosts(site: Site, options: Asked, nodes: int) -> tuple[str, ...]:
+    """Return the first ``nodes`` of the requested hosts, or else of the hosts in the site's file."""
+    expression = site.node_type(options.partition).hosts
+    hosts = options.hosts or (parse_hosts(expression) if expression else None)
     if hosts is None:
         raise UsageError(
             f"site {site.name} has no queue, and {WITHOUT_HOSTS}",
-            hint="--hosts gpu11,gpu12 or --hostfile FILE; or `hosts` of the node type in the site's file",
+            hint="use --hosts gpu11,gpu12 or --hostfile FILE, or set `hosts` of the node type in the site's file",
         )
     if len(hosts.names) < nodes:
         raise UsageError(
-            f"{nodes} nodes requested; {len(hosts.names)} host(s) named: {', '.join(hosts.names[:8])}",
-            hint="fewer nodes, or more hosts (--hosts, --hostfile)",
+            f"{nodes} nodes requested, but only {len(hosts.names)} host(s) named: {', '.join(hosts.names[:8])}",
+            hint="request fewer nodes or name more hosts (--hosts, --hostfile)",
         )
     return hosts.names[:nodes]
 

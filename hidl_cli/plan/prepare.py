@@ -37,9 +37,9 @@ from hidl_cli.tuning.judge import (
     COMPARED,
     DEFAULT,
     MATRIX,
-    Fit,
     Layer,
     Setting,
+    ValidSetting,
     compared_variables,
     judge,
     without_variables,
@@ -383,9 +383,9 @@ def _checked(
                 fit = judge(library.family, library.version, variable, value) if variable in variables else None
                 setting = used.get(main_name(variable, library.family))
                 exported[COMPARED + (setting.name if setting else variable)] = (
-                    fit.value if isinstance(fit, Fit) else DEFAULT
+                    fit.value if isinstance(fit, ValidSetting) else DEFAULT
                 )
-                if setting and isinstance(fit, Fit) and fit.value == setting.value:
+                if setting and isinstance(fit, ValidSetting) and fit.value == setting.value:
                     message = f"--matrix {name}: {setting.value} is already the default ({setting.origin})"
                     raise UsageError(message, hint="omit it: the default is always measured")
         if exported in checked or len(exported) < len(point):

@@ -1,1 +1,1 @@
-"""Sites: schema, loading, detection."""
+"""Sites: schema, loading, detection and drafting."""

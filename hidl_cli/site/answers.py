@@ -1,6 +1,6 @@
-"""What a machine answers where a site's file leaves MPI libraries, compilers and externals open.
+"""Detect the MPI libraries, compilers and externals of a machine that a site's file leaves open.
 
-Each entry is asked for in a login shell that has loaded its modules. An answer that contradicts the file is a problem.
+Each entry is probed in a login shell that has loaded its modules. A result that contradicts the file is a problem.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 Path_ = tuple[str, ...]
 
 _VERSION = TypeAdapter(Version)
-_UNUSABLE = ":$\0\n\r"  # in a prefix: PATH and modulefiles cannot carry them
+_UNUSABLE = ":$\0\n\r"  # characters that PATH and modulefiles cannot contain
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One learned value: ``path`` is its place in the site's file, ``source`` where it is from."""
+class ProbedValue:
+    """A detected value: ``path`` is its key in the site's file, ``source`` the program that printed it."""
 
     path: Path_
     value: str
@@ -43,8 +43,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An entry of the site's file that can be asked for: ``unknown`` are the keys that the file leaves open."""
+class ProbeEntry:
+    """An entry of the site's file that can be probed; ``unknown`` are the keys that the file leaves open."""
 
     path: Path_
     modules: tuple[str, ...]
@@ -52,19 +52,19 @@ class Entry:
 
 
 @dataclass
-class Asked:
-    """What asking gave: answers, contradictions, and remarks for people; ``files``: the modulefiles of each entry."""
+class ProbeResults:
+    """Detected values, contradictions, and remarks for the user; ``files`` are the modulefiles of each entry."""
 
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[ProbedValue] = field(default_factory=list)
     contradictions: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     files: dict[Path_, tuple[Path, ...]] = field(default_factory=dict)
 
 
-def entries(site: Site, *, software: bool) -> Iterator[Entry]:
-    """What can be asked: the MPI libraries; with ``software`` (what Spack builds with), compilers and externals too.
+def entries(site: Site, *, software: bool) -> Iterator[ProbeEntry]:
+    """Return the entries that can be probed: MPI libraries and, with ``software``, compilers and externals for Spack.
 
-    A site without compilers has one entry for them all: the compiler that its MPI library was built with.
+    A site without compilers has a single entry for them: the compiler that its MPI library was built with.
     """
     for name, library in site.mpi.items():
         yield _entry(("mpi", name), library)
@@ -74,60 +74,60 @@ def entries(site: Site, *, software: bool) -> Iterator[Entry]:
         yield _entry(("compilers", name), compiler)
     if not site.compilers:
         default = site.mpi.get(site.default_mpi or "")
-        yield Entry(("compilers",), tuple(default.modules) if default else (), ("compilers",))
+        yield ProbeEntry(("compilers",), tuple(default.modules) if default else (), ("compilers",))
     for name, external in site.externals.items():
-        if name in externals.TELL:
+        if name in externals.VERSION_COMMANDS:
             yield _entry(("externals", name), external)
 
 
-def ask(site: Site, wanted: Sequence[Entry], host: Host) -> Asked:
-    """Ask this machine for the entries of ``site``; the file itself is not looked at again."""
-    asked = Asked()
+def probe(site: Site, wanted: Sequence[ProbeEntry], host: Host) -> ProbeResults:
+    """Probe this machine for entries of ``site``, without reading its file again."""
+    results = ProbeResults()
     shells = _Shells(host)
     for entry in wanted:
         try:
             shell = shells.loaded(entry.modules)
             if len(entry.path) > 1:
-                asked.files[entry.path] = shell.files
-            _ask_one(site, entry, ThisHost(shell.environment), shells, asked)
+                results.files[entry.path] = shell.files
+            _ask_one(site, entry, ThisHost(shell.environment), shells, results)
         except MissingPrecondition as error:
-            asked.remarks.append(f"{'.'.join(entry.path)}: {error.message}")
-    return asked
+            results.remarks.append(f"{'.'.join(entry.path)}: {error.message}")
+    return results
 
 
 @dataclass
 class _Shells:
-    """Login shells with modules loaded, each started once."""
+    """Login shells with loaded modules, each started once."""
 
     host: Host
-    started: dict[tuple[str, ...], modules.Loaded] = field(default_factory=dict)
+    started: dict[tuple[str, ...], modules.ModuleEnvironment] = field(default_factory=dict)
 
-    def loaded(self, names: tuple[str, ...]) -> modules.Loaded:
-        """The shell with these modules; ``MissingPrecondition`` where they cannot be loaded."""
+    def loaded(self, names: tuple[str, ...]) -> modules.ModuleEnvironment:
+        """Return the shell with these modules; ``MissingPrecondition`` if they cannot be loaded."""
         if names not in self.started:
             self.started[names] = modules.load(self.host, names)
         return self.started[names]
 
     def is_there_without(self, program: str, place: str | None) -> bool:
-        """Whether a login shell has ``program`` in the same place without any module."""
+        """Return whether a login shell without modules finds ``program`` in the same place."""
         return place is not None and ThisHost(self.loaded(()).environment).which(program) == place
 
 
-def _ask_one(site: Site, entry: Entry, shell: Host, shells: _Shells, asked: Asked) -> None:
+def _ask_one(site: Site, entry: ProbeEntry, shell: Host, shells: _Shells, results: ProbeResults) -> None:
     if entry.path == ("compilers",):
-        _any_compiler(entry, shell, asked)
+        _any_compiler(entry, shell, results)
         return
     kind, name = entry.path
     unknown = dict.fromkeys(entry.unknown)
     if kind == "mpi":
-        _mpi(entry, site.mpi[name].model_copy(update=unknown), shell, shells, asked)
+        _mpi(entry, site.mpi[name].model_copy(update=unknown), shell, shells, results)
     elif kind == "compilers":
-        _compiler(entry, site.compilers[name].model_copy(update=unknown), shell, shells, asked)
+        _compiler(entry, site.compilers[name].model_copy(update=unknown), shell, shells, results)
     else:
-        _external(entry, site.externals[name].model_copy(update=unknown), shell, shells, asked)
+        _external(entry, site.externals[name].model_copy(update=unknown), shell, shells, results)
 
 
-def _mpi(entry: Entry, library: Mpi, shell: Host, shells: _Shells, asked: Asked) -> None:
+def _mpi(entry: ProbeEntry, library: Mpi, shell: Host, shells: _Shells, results: ProbeResults) -> None:
     if library.prefix:
         path = f"{library.prefix}/bin:{shell.environment.get('PATH', '')}"
         shell = ThisHost({**shell.environment, "PATH": path})
@@ -137,15 +137,15 @@ def _mpi(entry: Entry, library: Mpi, shell: Host, shells: _Shells, asked: Asked)
     fitting = [one for one in own if one.family == library.family]
     if fitting:
         one = fitting[0]
-        _compare(entry, library.version, one.version, one.source, asked)
-        _learn(entry, {"version": one.version, "prefix": one.prefix}, one.source, asked)
+        _compare(entry, library.version, one.version, one.source, results)
+        _learn(entry, {"version": one.version, "prefix": one.prefix}, one.source, results)
         return
     if not own or (entry.modules and mpicc and shells.is_there_without("mpicc", mpicc)) or not entry.modules:
-        asked.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has no program of {library.family}")
+        results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has no program of {library.family}")
         return
     other = own[0]
     family: Family = other.family
-    asked.contradictions.append(
+    results.contradictions.append(
         Problem(
             f"mpi.{entry.path[1]} is {library.family} in the site file, but {family} {other.version or ''} in "
             f"{other.prefix} on this machine ({other.source})",
@@ -155,86 +155,86 @@ def _mpi(entry: Entry, library: Mpi, shell: Host, shells: _Shells, asked: Asked)
     )
 
 
-def _compiler(entry: Entry, compiler: Compiler, shell: Host, shells: _Shells, asked: Asked) -> None:
+def _compiler(entry: ProbeEntry, compiler: Compiler, shell: Host, shells: _Shells, results: ProbeResults) -> None:
     usual = compilers.PROGRAMS.get(compiler.package, ("cc", "c++", "fc"))
     given = (compiler.c, compiler.cxx, compiler.fortran)
     names = tuple(_named(compiler.prefix, one or other) for one, other in zip(given, usual, strict=True))
     found = compilers.find(shell, compiler.package, (names[0], names[1], names[2]))
     if found is None:
-        asked.remarks.append(
+        results.remarks.append(
             f"{'.'.join(entry.path)}: {_where(entry)} has no {names[0]} and {names[1]} of the same version"
         )
         return
     differs = compiler.version is not None and not same_version(found.version, compiler.version)
     if differs and entry.modules and shells.is_there_without(names[0], shell.which(names[0])):
-        asked.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has only the system's {names[0]}")
+        results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has only the system's {names[0]}")
         return
-    _compare(entry, compiler.version, found.version, found.source, asked)
+    _compare(entry, compiler.version, found.version, found.source, results)
     if not differs:
         values = {"version": found.version, "prefix": found.prefix, "fortran": found.fortran}
-        _learn(entry, values, found.source, asked)
+        _learn(entry, values, found.source, results)
 
 
-def _any_compiler(entry: Entry, shell: Host, asked: Asked) -> None:
-    """The compiler of the MPI library that ``mpicc`` belongs to, as the site's only one."""
+def _any_compiler(entry: ProbeEntry, shell: Host, results: ProbeResults) -> None:
+    """Probe the compiler behind ``mpicc`` as the site's only compiler."""
     found = compilers.of_wrapper(shell)
     if found is None:
-        asked.remarks.append(f"compilers: {_where(entry)} has no known C and C++ compiler")
+        results.remarks.append(f"compilers: {_where(entry)} has no known C and C++ compiler")
         return
     path = ("compilers", found.package)
     values = {"package": found.package, "version": found.version, "prefix": found.prefix, "fortran": found.fortran}
-    _learn(Entry(path, entry.modules, tuple(values)), values, found.source, asked)
-    asked.answers.append(Answer(("default_compiler",), found.package, "the only one queried"))
+    _learn(ProbeEntry(path, entry.modules, tuple(values)), values, found.source, results)
+    results.answers.append(ProbedValue(("default_compiler",), found.package, "the only compiler detected"))
 
 
-def _external(entry: Entry, external: External, shell: Host, shells: _Shells, asked: Asked) -> None:
+def _external(entry: ProbeEntry, external: External, shell: Host, shells: _Shells, results: ProbeResults) -> None:
     name = entry.path[1]
-    program = _named(external.prefix, PurePosixPath(externals.TELL[name][0]).name)
+    program = _named(external.prefix, PurePosixPath(externals.VERSION_COMMANDS[name][0]).name)
     place = shell.which(program)
-    told = externals.program_version(shell, name, program) if place else None
-    if place is None or told is None:
-        asked.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has no {program} that prints its version")
+    version = externals.program_version(shell, name, program) if place else None
+    if place is None or version is None:
+        results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has no {program} that prints its version")
         return
-    differs = external.version is not None and not same_version(told, external.version)
+    differs = external.version is not None and not same_version(version, external.version)
     if differs and entry.modules and shells.is_there_without(program, place):
-        asked.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has only the system's {program}")
+        results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has only the system's {program}")
         return
-    source = f"{PurePosixPath(program).name} {' '.join(externals.TELL[name][1:])}"
-    _compare(entry, external.version, told, source, asked)
+    source = f"{PurePosixPath(program).name} {' '.join(externals.VERSION_COMMANDS[name][1:])}"
+    _compare(entry, external.version, version, source, results)
     if not differs:
-        _learn(entry, {"version": told, "prefix": _prefix(place)}, source, asked)
+        _learn(entry, {"version": version, "prefix": _prefix(place)}, source, results)
 
 
-def _entry(path: Path_, model: Mpi | Compiler | External) -> Entry:
+def _entry(path: Path_, model: Mpi | Compiler | External) -> ProbeEntry:
     unknown = [key for key in ("version", "prefix") if getattr(model, key) is None]
     if unknown and isinstance(model, Compiler) and model.fortran is None:
         unknown.append("fortran")
-    return Entry(path, tuple(model.modules), tuple(unknown))
+    return ProbeEntry(path, tuple(model.modules), tuple(unknown))
 
 
-def _learn(entry: Entry, values: Mapping[str, str | None], source: str, asked: Asked) -> None:
-    """Take the values of unknown keys; what no file could hold is a remark, not an answer."""
+def _learn(entry: ProbeEntry, values: Mapping[str, str | None], source: str, results: ProbeResults) -> None:
+    """Add values of unknown keys; a value that the file could not contain becomes a remark."""
     for key, value in values.items():
         if value is None or key not in entry.unknown:
             continue
         path = (*entry.path, key)
         if problem := _why_unfit(key, value):
-            asked.remarks.append(f"{'.'.join(path)}: {source} printed {value!r}, which {problem}")
+            results.remarks.append(f"{'.'.join(path)}: {source} printed {value!r}, which {problem}")
         else:
-            asked.answers.append(Answer(path, value, _source(key, value, source)))
+            results.answers.append(ProbedValue(path, value, _source(key, value, source)))
 
 
 def _source(key: str, value: str, source: str) -> str:
-    """The source of a value: the place and the Fortran program have programs of their own."""
+    """Return the source of a value; prefixes and Fortran compilers come from other programs than versions."""
     program, _, arguments = source.partition(" ")
     if key == "fortran":
         return f"{value} {arguments}"
     return f"which {program}" if key == "prefix" and not program.startswith("$") else source
 
 
-def _compare(entry: Entry, file: str | None, machine: str | None, source: str, asked: Asked) -> None:
+def _compare(entry: ProbeEntry, file: str | None, machine: str | None, source: str, results: ProbeResults) -> None:
     if file is not None and machine is not None and not same_version(file, machine):
-        asked.contradictions.append(
+        results.contradictions.append(
             Problem(
                 f"{'.'.join(entry.path)} is {file} in the site file, but {machine} on this machine ({source})",
                 f"`version: {machine}`, or the modules of {file}",
@@ -255,7 +255,7 @@ def _why_unfit(key: str, value: str) -> str | None:
 
 
 def _named(prefix: str | None, name: str) -> str:
-    """A program below ``prefix``; without one, or where it has a place of its own, as it is called."""
+    """Return the path of a program below ``prefix``; its name without a prefix or if it is already a path."""
     return f"{prefix}/bin/{name}" if prefix and "/" not in name else name
 
 
@@ -263,12 +263,12 @@ def _prefix(program: str) -> str:
     return str(PurePosixPath(program).parent.parent)
 
 
-def _where(entry: Entry) -> str:
+def _where(entry: ProbeEntry) -> str:
     return f"a login shell with {' '.join(entry.modules)}" if entry.modules else "a login shell"
 
 
-def changed(site: Site, answers: Sequence[Answer]) -> Site:
-    """The site with these answers in it."""
+def changed(site: Site, answers: Sequence[ProbedValue]) -> Site:
+    """Return the site with these values."""
     data: dict[str, Any] = site.model_dump()
     for answer in answers:
         here = data
@@ -276,6 +276,3 @@ def changed(site: Site, answers: Sequence[Answer]) -> Site:
             here = here.setdefault(step, {})
         here[answer.path[-1]] = answer.value
     return Site.model_validate(data)
-
-
-# A site completed by its own machine: what its file leaves open is asked, shown and kept when stacks are installed.

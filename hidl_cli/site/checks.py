@@ -1,4 +1,4 @@
-"""Checks across the fields of a site, beside its schema."""
+"""Checks of a site file that involve several fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hidl_cli.site.schema import Site
 
 
 def references(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Node types of partitions and the default partition, MPI library and compiler exist."""
+    """Require that the node types of partitions and the default partition, MPI library and compiler exist."""
     node_types, partitions = mapping(data, "node_types"), mapping(data, "partitions")
     for name in partitions:
         node_type = mapping(partitions, name).get("node_type")
@@ -33,22 +33,20 @@ def references(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def stacks_for_gpus(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Where stacks are installed for GPUs, nodes of a partition that is open to all have some."""
+    """Require that an unrestricted partition has nodes with GPUs if stacks are installed for GPUs."""
     if mapping(data, "install").get("device") != "gpu":
         return
     node_types, partitions = mapping(data, "node_types"), mapping(data, "partitions")
-    of_open = [
+    unrestricted = [
         each for each in (mapping(partitions, name) for name in partitions) if each.get("restricted") is not True
     ]
-    kinds = [mapping(node_types, str(each.get("node_type"))) for each in of_open]
+    kinds = [mapping(node_types, str(each.get("node_type"))) for each in unrestricted]
     if not any(kind.get("gpus") or kind.get("detect") for kind in kinds):
-        yield Fault(
-            ("install", "device"), "no partition that is open to all has nodes with GPUs", "`gpus` of its nodes"
-        )
+        yield Fault(("install", "device"), "no unrestricted partition has nodes with GPUs", "`gpus` of its nodes")
 
 
 def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """A partition's ``min_nodes`` does not exceed its ``max_nodes``."""
+    """Require that ``min_nodes`` of a partition does not exceed ``max_nodes``."""
     partitions = mapping(data, "partitions")
     for name in partitions:
         fewest, most = (mapping(partitions, name).get(key) for key in ("min_nodes", "max_nodes"))
@@ -58,7 +56,7 @@ def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """``match`` has at least one condition, and valid regular expressions."""
+    """Require that ``match`` has at least one condition and only valid regular expressions."""
     match = data.get("match")
     if match == {}:
         yield Fault(("match",), "empty `match` would match every host", "hostname, cluster or env")
@@ -70,11 +68,11 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
     for path, pattern in patterns.items():
         if isinstance(pattern, str) and len(pattern) <= MAX_REGEX and (problem := _does_not_compile(pattern)):
             message = f"invalid regular expression `{clipped(pattern)}`: {problem}"
-            yield Fault(path, message, "a regular expression of Python's `re`")
+            yield Fault(path, message, "a regular expression for Python's `re`")
 
 
 def launchers(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Launchers of hosts without a scheduler start ranks through ssh."""
+    """Require launchers that work through ssh if the site has no scheduler."""
     if data.get("scheduler") != SSH:
         return
     names = data.get("launchers")
@@ -84,7 +82,7 @@ def launchers(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def login_host(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """The login host matches ``match.hostname``."""
+    """Require that the login host matches ``match.hostname``."""
     host, pattern = data.get("login_host"), mapping(data, "match").get("hostname")
     if not isinstance(host, str) or not isinstance(pattern, str) or len(pattern) > MAX_REGEX:
         return
@@ -94,10 +92,10 @@ def login_host(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Each MPI library reads the variables that the site sets for it, with valid values."""
+    """Require that each MPI library reads the variables that the site sets for it, and that their values are valid."""
     libraries = mapping(data, "mpi")
     if data.get("tuning") or any(mapping(libraries, name).get("tuning") for name in libraries):
-        from hidl_cli.tuning.judge import check_site  # 13 ms, which files without tuning need not spend
+        from hidl_cli.tuning.judge import check_site  # imported only if needed: takes 13 ms
 
         yield from check_site(data)
 
@@ -114,7 +112,7 @@ def _does_not_compile(pattern: str) -> str | None:
     return None
 
 
-#: The rules of a site file.
+#: Model and checks for site files.
 RULES = Rules(
     "site",
     Site,

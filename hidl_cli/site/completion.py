@@ -1,4 +1,4 @@
-"""A site completed by its own machine: what its file leaves open is asked, shown and kept when stacks are installed."""
+"""Complete a site with what its own machine reveals, and save the result, when stacks are installed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from hidl_cli.site.answers import Answer, Asked, Entry
-    from hidl_cli.site.keeping import Record
+    from hidl_cli.site.answers import ProbedValue, ProbeEntry, ProbeResults
+    from hidl_cli.site.keeping import DetectionRecord
     from hidl_cli.site.probes.host import Host
     from hidl_cli.site.schema import ProviderName, Site
 
 
 @dataclass(frozen=True)
-class Completed:
-    """The site with what was learned; ``file``: where it is kept, None where it is not."""
+class CompletedSite:
+    """A site with detected values; ``file`` is where they were saved, None if they were not."""
 
     site: Site
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ProbedValue, ...] = ()
     remarks: tuple[str, ...] = ()
     host: str | None = None
     file: Path | None = None
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The answers as part of a JSON document."""
+        """Return the detected values as JSON data."""
         kept = None if self.file is None else str(self.file)
         return [
             {
@@ -44,55 +44,60 @@ class Completed:
 
 def complete(
     site: Site, provider: ProviderName | None, *, keep: bool, say: Callable[[str], object], host: Host | None = None
-) -> Completed:
-    """Ask this machine for what the file of ``site`` leaves open: MPI libraries; for Spack compilers and externals too.
+) -> CompletedSite:
+    """Detect what the file of ``site`` leaves open: MPI libraries and, for Spack, compilers and externals.
 
-    ``provider``: who installs; None: as the site says.
+    Nothing is probed if nothing is open and no modulefile has changed, if the site takes everything from this machine
+    anyway (``spack: {detect: true}``), or if its ``match`` does not match this machine.
 
-    Nothing is asked where nothing is open and no modulefile has changed, where the site takes everything from this
-    machine anyway (``spack: {detect: true}``), and where its ``match`` says that this machine is another. ``keep``:
-    write what was learned to the user's own file of the site. ``say`` is told each answer, and what gave none.
-    Raises ``InvalidInput`` with every answer that contradicts the file.
+    Args:
+        site: The site to complete.
+        provider: Provider of the installation; None for the site's default.
+        keep: Save the detected values in the user's own file of the site.
+        say: Called with each line for the user.
+        host: Host to probe; None for this machine.
+
+    Raises ``InvalidInput`` with all values that contradict the file.
     """
     if site.spack.detect:
-        return Completed(site)
-    # 60 ms, which sites that take everything from their machine need not spend
+        return CompletedSite(site)
+    # Imported only if needed: these modules take 60 ms.
     from hidl_cli.site import keeping
-    from hidl_cli.site.answers import ask, changed, entries  # the same
-    from hidl_cli.site.detect import conditions_of  # the same
-    from hidl_cli.site.probes.host import ThisHost  # the same
+    from hidl_cli.site.answers import changed, entries, probe
+    from hidl_cli.site.detect import conditions_of
+    from hidl_cli.site.probes.host import ThisHost
 
     record = keeping.read_record(site.name)
     software = (provider or site.install.provider) == "spack"
     due = [entry for one in entries(site, software=software) if (entry := _due(site, one, record))]
     if not due:
-        return Completed(site)
+        return CompletedSite(site)
     host = host or ThisHost()
-    stranger = next((one for one in conditions_of(site, host) if not one.holds), None)
-    if stranger is not None:
-        say(f"site {site.name} does not set its MPI libraries, and this machine is not part of it: {stranger.reason}")
-        return Completed(site)
-    asked = ask(site, due, host)
-    if asked.contradictions:
-        count = len(asked.contradictions)
+    mismatch = next((one for one in conditions_of(site, host) if not one.holds), None)
+    if mismatch is not None:
+        say(f"site {site.name} does not set its MPI libraries, and this machine does not match it: {mismatch.reason}")
+        return CompletedSite(site)
+    results = probe(site, due, host)
+    if results.contradictions:
+        count = len(results.contradictions)
         raise InvalidInput(
             f"the file of site {site.name} contradicts this machine in {count} {'entry' if count == 1 else 'entries'}",
-            problems=asked.contradictions,
+            problems=results.contradictions,
             hint=f"correct your own site file: {keeping.user_file(site.name)}",
         )
-    answers = tuple(answer for answer in asked.answers if _value(site, answer.path) != answer.value)
-    remarks = tuple(dict.fromkeys(asked.remarks))
-    done = Completed(changed(site, answers), answers, remarks, host.hostname)
+    answers = tuple(answer for answer in results.answers if _value(site, answer.path) != answer.value)
+    remarks = tuple(dict.fromkeys(results.remarks))
+    done = CompletedSite(changed(site, answers), answers, remarks, host.hostname)
     for remark in remarks:
         say(f"unknown: {remark}")
     for line in summary(done.site, answers):
         say(line)
-    return _kept(done, asked, record, say) if keep else done
+    return _kept(done, results, record, say) if keep else done
 
 
-def summary(site: Site, answers: Sequence[Answer]) -> list[str]:
-    """What was learned, a line for each entry: ``mvapich2: 2.3.7, in /opt/mvapich2, asked of ...``."""
-    by_entry: dict[tuple[str, ...], list[Answer]] = {}
+def summary(site: Site, answers: Sequence[ProbedValue]) -> list[str]:
+    """Summarize detected values, one line per entry."""
+    by_entry: dict[tuple[str, ...], list[ProbedValue]] = {}
     for answer in answers:
         if len(answer.path) > 1:
             by_entry.setdefault(answer.path[:-1], []).append(answer)
@@ -106,8 +111,8 @@ def summary(site: Site, answers: Sequence[Answer]) -> list[str]:
     return lines
 
 
-def _due(site: Site, entry: Entry, record: Record) -> Entry | None:
-    """The entry with the keys to ask for: those that are unknown; all that were learned where a module changed."""
+def _due(site: Site, entry: ProbeEntry, record: DetectionRecord) -> ProbeEntry | None:
+    """Return the entry with the keys to probe: unknown ones and, if a modulefile has changed, those once detected."""
     if not record.is_stale(entry.path):
         return entry if entry.unknown else None
     keys = ("version", "prefix", "fortran")
@@ -123,9 +128,11 @@ def _value(site: Site, path: tuple[str, ...]) -> Any:
     return found
 
 
-def _kept(done: Completed, asked: Asked, record: Record, say: Callable[[str], object]) -> Completed:
-    """The same, kept; where it cannot be, what to add is said, and this installation goes on."""
-    from hidl_cli.site import keeping  # as in `complete`
+def _kept(
+    done: CompletedSite, results: ProbeResults, record: DetectionRecord, say: Callable[[str], object]
+) -> CompletedSite:
+    """Save the detected values; on failure, print what to add and continue."""
+    from hidl_cli.site import keeping  # imported only if needed, as in `complete`
 
     origin = keeping.Origin(done.host or "", f"{datetime.now(timezone.utc):%Y-%m-%d}")
     name, answers = done.site.name, done.answers
@@ -133,7 +140,7 @@ def _kept(done: Completed, asked: Asked, record: Record, say: Callable[[str], ob
     try:
         if answers:
             file = keeping.keep(name, answers, record, origin)
-        keeping.write_record(name, record, answers, asked.files)
+        keeping.write_record(name, record, answers, results.files)
     except OSError as error:
         say(f"not saved: {error.strerror or error}: {error.filename}")
     if file is not None:

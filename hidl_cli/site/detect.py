@@ -1,5 +1,7 @@
-"""Which site is this: the ``match`` of every known site against the host's name, the environment and the name that the
-scheduler gives the cluster; with reasons."""
+"""Detect which site this machine belongs to.
+
+Every site's ``match`` is compared with the host name, the environment and the scheduler's name of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.inputs import overlay, yamlfile
 from hidl_cli.inputs import source as tree
 from hidl_cli.inputs.load import examine
-from hidl_cli.inputs.overlay import Entry
-from hidl_cli.inputs.source import Source, read_source
+from hidl_cli.inputs.overlay import OverlayEntry
+from hidl_cli.inputs.source import SourceText, read_source
 from hidl_cli.site.checks import RULES, conditions
 from hidl_cli.site.probes.host import Cluster, Host, ThisHost, cluster
 from hidl_cli.site.schema import Match, Site
@@ -25,10 +27,10 @@ _NOT_PLAIN_KEYS = re.compile(r"""^(?:[{?"'&!]|--- )""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Condition:
-    """One condition of a ``match``: ``value`` must match the regular expression as a whole.
+class MatchCondition:
+    """A condition of ``match``: the regular expression must match the whole ``value``.
 
-    Where the value is unknown (None), ``missing`` says why; it then does not hold.
+    If the value is unknown (None), the condition does not hold and ``missing`` is the reason.
     """
 
     subject: str
@@ -38,12 +40,12 @@ class Condition:
 
     @property
     def holds(self) -> bool:
-        """Whether it does."""
+        """True if the value is known and matches."""
         return self.value is not None and re.fullmatch(self.pattern, self.value) is not None
 
     @property
     def reason(self) -> str:
-        """Why it holds or not, for people."""
+        """Explanation of the result."""
         if self.value is None:
             return f"{self.subject} {self.missing}"
         return f"{self.subject} '{self.value}' {'matches' if self.holds else 'does not match'} '{self.pattern}'"
@@ -51,10 +53,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Detection:
-    """Whether this is that site: the conditions of its ``match``; ``problems``: why they could not be read."""
+    """Result for one site: the conditions of its ``match``, or the problems that prevented reading them."""
 
     site: str
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[MatchCondition, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -63,7 +65,7 @@ class Detection:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why this is that site or not, for people."""
+        """Explanations of why this machine belongs to the site or not."""
         if self.problems:
             return ("invalid site file",)
         return tuple(condition.reason for condition in self.conditions) or ("no `match` in its file",)
@@ -71,38 +73,38 @@ class Detection:
 
 @dataclass
 class _Here:
-    """What sites are held against. The scheduler is asked for the cluster's name once, when it is first needed."""
+    """The host that sites are matched with; the scheduler is queried for the cluster name once, when needed."""
 
     host: Host
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The scheduler's name of the cluster."""
+        """The cluster's name according to the scheduler."""
         return cluster(self.host)
 
 
 def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Detection, ...]:
-    """The outcome for every known site.
+    """Match this host with every known site.
 
-    The host's name is what the kernel says (``hostname``), without asking a name server. Only the ``match`` of a file
-    is parsed where it is written plainly, and the scheduler is asked only where the other conditions of a site hold,
-    so that dozens of sites cost milliseconds; if ``thorough``, it is asked if any site names its cluster.
+    Dozens of sites take only milliseconds, because usually only the ``match`` of a file is parsed, and because the
+    scheduler is only queried if all other conditions of a site hold, or with ``thorough`` for every site with
+    ``match.cluster``. The host name is the kernel's (``hostname``); no name server is queried.
     """
     here = _Here(host or ThisHost())
     return tuple(_outcome(entry, here, thorough) for entry in overlay.list_all("site"))
 
 
 def choose(outcomes: Iterable[Detection]) -> str | None:
-    """The site that matched by the most conditions, None where none did.
+    """Return the matching site with the most conditions, or None if no site matches.
 
-    Raises ``InvalidInput`` where two matched by equally many, or where a site's ``match`` could not be read.
+    Raises ``InvalidInput`` if two sites match with equally many conditions, or if a ``match`` could not be read.
     """
     outcomes = tuple(outcomes)
-    name_it = "name the site with --site"
+    choose_it = "select a site with --site"
     if problems := [problem for outcome in outcomes for problem in outcome.problems]:
-        faulty = ", ".join(outcome.site for outcome in outcomes if outcome.problems)
+        invalid = ", ".join(outcome.site for outcome in outcomes if outcome.problems)
         raise InvalidInput(
-            f"cannot determine whether this is {faulty}", problems=problems, hint=f"fix the file, or {name_it}"
+            f"cannot determine whether this is {invalid}", problems=problems, hint=f"fix the file, or {choose_it}"
         )
     matched = [outcome for outcome in outcomes if outcome.matched]
     most = max((len(outcome.conditions) for outcome in matched), default=0)
@@ -110,41 +112,44 @@ def choose(outcomes: Iterable[Detection]) -> str | None:
     if len(best) > 1:
         raise InvalidInput(
             f"this machine matches more than one site: {' and '.join(best)}",
-            hint=f"add a condition to `match` of one of them, or {name_it}",
+            hint=f"add a condition to `match` of one of them, or {choose_it}",
         )
     return best[0] if best else None
 
 
-def conditions_of(site: Site, host: Host) -> tuple[Condition, ...]:
-    """The conditions of one site's ``match`` as they are on ``host``; none where it has no ``match``."""
+def conditions_of(site: Site, host: Host) -> tuple[MatchCondition, ...]:
+    """Evaluate the conditions of a site's ``match`` on ``host``; empty if it has no ``match``."""
     return _evaluate(site.name, site.match, _Here(host), thorough=False).conditions if site.match else ()
 
 
 def _evaluate(site: str, match: Match, here: _Here, thorough: bool) -> Detection:
-    """The conditions of a ``match`` with what they were held against."""
-    found = [] if match.hostname is None else [Condition("host name", match.hostname, here.host.hostname)]
-    found += [Condition(f"${name}", pattern, here.host.environment.get(name)) for name, pattern in match.env.items()]
+    """Evaluate the conditions of ``match``."""
+    found = [] if match.hostname is None else [MatchCondition("host name", match.hostname, here.host.hostname)]
+    found += [
+        MatchCondition(f"${name}", pattern, here.host.environment.get(name)) for name, pattern in match.env.items()
+    ]
     if match.cluster is not None:
         subject = "the scheduler's cluster name"
         if thorough or all(condition.holds for condition in found):
             name = here.cluster.name
-            found.append(Condition(subject, match.cluster, name, f"is unknown: {here.cluster.source}"))
+            found.append(MatchCondition(subject, match.cluster, name, f"is unknown: {here.cluster.source}"))
         else:
-            found.append(Condition(subject, match.cluster, None, "not queried, as another condition does not match"))
+            missing = "was not queried: another condition does not match"
+            found.append(MatchCondition(subject, match.cluster, None, missing))
     return Detection(site, tuple(found))
 
 
-def _outcome(entry: Entry, here: _Here, thorough: bool) -> Detection:
+def _outcome(entry: OverlayEntry, here: _Here, thorough: bool) -> Detection:
     try:
         source = read_source(entry.path)
     except InvalidInput as error:
         return Detection(entry.name, problems=error.problems)
     text = source.text.replace("\r\n", "\n").replace("\r", "\n")
     block = _MATCH_BLOCK.search(text)
-    inherits = bool(entry.shadows) and "extends" in text  # possibly the file of the same name that this one hides
+    inherits = bool(entry.shadows) and "extends" in text  # may extend the file of the same name that it shadows
     if not block and not inherits and not _NOT_PLAIN_KEYS.search(text):
         return Detection(entry.name)
-    match = _read_plain(Source(entry.path, block[0])) if block else None
+    match = _read_plain(SourceText(entry.path, block[0])) if block else None
     if match is None:
         examined = examine(RULES, entry)
         if examined.model is None:
@@ -153,8 +158,8 @@ def _outcome(entry: Entry, here: _Here, thorough: bool) -> Detection:
     return _evaluate(entry.name, match, here, thorough) if match else Detection(entry.name)
 
 
-def _read_plain(block: Source) -> Match | None:
-    """The ``match`` that these lines of a site file hold; None if the whole file is needed."""
+def _read_plain(block: SourceText) -> Match | None:
+    """Return the ``match`` in these lines of a site file, or None if the whole file must be read."""
     document = yamlfile.parse(block)
     if document.root is None or document.problems:
         return None

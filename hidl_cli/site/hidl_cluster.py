@@ -1,4 +1,4 @@
-"""The Slurm that ``hidl cluster up`` brings up on this machine: how Slurm's commands find it, and how large it is."""
+"""The Slurm cluster that ``hidl cluster up`` starts on this machine: how Slurm's commands find it, and its size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hidl_cli.documents import read_json
 from hidl_cli.quoting import sh
 
 SETTINGS, DRESS, CONFIGURATION = "cluster.json", "dress.json", "etc/slurm.conf"
-"""Files in a cluster's directory: what was asked for, what it looks like, and Slurm's own."""
+"""Files in a cluster's directory: its settings, its description, and Slurm's configuration."""
 
 _VARIABLE = "SLURM_CONF"
 _ELSEWHERE = (_VARIABLE, "SLURM_CONF_SERVER")
@@ -21,53 +21,53 @@ _DEVICES = Path("/sys/class/net")
 
 
 @dataclass(frozen=True)
-class Queue:
-    """A partition: most nodes of a job, and the longest run time in minutes; None: no limit."""
+class QueueLimits:
+    """Limits of a partition: nodes per job, and minutes of run time (None if unlimited)."""
 
     max_nodes: int
     max_minutes: int | None
 
 
 @dataclass(frozen=True)
-class Size:
-    """Its partitions by name; of its nodes, by kind, ``count``, and ``cores`` and ``memory_gib`` of one."""
+class ClusterSize:
+    """Limits of the partitions by name; ``count``, ``cores`` and ``memory_gib`` of the nodes by kind."""
 
     of_nodes: Mapping[str, Mapping[str, float]]
-    queues: Mapping[str, Queue]
+    queues: Mapping[str, QueueLimits]
 
 
 def default_directory() -> Path:
-    """``$XDG_STATE_HOME/hidl/cluster``."""
+    """Return ``$XDG_STATE_HOME/hidl/cluster``."""
     return paths.user_state() / "cluster"
 
 
 def host_link(subnet: int) -> str:
-    """The network device of this machine at the cluster's switch; its alias is the cluster's directory."""
+    """Return the network device that connects this machine to the cluster; its alias is the cluster's directory."""
     return f"hidl{subnet}"
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """``variables``, with ``SLURM_CONF`` of the cluster in the default directory where it runs and none is set."""
+    """Return ``variables`` with ``SLURM_CONF`` for the cluster in the default directory, if it runs and none is set."""
     if any(variables.get(name) for name in _ELSEWHERE):
         return dict(variables)
     directory = default_directory().resolve()
     return dict(variables) | ({_VARIABLE: str(directory / CONFIGURATION)} if _runs(directory) else {})
 
 
-def size(variables: Mapping[str, str] = os.environ) -> Size | None:
-    """The size of the cluster that Slurm's commands use, else of the one in the default directory; None: unknown."""
+def size(variables: Mapping[str, str] = os.environ) -> ClusterSize | None:
+    """Return the size of the cluster that Slurm's commands use, or the default cluster; None if unknown."""
     try:
         document = read_json((_directory(variables) or default_directory()) / DRESS)
         hosts = document["hosts"]
         of_kind = {host["kind"]: host for host in hosts}
-        return Size(
+        return ClusterSize(
             of_nodes={
                 "count": {kind: sum(host["kind"] == kind for host in hosts) for kind in of_kind},
                 "cores": {kind: host["sockets"] * host["cores_per_socket"] for kind, host in of_kind.items()},
                 "memory_gib": {kind: host["memory_mib"] / 1024 for kind, host in of_kind.items()},
             },
             queues={
-                queue["name"]: Queue(
+                queue["name"]: QueueLimits(
                     min(len(queue["hosts"]), queue["max_nodes"] or len(queue["hosts"])), queue["max_minutes"]
                 )
                 for queue in document["queues"]
@@ -78,7 +78,7 @@ def size(variables: Mapping[str, str] = os.environ) -> Size | None:
 
 
 def line_that_helps(variables: Mapping[str, str] = os.environ) -> str | None:
-    """What to type where no controller answers; None: Slurm's commands use a cluster that is not hidl's."""
+    """Suggest a command to run if no controller responds; None if Slurm's commands use a cluster not from hidl."""
     if not any(variables.get(name) for name in _ELSEWHERE):
         return 'hidl cluster up; if it is up in another place: eval "$(hidl cluster env --directory DIR)"'
     if (directory := _directory(variables)) is None:
@@ -88,14 +88,14 @@ def line_that_helps(variables: Mapping[str, str] = os.environ) -> str | None:
 
 
 def _directory(variables: Mapping[str, str]) -> Path | None:
-    """The directory of the cluster that ``SLURM_CONF`` names; None where it is none of hidl's."""
+    """Return the directory of the cluster in ``SLURM_CONF``, or None if hidl did not create it."""
     conf = Path(variables.get(_VARIABLE, ""))
     directory = conf.parent.parent
     return directory if conf == directory / CONFIGURATION and (directory / SETTINGS).is_file() else None
 
 
 def _runs(directory: Path) -> bool:
-    """Whether the cluster in a directory runs on this very machine: others may share the directory."""
+    """Return whether the cluster in this directory runs on this machine; other machines may share the directory."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         alias = _DEVICES / host_link(read_json(directory / SETTINGS)["subnet"]) / "ifalias"
         return alias.read_text(encoding="utf-8").strip() == str(directory)

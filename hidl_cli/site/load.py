@@ -1,4 +1,4 @@
-"""Sites by name, or the site that hidl runs on."""
+"""Load sites by name, or the site of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from hidl_cli.inputs.load import load
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.detect import Detection, choose, detect
-from hidl_cli.site.hidl_cluster import Queue, Size, size
+from hidl_cli.site.hidl_cluster import ClusterSize, QueueLimits, size
 from hidl_cli.site.machine import gpus, machine
 from hidl_cli.site.schema import NodeType, Partition, Site
 
@@ -20,24 +20,24 @@ _OF_GPUS = ("gpu_model", "gpu_arch", "gpu_memory_gib")
 _OF_A_RUNNING_ONE = ("max_nodes", "max_wall")
 _OPTIONS = ("queue", "qos", "constraint")  # null: no such option
 
+#: Cores per node of a twin if the site file does not set them.
 ASSUMED_CORES = 16
-"""Cores that a twin's node claims if the site file does not set them."""
 
 
 def unknown_facts(site: Site) -> tuple[tuple[str, ...], ...]:
-    """Paths of unset facts of the site, its node types and its partitions.
+    """Return the paths of all unknown facts of the site, its node types and its partitions.
 
-    Facts that follow from others or do not apply are left out, such as the GPU model of nodes without GPUs. The
-    scheduler ``local`` needs no network, and no MPI library beside those of the stacks. hidl's own cluster has the
-    sizes and limits of the running one.
+    Facts that do not apply or follow from others are left out, such as the GPU model of nodes without GPUs. The
+    scheduler ``local`` needs no interconnect and no MPI library of the site. The sizes and limits of hidl's own
+    cluster come from the running cluster.
     """
     return (*_of_site(site), *_of_node_types(site), *_of_partitions(site))
 
 
 def consequence(path: tuple[str, ...]) -> str | None:
-    """What hidl does without the fact at ``path``; None if nothing changes."""
+    """Describe what hidl does if the fact at ``path`` is unknown; None if that makes no difference."""
     if path[0] == "node_types" and path[-1] == "cores":
-        return f"ranks are not bound to cores; nodes of a twin claim {ASSUMED_CORES}"
+        return f"ranks are not bound to cores; a twin's nodes get {ASSUMED_CORES} cores"
     return None
 
 
@@ -55,7 +55,7 @@ def _of_node_types(site: Site) -> Iterator[tuple[str, ...]]:
 
 
 def _is_moot(node: NodeType, key: str) -> bool:
-    """Nodes without GPUs have no GPU model; this machine needs no count; no run needs host names."""
+    """Return whether a fact does not apply to a node type or is never needed."""
     if key == "hosts":
         return True
     return (node.gpus == 0 and key in _OF_GPUS) or (node.detect and key in ("count", *_OF_GPUS[1:]))
@@ -72,7 +72,7 @@ def _of_partitions(site: Site) -> Iterator[tuple[str, ...]]:
 
 
 def _is_settled(partition: Partition, key: str, *, site_charges: bool) -> bool:
-    """Limits by job size replace ``max_wall``; a charge is expected if another partition has one."""
+    """Return whether a fact may be missing: limits by job size replace ``max_wall``, charges are all or none."""
     if key == "max_wall":
         return bool(partition.max_wall_by_nodes)
     return key in _OPTIONS or (key == "charge" and not site_charges)
@@ -82,26 +82,23 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def load_site(name: str | None = None) -> Site:
-    """The site of that name; for None the detected site, else ``local``.
+    """Load a site by name; without a name, load the detected site or else ``local``.
 
-    What it extends is merged, and node types with ``detect: true`` are filled from this machine. Raises ``UsageError``
-    for an unknown name and ``InvalidInput`` for a faulty file, or where more than one site matches.
+    Node types with ``detect: true`` are completed from this machine. Raises ``UsageError`` for an unknown name,
+    ``InvalidInput`` for an invalid file or if more than one site matches.
     """
     return resolve(load(RULES, name or choose(detect()) or "local"))
 
 
 def resolve(site: Site) -> Site:
-    """The site with every null of its ``detect: true`` node types filled from this machine, as far as it tells.
-
-    Sizes and limits of hidl's own cluster are filled from that.
-    """
+    """Complete node types with ``detect: true`` from this machine, and hidl's own cluster from the running one."""
     if site.hidl_cluster and (found := size()):
         site = _sized(site, found)
     node_types = {name: _filled(node) if node.detect else node for name, node in site.node_types.items()}
     return site.model_copy(update={"node_types": node_types})
 
 
-def _sized(site: Site, found: Size) -> Site:
+def _sized(site: Site, found: ClusterSize) -> Site:
     node_types = {
         name: _with(node, **{key: values.get(name) for key, values in found.of_nodes.items()})
         for name, node in site.node_types.items()
@@ -110,7 +107,7 @@ def _sized(site: Site, found: Size) -> Site:
     return site.model_copy(update={"node_types": node_types, "partitions": partitions})
 
 
-def _limited(partition: Partition, queue: Queue | None) -> Partition:
+def _limited(partition: Partition, queue: QueueLimits | None) -> Partition:
     if queue is None:
         return partition
     minutes = queue.max_minutes
@@ -119,27 +116,26 @@ def _limited(partition: Partition, queue: Queue | None) -> Partition:
 
 
 def _with(model: M, **values: Any) -> M:
-    """The model with those of ``values`` that it leaves null."""
+    """Return the model with ``values`` in place of its unset fields."""
     return model.model_copy(update={key: value for key, value in values.items() if getattr(model, key) is None})
 
 
 def _filled(node: NodeType) -> NodeType:
     facts: dict[str, Any] = asdict(machine())
-    if node.gpus is None or (node.gpus > 0 and node.gpu_model is None):  # asking costs up to seconds
+    if node.gpus is None or (node.gpus > 0 and node.gpu_model is None):  # detecting GPUs can take seconds
         found = gpus()
         facts |= {"gpus": found.gpus, "gpu_model": found.gpu_model}
     return _with(node, **facts)
 
 
-# Why hidl takes this machine for the site that it does, for people and for programs.
+# Explain which site was detected, as text and as data.
 
 
-FALLBACK = "local"  # the site where none matches
+FALLBACK = "local"  # the site to use if none matches
 
 
 def explained(site: str | None, outcomes: Iterable[Detection], schedulers: Mapping[str, str]) -> str:
-    """What was decided, on what ground, and what would be used otherwise; ``schedulers``: those whose programs are
-    here, each with one."""
+    """Explain which site was detected and why; ``schedulers`` maps schedulers found here to one of their programs."""
     if site is None:
         return _nothing_matched(schedulers)
     (outcome,) = (one for one in outcomes if one.site == site)
@@ -148,16 +144,15 @@ def explained(site: str | None, outcomes: Iterable[Detection], schedulers: Mappi
     ground = "its only condition holds" if count == 1 else f"{count} of {count} conditions hold"
     lines = [f"this is {site}: {ground} ({'; '.join(outcome.reasons)})"]
     if others:
-        lines.append(f"{', '.join(others)} matched too, by fewer conditions")
+        lines.append(f"also matching, with fewer conditions: {', '.join(others)}")
     if count == 1:
-        lines.append("one condition alone is weak ground: a further one under `match` makes it sure")
-    return "\n".join(
-        [*lines, f"without this match it would be `{others[0] if others else FALLBACK}`; --site overrides it"]
-    )
+        lines.append("a single condition may match other machines too: add another under `match`")
+    fallback = others[0] if others else FALLBACK
+    return "\n".join([*lines, f"without this match, hidl would use `{fallback}`; --site overrides it"])
 
 
 def as_document(outcome: Detection) -> dict[str, Any]:
-    """One site's outcome for programs: what each of its conditions was held against."""
+    """Return the result for a site as JSON data."""
     conditions = [
         {
             "subject": condition.subject,
@@ -176,8 +171,8 @@ def as_document(outcome: Detection) -> dict[str, Any]:
 
 
 def _nothing_matched(schedulers: Mapping[str, str]) -> str:
-    said = f"no site matches: hidl uses `{FALLBACK}`, the machine you sit at"
+    message = f"no site matches: hidl uses `{FALLBACK}`, the machine you sit at"
     if not schedulers:
-        return said
+        return message
     found = ", ".join(f"{name} ({program})" for name, program in schedulers.items())
-    return f"{said}\nbut a scheduler is here: {found}; `hidl site new` drafts a site file for this cluster"
+    return f"{message}\nfound a scheduler: {found}; `hidl site new` drafts a site file for this cluster"

@@ -1,6 +1,6 @@
-"""Facts of the machine that hidl runs on: what this very process may use of it.
+"""Detect the resources of this machine that the current process may use.
 
-Each function reads below ``root``, which is ``/`` but for tests; a fact that cannot be found is None (unknown).
+All functions read below ``root``, which is ``/`` except in tests. Unknown facts are None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["cpu_quota", "memory_limit", "read"]
 
 
 def cpu_quota(root: Path) -> float | None:
-    """The processors' worth of time that this process may use per unit of time; None where it is not limited."""
+    """Return the number of processors' worth of CPU time that this process may use; None if unlimited."""
     quotas = []
     for group in groups(root, "cpu"):
         limit, *period = (read(group / "cpu.max") or "max").split()
@@ -43,7 +43,7 @@ _NO_DRIVER, _NO_DEVICE = 9, 6  # exit statuses of nvidia-smi (its manual, sectio
 
 @dataclass(frozen=True)
 class Machine:
-    """What a process may use of this machine; the fields are those of a node type."""
+    """Resources that a process may use on this machine; the fields match those of a node type."""
 
     arch: str
     cpu: str | None
@@ -54,8 +54,8 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Gpus:
-    """The GPUs of this machine; ``reason`` says why their number is not known."""
+class LocalGpus:
+    """The GPUs of this machine; ``reason`` explains why their number is unknown."""
 
     gpus: int | None
     gpu_model: str | None = None
@@ -63,7 +63,7 @@ class Gpus:
 
 
 def machine(root: Path = _ROOT, *, processors: Iterable[int] | None = None) -> Machine:
-    """The machine without its GPUs, in a few milliseconds; ``processors``: those of another process than this one."""
+    """Detect everything but GPUs, in a few milliseconds; ``processors`` replaces this process's CPU affinity."""
     usable = sorted(affinity() if processors is None else processors)
     cores, sockets, threads = _topology(root, usable)
     quota = cpu_quota(root)
@@ -73,17 +73,17 @@ def machine(root: Path = _ROOT, *, processors: Iterable[int] | None = None) -> M
 
 
 def affinity() -> set[int]:
-    """The logical processors that this process may run on (its CPU set included)."""
+    """Return the logical processors that this process may run on, given its CPU set and affinity."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def cpu_model(root: Path) -> str | None:
-    """The processor's model name (x86: ``model name``, POWER: ``cpu``); ARM systems give none."""
+    """Return the processor's model name (``model name`` on x86, ``cpu`` on POWER); ARM systems have none."""
     try:
         with (root / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:  # the first processor's block is enough; the file has one for each
+            for line in lines:  # the first processor represents all
                 if found := re.match(r"(?:model name|cpu)\s*:\s*(.*\S)", line):
                     return found[1]
     except OSError:
@@ -92,7 +92,7 @@ def cpu_model(root: Path) -> str | None:
 
 
 def memory_gib(root: Path) -> float | None:
-    """The memory of the machine, or of this process' control group where that is less, in GiB."""
+    """Return the memory of the machine or the limit of this process's control group, whichever is less, in GiB."""
     sizes = []
     if found := re.search(r"^MemTotal:\s*(\d+) kB", read(root / "proc/meminfo"), re.MULTILINE):
         sizes.append(int(found[1]) * 1024)
@@ -101,23 +101,23 @@ def memory_gib(root: Path) -> float | None:
     return round(min(sizes) / 2**30, 2) if sizes else None
 
 
-def gpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> Gpus:
-    """The NVIDIA GPUs, as nvidia-smi lists them; it is started only where it is on the PATH, and given 5 s."""
+def gpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> LocalGpus:
+    """List NVIDIA GPUs with nvidia-smi, if it is on the PATH, with a timeout of 5 seconds."""
     if shutil.which(_QUERY[0], path=environment.get("PATH")) is None:
-        return Gpus(0)
+        return LocalGpus(0)
     try:
         output = process.run(_QUERY, env=environment, timeout=_QUERY_SECONDS).stdout
     except ProcessFailed as error:
         no_driver = error.status == _NO_DRIVER and not (root / "proc/driver/nvidia").exists()
         if no_driver or error.status == _NO_DEVICE:
-            return Gpus(0)
-        return Gpus(None, reason=f"{error.message}: {' '.join(error.output.split())}")
+            return LocalGpus(0)
+        return LocalGpus(None, reason=f"{error.message}: {' '.join(error.output.split())}")
     models = [line.strip() for line in output.splitlines() if line.strip() and "No devices" not in line]
-    return Gpus(len(models), ", ".join(dict.fromkeys(models)) or None)
+    return LocalGpus(len(models), ", ".join(dict.fromkeys(models)) or None)
 
 
 def _topology(root: Path, processors: list[int]) -> tuple[int, int | None, int | None]:
-    """(physical cores, sockets, hardware threads per core) of these logical processors."""
+    """Return the physical cores, sockets and hardware threads per core of these logical processors."""
     cores: dict[str, int] = {}
     sockets = set()
     for number in processors:

@@ -1,6 +1,6 @@
-"""Does a site's file tell the truth about the software of this machine: compilers, externals and MPI libraries?
+"""Verify the compilers, externals and MPI libraries in a site's file on this machine.
 
-Each place must exist, and what lies there must be of the version, and for MPI of the family, that the file says.
+Each path must exist and contain the version and, for MPI, the family that the file states.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found of one entry: ``path`` is its place in the site's file."""
+    """Result for one entry; ``path`` is its key in the site's file."""
 
     path: tuple[str, ...]
     verdict: Verdict
@@ -32,7 +32,7 @@ class Checked:
 
 
 def check(site: Site, host: Host) -> tuple[Checked, ...]:
-    """Every compiler, external and MPI library of the site, as it is on this machine."""
+    """Verify every compiler, external and MPI library of the site on this machine."""
     return (
         *(_compiler(name, compiler, host) for name, compiler in site.compilers.items()),
         *(_external(name, external, host) for name, external in site.externals.items()),
@@ -57,16 +57,16 @@ def _external(name: str, external: External, host: Host) -> Checked:
         return _by_modules(path, external.modules)
     if not Path(external.prefix).is_dir():
         return Checked(path, "wrong", f"directory {external.prefix} not found")
-    if name not in software.TELL:
-        return Checked(path, "not checked", f"{external.prefix} is there; no known program prints its version")
-    program = f"{external.prefix}/{software.TELL[name][0]}"
+    if name not in software.VERSION_COMMANDS:
+        return Checked(path, "not checked", f"{external.prefix} exists, but no known program prints its version")
+    program = f"{external.prefix}/{software.VERSION_COMMANDS[name][0]}"
     if not Path(program).exists():
         return Checked(path, "wrong", f"{program} not found")
     return _version(path, program, external.version, software.program_version(host, name, program))
 
 
 def _mpi(name: str, mpi: Mpi, host: Host) -> Iterator[Checked]:
-    """The prefix is there; one library alone says that it is its own, of the family and version; it owns mpicc."""
+    """Verify that the prefix exists, contains only this library in this version, and that ``mpicc`` belongs to it."""
     path = ("mpi", name)
     if not mpi.prefix:
         yield _by_modules(path, mpi.modules)
@@ -82,40 +82,40 @@ def _mpi(name: str, mpi: Mpi, host: Host) -> Iterator[Checked]:
         yield Checked(path, "not checked", f"unknown MPI library in {bin_}")
     elif len(fitting) < len(owners):
         others = ", ".join(program for program in owners if program not in fitting)
-        yield Checked(path, "wrong", f"{bin_} has {others} as well: it is not {mpi.family}'s alone, or not at all")
+        yield Checked(path, "wrong", f"{bin_} contains {others}, which {mpi.family} does not install")
     else:
         program = str(bin_ / fitting[0])
-        said = host.ask(program, *TELLERS[fitting[0]].arguments, seconds=_SECONDS)
-        yield _version(path, program, mpi.version, said)
+        printed = host.ask(program, *TELLERS[fitting[0]].arguments, seconds=_SECONDS)
+        yield _version(path, program, mpi.version, printed)
 
 
 def _wrappers(path: tuple[str, ...], bin_: Path, host: Host) -> Checked:
-    """The compiler wrapper is there, and compiles for the library in its own prefix."""
+    """Verify that the compiler wrapper exists and uses the library in its own prefix."""
     mpicc = bin_ / "mpicc"
     if not mpicc.is_file():
         return Checked(path, "wrong", f"{mpicc} not found")
     shown = host.ask(str(mpicc), "-show", seconds=_SECONDS) or host.ask(str(mpicc), "--showme", seconds=_SECONDS)
     if not shown:
-        return Checked(path, "not checked", f"{mpicc} does not say what it runs")
+        return Checked(path, "not checked", f"{mpicc} does not show its command")
     places = re.findall(r"-[IL](\S+)", shown)
-    strangers = [place for place in places if not Path(place).resolve().is_relative_to(bin_.parent.resolve())]
-    if places and len(strangers) == len(places):
-        return Checked(path, "wrong", f"{mpicc} is another library's: it compiles with {strangers[0]}")
-    return Checked(path, "right", f"{mpicc} is its own")
+    foreign = [place for place in places if not Path(place).resolve().is_relative_to(bin_.parent.resolve())]
+    if places and len(foreign) == len(places):
+        return Checked(path, "wrong", f"{mpicc} belongs to another library: it uses {foreign[0]}")
+    return Checked(path, "right", f"{mpicc} belongs to this library")
 
 
 def _by_modules(path: tuple[str, ...], modules: list[str]) -> Checked:
-    why = f"its modules ({', '.join(modules)}) say where it is" if modules else "its place is not given"
+    why = f"its modules ({', '.join(modules)}) set the location" if modules else "no location given"
     return Checked(path, "not checked", why)
 
 
-def _version(path: tuple[str, ...], program: str, version: str | None, said: str | None) -> Checked:
-    """Compare what a program says of itself with the file; either may leave the end of the version out."""
-    found = VERSION.search(said or "")
+def _version(path: tuple[str, ...], program: str, version: str | None, printed: str | None) -> Checked:
+    """Compare the version that a program prints with the site's file; either may omit the last parts."""
+    found = VERSION.search(printed or "")
     if found is None:
         return Checked(path, "not checked", f"{program} does not print its version")
     if version is None:
-        return Checked(path, "not checked", f"{program} says {found[0]}; the site's file gives no version")
+        return Checked(path, "not checked", f"{program} prints {found[0]}; the site's file gives no version")
     if same_version(found[0], version):
-        return Checked(path, "right", f"{program} says {found[0]}")
-    return Checked(path, "wrong", f"{program} says {found[0]}, and the site's file {version}")
+        return Checked(path, "right", f"{program} prints {found[0]}")
+    return Checked(path, "wrong", f"{program} prints {found[0]}, but the site's file sets {version}")

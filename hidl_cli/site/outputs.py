@@ -1,4 +1,4 @@
-"""What one saved output tells, and the error for a line that is not as its program prints it."""
+"""Parse saved outputs of programs into facts for a site file."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from typing import Any, TypeVar
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import InvalidInput, Mark, Problem, UsageError
 from hidl_cli.mpi import RUNTIMES, TRAITS, tell
-from hidl_cli.site.draft import Kind, folded, kinds
+from hidl_cli.site.draft import NodeKind, folded, kinds
 from hidl_cli.site.machine import Machine
 from hidl_cli.site.probes import flux, lsf, pbs, slurm, software
 from hidl_cli.site.probes import host as fabric
 from hidl_cli.site.probes import host as gpus
 from hidl_cli.site.probes import host as lscpu
 from hidl_cli.site.probes.facts import (
-    Batch,
     Fact,
     Hardware,
-    Installed,
-    Library,
+    InstalledPackage,
+    ProbedLibrary,
     ProbedNode,
     Processor,
     Queue,
+    SchedulerFacts,
     heading,
     is_row,
     listed,
     row,
 )
 from hidl_cli.site.probes.host import Cards
-from hidl_cli.site.probes.survey import Found, RecordedHost, file_name
+from hidl_cli.site.probes.survey import RecordedHost, SurveyResult, file_name
 
 
-class Misread(ValueError):
-    """A line, counted from 1, that its program would not print; 0: the text as a whole."""
+class UnexpectedOutput(ValueError):
+    """A line (counted from 1; 0 for the whole text) that the program would not print."""
 
     def __init__(self, line: int, expected: str, found: str) -> None:
         super().__init__(f"line {line}: expected {expected}, found {found}")
@@ -50,103 +50,106 @@ class Misread(ValueError):
 
 
 @dataclass(frozen=True)
-class Told:
-    """``words``: what it tells, in a few words for people; ``launchers``: those that it shows to be there."""
+class ParsedOutput:
+    """The facts in an output; ``words`` summarizes them, ``launchers`` are those that the output proves to exist."""
 
     words: str
-    batch: Batch | None = None
+    batch: SchedulerFacts | None = None
     processor: Processor | None = None
     cards: Cards | None = None
     interconnect: Fact | None = None
-    libraries: tuple[Library, ...] = ()
+    libraries: tuple[ProbedLibrary, ...] = ()
     launchers: tuple[str, ...] = ()
-    installed: tuple[Installed, ...] = ()
+    installed: tuple[InstalledPackage, ...] = ()
     srun_mpi: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
     def has_facts(self) -> bool:
-        """Whether anything in it belongs into a site's file."""
+        """True if a site file can use any of it."""
         return any(
             (self.batch, self.processor, self.cards, self.interconnect, self.libraries, self.launchers, self.installed)
         )
 
 
 def table(text: str, titles: Sequence[str], numbers: Sequence[str] = ()) -> list[tuple[int, Mapping[str, str]]]:
-    """The rows of a table with these titles, each with the number of its line.
+    """Return the rows below these titles, with their line numbers.
 
-    ``numbers``: columns that hold whole numbers.
+    Args:
+        text: The text that contains the table.
+        titles: Titles that the header line must contain.
+        numbers: Columns that must contain whole numbers.
 
-    Raises ``Misread`` for the first row that does not fit.
+    Raises ``UnexpectedOutput`` for the first row that does not match.
     """
     lines = text.splitlines()
     at = heading(lines, *titles)
     if at is None:
-        raise Misread(0, f"a line with the titles {' '.join(titles)}", "none")
+        raise UnexpectedOutput(0, f"a line with the titles {' '.join(titles)}", "none")
     found: list[tuple[int, Mapping[str, str]]] = []
     for number in range(at + 1, len(lines)):
         if not is_row(lines[number]):
             continue
         cells = row(lines[at], lines[number])
         if cells is None:
-            raise Misread(number + 1, f"a row below {' '.join(lines[at].split())}", quoted(lines[number]))
+            raise UnexpectedOutput(number + 1, f"a row below {' '.join(lines[at].split())}", quoted(lines[number]))
         for title in numbers:
             if not cells.get(title, "0").isdecimal():
-                raise Misread(number + 1, f"a number in the column {title}", quoted(cells[title]))
+                raise UnexpectedOutput(number + 1, f"a number in the column {title}", quoted(cells[title]))
         found.append((number + 1, cells))
     return found
 
 
 def quoted(text: str) -> str:
-    """A piece of a text as messages show it."""
+    """Quote the beginning of a text for messages."""
     words = " ".join(text.split())
     return f"`{words[:60]}…`" if len(words) > 60 else f"`{words}`" if words else "nothing"
 
 
 def count(number: int, word: str) -> str:
-    """``1 node``, ``2 nodes``."""
+    """Format a count: ``1 node``, ``2 nodes``."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-# What several outputs of one scheduler tell together, and where they contradict each other.
+# Merge several outputs of one scheduler, and find contradictions between them.
 
 
 T = TypeVar("T")
-_WIDTH = 40  # characters of folded node names in a message
+_WIDTH = 40  # characters of node names in a message
 
 
 @dataclass(frozen=True)
-class Source:
-    """A description of a scheduler, and the files that it is from."""
+class SchedulerOutput:
+    """A description of a scheduler, and the files that it comes from."""
 
     files: str
-    batch: Batch
+    batch: SchedulerFacts
 
 
 @dataclass
 class _Differences:
-    """What two files say of one fact; of nodes, those of the same two values are one difference."""
+    """Facts on which two files disagree; nodes with the same two values are reported together."""
 
     found: dict[tuple[str, str, str, str, str], list[str]] = field(default_factory=dict)
 
     def either(self, name: str, fact: str, ours: tuple[str, T | None], theirs: tuple[str, T | None]) -> T | None:
-        """The value that is known; of two that differ, ours."""
+        """Return the known value; if the values differ, record that and return ours."""
         (our_file, one), (their_file, other) = ours, theirs
         if one is None or other is None or one == other:
             return other if one is None else one
         self.found.setdefault((fact, str(one), our_file, str(other), their_file), []).append(name)
         return one
 
-    def told(self) -> tuple[str, ...]:
-        """In words."""
+    def messages(self) -> tuple[str, ...]:
+        """Describe all differences."""
         return tuple(
             f"{fact} of {folded(names, _WIDTH)}: {one} ({file}), but {other} ({their})"
             for (fact, one, file, other, their), names in self.found.items()
         )
 
 
-def merged(sources: Sequence[Source]) -> tuple[Batch, tuple[str, ...]]:
-    """All of one scheduler, and the contradictions, in which the first source counts."""
+def merged(sources: Sequence[SchedulerOutput]) -> tuple[SchedulerFacts, tuple[str, ...]]:
+    """Merge descriptions of one scheduler; also return contradictions, for which the first source takes precedence."""
     first, *rest = sources
     total, files, differences = first.batch, first.files, _Differences()
     for source in rest:
@@ -163,7 +166,7 @@ def merged(sources: Sequence[Source]) -> tuple[Batch, tuple[str, ...]]:
             remarks=tuple(dict.fromkeys((*total.remarks, *batch.remarks))),
         )
         files = f"{files}, {source.files}"
-    return total, differences.told()
+    return total, differences.messages()
 
 
 N = TypeVar("N", ProbedNode, Queue)
@@ -218,7 +221,7 @@ def _seconds(wall: str | None) -> int | None:
     return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 
 
-# What programs tell of one host: its processor, network and software.
+# Facts about one host: its processor, network and software.
 
 
 _PREFIX = re.compile(r"--prefix=(/[^\s'\"]{1,500})(?![^\s'\"])")
@@ -237,15 +240,12 @@ _NUMA_CPUS = re.compile(r"^node (\d{1,4}) cpus:([ \t\d]*)$", re.MULTILINE)
 _SYSTEM = re.compile(r"/(?:usr|opt|apps?|sw|software|cm|cvmfs|nfs|shared?)\b")
 
 
-def processor(text: str) -> Told:
-    """``lscpu``, as text or JSON.
-
-    Raises ``Misread`` where it tells no number of processors.
-    """
+def processor(text: str) -> ParsedOutput:
+    """Parse ``lscpu``, as text or JSON; raise ``UnexpectedOutput`` if the number of processors is missing."""
     fields = lscpu.fields(text)
     processors = _number(fields.get("CPU(s)"))
     if processors is None:
-        raise Misread(0, "a number after `CPU(s):`", "none")
+        raise UnexpectedOutput(0, "a number after `CPU(s):`", "none")
     sockets, threads = _number(fields.get("Socket(s)")), _number(fields.get("Thread(s) per core"))
     per_socket, per_cluster = _number(fields.get("Core(s) per socket")), _number(fields.get("Core(s) per cluster"))
     clusters = _number(fields.get("Cluster(s)"))
@@ -254,87 +254,84 @@ def processor(text: str) -> Told:
         cores = clusters * per_cluster
     remarks = []
     if cores and threads and cores * threads != processors:
-        remarks.append(
-            f"{cores} cores of {count(threads, 'thread')} are not the {processors} CPUs that it tells: see which"
-        )
+        remarks.append(f"{cores} cores of {count(threads, 'thread')} do not add up to {processors} CPUs")
         cores = None
     numa = _number(fields.get("NUMA node(s)"))
     model, arch = fields.get(lscpu.MODEL), fields.get("Architecture")
     if fields.get("Hypervisor vendor"):
-        remarks.append("a virtual machine: the cores may be those that it was given")
+        remarks.append("a virtual machine, which may have been assigned only some cores")
     words = [model or "a processor", f"{cores} cores" if cores else f"{processors} CPUs"]
     if numa:
         words.append(count(numa, "NUMA node"))
-    return Told(
+    return ParsedOutput(
         ", ".join(words),
         processor=Processor(model, arch, sockets, cores, threads, processors),
         remarks=tuple(remarks),
     )
 
 
-def numa(text: str) -> Told:
-    """``numactl --hardware``: NUMA nodes and CPUs, which may be cores or threads.
-
-    Raises ``Misread`` where it lists no CPUs.
-    """
+def numa(text: str) -> ParsedOutput:
+    """Parse ``numactl --hardware``, whose CPUs may be cores or threads; ``UnexpectedOutput`` if it lists none."""
     cpus = [len(found[2].split()) for found in _NUMA_CPUS.finditer(text)]
     if not sum(cpus):
-        raise Misread(0, "a line `node 0 cpus: ...`", "none")
+        raise UnexpectedOutput(0, "a line `node 0 cpus: ...`", "none")
     words = f"{count(sum(cpus), 'CPU')}, {count(len([one for one in cpus if one]), 'NUMA node')} with CPUs"
-    return Told(words, processor=Processor(None, None, None, None, None, sum(cpus)))
+    return ParsedOutput(words, processor=Processor(None, None, None, None, None, sum(cpus)))
 
 
-def network(ask: str) -> Callable[[str], Told]:
-    """``ibstat`` or ``ibv_devinfo``, as ``ask`` names it."""
+def network(program: str) -> Callable[[str], ParsedOutput]:
+    """Return the parser for ``ibstat`` or ``ibv_devinfo``."""
 
-    def read(text: str) -> Told:
-        fact = fabric.described(ask, text)
+    def read(text: str) -> ParsedOutput:
+        fact = fabric.described(program, text)
         if fact is None:
-            return Told("no port that is active")
-        return Told(fact, interconnect=Fact(fact, ask))
+            return ParsedOutput("no active port")
+        return ParsedOutput(fact, interconnect=Fact(fact, program))
 
     return read
 
 
-def library(program: str) -> Callable[[str], Told]:
-    """A program of ``TELLERS``."""
+def library(program: str) -> Callable[[str], ParsedOutput]:
+    """Return the parser for a program in ``TELLERS``."""
 
-    def read(text: str) -> Told:
+    def read(text: str) -> ParsedOutput:
         found = tell(program, _VERSION_OF_OPEN_MPI.sub("Open MPI: ", text))
         if found is None:
-            return Told("an MPI library that hidl does not know")
+            return ParsedOutput("an unknown MPI library")
         family, version = found
         prefix = _PREFIX.search(text) or re.search(
             r"^(?:[ \t]*Prefix|path:prefix):[ \t]*(/\S{1,500})(?!\S)", text, re.MULTILINE
         )
         place = prefix[1] if prefix else None
         words = f"{TRAITS[family].printed} {version}"
-        return Told(words, libraries=(Library(f"{family}-{version}", family, version, program, prefix=place),))
+        return ParsedOutput(
+            words, libraries=(ProbedLibrary(f"{family}-{version}", family, version, program, prefix=place),)
+        )
 
     return read
 
 
-def launcher(text: str) -> Told:
-    """``mpiexec --version`` or ``mpirun --version``: whose it is."""
+def launcher(text: str) -> ParsedOutput:
+    """Parse ``mpiexec --version`` or ``mpirun --version``."""
     abi = next((abi for abi, pattern in RUNTIMES.items() if re.search(pattern, text)), None)
     version = re.search(r"(?:Version:[ \t]{0,80}|\) )(\d\S{0,60})", text)
     number = f" {version[1]}" if version else ""
     if abi == "openmpi":
-        return Told(f"mpirun of Open MPI{number}", launchers=("mpirun",))
-    return Told(f"mpiexec of MPICH or a derivative{number}", launchers=("mpiexec",))
+        return ParsedOutput(f"mpirun of Open MPI{number}", launchers=("mpirun",))
+    return ParsedOutput(f"mpiexec of MPICH or a derivative{number}", launchers=("mpiexec",))
 
 
-def mpi_types(text: str) -> Told:
-    """``srun --mpi=list``."""
+def mpi_types(text: str) -> ParsedOutput:
+    """Parse ``srun --mpi=list``."""
     types = slurm.types(text)
     if not types:
-        raise Misread(0, "the names of plugins", "none")
-    return Told(f"`srun --mpi=` takes {', '.join(types)}", launchers=("srun",), srun_mpi=types)
+        raise UnexpectedOutput(0, "the names of plugins", "none")
+    return ParsedOutput(f"`srun --mpi=` accepts {', '.join(types)}", launchers=("srun",), srun_mpi=types)
 
 
-def offered(text: str) -> Told:
-    """``module avail`` as it is printed for people, or in terse form: the MPI libraries in it."""
-    sections: list[tuple[str, list[software.Offered]]] = []
+def modules(text: str) -> ParsedOutput:
+    """Find MPI libraries in the output of ``module avail``, terse or not."""
+    sections: list[tuple[str, list[software.AvailableModule]]] = []
     for line in text.splitlines():
         if _LEGEND.match(line):
             if sections:
@@ -354,53 +351,54 @@ def offered(text: str) -> Told:
             sections[-1][1].extend(filter(None, map(software.read_name, words)))
     everything = [module for _, its in sections for module in its]
     if not everything:
-        raise Misread(0, "names of modules below the name of a directory", "none")
+        raise UnexpectedOutput(0, "names of modules below the name of a directory", "none")
     loaded = {module.name for module in everything if module.is_loaded}
     listed = [
-        software.Offered(module.name, module.is_default, module.is_loaded, _needed(directory, loaded))
+        software.AvailableModule(module.name, module.is_default, module.is_loaded, _needed(directory, loaded))
         for directory, its in sections
         for module in its
     ]
     libraries = tuple(software.of_modules(listed))
     words_ = f"{count(len(listed), 'module')}, {len(libraries)} of MPI libraries"
-    return Told(words_ + (f"; loaded: {', '.join(sorted(loaded)[:10])}" if loaded else ""), libraries=libraries)
+    loaded_ = f"; loaded: {', '.join(sorted(loaded)[:10])}" if loaded else ""
+    return ParsedOutput(words_ + loaded_, libraries=libraries)
 
 
 def _needed(directory: str, loaded: set[str]) -> tuple[str, ...]:
-    """The module that opened a directory of a tree: ``.../Compiler/gcc/8.3.1`` is there once gcc/8.3.1 is loaded."""
+    """Return the module that made a directory available: loading gcc/8.3.1 adds ``.../Compiler/gcc/8.3.1``."""
     opened = "/".join(directory.rstrip("/").split("/")[-2:])
     return (opened,) if opened in loaded else ()
 
 
-def ucx(text: str) -> Told:
-    """``ucx_info -v``; a user's own build is no software of the site."""
+def ucx(text: str) -> ParsedOutput:
+    """Parse ``ucx_info -v``; a user's own build is not considered software of the site."""
     found = _UCX.search(text)
     if found is None:
-        raise Misread(0, "a version of UCX", "none")
+        raise UnexpectedOutput(0, "a version of UCX", "none")
     prefix = _UCX_PREFIX.search(text)
     place = prefix[1] if prefix else None
     words = f"UCX {found[1]}" + (f" in {place}" if place else "")
     if place is None or not _SYSTEM.match(place):
-        return Told(words + ", which need not be the site's: no fact for the draft")
-    return Told(words, installed=(Installed("ucx", found[1], place, "ucx_info -v"),))
+        return ParsedOutput(words + ", possibly not the site's; ignored")
+    return ParsedOutput(words, installed=(InstalledPackage("ucx", found[1], place, "ucx_info -v"),))
 
 
 def _number(text: str | None) -> int | None:
     return int(text) or None if text and text.isdecimal() and len(text) < 8 else None
 
 
-# Schedulers' outputs in the forms that people have at hand, which the probes do not ask for.
+# Outputs of schedulers in formats that users have at hand, but the probes do not request.
 
 
 _WALL = re.compile(r"(?:([0-9]{1,5})-(?=[0-9]+:[0-9]+:))?(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{2})")
-_MARKS = "*~#!%$@^+-"  # what follows a state of Slurm's
+_MARKS = "*~#!%$@^+-"  # suffixes of Slurm's states
 _NO_LIMIT = ("infinite", "UNLIMITED", "n/a")
 _ALWAYS_THERE = ("AVAIL", "TIMELIMIT", "NODES", "STATE")
 _STATES_OF_PARTITIONS = {
     "up": "",
-    "down": "its jobs wait, and none starts",
-    "drain": "it takes no new jobs",
-    "inact": "it takes no new jobs, and starts none",
+    "down": "jobs wait, and none start",
+    "drain": "no new jobs are accepted",
+    "inact": "no new jobs are accepted, and none start",
 }
 _PBS_HEAD = re.compile(r"^\s*Queue:\s*(\S+)\s*$")
 _ATTRIBUTE = re.compile(r"^\s+([A-Za-z][\w.]*)\s*=\s?(.*)$")
@@ -411,11 +409,8 @@ _CUT = re.compile(r"[0-9]+:[0-9:]*")
 _CUT_WALL = re.compile(r"[0-9]{1,5}-[0-9:]{0,7}|(?:[0-9]{1,4}:){1,2}[0-9]?|inf[init]{0,4}|UNLIM[ITE]{0,3}")
 
 
-def sinfo(text: str) -> Batch:
-    """``sinfo`` with its own columns, and those of ``-l``, ``-N`` and ``-s``.
-
-    Raises ``Misread`` for a row that it would not print.
-    """
+def sinfo(text: str) -> SchedulerFacts:
+    """Parse ``sinfo``, also with ``-l``, ``-N`` or ``-s``; ``UnexpectedOutput`` for an invalid row."""
     printed = table(_without_reasons(text), ["PARTITION"])
     rows = [(number, {_title(key): cell for key, cell in cells.items()}) for number, cells in printed]
     width = next((len(key) for _, cells in printed for key in cells if _title(key) == "TIMELIMIT" != key), None)
@@ -426,39 +421,40 @@ def sinfo(text: str) -> Batch:
         word = cells.get("PARTITION", "")
         name, limit, available = word.rstrip("*"), cells.get("TIMELIMIT", ""), cells.get("AVAIL", "up")
         if missing := [title for title in _ALWAYS_THERE if title in titles and title not in cells]:
-            raise Misread(number, f"a value in the column {missing[0]}", quoted(" ".join(cells.values())))
+            raise UnexpectedOutput(number, f"a value in the column {missing[0]}", quoted(" ".join(cells.values())))
         if not name or available not in _STATES_OF_PARTITIONS:
-            raise Misread(number, "a partition and `up` or `down` in each row", quoted(" ".join(cells.values())))
+            row_ = quoted(" ".join(cells.values()))
+            raise UnexpectedOutput(number, "a partition and `up` or `down` in each row", row_)
         wall = _wall(limit) if len(limit) != width else None
         remarks = [f"AVAIL {available}: {_STATES_OF_PARTITIONS[available]}"] if available != "up" else []
         if "TIMELIMIT" in cells and wall is None and limit not in _NO_LIMIT:
             if not _CUT_WALL.fullmatch(limit) and len(limit) != width:
-                raise Misread(number, "a time in the column TIMELIMIT", quoted(limit))
-            remarks.append(f"TIMELIMIT {quoted(limit)} is cut off: `scontrol show partition` tells it")
+                raise UnexpectedOutput(number, "a time in the column TIMELIMIT", quoted(limit))
+            remarks.append(f"TIMELIMIT {quoted(limit)} is truncated; `scontrol show partition` prints it in full")
         if cells.get("ROOT") == "yes":
-            remarks.append("only root may submit to it")
+            remarks.append("only root can submit jobs")
         queues.setdefault(name, Queue(name, word.endswith("*"), max_wall=wall, remarks=tuple(remarks)))
         hosts = listed(cells.get("NODELIST", ""))
         total = cells.get("NODES", cells.get("NODES(A/I/O/T)", "").rpartition("/")[2])
         if total.isdecimal() and "NODELIST" in cells and "..." not in cells["NODELIST"] and str(len(hosts)) != total:
-            raise Misread(number, f"{quoted(total)} nodes in NODELIST", str(len(hosts)))
+            raise UnexpectedOutput(number, f"{quoted(total)} nodes in NODELIST", str(len(hosts)))
         for host in hosts:
             known = nodes.get(host)
             its = known.queues if known else ()
             nodes[host] = ProbedNode(host, _hardware(cells), queues=tuple(dict.fromkeys((*its, name))))
     states = Counter(cells["STATE"] for _, cells in rows if cells.get("STATE", "").rstrip(_MARKS) in ("down", "drain"))
-    remarks = ["some nodes are down or drained, and are counted all the same"] if states else []
-    return Batch("slurm", nodes=tuple(nodes.values()), queues=tuple(queues.values()), remarks=tuple(remarks))
+    remarks = ["some nodes are down or drained, but counted nevertheless"] if states else []
+    return SchedulerFacts("slurm", nodes=tuple(nodes.values()), queues=tuple(queues.values()), remarks=tuple(remarks))
 
 
 def _title(word: str) -> str:
-    """The title of a column that is too narrow for it (``TIMELI``)."""
+    """Return the full title of a column whose title is truncated (``TIMELI``)."""
     whole = [title for title in ("TIMELIMIT", "NODELIST", "STATE", "AVAIL") if title.startswith(word)]
     return whole[0] if len(whole) == 1 and len(word) >= 3 else word
 
 
 def _without_reasons(text: str) -> str:
-    """The table without the words in its last column, which may be several (REASON)."""
+    """Remove extra words from the last column if it is REASON, which may contain several."""
     lines = text.splitlines()
     at = heading(lines, "PARTITION")
     titles = lines[at].split() if at is not None else []
@@ -470,7 +466,7 @@ def _without_reasons(text: str) -> str:
 
 
 def _hardware(cells: Mapping[str, str]) -> Hardware:
-    """What ``sinfo -Nl`` tells: a sign after a number means that some nodes have more."""
+    """Return the hardware in a row of ``sinfo -Nl``; a number with a suffix varies between nodes and is ignored."""
     shape = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,4}):([0-9]{1,3})", cells.get("S:C:T", ""))
     memory, processors = cells.get("MEMORY", ""), cells.get("CPUS", "")
     return Hardware(
@@ -483,7 +479,7 @@ def _hardware(cells: Mapping[str, str]) -> Hardware:
 
 
 def _wall(text: str) -> str | None:
-    """A time of Slurm's: ``30:00`` are minutes."""
+    """Convert one of Slurm's times, in which ``30:00`` is minutes."""
     found = _WALL.fullmatch(text)
     if found is None:
         return None
@@ -491,26 +487,23 @@ def _wall(text: str) -> str | None:
     return f"{found[1]}-{clock}" if found[1] else clock
 
 
-def bqueues(text: str) -> Batch:
-    """``bqueues`` without options: names, states and numbers of slots.
-
-    Raises ``Misread`` for a row that it would not print.
-    """
+def bqueues(text: str) -> SchedulerFacts:
+    """Parse ``bqueues`` without options; ``UnexpectedOutput`` for an invalid row."""
     found = []
     for number, cells in table(text, ["QUEUE_NAME", "STATUS"], ["NJOBS", "PEND", "RUN"]):
         if "QUEUE_NAME" not in cells or "STATUS" not in cells:
-            raise Misread(number, "a queue and its status in each row", quoted(" ".join(cells.values())))
+            raise UnexpectedOutput(number, "a queue and its status in each row", quoted(" ".join(cells.values())))
         remarks = [f"STATUS {cells['STATUS']}"] if cells["STATUS"] != "Open:Active" else []
         if cells.get("MAX", "-").isdecimal():
-            remarks.append(f"MAX {cells['MAX']}: slots in use")
+            remarks.append(f"MAX {cells['MAX']}: limit of job slots")
         found.append(Queue(cells["QUEUE_NAME"], remarks=tuple(remarks)))
-    return Batch("lsf", queues=tuple(found))
+    return SchedulerFacts("lsf", queues=tuple(found))
 
 
-def gpus_of_lsf(text: str) -> Batch:
-    """``bhosts -gpu`` and ``lshosts -gpu``: a row for each GPU, of which the first alone names the host.
+def gpus_of_lsf(text: str) -> SchedulerFacts:
+    """Parse ``bhosts -gpu`` or ``lshosts -gpu``, in which only the first row of a host contains its name.
 
-    Raises ``Misread`` for a row without a number and a model.
+    Raises ``UnexpectedOutput`` for a row without a number and a model.
     """
     found: dict[str, list[str]] = {}
     host = ""
@@ -523,38 +516,38 @@ def gpus_of_lsf(text: str) -> Batch:
         if not line[0].isspace():
             host, *words = words
         if not host or len(words) < 2 or not words[0].isdecimal():
-            raise Misread(number, "a host, and the number and the model of a GPU", quoted(line.strip()))
+            raise UnexpectedOutput(number, "a host, and the number and model of a GPU", quoted(line.strip()))
         found.setdefault(host, []).append(words[1])
     if not found:
-        raise Misread(0, "a row for each GPU", "none")
+        raise UnexpectedOutput(0, "a row for each GPU", "none")
     nodes = [
         ProbedNode(name, Hardware(gpus=len(models), gpu_model=", ".join(dict.fromkeys(models))))
         for name, models in found.items()
     ]
-    return Batch("lsf", nodes=tuple(nodes), remarks=("hosts without GPUs are not among these",))
+    return SchedulerFacts("lsf", nodes=tuple(nodes), remarks=("hosts without GPUs are not listed",))
 
 
 def pbs_queues(text: str) -> Mapping[str, Any]:
-    """The document of ``qstat -Q -f -F json`` from the text of ``qstat -Q -f``.
+    """Convert ``qstat -Q -f`` to the document of ``qstat -Q -f -F json``.
 
-    Raises ``Misread`` for a line that belongs to none.
+    Raises ``UnexpectedOutput`` for a line that is not part of it.
     """
     return {"Queue": dict(_blocks(text, _PBS_HEAD))}
 
 
 def pbs_server(text: str) -> Mapping[str, Any]:
-    """The document of ``qstat -B -f -F json`` from the text of ``qstat -B -f``; ``Misread`` too."""
+    """Convert ``qstat -B -f`` to the document of ``qstat -B -f -F json``."""
     servers = dict(_blocks(text, re.compile(r"^\s*Server:\s*(\S+)\s*$")))
     version = next((each["pbs_version"] for each in servers.values() if "pbs_version" in each), None)
     return {"Server": servers, "pbs_version": version}
 
 
 def pbs_nodes(text: str) -> Mapping[str, Any]:
-    """The document of ``pbsnodes -a -F json`` from the text of ``pbsnodes -a``, PBS's or Torque's; ``Misread`` too."""
+    """Convert ``pbsnodes -a`` of PBS or Torque to the document of ``pbsnodes -a -F json``."""
     nodes = dict(_blocks(text, _NAME))
     for node in nodes.values():
         status = dict(part.split("=", 1) for part in str(node.pop("status", "")).split(",") if "=" in part)
-        if "np" in node:  # Torque's
+        if "np" in node:  # only Torque's nodes have it
             memory = {"mem": status["physmem"]} if "physmem" in status else {}
             cards = {"ngpus": node["gpus"]} if "gpus" in node else {}
             node["resources_available"] = {"ncpus": node["np"], **memory, **cards}
@@ -562,7 +555,7 @@ def pbs_nodes(text: str) -> Mapping[str, Any]:
 
 
 def _blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Blocks of attributes below a name; what is longer than a line goes on in the next, which is indented further."""
+    """Split the text into blocks of attributes below a name; further indented lines continue the line above."""
     name, about, last = "", dict[str, Any](), ""
     attribute_indent = 0
     for number, line in enumerate(text.splitlines(), start=1):
@@ -573,7 +566,7 @@ def _blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[str, dict[str, A
         elif not line.strip():
             continue
         elif not name:
-            raise Misread(number, "the name of a node, queue or server", quoted(line))
+            raise UnexpectedOutput(number, "the name of a node, queue or server", quoted(line))
         else:
             indent = len(line.expandtabs()) - len(line.expandtabs().lstrip())
             attribute = _ATTRIBUTE.match(line)
@@ -583,13 +576,13 @@ def _blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[str, dict[str, A
             elif last and indent > 0:
                 about[last] += line.strip()
             else:
-                raise Misread(number, "an attribute and its value", quoted(line))
+                raise UnexpectedOutput(number, "an attribute and its value", quoted(line))
     if name:
         yield name, _nested(about)
 
 
 def _nested(about: Mapping[str, str]) -> dict[str, Any]:
-    """``resources_max.walltime`` as it stands in a document: ``walltime`` in ``resources_max``."""
+    """Nest dotted attributes: ``resources_max.walltime`` becomes ``walltime`` in ``resources_max``."""
     found: dict[str, Any] = {}
     for key, value in about.items():
         group, dot, name = key.partition(".")
@@ -601,39 +594,38 @@ def _nested(about: Mapping[str, str]) -> dict[str, Any]:
 
 
 def pbs_node_table(text: str) -> Mapping[str, Any]:
-    """The document of ``pbsnodes -a -F json`` from ``pbsnodes -aSj``, in which numbers are ``free/total``.
+    """Convert ``pbsnodes -aSj``, which prints ``free/total``, to the document of ``pbsnodes -a -F json``.
 
-    Raises ``Misread`` for a row that it would not print.
+    Raises ``UnexpectedOutput`` for an invalid row.
     """
     nodes: dict[str, Any] = {}
     for number, words in _pbs_rows(text, "vnode", "state", "njobs"):
         pairs = [found for word in words[5:9] if (found := _PAIR.fullmatch(word))]
         if len(pairs) != 4:
-            raise Misread(number, "mem, ncpus, nmics and ngpus as free/total", quoted(" ".join(words)))
+            raise UnexpectedOutput(number, "mem, ncpus, nmics and ngpus as free/total", quoted(" ".join(words)))
         total = [pair[2] for pair in pairs]
         if not re.fullmatch(r"[0-9]+[kmgtp]?b", total[0]) or not all(one.isdecimal() for one in total[1:]):
-            raise Misread(number, "sizes and numbers after each /", quoted(" ".join(words[5:9])))
+            raise UnexpectedOutput(number, "sizes and numbers after each /", quoted(" ".join(words[5:9])))
         resources = {"mem": total[0], "ncpus": total[1], "ngpus": total[3]}
         nodes[words[0]] = {"state": words[1], "resources_available": resources}
     return {"nodes": nodes}
 
 
 def pbs_queue_table(text: str) -> Mapping[str, Any]:
-    """The document of ``qstat -Q -f -F json`` from ``qstat -q``; a time that is cut off is left out.
+    """Convert ``qstat -q`` to the document of ``qstat -Q -f -F json``, without times that are truncated.
 
-    Raises ``Misread`` for a row that it would not print.
+    Raises ``UnexpectedOutput`` for an invalid row.
     """
     queues: dict[str, Any] = {}
     for number, words in _pbs_rows(text, "Queue", "Memory", "Walltime"):
-        if len(words) < 5:  # the sums at its end
+        if len(words) < 5:  # totals at the end
             continue
         if len(words) != 10 or words[8] not in "ED" or words[9] not in "RS":
-            raise Misread(
-                number, "a queue, its limits, numbers of jobs, and a state such as `E R`", quoted(" ".join(words))
-            )
+            expected = "a queue, its limits, numbers of jobs, and a state such as `E R`"
+            raise UnexpectedOutput(number, expected, quoted(" ".join(words)))
         wall, nodes = words[3], words[4]
         if wall != "--" and not _CUT.fullmatch(wall):
-            raise Misread(number, "a time in the column Walltime", quoted(wall))
+            raise UnexpectedOutput(number, "a time in the column Walltime", quoted(wall))
         limits = {} if wall == "--" else {"walltime": wall}
         limits |= {"nodect": nodes} if nodes.isdecimal() else {}
         queues[words[0]] = {
@@ -646,45 +638,45 @@ def pbs_queue_table(text: str) -> Mapping[str, Any]:
 
 
 def _pbs_rows(text: str, *titles: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows below these titles: the number of the line, counted from 1, and its words.
+    """Yield the words of each row below these titles, with the line number.
 
-    Raises ``Misread`` where there are no such titles.
+    Raises ``UnexpectedOutput`` if there are no such titles.
     """
     lines = text.splitlines()
     at = heading(lines, *titles)
     if at is None:
-        raise Misread(0, f"a line with the titles {', '.join(titles[:-1])} and {titles[-1]}", "none")
+        raise UnexpectedOutput(0, f"a line with the titles {', '.join(titles[:-1])} and {titles[-1]}", "none")
     for number, line in enumerate(lines[at + 1 :], start=at + 2):
         if line.strip() and not _ROWS_OF_PBS.match(line):
             yield number, line.split()
 
 
 def document(text: str) -> Mapping[str, Any]:
-    """The JSON that a command of PBS printed; ``Misread`` where it is none, or no object."""
+    """Parse a JSON object that a PBS command printed; ``UnexpectedOutput`` if it is anything else."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise Misread(error.lineno, "JSON", f"{error.msg} in column {error.colno}") from None
+        raise UnexpectedOutput(error.lineno, "JSON", f"{error.msg} in column {error.colno}") from None
     except (ValueError, RecursionError):
-        raise Misread(0, "JSON", "a number of too many digits, or too many nested values") from None
+        raise UnexpectedOutput(0, "JSON", "a number with too many digits, or too many nested values") from None
     if not isinstance(found, dict):
-        raise Misread(1, "a JSON object", quoted(text))
+        raise UnexpectedOutput(1, "a JSON object", quoted(text))
     return found
 
 
 def rows_fit(text: str, *titles: str, numbers: tuple[str, ...] = ()) -> str:
-    """The text, once each row below these titles is seen to fit; raises ``Misread``."""
+    """Return the text unchanged; raise ``UnexpectedOutput`` if a row below these titles does not match them."""
     table(text, titles, numbers)
     return text
 
 
 def states(nodes: Mapping[str, Any]) -> str:
-    """``2 offline, 1 free``: how many nodes of a PBS document are in which state."""
+    """Count the nodes of a PBS document by state: ``2 offline, 1 free``."""
     found = Counter(str(node.get("state", "?")) for node in nodes.values() if isinstance(node, Mapping))
     return ", ".join(f"{number} {state}" for state, number in found.most_common(6))
 
 
-# GPUs of one host, in the forms that their tools print for people.
+# GPUs of one host, in the formats that vendors' tools print for users.
 
 
 _LISTED = re.compile(r"^GPU (\d+): (\S.*?) \(UUID:", re.MULTILINE)
@@ -703,8 +695,8 @@ _DEVICE_NAME = re.compile(r"Device Name:[ \t]{0,40}(\S[^|\n]{0,200})", re.MULTIL
 _MEMORY_OF_INTEL = re.compile(r"Memory Physical Size:[ \t]{0,40}(\d{1,8})(?:\.\d+)? MiB")
 
 
-def nvidia_list(text: str) -> Told:
-    """``nvidia-smi -L``: slices (MIG) are named beside the GPUs, and are none."""
+def nvidia_list(text: str) -> ParsedOutput:
+    """Parse ``nvidia-smi -L``, which lists MIG slices below the GPUs."""
     found = list(_LISTED.finditer(text))
     names = [each[2] for each in found]
     remarks = []
@@ -712,12 +704,12 @@ def nvidia_list(text: str) -> Told:
         slices = Counter(_SLICE.findall(text, each.end(), after.start() if after else len(text)))
         if slices:
             kinds = ", ".join(f"{number} x {name}" for name, number in slices.items())
-            remarks.append(f"GPU {each[1]} is cut into slices (MIG): {kinds}")
-    return _told(_cards(names, [], "nvidia-smi"), remarks)
+            remarks.append(f"GPU {each[1]} is divided into MIG slices: {kinds}")
+    return _gpus(_cards(names, [], "nvidia-smi"), remarks)
 
 
-def nvidia_table(text: str) -> Told:
-    """``nvidia-smi`` without options. Long names are cut off there."""
+def nvidia_table(text: str) -> ParsedOutput:
+    """Parse ``nvidia-smi`` without options, which truncates long names."""
     names, sizes, remarks = [], [], []
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -727,62 +719,61 @@ def nvidia_table(text: str) -> Told:
             continue
         name = " ".join(words[1:-1] if words[-1] in ("On", "Off", "N/A") else words[1:])
         if name.endswith("..."):
-            remarks.append(f"`{name}` is cut off: `nvidia-smi -L` tells the whole name")
+            remarks.append(f"`{name}` is truncated; `nvidia-smi -L` prints the full name")
         names.append(name.removesuffix("...").strip())
         size = _OF_MEMORY.search(lines[number + 1]) if number + 1 < len(lines) else None
         sizes += [int(size[1]) / 1024] if size else []
     if not names:
-        raise Misread(0, "a row for each GPU", "none")
+        raise UnexpectedOutput(0, "a row for each GPU", "none")
     if "MIG devices" in text and "No MIG devices" not in text:
-        remarks.append("some of them are cut into slices (MIG)")
+        remarks.append("some GPUs are divided into MIG slices")
     if "rocesses:" not in text:
-        remarks.append("it ends before its list of processes: there may be more GPUs")
-    return _told(_cards(names, sizes, "nvidia-smi"), [*dict.fromkeys(remarks), *_driver(text)])
+        remarks.append("the list of processes is missing, so there may be more GPUs")
+    return _gpus(_cards(names, sizes, "nvidia-smi"), [*dict.fromkeys(remarks), *_driver(text)])
 
 
-def nvidia_query(text: str) -> Told:
-    """``nvidia-smi -q``."""
+def nvidia_query(text: str) -> ParsedOutput:
+    """Parse ``nvidia-smi -q``."""
     blocks = _QUERIED.split(text)[1:]
     names = [found[1].strip() for block in blocks if (found := _NAME_OF_CARDS.search(block))]
     if len(names) < len(blocks):
-        raise Misread(
-            text.count("\n") + 1, "a `Product Name` for each GPU", f"the end after {count(len(names), 'name')}"
-        )
+        end = f"the end after {count(len(names), 'name')}"
+        raise UnexpectedOutput(text.count("\n") + 1, "a `Product Name` for each GPU", end)
     sizes = [int(found[1]) / 1024 for block in blocks if (found := _TOTAL.search(block))]
-    remarks = ["some of them are cut into slices (MIG)"] if _MIG_ON.search(text) else []
-    return _told(_cards(names, sizes, "nvidia-smi"), [*remarks, *_driver(text)])
+    remarks = ["some GPUs are divided into MIG slices"] if _MIG_ON.search(text) else []
+    return _gpus(_cards(names, sizes, "nvidia-smi"), [*remarks, *_driver(text)])
 
 
-def answered(read: Callable[[str], Cards | None]) -> Callable[[str], Told]:
-    """The form that the probes ask for."""
+def queried(read: Callable[[str], Cards | None]) -> Callable[[str], ParsedOutput]:
+    """Return a parser for the format that the probes request."""
 
-    def told(text: str) -> Told:
+    def parse(text: str) -> ParsedOutput:
         cards = read(text)
         if cards is None:
-            raise Misread(0, "one entry for each GPU", quoted(text))
-        return _told(cards, [])
+            raise UnexpectedOutput(0, "one entry for each GPU", quoted(text))
+        return _gpus(cards, [])
 
-    return told
+    return parse
 
 
-def rocm_table(text: str) -> Told:
-    """``rocm-smi`` without options, which does not name the model."""
+def rocm_table(text: str) -> ParsedOutput:
+    """Parse ``rocm-smi`` without options, which does not print the model."""
     found = _ROW_OF_ROCM.findall(text)
     if not found:
-        raise Misread(0, "a row for each GPU", "none")
-    return _told(Cards(len(found), None, None, None, "rocm-smi"), [])
+        raise UnexpectedOutput(0, "a row for each GPU", "none")
+    return _gpus(Cards(len(found), None, None, None, "rocm-smi"), [])
 
 
-def rocm_product(text: str) -> Told:
-    """``rocm-smi --showproductname`` and the like, a line for each value."""
+def rocm_product(text: str) -> ParsedOutput:
+    """Parse ``rocm-smi --showproductname`` and similar commands that print one value per line."""
     cards: dict[str, dict[str, str]] = {}
     for found in _FIELD_OF_ROCM.finditer(text):
         cards.setdefault(found[1], {})[found[2].strip()] = found[3].strip()
-    return _told(gpus.of_amd(list(cards.values())), [])
+    return _gpus(gpus.of_amd(list(cards.values())), [])
 
 
-def rocm_csv(text: str) -> Told:
-    """``rocm-smi --csv``: a line for each card."""
+def rocm_csv(text: str) -> ParsedOutput:
+    """Parse ``rocm-smi --csv``, which prints one card per line."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("device,"))
     head, *rest = csv.reader(io.StringIO("\n".join(lines[start:])))
@@ -791,21 +782,22 @@ def rocm_csv(text: str) -> Told:
         if not cells or not re.fullmatch(r"card\d+", cells[0]):
             continue
         if len(cells) != len(head):
-            raise Misread(number, f"{len(head)} values, as in the first line", str(len(cells)))
+            raise UnexpectedOutput(number, f"{len(head)} values, as in the first line", str(len(cells)))
         cards.append(dict(zip(head, cells, strict=True)))
     if not cards:
-        raise Misread(0, "a line for each card", "none")
-    return _told(gpus.of_amd(cards), [])
+        raise UnexpectedOutput(0, "a line for each card", "none")
+    return _gpus(gpus.of_amd(cards), [])
 
 
-def intel_table(text: str) -> Told:
-    """``xpu-smi discovery``: a row of several lines for each GPU."""
+def intel_table(text: str) -> ParsedOutput:
+    """Parse ``xpu-smi discovery``, which prints several lines per GPU."""
     names = [found[1].strip() for found in _DEVICE_NAME.finditer(text)]
     rows = len(_DEVICE.findall(text))
     if rows != len(names):
-        raise Misread(text.count("\n") + 1, f"a `Device Name` for each of {rows} devices", f"{len(names)}")
+        expected = f"a `Device Name` for each of {rows} devices"
+        raise UnexpectedOutput(text.count("\n") + 1, expected, f"{len(names)}")
     sizes = [int(found[1]) / 1024 for found in _MEMORY_OF_INTEL.finditer(text)]
-    return _told(_cards(names, sizes, "xpu-smi"), [])
+    return _gpus(_cards(names, sizes, "xpu-smi"), [])
 
 
 def _cards(names: list[str], sizes: list[float], source: str) -> Cards:
@@ -815,8 +807,9 @@ def _cards(names: list[str], sizes: list[float], source: str) -> Cards:
     return Cards(len(names), ", ".join(models) or None, arch, memory, source)
 
 
-def _told(cards: Cards, remarks: list[str]) -> Told:
-    return Told(f"{count(cards.count, 'GPU')}: {cards.model or 'model unknown'}", cards=cards, remarks=tuple(remarks))
+def _gpus(cards: Cards, remarks: list[str]) -> ParsedOutput:
+    words = f"{count(cards.count, 'GPU')}: {cards.model or 'model unknown'}"
+    return ParsedOutput(words, cards=cards, remarks=tuple(remarks))
 
 
 def _driver(text: str) -> list[str]:
@@ -824,29 +817,34 @@ def _driver(text: str) -> list[str]:
     return [f"driver {found[1]}"] if found else []
 
 
-# Every output that hidl reads: the program, by what its text is recognized, and how it is read. One row each.
+# The outputs that hidl can read, how to recognize them, and how to parse them.
 
 
 @dataclass(frozen=True)
 class Output:
-    """``title``: the command as people know it. ``looks_like``: a pattern that its text has, and no other's before it.
+    """An output that hidl can read, recognized by its text.
 
-    ``read``: what it tells of a host. Else it is ``part`` of what ``scheduler`` is described by, after ``convert``, or
-    ``batch`` reads it alone. ``command``: as probes ask it; ``convert`` and ``batch`` raise ``Misread``, as ``read``.
+    An output with ``read`` describes a host. All others describe ``scheduler``: either as one ``part`` that ``convert``
+    returns, or completely through ``batch``. All three functions raise ``UnexpectedOutput``.
+
+    Attributes:
+        title: The command as users know it.
+        looks_like: Pattern that its text contains, and that no earlier output contains.
+        command: The command as the probes run it.
     """
 
     title: str
     looks_like: re.Pattern[str]
-    read: Callable[[str], Told] | None = None
+    read: Callable[[str], ParsedOutput] | None = None
     scheduler: str | None = None
     part: str | None = None
     convert: Callable[[str], Any] = str
-    batch: Callable[[str], Batch] | None = None
+    batch: Callable[[str], SchedulerFacts] | None = None
     command: tuple[str, ...] = ()
 
 
-#: How a scheduler is described by the parts that were saved.
-DESCRIBE: Mapping[str, Callable[..., Batch]] = {
+#: Functions that describe a scheduler from the parts that were saved.
+DESCRIBE: Mapping[str, Callable[..., SchedulerFacts]] = {
     "slurm": slurm.describe,
     "lsf": lsf.describe,
     "pbs": pbs.describe,
@@ -854,9 +852,9 @@ DESCRIBE: Mapping[str, Callable[..., Batch]] = {
 }
 
 
-#: A line of ``nvidia-smi --query-gpu=name,compute_cap,memory.total``.
+#: A line printed by ``nvidia-smi --query-gpu=name,compute_cap,memory.total``.
 _CARD = r"[^,\n]{3,80}, (?:\d{1,3}\.\d|\[N/A\]), (?:\d{1,9}|\[N/A\])"
-_SAMPLE, _LINE = 100_000, 4000  # characters of a text, and of a line, by which it is recognized
+_SAMPLE, _LINE = 100_000, 4000  # characters of a text and of a line to examine when recognizing it
 
 
 def _lines(pattern: str) -> re.Pattern[str]:
@@ -864,7 +862,7 @@ def _lines(pattern: str) -> re.Pattern[str]:
 
 
 def _json(*keys: str) -> re.Pattern[str]:
-    """An object that begins with one of these keys, or has it soon."""
+    """Return a pattern for a JSON object or array that contains these keys near its beginning."""
     return re.compile(r"\A\s*[\[{]" + "".join(rf"(?=[\s\S]{{0,4000}}\"{key}\")" for key in keys))
 
 
@@ -884,13 +882,13 @@ def _partitions(text: str) -> str:
 def _assignments(text: str, first: str) -> str:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and "=" not in line:
-            raise Misread(number, f"`{first}=...`, or fields of it", f"`{line.strip()[:60]}`")
+            raise UnexpectedOutput(number, f"`{first}=...`, or fields of it", f"`{line.strip()[:60]}`")
     return text
 
 
 def _require(text: str, pattern: str, what: str) -> None:
     if not re.search(pattern, text, re.MULTILINE):
-        raise Misread(0, what, "none")
+        raise UnexpectedOutput(0, what, "none")
 
 
 def _resources(text: str) -> str:
@@ -905,7 +903,7 @@ def _hosts_of_lsf(text: str) -> str:
     return rows_fit(text, "HOST_NAME", "STATUS", "MAX")
 
 
-#: Those of more telling text come first.
+#: In this order, because patterns further down are less specific.
 OUTPUTS: Sequence[Output] = (
     # schedulers
     Output(
@@ -1045,7 +1043,7 @@ OUTPUTS: Sequence[Output] = (
     Output(
         "nvidia-smi --query-gpu=name,compute_cap,memory.total --format=csv,noheader,nounits",
         re.compile(rf"\A(?:{_CARD}\n)*{_CARD}[ \t\n]*\Z"),
-        answered(gpus.of_nvidia),
+        queried(gpus.of_nvidia),
         command=gpus.NVIDIA,
     ),
     Output("rocm-smi --csv", _lines(r"^device,"), rocm_csv),
@@ -1055,15 +1053,15 @@ OUTPUTS: Sequence[Output] = (
         _lines(r"^=+ (?:ROCm System Management Interface|ROCM-SMI\w*) ?=+|^GPU[ \t]+Temp[ \t]"),
         rocm_table,
     ),
-    Output("rocm-smi --json", re.compile(r"\A\s*\{\s*\"card\d+\":"), answered(gpus.of_amd_json), command=gpus.AMD),
+    Output("rocm-smi --json", re.compile(r"\A\s*\{\s*\"card\d+\":"), queried(gpus.of_amd_json), command=gpus.AMD),
     Output(
         "amd-smi static --asic --vram --json",
         _json("asic", "market_name"),
-        answered(gpus.of_amd_smi),
+        queried(gpus.of_amd_smi),
         command=gpus.AMD_NEW,
     ),
     Output("xpu-smi discovery", _lines(r"^\| Device ID +\| Device Information"), intel_table),
-    Output("xpu-smi discovery -j", _json("device_list"), answered(gpus.of_intel), command=gpus.INTEL),
+    Output("xpu-smi discovery -j", _json("device_list"), queried(gpus.of_intel), command=gpus.INTEL),
     Output("ibstat", _lines(r"^CA '[^'\n]+'"), network("ibstat"), command=("ibstat",)),
     Output("ibv_devinfo -v", _lines(r"^hca_id:[ \t]*\S"), network("ibv_devinfo"), command=("ibv_devinfo", "-v")),
     # software
@@ -1083,17 +1081,17 @@ OUTPUTS: Sequence[Output] = (
         command=("ompi_info", "--version"),
     ),
     Output("impi_info", _lines(r"^Intel\(R\) MPI Library.*, Version \d"), library("impi_info")),
-    Output("module avail", _lines(r"^[ \t]*---.*---$|^/\S{1,500}:[ \t]*$"), offered),
+    Output("module avail", _lines(r"^[ \t]*---.*---$|^/\S{1,500}:[ \t]*$"), modules),
 )
 
 
 def recognize(text: str) -> Output | None:
-    """The output that a text is, None where it is none that hidl reads."""
+    """Return the output that a text comes from, or None if it is unknown."""
     sample = "\n".join(line[:_LINE].rstrip() for line in text[:_SAMPLE].splitlines())
     return next((output for output in OUTPUTS if output.looks_like.search(sample)), None)
 
 
-# A folder of outputs that were saved by hand, as facts of a site: each file by what is in it, not by its name.
+# Read a directory of outputs that were saved by hand; files are recognized by their contents, not by their names.
 
 
 _MOST_BYTES, _MOST_FILES = 8 * 2**20, 200
@@ -1101,199 +1099,198 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _PROMPT = re.compile(r"^(?:\[[^\]\n]{1,60}\]|[\w.@:~/-]{1,60})?[$%>] .*$", re.MULTILINE)
 _ENCODINGS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"", "utf-8-sig"))
 _HINT = (
-    "save what programs print in English (LC_ALL=C), a file each: `sinfo > sinfo.txt`, `lscpu > lscpu.txt`; "
-    "docs/how-to/describe-a-site.md lists those that hidl reads; or record all with `hidl doctor --collect DIR`"
+    "save what programs print in English (LC_ALL=C), one file each: `sinfo > sinfo.txt`, `lscpu > lscpu.txt`; "
+    "docs/how-to/describe-a-site.md lists the supported programs; or record all with `hidl doctor --collect DIR`"
 )
 
 
 @dataclass(frozen=True)
-class _Saved:
-    """One file, and what its program is."""
+class _SavedOutput:
+    """A file with a recognized output; ``value`` is the converted text, ``parsed`` the facts in it."""
 
     file: Path
     output: Output
     value: Any
-    told: Told
+    parsed: ParsedOutput
 
     @property
     def shown(self) -> str:
-        return f"{self.file.name}: {self.output.title}: {self.told.words}"
+        return f"{self.file.name}: {self.output.title}: {self.parsed.words}"
 
 
-def survey_folder(directory: Path, *, alone: bool = False) -> Found:
-    """Read every file of the folder, but those of schedulers if ``alone``.
+def survey_folder(directory: Path, *, alone: bool = False) -> SurveyResult:
+    """Read every file of the directory, except outputs of schedulers if ``alone``.
 
-    Raises ``UsageError`` where there is none, and ``InvalidInput`` with what is wrong in each file where one is not as
-    its program prints it, or where no file has a fact for a site's file.
+    Raises ``UsageError`` if there are no files, ``InvalidInput`` with all problems if a file is not as its program
+    prints it or if no file contains facts for a site file.
     """
-    saved, problems, strangers = _read(directory)
+    saved, problems, unrecognized = _read(directory)
     if alone:
         saved = [one for one in saved if one.output.scheduler is None]
-    if problems or not any(one.told.has_facts for one in saved):
-        told = [
-            _problem(one.file, Misread(0, "facts of a site", f"{one.output.title}: {one.told.words}"))
+    if problems or not any(one.parsed.has_facts for one in saved):
+        useless = [
+            _problem(one.file, UnexpectedOutput(0, "facts of a site", f"{one.output.title}: {one.parsed.words}"))
             for one in saved
-            if not one.told.has_facts
+            if not one.parsed.has_facts
         ]
-        what = "holds outputs that cannot be read" if problems else "holds nothing that tells of a site"
-        raise InvalidInput(f"{directory} {what}", problems=[*problems, *strangers, *told], hint=_HINT)
+        what = "contains outputs that cannot be read" if problems else "contains no facts about a site"
+        raise InvalidInput(f"{directory} {what}", problems=[*problems, *unrecognized, *useless], hint=_HINT)
     batch, contradictions = _batch(saved)
     processor, differs = _first(saved, "processor")
     cards, differ = _first(saved, "cards")
     network, other = _first(saved, "interconnect")
     contradictions = [*contradictions, *differs, *differ, *other]
-    found = Found(
+    found = SurveyResult(
         hostname="",
         machine=Machine(arch="", cpu=None, sockets=None, cores=1, threads_per_core=None, memory_gib=None),
         cards=cards,
         batch=batch,
-        launchers={name: one.file.name for one in saved for name in one.told.launchers},
+        launchers={name: one.file.name for one in saved for name in one.parsed.launchers},
         libraries=tuple(
-            replace(each, source=f"{each.source} ({one.file.name})") for one in saved for each in one.told.libraries
+            replace(each, source=f"{each.source} ({one.file.name})") for one in saved for each in one.parsed.libraries
         ),
         interconnect=network,
         remarks=(
-            *(f"{one.file.name}: {remark}" for one in saved for remark in one.told.remarks),
-            *(f"they differ: {each}" for each in contradictions),
-            *(f"not read: {problem.message}" for problem in strangers),
+            *(f"{one.file.name}: {remark}" for one in saved for remark in one.parsed.remarks),
+            *(f"contradiction: {each}" for each in contradictions),
+            *(f"not read: {problem.message}" for problem in unrecognized),
         ),
-        installed=tuple({each.package: each for one in saved for each in reversed(one.told.installed)}.values()),
+        installed=tuple({each.package: each for one in saved for each in reversed(one.parsed.installed)}.values()),
         read=tuple(one.shown for one in saved),
     )
     return _on_its_nodes(found, processor)
 
 
 def foreign(host: RecordedHost) -> Sequence[Problem]:
-    """The answers of a recording that are another command's than the file's name says."""
+    """Return files of a recording that contain the output of another command than their name indicates."""
     commands = {file_name(output.command): output for output in OUTPUTS if output.command}
     found = []
     for file in sorted(host.directory.glob("*.txt")):
-        asked = commands.get(file.name)
-        if asked is None:
+        expected = commands.get(file.name)
+        if expected is None:
             continue
         output = recognize(_text(file))
-        if output is not None and output.title != asked.title and output.command != asked.command:
-            found.append(_problem(file, Misread(1, f"what `{asked.title}` prints", f"the output of `{output.title}`")))
+        if output is not None and output.title != expected.title and output.command != expected.command:
+            unexpected = UnexpectedOutput(1, f"the output of `{expected.title}`", f"the output of `{output.title}`")
+            found.append(_problem(file, unexpected))
     return found
 
 
-def _read(directory: Path) -> tuple[list[_Saved], list[Problem], list[Problem]]:
-    """The files that were read, the problems of those that are faulty, and of those that nobody knows."""
+def _read(directory: Path) -> tuple[list[_SavedOutput], list[Problem], list[Problem]]:
+    """Return the outputs, the problems of invalid files, and those of files that were not recognized."""
     try:
         files = sorted(file for file in directory.iterdir() if not file.name.startswith(".") and not file.is_dir())
     except OSError as error:
         raise UsageError(
-            f"{directory} cannot be read: {error.strerror}", hint="name a folder of saved outputs"
+            f"{directory} cannot be read: {error.strerror}", hint="give a directory of saved outputs"
         ) from error
     if not files:
-        raise UsageError(f"{directory} holds no recorded outputs", hint=_HINT)
+        raise UsageError(f"{directory} contains no recorded outputs", hint=_HINT)
     if len(files) > _MOST_FILES:
-        raise UsageError(f"{directory} holds {len(files)} files", hint=f"name a folder of at most {_MOST_FILES}")
-    saved, problems, strangers = [], [], []
+        raise UsageError(f"{directory} contains {len(files)} files", hint=f"at most {_MOST_FILES} files are supported")
+    saved, problems, unrecognized = [], [], []
     for file in files:
         try:
             text = _text(file)
             output = recognize(text)
             if output is None:
                 first = next(filter(str.strip, text.splitlines()), "")
-                raise _Unknown(1 if first else 0, "the output of a program that hidl reads", quoted(first))
+                raise _UnknownOutput(1 if first else 0, "the output of a program that hidl can read", quoted(first))
             saved.append(_saved(file, output, text))
-        except _Unknown as unknown:
-            strangers.append(_problem(file, unknown))
-        except Misread as misread:
-            problems.append(_problem(file, misread))
-    return saved, problems, strangers
+        except _UnknownOutput as error:
+            unrecognized.append(_problem(file, error))
+        except UnexpectedOutput as error:
+            problems.append(_problem(file, error))
+    return saved, problems, unrecognized
 
 
-class _Unknown(Misread):
-    """No program that hidl reads prints such a text."""
+class _UnknownOutput(UnexpectedOutput):
+    """A text that no known program prints."""
 
 
 def _text(file: Path) -> str:
-    """The text without colours, carriage returns, a common indentation and the lines that a shell's user typed."""
+    """Return the text without colours, carriage returns, common indentation and shell prompts."""
     try:
         if not file.is_file():
-            raise _Unknown(0, "a plain file", "something else")
+            raise _UnknownOutput(0, "a regular file", "something else")
         with file.open("rb") as stream:
             data = stream.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise _Unknown(0, "a file that can be read", str(error.strerror)) from error
+        raise _UnknownOutput(0, "a readable file", str(error.strerror)) from error
     if len(data) > _MOST_BYTES:
-        raise _Unknown(0, f"at most {_MOST_BYTES // 2**20} MiB", "more")
+        raise _UnknownOutput(0, f"at most {_MOST_BYTES // 2**20} MiB", "more")
     encoding = next(name for mark, name in _ENCODINGS if data.startswith(mark))
     text = data.decode(encoding, errors="replace").replace("\r\n", "\n").replace("\r", "\n").replace("\0", " ")
     text = _COLOURS.sub("", text)
     return textwrap.dedent(_PROMPT.sub("", text))
 
 
-def _problem(file: Path, misread: Misread) -> Problem:
-    where = f"{file.name} line {misread.line}" if misread.line else file.name
-    message = f"{where}: expected {misread.expected}, found {misread.found}"
-    return Problem(message, misread.expected, mark=Mark(file))
+def _problem(file: Path, error: UnexpectedOutput) -> Problem:
+    where = f"{file.name} line {error.line}" if error.line else file.name
+    message = f"{where}: expected {error.expected}, found {error.found}"
+    return Problem(message, error.expected, mark=Mark(file))
 
 
-def _saved(file: Path, output: Output, text: str) -> _Saved:
-    """Raises ``Misread``."""
+def _saved(file: Path, output: Output, text: str) -> _SavedOutput:
+    """Parse a recognized output; raise ``UnexpectedOutput`` if it is not as its program prints it."""
     if output.read is not None:
-        told = output.read(text)
-        return _Saved(file, output, text, told)
+        return _SavedOutput(file, output, text, output.read(text))
     value = output.convert(text)
     batch = output.batch(text) if output.batch else DESCRIBE[output.scheduler or ""](**{output.part or "": value})
     words = [count(len(each), noun) for each, noun in ((batch.queues, "queue"), (batch.nodes, "node")) if each]
     words += [f"cluster {batch.cluster}"] if batch.cluster else []
     words += [f"version {batch.version}"] if batch.version else []
     if output.part in _MUST_HAVE and not words:
-        raise Misread(0, f"a {_MUST_HAVE[output.part]}", "none")
+        raise UnexpectedOutput(0, f"a {_MUST_HAVE[output.part]}", "none")
     if isinstance(value, Mapping) and output.part == "nodes":
         words.append(f"states: {states(value.get('nodes', {}))}")
-    return _Saved(file, output, value, Told(", ".join(words) or "read", batch=batch))
+    return _SavedOutput(file, output, value, ParsedOutput(", ".join(words) or "read", batch=batch))
 
 
-#: What a part without which it tells nothing has.
+#: Entries that a part must contain to be of use.
 _MUST_HAVE = {"nodes": "node", "queues": "queue", "partitions": "partition", "resources": "node", "server": "server"}
 
 
-def _batch(saved: Sequence[_Saved]) -> tuple[Batch | None, Sequence[str]]:
-    """The scheduler that the most files tell of; contradictions, the other schedulers among them."""
-    told = [one for one in saved if one.output.scheduler]
-    if not told:
+def _batch(saved: Sequence[_SavedOutput]) -> tuple[SchedulerFacts | None, Sequence[str]]:
+    """Return the scheduler that most files describe, and contradictions, including files about other schedulers."""
+    described = [one for one in saved if one.output.scheduler]
+    if not described:
         return None, ()
-    names = [one.output.scheduler for one in told]
+    names = [one.output.scheduler for one in described]
     scheduler = max(dict.fromkeys(names), key=names.count) or ""
     title = SYSTEMS[scheduler].title
     others = [
-        f"{one.file.name} is of {SYSTEMS[one.output.scheduler or ''].title}, and this draft describes {title}"
-        for one in told
+        f"{one.file.name} describes {SYSTEMS[one.output.scheduler or ''].title}, but this draft is for {title}"
+        for one in described
         if one.output.scheduler != scheduler
     ]
-    batch, contradictions = merged(
-        list(_sources(scheduler, [one for one in told if one.output.scheduler == scheduler]))
-    )
-    types = tuple(name for one in saved for name in one.told.srun_mpi)
-    sources = tuple(f"{one.output.title} ({one.file.name})" for one in told if one.output.scheduler == scheduler)
+    own = [one for one in described if one.output.scheduler == scheduler]
+    batch, contradictions = merged(list(_sources(scheduler, own)))
+    types = tuple(name for one in saved for name in one.parsed.srun_mpi)
+    sources = tuple(f"{one.output.title} ({one.file.name})" for one in own)
     return replace(batch, sources=sources, srun_mpi=types or batch.srun_mpi), [*contradictions, *others]
 
 
-def _sources(scheduler: str, told: Sequence[_Saved]) -> Iterator[Source]:
-    """One description by the first file of each part, and one by each file of its own."""
-    parts: dict[str, _Saved] = {}
+def _sources(scheduler: str, described: Sequence[_SavedOutput]) -> Iterator[SchedulerOutput]:
+    """Yield a description from the first file of each part, and one from each remaining file."""
+    parts: dict[str, _SavedOutput] = {}
     alone = []
-    for one in told:
+    for one in described:
         if one.output.part and one.output.part not in parts:
             parts[one.output.part] = one
         else:
             alone.append(one)
     if parts:
         files = ", ".join(one.file.name for one in parts.values())
-        yield Source(files, DESCRIBE[scheduler](**{part: one.value for part, one in parts.items()}))
+        yield SchedulerOutput(files, DESCRIBE[scheduler](**{part: one.value for part, one in parts.items()}))
     for one in alone:
-        if one.told.batch:
-            yield Source(one.file.name, one.told.batch)
+        if one.parsed.batch:
+            yield SchedulerOutput(one.file.name, one.parsed.batch)
 
 
-def _first(saved: Sequence[_Saved], fact: str) -> tuple[Any, list[str]]:
-    """The first value of a fact that one file is enough for, and the files that say otherwise."""
-    values = [(one, value) for one in saved if (value := getattr(one.told, fact)) is not None]
+def _first(saved: Sequence[_SavedOutput], fact: str) -> tuple[Any, list[str]]:
+    """Return the first value of a fact, completed from other files, and differences between files."""
+    values = [(one, value) for one in saved if (value := getattr(one.parsed, fact)) is not None]
     if not values:
         return None, []
     (first, known), *others = values
@@ -1312,13 +1309,13 @@ def _unlike(one: Any, other: Any) -> bool:
 
 
 def _same_model(one: str, other: str) -> bool:
-    """Whether one is the beginning of the other: ``nvidia-smi`` cuts names off."""
+    """Return whether one name is the beginning of the other, because ``nvidia-smi`` truncates names."""
     short, long = sorted((one, other), key=len)
     return long.startswith(short)
 
 
 def _filled(known: Any, others: Sequence[Any]) -> Any:
-    """Cards, and a processor, with what other tools know of the same ones."""
+    """Complete the description of cards or of a processor with what other tools printed."""
     for other in others:
         if isinstance(known, Processor):
             theirs = {key: value for key, value in asdict(other).items() if getattr(known, key) is None}
@@ -1331,8 +1328,8 @@ def _filled(known: Any, others: Sequence[Any]) -> Any:
     return known
 
 
-def _on_its_nodes(found: Found, processor: Processor | None) -> Found:
-    """Find the kind of node that the processor and the GPUs are of: the only one that they can be of."""
+def _on_its_nodes(found: SurveyResult, processor: Processor | None) -> SurveyResult:
+    """Add the processor and GPUs to the only kind of node that they fit."""
     known = kinds(found.batch.nodes) if found.batch else ()
     own = Hardware()
     remarks, cards = list(found.remarks), found.cards
@@ -1349,7 +1346,7 @@ def _on_its_nodes(found: Found, processor: Processor | None) -> Found:
             found = replace(found, described=_names(fits))
         else:
             which = "no kind of node" if not fits else "more than one kind of node"
-            remarks.append(f"the processor ({_words(processor)}) fits {which}: it stands in none")
+            remarks.append(f"the processor ({_words(processor)}) fits {which} and is left out")
     if cards is not None:
         with_gpus = [kind for kind in known if kind.hardware.gpus in (None, cards.count)]
         fitting = [kind for kind in with_gpus if kind.hardware.gpus] or with_gpus
@@ -1358,14 +1355,13 @@ def _on_its_nodes(found: Found, processor: Processor | None) -> Found:
             found = replace(found, with_cards=_names(fitting))
         else:
             which = "no kind of node" if not fitting else "more than one kind of node"
-            remarks.append(
-                f"the {count(cards.count, 'GPU')} ({cards.model or 'model unknown'}) fit {which}: they stand in none"
-            )
+            model = cards.model or "model unknown"
+            remarks.append(f"the {count(cards.count, 'GPU')} ({model}) fit {which} and are left out")
     return replace(_added(found, own), remarks=tuple(remarks))
 
 
-def _added(found: Found, own: Hardware) -> Found:
-    """The facts of the host that was looked at, in the nodes of its kind."""
+def _added(found: SurveyResult, own: Hardware) -> SurveyResult:
+    """Add the facts of the examined host to the nodes of its kind."""
     if found.batch is None or not found.batch.nodes:
         return replace(found, unknown_nodes=own)
     cards = ("gpus", "gpu_model")
@@ -1378,8 +1374,8 @@ def _added(found: Found, own: Hardware) -> Found:
     return replace(found, batch=replace(found.batch, nodes=tuple(nodes)))
 
 
-def _may_be(kind: Kind, processor: Processor) -> bool:
-    """Whether nothing that is known of the kind contradicts the processor; a scheduler may keep cores for itself."""
+def _may_be(kind: NodeKind, processor: Processor) -> bool:
+    """Return whether the processor is compatible with what is known of the kind; schedulers may reserve cores."""
     hardware = kind.hardware
     pairs = [(getattr(hardware, key), getattr(processor, key)) for key in ("sockets", "threads_per_core")]
     pairs.append((kind.arch, processor.arch))
@@ -1390,7 +1386,7 @@ def _may_be(kind: Kind, processor: Processor) -> bool:
     return not (hardware.processors and hardware.processors not in (processor.processors, processor.cores))
 
 
-def _names(fits: Sequence[Kind]) -> frozenset[str]:
+def _names(fits: Sequence[NodeKind]) -> frozenset[str]:
     return frozenset(node.name for kind in fits for node in kind.nodes)
 
 

@@ -1,4 +1,4 @@
-"""The site of a machine that is elsewhere: recorded by ``hidl doctor --collect``, or in outputs saved by hand."""
+"""Survey a machine from what ``hidl doctor --collect`` recorded there, or from outputs that were saved by hand."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from pathlib import Path
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.site.outputs import foreign, survey_folder
-from hidl_cli.site.probes.survey import DESCRIPTION, Found, load_host, survey_recorded
+from hidl_cli.site.probes.survey import DESCRIPTION, SurveyResult, load_host, survey_recorded
 
 
-def survey_from(directory: Path, *, alone: bool = False) -> tuple[Found, Sequence[str]]:
-    """What is found in ``directory``, and the commands that failed there; ``alone``: but for a scheduler.
+def survey_from(directory: Path, *, alone: bool = False) -> tuple[SurveyResult, Sequence[str]]:
+    """Return the facts found in ``directory``, and the commands that failed on the recorded machine.
 
-    Raises ``UsageError`` where it holds nothing, and ``InvalidInput`` for what cannot be read, or tells of no machine.
+    With ``alone``, schedulers are ignored. Raises ``UsageError`` if there is nothing to read, ``InvalidInput`` if
+    something cannot be read or does not describe a machine.
     """
     if not (directory / DESCRIPTION).is_file():
         return survey_folder(directory, alone=alone), ()
     host = load_host(directory)
     if problems := foreign(host):
-        raise InvalidInput(f"{directory} holds answers to other questions", problems=problems, hint="record it again")
+        raise InvalidInput(f"{directory} contains outputs of other commands", problems=problems, hint="record it again")
     return survey_recorded(host, alone=alone), host.failures

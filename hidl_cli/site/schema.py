@@ -1,6 +1,6 @@
-"""What a site is: the machine that stacks are installed and run on, as described in ``site_configs/*.yaml``.
+"""The schema of sites, the machines on which stacks are installed and run (``site_configs/*.yaml``).
 
-Whatever a file does not know is null, and stays so: nothing is guessed.
+Unknown values are null and are never guessed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _PATH = r"^[/~$][^\x00-\x1f]*$"
 _URL = r"^([a-z][a-z0-9+.-]*:/|/|~|\$)[^\x00-\x20]*$"
 
 Version = Annotated[str, Field(pattern=_VERSION, max_length=64, description="a version: letters, digits and . _ -")]
-Spec = Annotated[str, Field(pattern=_SPEC, max_length=300, description="a spec of Spack's, on one line")]
+Spec = Annotated[str, Field(pattern=_SPEC, max_length=300, description="a Spack spec on one line")]
 Place = Annotated[
-    str, Field(pattern=_PATH, max_length=1000, description="an absolute path; ~ and $VARIABLES are known")
+    str, Field(pattern=_PATH, max_length=1000, description="an absolute path; ~ and $VARIABLES are expanded")
 ]
 Url = Annotated[str, Field(pattern=_URL, max_length=1000, description="a URL or an absolute path")]
 
@@ -46,84 +46,86 @@ Variants = Annotated[str, Field(pattern=r"^[^\x00-\x1f]*$", max_length=300)]
 
 
 class Compiler(Strict):
-    """A compiler that is there already, as Spack calls it."""
+    """An installed compiler that Spack uses."""
 
     package: Name = Field(
-        "gcc", description="Spack's package of it: gcc, llvm, nvhpc, intel-oneapi-compilers, cce, ..."
+        "gcc", description="name of its Spack package: gcc, llvm, nvhpc, intel-oneapi-compilers, cce, ..."
     )
-    version: Version | None = Field(None, description="its version, as it prints it; null: unknown")
-    prefix: Place | None = Field(None, description="where it is installed; null: its modules put it on PATH")
-    modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
-    c: str | None = Field(None, description="the C compiler's program; null: the usual name below `prefix`")
-    cxx: str | None = Field(None, description="the C++ compiler's program; null: the usual name below `prefix`")
-    fortran: str | None = Field(None, description="the Fortran compiler's program; null: there is none")
+    version: Version | None = Field(None, description="version as printed by the compiler; null if unknown")
+    prefix: Place | None = Field(None, description="installation prefix; null if its modules add it to PATH")
+    modules: list[SchedulerWord] = Field(default_factory=list, description="modules to load for it, in order")
+    c: str | None = Field(None, description="C compiler; null for the usual name below `prefix`")
+    cxx: str | None = Field(None, description="C++ compiler; null for the usual name below `prefix`")
+    fortran: str | None = Field(None, description="Fortran compiler; null if there is none")
 
 
 class External(Strict):
-    """Software that is there already, and that Spack does not build, or only where this one does not serve."""
+    """Installed software that Spack uses instead of building it."""
 
-    version: Version | None = Field(None, description="its version, as it prints it; null: unknown")
-    prefix: Place | None = Field(None, description="where it is installed; null: its modules say where")
-    modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
-    variants: Variants = Field("", description="how it was built, in Spack's syntax: +pic ~shared")
-    buildable: bool = Field(False, description="may Spack build another where a package refuses this one")
+    version: Version | None = Field(None, description="version as printed by the software; null if unknown")
+    prefix: Place | None = Field(None, description="installation prefix; null if its modules set it")
+    modules: list[SchedulerWord] = Field(default_factory=list, description="modules to load for it, in order")
+    variants: Variants = Field("", description="variants it was built with, in Spack's syntax: +pic ~shared")
+    buildable: bool = Field(False, description="allow Spack to build another one for packages that cannot use it")
 
 
 class BuildCache(Strict):
-    """A cache of packages that Spack has built."""
+    """A cache of packages built by Spack."""
 
-    url: Url = Field(description="its URL (https:, s3:, oci:, file:) or an absolute path")
-    signed: bool = Field(True, description="whether only packages that a trusted key has signed are installed")
-    keys: list[Place] = Field(default_factory=list, description="files with public keys that are trusted")
+    url: Url = Field(description="URL (https:, s3:, oci:, file:) or absolute path")
+    signed: bool = Field(True, description="only install packages signed with a trusted key")
+    keys: list[Place] = Field(default_factory=list, description="files with trusted public keys")
 
 
 class Spack(Strict):
-    """How Spack is used on a site."""
+    """Settings for Spack."""
 
-    root: Place | None = Field(None, description="where Spack is; null: by --spack, $HIDL_SPACK, $SPACK_ROOT or PATH")
+    root: Place | None = Field(None, description="Spack's root; null for --spack, $HIDL_SPACK, $SPACK_ROOT or PATH")
     packages: Place | None = Field(
-        None, description="a local clone of spack-packages; null: Spack clones the release that hidl was made for"
+        None, description="local clone of spack-packages; null for the release that hidl supports, cloned by Spack"
     )
-    detect: bool = Field(False, description="take compilers, Python and MPI from the machine that hidl runs on")
+    detect: bool = Field(False, description="detect compilers, Python and MPI on the machine that runs hidl")
     wheels: bool = Field(
-        False, description="what a stack marks so comes as wheels, and Spack builds the rest: MPI and what links to it"
+        False,
+        description="install the packages that a stack marks for this as wheels, and only build MPI and what links to "
+        "it with Spack",
     )
     target: Name | None = Field(
         None,
-        description="the microarchitecture that packages are built for, by archspec's name: zen3, or x86_64 for any; "
-        "null: the newest that all nodes of the open partitions execute",
+        description="microarchitecture to build for, as named by archspec: zen3, or x86_64 for any; null for the "
+        "newest that all nodes of the open partitions support",
     )
     require: dict[Name, list[Spec]] = Field(
-        default_factory=dict, description="what packages must satisfy here: package -> constraints"
+        default_factory=dict, description="constraints for packages: package -> specs"
     )
-    mirrors: dict[Name, Url] = Field(default_factory=dict, description="mirrors of sources: name -> URL")
+    mirrors: dict[Name, Url] = Field(default_factory=dict, description="source mirrors: name -> URL")
     build_caches: dict[Name, Url | BuildCache] = Field(
-        default_factory=dict, description="caches of built packages: name -> URL, or `url`, `signed` and `keys`"
+        default_factory=dict, description="build caches: name -> URL, or `url`, `signed` and `keys`"
     )
     modules: Literal["lmod", "tcl"] | None = Field(
-        None, description="modulefiles of Spack's own for each package; null: the stack's modulefile alone"
+        None, description="generate a modulefile for each Spack package; null for only the stack's modulefile"
     )
     build_on: Literal["login", "allocation"] = Field(
-        "login", description="where packages are built: here, or on a node that the scheduler gives"
+        "login", description="where to build packages: on this machine, or on a node allocated by the scheduler"
     )
-    partition: str | None = Field(None, description="the partition to build in; null: the default one")
-    jobs: Positive | None = Field(None, description="how many compilers run at once; null: as many as there are cores")
-    stage: Place | None = Field(None, description="where packages are built; null: below the installations")
+    partition: str | None = Field(None, description="partition to build in; null for the default partition")
+    jobs: Positive | None = Field(None, description="number of compilers to run at once; null for one per core")
+    stage: Place | None = Field(None, description="directory to build in; null for one below the installations")
 
 
 class Rpm(Strict):
-    """A binary package of an MPI library that people fetch themselves."""
+    """A binary package of an MPI library that users download themselves."""
 
-    file: str = Field(description="its file name, or the begin of a URL and its name; looked for as sources are")
-    sha256: Sha256 | None = Field(None, description="its SHA-256; null: what it says of itself is checked alone")
-    homepage: str | None = Field(None, description="where people get it")
+    file: str = Field(description="file name, or base URL and file name; searched for like source archives")
+    sha256: Sha256 | None = Field(None, description="SHA-256; null to rely on the checksums in the package")
+    homepage: str | None = Field(None, description="web page to download it from")
 
 
-#: Every scheduler that a file may name. Which of them hidl can submit to: ``hidl_cli/schedulers``.
+#: All schedulers that a site file may name; ``hidl_cli/schedulers`` contains those to which hidl can submit jobs.
 SchedulerName = Annotated[str, NameIn(SCHEDULERS, also=UNSUPPORTED)]
 LauncherName = Annotated[str, NameIn(LAUNCHERS)]
 Use = Literal["required", "optional", "never"]
-#: How stacks can be installed: a class made with a site and a mirror (``hidl_cli.stack.providers.contract.Provider``).
+#: Providers of stacks: classes called with a site and a mirror (``hidl_cli.stack.providers.contract.Provider``).
 PROVIDERS: Registry[Callable[[Site, Path | None], Any]] = Registry(
     "hidl.providers",
     "provider",
@@ -141,37 +143,37 @@ _GPU_VENDORS: tuple[Literal["nvidia", "amd", "intel"], ...] = ("nvidia", "amd", 
 
 
 class NodeType(Strict):
-    """One kind of compute node. ``null`` means unknown."""
+    """A kind of compute node; ``null`` means unknown."""
 
-    detect: bool = Field(False, description="fill what is null from the machine that hidl runs on, at run time")
-    cpu: str | None = Field(None, description="the processor's model name")
+    detect: bool = Field(False, description="detect unknown values on the machine that runs hidl, at run time")
+    cpu: str | None = Field(None, description="model name of the processor")
     arch: str | None = Field(None, description="machine architecture, as `uname -m` prints it")
     sockets: Positive | None = Field(None, description="processor sockets per node")
     cores: Positive | None = Field(None, description="physical cores per node that jobs may use")
     reserved_cores: list[NonNegative] = Field(
         default_factory=list,
-        description="numbers of the cores that are kept for the system, which `cores` does not count, where launchers "
-        "must be given the numbers of the others",
+        description="numbers of cores reserved for the system and not included in `cores`, if launchers must be given "
+        "the numbers of the others",
     )
     threads_per_core: Positive | None = Field(None, description="hardware threads per core")
     memory_gib: Annotated[float, Field(gt=0)] | None = Field(
         None, description="memory per node that jobs may use, or the installed memory if that is unknown, in GiB"
     )
     gpus: NonNegative | None = Field(None, description="GPUs per node")
-    gpu_model: str | None = Field(None, description="the GPU's model name")
-    gpu_arch: str | None = Field(None, description="architecture name of the GPU in compilers: sm_80, gfx90a, ...")
+    gpu_model: str | None = Field(None, description="model name of the GPU")
+    gpu_arch: str | None = Field(None, description="architecture of the GPU as named by compilers: sm_80, gfx90a, ...")
     gpu_memory_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="memory of one GPU, in GiB")
     count: Positive | None = Field(None, description="number of nodes of this type")
     hosts: SchedulerWord | None = Field(
-        None, description="the scheduler's names of these nodes, as Slurm writes them: c[101-191]-[001-084]"
+        None, description="host names of these nodes, in Slurm's syntax: c[101-191]-[001-084]"
     )
     features: list[SchedulerWord] = Field(
-        default_factory=list, description="features that the scheduler knows these nodes by (`--constraint`)"
+        default_factory=list, description="features of these nodes in the scheduler (`--constraint`)"
     )
 
     @property
     def gpu_vendor(self) -> Literal["nvidia", "amd", "intel"] | None:
-        """Who makes the GPUs, by their architecture or model; None if there are none, or if that is unknown."""
+        """The vendor of the GPUs, derived from their architecture or model; None if unknown or without GPUs."""
         if not self.gpus:
             return None
         if self.gpu_arch and self.gpu_arch.startswith(("sm_", "gfx")):
@@ -181,35 +183,35 @@ class NodeType(Strict):
 
 
 class WallLimit(Strict):
-    """The longest run time of jobs of up to so many nodes."""
+    """The maximum run time of jobs up to a number of nodes."""
 
-    max_nodes: Positive | None = Field(None, description="for jobs with at most this number of nodes; null: any size")
-    max_wall: WallTime = Field(description="longest run time, such as 48:00:00")
+    max_nodes: Positive | None = Field(None, description="maximum number of nodes of these jobs; null for any number")
+    max_wall: WallTime = Field(description="maximum run time, such as 48:00:00")
 
 
 class Partition(Strict):
-    """A queue: which nodes it holds, how it is asked for, its limits and its price."""
+    """A partition or queue: its nodes, limits and price."""
 
-    node_type: str = Field(description="a key of node_types")
+    node_type: str = Field(description="a key of `node_types`")
     queue: SchedulerWord | None = Field(
-        None, description="the scheduler's own name of the partition or queue; null: the key is its name"
+        None, description="the scheduler's name of the partition or queue; null if it is the key"
     )
-    qos: SchedulerWord | None = Field(None, description="the quality of service that jobs request (`--qos`)")
-    constraint: SchedulerWord | None = Field(None, description="the node feature that jobs request (`--constraint`)")
+    qos: SchedulerWord | None = Field(None, description="quality of service that jobs request (`--qos`)")
+    constraint: SchedulerWord | None = Field(None, description="node feature that jobs request (`--constraint`)")
     min_nodes: Positive = Field(1, description="minimum number of nodes of a job")
-    max_nodes: Positive | None = Field(None, description="maximum number of nodes of a job; null: unknown")
-    max_wall: WallTime | None = Field(None, description="longest run time, such as 48:00:00")
+    max_nodes: Positive | None = Field(None, description="maximum number of nodes of a job; null if unknown")
+    max_wall: WallTime | None = Field(None, description="maximum run time, such as 48:00:00")
     max_wall_by_nodes: list[WallLimit] = Field(
         default_factory=list, description="limits by job size, smallest jobs first"
     )
     charge: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="price of a node-hour, in the site's units; null: unknown"
+        None, description="price of a node-hour, in the site's units; null if unknown"
     )
-    restricted: bool = Field(False, description="open only to users that the site has approved")
+    restricted: bool = Field(False, description="only open to users approved by the site")
 
 
 class MpiWithGpus(Strict):
-    """What an MPI library of the site needs in runs that compute on GPUs, beside what it needs in all."""
+    """Additional settings of an MPI library for runs that compute on GPUs."""
 
     environment: dict[EnvironmentVariable, str] = Field(default_factory=dict, description="as in `mpi`")
     launcher_arguments: dict[LauncherName, list[str]] = Field(default_factory=dict, description="as in `mpi`")
@@ -217,206 +219,203 @@ class MpiWithGpus(Strict):
 
 
 class Mpi(Strict):
-    """An MPI library that the site offers. Stacks run on it where their packages fit its binary interface (ABI)."""
+    """An MPI library of the site; stacks can use it if their packages are compatible with its ABI."""
 
-    family: Family = Field(description="the MPI family, which determines the variables that it reads")
-    version: str | None = Field(None, description="its version, as `mpichversion` or `ompi_info` prints it")
-    modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
-    prefix: str | None = Field(None, description="where it is installed; null: its modules put it on PATH")
+    family: Family = Field(description="MPI family, which determines the variables that the library reads")
+    version: str | None = Field(None, description="version as printed by `mpichversion` or `ompi_info`")
+    modules: list[SchedulerWord] = Field(default_factory=list, description="modules to load for it, in order")
+    prefix: str | None = Field(None, description="installation prefix; null if its modules add it to PATH")
     variants: Variants = Field(
         "",
-        description="how it was built, in Spack's syntax: +cuda cuda_arch=80; libraries for GPUs alone (Cray MPICH, "
-        "MVAPICH2-GDR, MVAPICH-Plus) get those of the site's GPUs if this is empty",
+        description="variants it was built with, in Spack's syntax: +cuda cuda_arch=80; if empty, libraries that only "
+        "support GPUs (Cray MPICH, MVAPICH2-GDR, MVAPICH-Plus) get those of the site's GPUs",
     )
     launchers: list[LauncherName] = Field(
-        default_factory=list, description="those of the site's launchers that start its ranks; empty: all of them"
+        default_factory=list, description="the site's launchers that start its ranks; empty for all of them"
     )
     srun_mpi: SrunMpi | Literal["default"] | None = Field(
         None,
-        description="the type that `srun --mpi=` is given for it; default: srun is given none, and Slurm's own default "
-        "holds; null: the family's",
+        description="type for `srun --mpi=`; default to omit the option and use Slurm's default; null for the type of "
+        "the family",
     )
     environment: dict[EnvironmentVariable, str] = Field(
-        default_factory=dict, description="variables, other than its tuning, that its jobs need"
+        default_factory=dict, description="variables that its jobs need, besides tuning"
     )
     launcher_arguments: dict[LauncherName, list[str]] = Field(
-        default_factory=dict, description="further arguments that a launcher needs for it"
+        default_factory=dict, description="additional launcher arguments that it needs"
     )
     tuning: dict[EnvironmentVariable, Scalar] = Field(
-        default_factory=dict, description="run-time variables of this library that suit the site"
+        default_factory=dict, description="values of run-time variables of this library for the site"
     )
 
     with_gpus: MpiWithGpus = Field(
-        default_factory=MpiWithGpus, description="what is added in runs that compute on GPUs"
+        default_factory=MpiWithGpus, description="additional settings for runs that compute on GPUs"
     )
 
 
 class Policies(Strict):
-    """What a job's script must, may and must not say here: the lines that a site refuses are left out."""
+    """Rules for the options in job scripts; options that a site does not accept are left out."""
 
-    partition: Use = Field("optional", description="the partition or queue (`--partition`, `-q`)")
-    time: Use = Field("optional", description="the time limit (`--time`, `-W`)")
-    account: Use = Field("optional", description="the account (`--account`, `-P`)")
+    partition: Use = Field("optional", description="partition or queue (`--partition`, `-q`)")
+    time: Use = Field("optional", description="time limit (`--time`, `-W`)")
+    account: Use = Field("optional", description="account (`--account`, `-P`)")
     account_option: Literal["-P", "-G"] = Field(
-        "-P", description="LSF: the account is a project (`-P`), or a user group (`-G`), as at Livermore"
+        "-P", description="whether an LSF account is a project (`-P`) or a user group (`-G`), as at Livermore"
     )
-    qos: Use = Field("optional", description="the quality of service (`--qos`)")
+    qos: Use = Field("optional", description="quality of service (`--qos`)")
     constraint: Use = Field("optional", description="node features (`--constraint`)")
-    reservation: Use = Field("optional", description="a reservation (`--reservation`, `-U`)")
+    reservation: Use = Field("optional", description="reservation (`--reservation`, `-U`)")
     tasks: Literal["ntasks-per-node", "none"] = Field(
-        "ntasks-per-node", description="how ranks are requested (`--ntasks-per-node`)"
+        "ntasks-per-node", description="how to request ranks (`--ntasks-per-node`)"
     )
     cpus: Literal["cpus-per-task", "none"] = Field(
-        "cpus-per-task", description="how the cores of a rank are requested; none: whole nodes are allocated"
+        "cpus-per-task", description="how to request the cores of a rank; none if whole nodes are allocated"
     )
     memory: Literal["mem", "mem-per-cpu", "all", "none"] = Field(
-        "none", description="how memory is requested; all: that of the whole node (Slurm: `--mem=0`)"
+        "none", description="how to request memory; all for the memory of the whole node (Slurm: `--mem=0`)"
     )
-    gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how GPUs are requested")
+    gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how to request GPUs")
     export: Literal["all", "none", "never"] = Field(
-        "never", description="`--export=ALL`, `--export=NONE`, or no such line"
+        "never", description="`--export=ALL`, `--export=NONE`, or no such option"
     )
     node_names: bool = Field(
-        True, description="whether a script may name nodes; if not, host lists come from the allocation at run time"
+        True, description="whether job scripts may contain node names; otherwise they are read from the allocation"
     )
-    exclusive: bool = Field(False, description="whole nodes are requested (`--exclusive`)")
+    exclusive: bool = Field(False, description="request whole nodes (`--exclusive`)")
     directives: list[Annotated[str, Field(pattern=r"^-[^\x00-\x1f]*$", max_length=200)]] = Field(
-        default_factory=list, description="additional options of the scheduler, one per line, as in a script"
+        default_factory=list, description="additional options for the scheduler, one per line of the job script"
     )
     default_time: WallTime | None = Field(
-        None, description="the default time limit; null: one hour, or the limit of the partition"
+        None, description="default time limit; null for one hour or the limit of the partition"
     )
     environment: dict[EnvironmentVariable, str] = Field(
         default_factory=dict, description="variables that every job exports"
     )
     modules: list[SchedulerWord] = Field(
-        default_factory=list, description="modules that every job loads before those of its MPI"
+        default_factory=list, description="modules that every job loads before those of its MPI library"
     )
 
 
 class Match(Strict):
-    """How hidl knows that it is on this site: every condition given must hold."""
+    """Conditions that identify the site; all of them must hold."""
 
-    hostname: Regex | None = Field(
-        None, description="a regular expression that the full host name must match as a whole"
-    )
+    hostname: Regex | None = Field(None, description="regular expression that must match the whole host name")
     env: dict[str, Regex] = Field(
-        default_factory=dict, description="environment variables, each with a regular expression for its whole value"
+        default_factory=dict, description="environment variables, with regular expressions for their whole values"
     )
     cluster: Regex | None = Field(
-        None, description="a regular expression that the scheduler's name of the cluster must match as a whole"
+        None, description="regular expression that must match the scheduler's whole name of the cluster"
     )
 
 
 class Install(Strict):
     """Where and how stacks are installed."""
 
-    provider: ProviderName = Field("wheels", description="the default provider of stacks")
+    provider: ProviderName = Field("wheels", description="default provider of stacks")
     root: str | None = Field(
-        None, description="directory for installations (~ and $VARIABLES are expanded); null: the user's data directory"
+        None,
+        description="directory for installations (~ and $VARIABLES are expanded); null for the user's data directory",
     )
     group: str | None = Field(
         None,
-        description="the Unix group whose members may change what is installed in `root`; null: as the system has it",
+        description="Unix group whose members can change the installations in `root`; null for the system's default",
     )
     umask: Annotated[str, Field(pattern=r"^0?[0-7]{3}$")] | None = Field(
         None,
-        description="umask of what is installed in `root`, in octal: '027' keeps it from all but the group; null: "
-        "'002' with a `group`, else that of whoever installs",
+        description="umask for the installations in `root`, in octal: '027' hides them from users outside the group; "
+        "null for '002' with a `group`, or else the installing user's umask",
     )
     device: Literal["cpu", "gpu"] | None = Field(
         None,
-        description="what stacks are installed for, if that is not what the nodes of the default partition have; gpu: "
-        "the GPUs of the first open partition with some; cpu: processors alone",
+        description="device to install stacks for, if it differs from that of the default partition: gpu for the GPUs "
+        "of the first open partition with some, or cpu",
     )
-    python: str | None = Field(None, description="the Python interpreter of the stacks; null: the one that runs hidl")
+    python: str | None = Field(None, description="Python interpreter of the stacks; null for the one that runs hidl")
     link: Literal["copy", "hard"] = Field(
         "copy",
-        description="whether installations have files of their own, read-only (copy: by reflinks where the file system "
-        "has them), or share them with the cache of wheels and each other (hard: a file that is changed in place is "
-        "changed in all of them)",
+        description="copy: installations have their own read-only files (reflinks if the file system supports them); "
+        "hard: they share files with the cache of wheels and each other, so changing a file in place changes it in all "
+        "of them",
     )
     verify: Literal["here", "job", "skip"] | None = Field(
         None,
-        description="where an installation is verified: on this machine with the stack's own MPI, in a short job on a "
-        "compute node with the site's MPI and launcher, or not at all; null: `job` where the site has a batch "
-        "scheduler and an MPI library of its own, else `here`",
+        description="how to verify installations: here, on this machine with the stack's own MPI; job, on a compute "
+        "node with the site's MPI and launcher; or skip. null for job if the site has a batch scheduler and an MPI "
+        "library, or else here",
     )
 
 
 class Wheels(Strict):
-    """Where wheels come from, beside what pip's own settings (PIP_INDEX_URL, ...) say."""
+    """Sources of wheels, in addition to pip's own settings (PIP_INDEX_URL, ...)."""
 
-    index_url: str | None = Field(None, description="package index; null: pip's setting or the default index")
-    extra_index_urls: list[str] = Field(default_factory=list, description="further package indexes")
-    find_links: list[str] = Field(default_factory=list, description="directories or pages that hold wheels")
+    index_url: str | None = Field(None, description="package index; null for pip's setting or the default index")
+    extra_index_urls: list[str] = Field(default_factory=list, description="additional package indexes")
+    find_links: list[str] = Field(default_factory=list, description="directories or pages with wheels")
 
 
 class Site(Strict):
-    """One machine: node types, partitions, scheduler, launchers, and how stacks are installed on it."""
+    """A machine: its node types, partitions, scheduler and launchers, and how stacks are installed on it."""
 
-    name: Name = Field(description="the site's name; the file is called <name>.yaml")
-    title: str = Field(description="the site's full name, for people")
+    name: Name = Field(description="name of the site, as in the file name <name>.yaml")
+    title: str = Field(description="full name of the site")
     extends: str | None = Field(
         None,
-        description="another site whose keys hold where this file gives none; by its own name, the file that it hides",
+        description="site to inherit missing keys from; the site's own name for the file that this one hides",
     )
     status: Literal["in-service", "early", "declining", "planned", "retired"] | None = Field(
-        "in-service", description="whether it can be used; early: by invited users only; null: unknown"
+        "in-service", description="operational status; early if only invited users have access; null if unknown"
     )
-    sources: list[str] = Field(default_factory=list, description="where the facts in this file come from")
-    match: Match | None = Field(
-        None, description="how hidl knows that it is on this site; not taken over from another site through `extends`"
-    )
+    sources: list[str] = Field(default_factory=list, description="sources of the facts in this file")
+    match: Match | None = Field(None, description="conditions that identify the site; not inherited through `extends`")
     login_host: str | None = Field(
-        None, description="the full name of one of its login hosts; not taken over from another site through `extends`"
+        None, description="full name of one of its login hosts; not inherited through `extends`"
     )
-    successor: str | None = Field(None, description="the site that replaces this one")
+    successor: str | None = Field(None, description="site that replaces this one")
     notes: list[str] = Field(default_factory=list, description="notes for users, in sentences")
-    interconnect: str | None = Field(None, description="the network between the nodes")
-    scheduler: SchedulerName | None = Field(description="who gives the allocation; null: unknown")
+    interconnect: str | None = Field(None, description="network between the nodes")
+    scheduler: SchedulerName | None = Field(description="scheduler that allocates nodes; null if unknown")
     launchers: list[LauncherName] = Field(
-        description="who starts ranks inside an allocation; the first is the default; empty: unknown"
+        description="launchers that start ranks inside an allocation, the default first; empty if unknown"
     )
-    node_types: dict[Name, NodeType] = Field(description="kinds of compute nodes; empty: unknown")
-    partitions: dict[Name, Partition] = Field(description="queues; empty: unknown")
-    default_partition: str | None = Field(description="a key of partitions; null: users must name one")
+    node_types: dict[Name, NodeType] = Field(description="kinds of compute nodes; empty if unknown")
+    partitions: dict[Name, Partition] = Field(description="partitions or queues; empty if unknown")
+    default_partition: str | None = Field(description="a key of `partitions`; null if users must choose one")
     hidl_cluster: bool = Field(
         False,
-        description="this is the Slurm of `hidl cluster up`: sizes and limits that are null come from it",
+        description="the site is the Slurm of `hidl cluster up`, which provides sizes and limits that are null",
     )
     stacks: list[Name] | None = Field(
-        None, description="what `hidl install` installs here; null: the stacks that the site's checks use"
+        None, description="stacks that `hidl install` installs here; null for those that the site's checks use"
     )
-    mpi: dict[Name, Mpi] = Field(default_factory=dict, description="MPI libraries that the site offers")
-    default_mpi: str | None = Field(None, description="a key of mpi; null: each stack's own MPI library")
+    mpi: dict[Name, Mpi] = Field(default_factory=dict, description="MPI libraries of the site")
+    default_mpi: str | None = Field(None, description="a key of `mpi`; null for each stack's own MPI library")
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="run-time variables of the stacks' own MPI libraries, by MPI family"
     )
-    policies: Policies = Field(default_factory=Policies, description="what job scripts must and must not say")
+    policies: Policies = Field(default_factory=Policies, description="rules for the options in job scripts")
     install: Install = Field(default_factory=Install, description="where and how stacks are installed")
-    wheels: Wheels = Field(default_factory=Wheels, description="where wheels come from")
-    compilers: dict[Name, Compiler] = Field(default_factory=dict, description="compilers that the site offers")
-    default_compiler: str | None = Field(None, description="a key of compilers: what Spack builds with")
+    wheels: Wheels = Field(default_factory=Wheels, description="sources of wheels")
+    compilers: dict[Name, Compiler] = Field(default_factory=dict, description="compilers of the site")
+    default_compiler: str | None = Field(None, description="a key of `compilers`: the one that Spack builds with")
     externals: dict[Name, External] = Field(
-        default_factory=dict, description="software of the site that Spack is to use, by the name of Spack's package"
+        default_factory=dict, description="software of the site that Spack should use, by the name of its Spack package"
     )
-    spack: Spack = Field(default_factory=Spack, description="how Spack is used here")
+    spack: Spack = Field(default_factory=Spack, description="settings for Spack")
     rpms: dict[Name, Rpm] = Field(
         default_factory=dict, description="binary packages of MPI libraries, by the library's key in `mpi`"
     )
 
     def partition(self, name: str | None = None) -> Partition | None:
-        """The named partition, or the default one; None where there is none of that name, or no default."""
+        """Return the named partition or the default one; None if it does not exist."""
         return self.partitions.get(name or self.default_partition or "")
 
     def node_type(self, partition: str | None = None) -> NodeType:
-        """The node type of a partition (None: the default one); where it is not said, one of no known facts."""
+        """Return the node type of a partition (by default, the default one); without facts if there is none."""
         found = self.partition(partition)
         return self.node_types[found.node_type] if found else NodeType.model_validate({})
 
     def partition_with(self, device: Literal["cpu", "gpu"]) -> str | None:
-        """The first open partition whose nodes have GPUs, or are known to have none; None where there is none."""
+        """Return the first open partition whose nodes have GPUs, or are known to have none; None if not found."""
         for name, partition in self.partitions.items():
             gpus = self.node_types[partition.node_type].gpus
             if not partition.restricted and (bool(gpus) if device == "gpu" else gpus == 0):
@@ -424,11 +423,11 @@ class Site(Strict):
         return None
 
     def with_install(self, **changes: object) -> Site:
-        """The same site with other values under ``install``."""
+        """Return a copy of the site with changes to ``install``."""
         return self.model_copy(update={"install": self.install.model_copy(update=changes)})
 
     def node_of_stacks(self) -> NodeType:
-        """The node type that stacks are installed for, by ``install.device``."""
+        """Return the node type that stacks are installed for, given ``install.device``."""
         node, device = self.node_type(), self.install.device
         if device is None or bool(node.gpus) == (device == "gpu"):
             return node

@@ -1,4 +1,4 @@
-"""The tuning in site files: who sets a variable, and how a measured setting gets there."""
+"""List the tuning in site files, and save measured settings there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hidl_cli.site.checks import RULES
 from hidl_cli.site.keeping import user_file
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
-from hidl_cli.site.yamledit import Item, document
+from hidl_cli.site.yamledit import YamlItem, document
 
 
 def list_settings(names: frozenset[str]) -> list[dict[str, Any]]:
@@ -36,13 +36,19 @@ def list_settings(names: frozenset[str]) -> list[dict[str, Any]]:
 
 
 def save_tuning(site: str, library: Library, variables: Mapping[str, str], *, gpus: bool, why: str) -> Path:
-    """Write variables into the user's own file of a site, each with ``why`` as a comment; return the file.
+    """Write variables into the user's own file of a site and return its path.
 
-    The variables are those of the site's MPI library of that name, or of the stacks' own libraries of its family. The
-    file keeps its keys, comments and order; an older value of a variable is replaced.
+    They are set for the site's MPI library of that name, or else for the stacks' own libraries of its family. Other
+    keys, comments and the order of the file are kept; older values of the variables are replaced.
 
-    Raises:
-        HidlError: If the file cannot be changed or written; the hint holds the lines to add.
+    Args:
+        site: Name of the site.
+        library: The MPI library that reads the variables.
+        variables: Values by name.
+        gpus: Set them only for runs that compute on GPUs.
+        why: Comment for each variable.
+
+    Raises ``HidlError`` if the file cannot be changed; the hint contains the lines to add.
     """
     if library.name in load_site(site).mpi:
         key: tuple[str, ...] = ("mpi", library.name, *(("with_gpus",) if gpus else ()), "tuning")
@@ -50,34 +56,34 @@ def save_tuning(site: str, library: Library, variables: Mapping[str, str], *, gp
         key = ("tuning", library.family)
     file = user_file(site)
     try:
-        old = file.read_bytes().decode() if file.exists() else None  # with its line ends
+        old = file.read_bytes().decode() if file.exists() else None  # read_text would convert line endings
         if old is not None and not os.access(file, os.W_OK):
             raise PermissionError(f"{file} is read-only")
         before = {} if old is None else yamledit.values_at(old, key)
         values = [yamledit.Value((*key, name), value, why, was=before.get(name)) for name, value in variables.items()]
         lines = document(yamledit.items(values))
         new = (
-            document([Item("name", site), Item("extends", site), *yamledit.items(values)])
+            document([YamlItem("name", site), YamlItem("extends", site), *yamledit.items(values)])
             if old is None
             else yamledit.edited(old, values)
         )
         if new is not None:
             documents.write_text(file.resolve(), new, mode=file.stat().st_mode & 0o777 if old is not None else 0o644)
             return file
-        reason = "its layout does not allow it"
+        reason = "its layout does not allow automatic changes"
     except (OSError, ValueError) as error:
         reason = str(error)
     raise HidlError(f"failed to save the tuning in {file}: {reason}", hint=f"add these lines:\n{lines}")
 
 
 def _tuning(site: Site) -> dict[str, Mapping[str, Any]]:
-    """Return the variables by MPI library; those of stacks' own libraries by family."""
+    """Return the variables by MPI library, and those of the stacks' own libraries by family."""
     of_libraries = {key: {**each.tuning, **each.with_gpus.tuning} for key, each in site.mpi.items()}
     return {**of_libraries, **{f"stacks' own {family}": values for family, values in site.tuning.items()}}
 
 
 def _comment(file: Path, name: str) -> str:
-    """Return the comment above the line that sets ``name`` if hidl measured the value; empty if not."""
+    """Return the comment above the line that sets ``name`` if it marks a measured value, or else an empty string."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Put values into a YAML file that a person wrote: their keys, comments and order stay as they are."""
+"""Write and edit YAML files without changing the keys, comments and order of what users wrote."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.inputs import problems, source, yamlfile
-from hidl_cli.inputs.source import Source, YamlNode
+from hidl_cli.inputs.source import SourceText, YamlNode
 from hidl_cli.quoting import comment
 
 Scalar = str | int | float | bool | None
@@ -23,23 +23,23 @@ _LONGEST_COMMENT = 400
 
 
 @dataclass(frozen=True)
-class Item:
-    """A key with its value, which is a scalar, a list of scalars, or the items of a mapping; ``why``: its comment."""
+class YamlItem:
+    """A key and its value: a scalar, a list of scalars, or the items of a mapping; ``why`` is a comment."""
 
     key: str
-    value: Scalar | Sequence[Scalar] | Sequence[Item]
+    value: Scalar | Sequence[Scalar] | Sequence[YamlItem]
     why: str = ""
 
 
-def document(items: Sequence[Item], *, head: Sequence[str] = ()) -> str:
-    """The text of a file; ``head``: the comments at its top, a paragraph each."""
+def document(items: Sequence[YamlItem], *, head: Sequence[str] = ()) -> str:
+    """Return the text of a file; ``head`` contains the paragraphs of the comment at the top."""
     return "".join(f"{line}\n" for line in (*_comments(head, 0), *_lines(items, 0)))
 
 
 def scalar(value: Scalar) -> str:
-    """One value on one line: plain where every version of YAML reads it as it is, else quoted.
+    """Format a value on one line, quoted unless all versions of YAML read it unchanged without quotes.
 
-    Characters that YAML does not hold outside of an escape sequence become spaces.
+    Characters that YAML only allows in escape sequences are replaced by spaces.
     """
     if value is None:
         return "null"
@@ -52,7 +52,7 @@ def scalar(value: Scalar) -> str:
     return text if plain else "'" + text.replace("'", "''") + "'"
 
 
-def _lines(items: Sequence[Item], depth: int) -> Iterator[str]:
+def _lines(items: Sequence[YamlItem], depth: int) -> Iterator[str]:
     indent = "  " * depth
     for item in items:
         yield from _comments([item.why] if item.why else [], depth)
@@ -62,7 +62,7 @@ def _lines(items: Sequence[Item], depth: int) -> Iterator[str]:
             yield f"{key} {scalar(value)}"  # type: ignore[arg-type] # a str is a Sequence too
         elif not value:
             yield f"{key} {{}}" if isinstance(value, tuple) else f"{key} []"
-        elif isinstance(value[0], Item):
+        elif isinstance(value[0], YamlItem):
             yield key
             yield from _lines(value, depth + 1)
         else:
@@ -83,16 +83,16 @@ def _comments(paragraphs: Sequence[str], depth: int) -> Iterator[str]:
         yield from textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-#: How the comment of a value begins that was put here; such a comment goes with its value.
+#: Beginning of a comment that hidl wrote for a value, and replaces together with it.
 ORIGIN = "asked of "
-#: The same for a value that a run measured.
+#: Beginning of such a comment for a value measured by a run.
 MEASURED = "measured by run "
 _COMMENT = re.compile(rf"[ ]*# (?:{ORIGIN}|{MEASURED}).*\n$")
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value for the key at ``path``; ``why``: its comment. ``was``: the value that it may take the place of."""
+    """A value for the key at ``path`` and its comment; it may replace null or ``was``."""
 
     path: tuple[str, ...]
     value: str
@@ -101,10 +101,10 @@ class Value:
 
 
 def edited(text: str, values: Sequence[Value]) -> str | None:
-    """The text with these values in it; None where it cannot be changed without touching what else is written there.
+    """Return the text with these values, or None if that is not possible without changing anything else.
 
-    A key that is not there, or whose value is null or ``was``, is set; flow mappings (``{...}``), aliases and line
-    ends other than LF are not changed. The result is parsed again: it holds what the text held, and the values.
+    A value is set if its key is missing or has the value null or ``was``. Flow mappings (``{...}``), aliases and line
+    endings other than LF are not supported. The result is parsed to verify that nothing else changed.
     """
     if "\r" in text:
         return None
@@ -129,19 +129,19 @@ def values_at(text: str, path: tuple[str, ...]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if not isinstance(value, dict | list)}
 
 
-def items(values: Sequence[Value]) -> tuple[Item, ...]:
-    """The values as mappings within mappings, each with its comment."""
+def items(values: Sequence[Value]) -> tuple[YamlItem, ...]:
+    """Convert values to nested mappings, keeping their comments."""
     return tuple(_items(values, 0))
 
 
-def _items(values: Sequence[Value], depth: int) -> list[Item]:
-    made: list[Item] = []
+def _items(values: Sequence[Value], depth: int) -> list[YamlItem]:
+    made: list[YamlItem] = []
     for key in dict.fromkeys(value.path[depth] for value in values):
         below = [value for value in values if value.path[depth] == key]
         if len(below[0].path) == depth + 1:
-            made.append(Item(key, below[0].value, below[0].why))
+            made.append(YamlItem(key, below[0].value, below[0].why))
         else:
-            made.append(Item(key, tuple(_items(below, depth + 1))))
+            made.append(YamlItem(key, tuple(_items(below, depth + 1))))
     return made
 
 
@@ -161,14 +161,14 @@ def _with(text: str, value: Value) -> str | None:
 
 
 def _appended(text: str, mapping: YamlNode, lines: str) -> str | None:
-    """The text with further lines at the end of a block mapping, indented as its keys are."""
+    """Append lines to a block mapping, indented like its keys; return None if that is not possible."""
     assert isinstance(mapping.content, dict)
     last = list(mapping.content.values())[-1]
     indent = _indent(text, last.key.start)
     if indent is None:
         return None
     end = _end(last.value)
-    if text[end - 1] != "\n":  # a text of several lines ends with its last line
+    if text[end - 1] != "\n":  # a block scalar ends with a line break already
         following = text.find("\n", end)
         end = len(text) if following < 0 else following + 1
     begin = text[:end] if text[end - 1] == "\n" else text[:end] + "\n"
@@ -176,13 +176,13 @@ def _appended(text: str, mapping: YamlNode, lines: str) -> str | None:
 
 
 def _replaced(text: str, key: int, old: YamlNode, value: Value) -> str | None:
-    """The text with another scalar, and the value's comment in the line above (in place of an older one of hidl's)."""
+    """Replace a scalar and write its comment into the line above, replacing an older comment by hidl."""
     indent = _indent(text, key)
     if indent is None or old.span.start < key:
         return None
     start = text.rfind("\n", 0, key) + 1
     made = text[: old.span.start] + (" " if old.span.start == old.span.end else "") + scalar(value.value)
-    lines = document([Item(value.path[-1], value.value, value.why)]).splitlines(keepends=True)
+    lines = document([YamlItem(value.path[-1], value.value, value.why)]).splitlines(keepends=True)
     comments = "".join(f"{indent}{line}" for line in lines[:-1])
     before = made[:start]
     if value.was is not None:
@@ -191,13 +191,13 @@ def _replaced(text: str, key: int, old: YamlNode, value: Value) -> str | None:
 
 
 def _indent(text: str, key: int) -> str | None:
-    """The spaces before a key; None where something else stands there."""
+    """Return the indentation of a key, or None if something else precedes it on the line."""
     begin = text[text.rfind("\n", 0, key) + 1 : key]
     return None if begin.strip(" ") else begin
 
 
 def _end(node: YamlNode) -> int:
-    """Where the last scalar below a node ends."""
+    """Return the end of the last scalar below a node."""
     match node.content:
         case dict() as members if members:
             return max(node.span.start, *(_end(member.value) for member in members.values()))
@@ -207,7 +207,7 @@ def _end(node: YamlNode) -> int:
 
 
 def _root(text: str) -> YamlNode | None:
-    found = yamlfile.parse(Source(Path("site.yaml"), text))
+    found = yamlfile.parse(SourceText(Path("site.yaml"), text))
     return None if found.problems else found.root
 
 

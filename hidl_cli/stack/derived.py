@@ -11,7 +11,7 @@ from pathlib import Path
 from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, Mark, MissingPrecondition, Problem, UsageError
 from hidl_cli.inputs import load, overlay
-from hidl_cli.inputs.overlay import Entry
+from hidl_cli.inputs.overlay import OverlayEntry
 from hidl_cli.redaction import redact
 from hidl_cli.stack import schema
 from hidl_cli.stack.checks import RULES, load_stack
@@ -201,7 +201,7 @@ def derive(
     with paths.temporary_directory("stack") as directory:
         draft_file = Path(directory, f"{name}.yaml")
         draft_file.write_text(text, encoding="utf-8")
-        stack = load.valid(load.examine(RULES, Entry("stack", name, draft_file, "file")))
+        stack = load.valid(load.examine(RULES, OverlayEntry("stack", name, draft_file, "file")))
     return Derived(stack, of, _place(name), text, asked)
 
 

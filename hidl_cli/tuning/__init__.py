@@ -1,1 +1,1 @@
-"""Tuning: the catalogue of MPI run-time variables, and the layers that set them."""
+"""Tuning of MPI libraries: the catalogue of run-time variables, and the layers that set them."""

@@ -1,8 +1,9 @@
-"""The catalogue of run-time variables: names, types, values, and the MPI families that read them.
+"""The catalogue of MPI run-time variables: their types, values, and the MPI families that read them.
 
-``recipes/tuning/variables.csv`` has one row per variable and group of families that treat it alike: a name can have
-several rows (the same control variable has other words, or another default, in MPICH and in MVAPICH), but one per
-family. ``recipes/tuning/patterns.csv`` lists prefixes of which any name is valid. Both are read on first use.
+``recipes/tuning/variables.csv`` has one row for each variable and group of families that treat it alike. A name has
+several rows if, for example, a control variable has different values or defaults in MPICH and MVAPICH, but only one row
+per family. ``recipes/tuning/patterns.csv`` lists prefixes under which any name is valid. Both files are read on first
+use.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hidl_cli.mpi import FAMILIES, Family
 if TYPE_CHECKING:
     from hidl_cli.inputs.check import Scalar
 
-_MAX = 2**31 - 1  # numbers and sizes are a C int in MVAPICH2 and MPICH alike
+_MAX = 2**31 - 1  # MVAPICH2 and MPICH store numbers and sizes as C int
 _ON = frozenset({"1", "true", "yes", "on"})
 _OFF = frozenset({"0", "false", "no", "off"})
 _SUFFIXES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -31,7 +32,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,20}|0x[0-9a-f]{1,16}")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 _PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 _ATOI = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
-#: The words that MPICH's parser of control variables reads, in this spelling only.
+#: Switches recognized by MPICH's parser of control variables; the case matters.
 _CVAR_SWITCHES = {
     **dict.fromkeys(("1", "yes", "YES", "true", "TRUE", "on", "ON"), "1"),
     **dict.fromkeys(("0", "no", "NO", "false", "FALSE", "off", "OFF"), "0"),
@@ -40,7 +41,7 @@ _CVAR_PREFIXES = ("MPIR_CVAR_", "MPICH_", "MPIR_PARAM_", "MVP_")
 
 
 class InvalidValue(ValueError):
-    """What is wrong with a value, what was expected, and the nearest valid word."""
+    """An invalid value, with the expected values and the most similar valid one."""
 
     def __init__(self, message: str, expected: str, suggestion: str | None = None) -> None:
         super().__init__(message)
@@ -50,46 +51,46 @@ class InvalidValue(ValueError):
 
 
 def format_value(variable: Variable, value: Scalar) -> str:
-    """The value as exported to the environment. Raises ``InvalidValue``."""
+    """Format a value for the environment; ``InvalidValue`` if the variable does not accept it."""
     text = format_plain(value)
     reading = _READINGS.get(variable.type)
     return reading(variable, text, value) if reading else text
 
 
 def check_exported(variable: Variable, text: str) -> None:
-    """Check a value that the library gets as it is. Raises ``InvalidValue`` if it reads something else than is meant.
+    """Raise ``InvalidValue`` if the library would read a value in the environment differently than intended.
 
-    Control variables of MPICH and MVAPICH stop MPI_Init; MVAPICH2 reads numbers and switches with ``atoi``.
+    A malformed control variable of MPICH or MVAPICH stops MPI_Init; MVAPICH2 reads numbers and switches with ``atoi``.
     """
-    meant = format_value(variable, text)
-    read: str | None = meant
+    intended = format_value(variable, text)
+    read: str | None = intended
     if variable.type in ("bool", "int", "size", "enum") and is_control(variable):
-        read = _read_control(variable, text, meant)
+        read = _read_control(variable, text, intended)
     elif variable.type in ("bool", "int"):
         number = _ATOI.match(text)
         read = str(int(number[1])) if number else "0"
-    if read != meant:
+    if read != intended:
         what = "stops MPI_Init" if read is None else f"is read as {read}"
-        raise InvalidValue(f"`{clipped(text)}` {what}", meant, meant)
+        raise InvalidValue(f"`{clipped(text)}` {what}", intended, intended)
 
 
 def is_control(variable: Variable) -> bool:
-    """Return whether MPICH's parser of control variables reads it; MPI_Init fails at a value that it rejects."""
+    """Return whether MPICH's parser of control variables reads it; an invalid value makes MPI_Init fail."""
     return variable.name.startswith(_CVAR_PREFIXES)
 
 
-def _read_control(variable: Variable, text: str, meant: str) -> str | None:
-    """Return the value as MPICH's parser reads it; None if it is rejected."""
+def _read_control(variable: Variable, text: str, intended: str) -> str | None:
+    """Return the value as MPICH's parser understands it, or None if the parser rejects it."""
     if variable.type == "bool":
         return _CVAR_SWITCHES.get(text)
     if variable.type == "enum":
-        return meant if text == meant else None
+        return intended if text == intended else None
     number = _ATOI.fullmatch(text)
     return str(int(number[1])) if number else None
 
 
 def format_plain(value: Scalar) -> str:
-    """Any value as text: true is 1, false is 0. Raises ``InvalidValue`` if no environment variable can hold it."""
+    """Format any value as text (true as 1, false as 0); ``InvalidValue`` if no environment variable can contain it."""
     text = str(int(value)) if isinstance(value, bool) else str(value)
     if unfit := next((character for character in text if character in "\0\n\r"), None):
         word = {"\0": "a NUL character", "\n": "a line break", "\r": "a carriage return"}[unfit]
@@ -100,7 +101,7 @@ def format_plain(value: Scalar) -> str:
 
 
 def format_expectation(variable: Variable) -> str:
-    """What a value must be, for messages."""
+    """Describe the valid values for messages."""
     low, high = variable.limits
     limits = "" if low is None else f", at least {low}" if high is None else f" from {low} to {high}"
     words = {
@@ -112,7 +113,7 @@ def format_expectation(variable: Variable) -> str:
         "range": "two port numbers, low:high",
         "text": one_of(variable.words) if variable.words else "text",
         "path": "a path",
-        "internal": "nothing: the launcher sets it",
+        "internal": "nothing; set by the launcher",
     }
     return words[variable.type]
 
@@ -188,7 +189,7 @@ def _path(_: Variable, text: str, __: Scalar) -> str:
 
 
 def _internal(_: Variable, __: str, ___: Scalar) -> str:
-    raise InvalidValue("the launcher sets it", "no value: remove the line")
+    raise InvalidValue("set by the launcher", "no value; remove the line")
 
 
 def _is_not(value: Scalar, what: str) -> str:
@@ -214,17 +215,19 @@ TYPES: tuple[Type, ...] = get_args(Type)
 
 _PREFIXES = ("MPIR_CVAR_", "MV2_", "MVP_", "MPICH_", "MPIR_PARAM_")
 _READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?(?:<([0-9.]+))?")
-_WITHOUT_PREFIX = 0.9  # likeness required of a name without a known prefix: other programs' names are similar
+_WITHOUT_PREFIX = 0.9  # similarity required without a known prefix, because other programs use similar names
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A family that reads a variable, and the versions that do.
+    """A family that reads a variable, and the versions that do so.
 
-    ``relation`` to the version ``since``: ``>=``, or ``>`` if only the last version that does not read it is known.
-    ``until``: the first version known to read it no longer. Empty if unknown.
+    Attributes:
+        relation: ``>=``, or ``>`` if ``since`` is the last version known not to read the variable.
+        since: First version that reads the variable; empty if unknown.
+        until: First version that no longer reads the variable; empty if unknown.
     """
 
     family: Family
@@ -233,7 +236,7 @@ class Reader:
     until: str = ""
 
     def includes(self, version: str | None) -> bool:
-        """Whether that version reads it; True if unknown."""
+        """Return whether this version reads the variable; True if the version is unknown."""
         own = numbers(version)
         if not own:
             return True
@@ -242,7 +245,7 @@ class Reader:
 
     @property
     def versions(self) -> str:
-        """The versions as in the table: ``>=2.3.6``."""
+        """The versions as written in the table, for example ``>=2.3.6``."""
         ended = f"<{self.until}" if self.until else ""
         return f"{self.relation}{self.since}{',' if self.since and ended else ''}{ended}"
 
@@ -253,12 +256,14 @@ class Reader:
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable as a group of families reads it.
+    """A variable as read by a group of families.
 
-    ``values``: the words of an enumeration (``a|b``; ``osu_*``: any word with that prefix), those of a text that is
-    read in any case, or the limits of a number (``low..high``, either may be missing). ``default``: empty if unknown or
-    machine-dependent. ``also``: its other names. ``meaning_from``: ``name`` if the meaning is only its name, spelled
-    out.
+    Attributes:
+        values: Valid words of an enumeration (``a|b``; ``osu_*`` for any word with this prefix) or of a text that is
+            not case-sensitive, or the limits of a number (``low..high``, either of which may be omitted).
+        default: Empty if unknown or dependent on the machine.
+        also: Other names of the variable.
+        meaning_from: Source of ``meaning``; ``name`` if it only spells out the name.
     """
 
     name: str
@@ -273,28 +278,28 @@ class Variable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All its names, the main one first."""
+        """All names of the variable, the main name first."""
         return (self.name, *self.also)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of an enumeration, or of a text."""
+        """The valid words of an enumeration or a text."""
         return tuple(self.values.split("|")) if self.values and self.type in ("enum", "text") else ()
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
-        """The limits of a number, each None if unlimited."""
+        """The lower and upper limit of a number; None if unlimited."""
         low, separator, high = self.values.partition("..")
         return (int(low) if low else None, int(high) if high else None) if separator else (None, None)
 
     def reader(self, family: Family) -> Reader | None:
-        """How that family reads it; None if it does not."""
+        """Return the reader for a family, or None if the family does not read the variable."""
         return next((reader for reader in self.readers if reader.family == family), None)
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """A prefix of which any name is valid, with any value."""
+class VariablePattern:
+    """A prefix under which any name is valid, with any value."""
 
     prefix: str
     families: tuple[Family, ...]
@@ -303,28 +308,28 @@ class Pattern:
 
 
 def variables(name: str) -> tuple[Variable, ...]:
-    """The variable with that name, as each group of families reads it; empty if unknown."""
+    """Return all rows for a variable, by any of its names; empty if unknown."""
     return _by_name().get(name, ())
 
 
 def names_of(name: str) -> frozenset[str]:
-    """All names of the variable with that name, itself included."""
+    """Return all names of a variable, including the given one."""
     return frozenset((name, *(other for known in variables(name) for other in known.names)))
 
 
 def variable(name: str, family: Family) -> Variable | None:
-    """The variable with that name as the family reads it, in any version."""
+    """Return a variable as read by any version of a family, or None."""
     return next((known for known in variables(name) if known.reader(family)), None)
 
 
 def main_name(name: str, family: Family) -> str:
-    """Return the main name of a variable that the family reads; an unknown name stays as it is."""
+    """Return the main name of a variable that the family reads; unknown names are returned unchanged."""
     known = variable(name, family)
     return known.name if known else name
 
 
-def pattern(name: str, family: Family | None = None) -> Pattern | None:
-    """The pattern with the longest prefix that matches; with ``family``, one that it reads."""
+def pattern(name: str, family: Family | None = None) -> VariablePattern | None:
+    """Return the matching pattern with the longest prefix; with ``family``, only one that the family reads."""
     matching = [known for known in patterns() if name.startswith(known.prefix) and len(name) > len(known.prefix)]
     if family is not None:
         matching = [known for known in matching if family in known.families]
@@ -332,26 +337,29 @@ def pattern(name: str, family: Family | None = None) -> Pattern | None:
 
 
 def all_variables() -> tuple[Variable, ...]:
-    """The whole catalogue, sorted by name."""
+    """Return the whole catalogue, sorted by name."""
     return _rows()
 
 
 def all_names() -> Iterable[str]:
-    """All names of all variables."""
+    """Return all names of all variables."""
     return _by_name().keys()
 
 
 def namesakes(name: str) -> tuple[str, ...]:
-    """The known names that differ from this one in the prefix alone, or have one where it has none."""
+    """Return known names that differ from this one only in their prefix, or in having one."""
     folded = clipped(name).upper()
     rest = folded.removeprefix(next((prefix for prefix in _PREFIXES if folded.startswith(prefix)), ""))
     return tuple(prefix + rest for prefix in _PREFIXES if prefix + rest != name and prefix + rest in _by_name())
 
 
 def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0.75) -> str | None:
-    """The known name that this one most likely misspells; with ``family``, one that it reads.
+    """Return the known name that ``name`` most likely misspells, or None.
 
-    Compares what follows the prefix; ``likeness`` is between 0 and 1.
+    Args:
+        name: The name to look up; the part after the prefix is compared.
+        family: Only consider names that this family reads.
+        likeness: Required similarity, between 0 and 1.
     """
     prefix = next((known for known in _PREFIXES if name.upper().startswith(known)), "")
     known_names = all_names() if family is None else (known for known in all_names() if variable(known, family))
@@ -362,7 +370,7 @@ def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
-    """The leading numbers of a version, without trailing zeros: ``2.3.7-1`` is (2, 3, 7); empty if unknown."""
+    """Return the leading numbers of a version without trailing zeros; ``2.3.7-1`` is (2, 3, 7). Empty if unknown."""
     match = _NUMBERS.match(version or "")
     found = [int(part) for part in match[0].split(".")] if match else []
     while found and found[-1] == 0:
@@ -371,10 +379,10 @@ def numbers(version: str | None) -> tuple[int, ...]:
 
 
 @cache
-def patterns() -> tuple[Pattern, ...]:
-    """The prefixes of which any name is valid."""
+def patterns() -> tuple[VariablePattern, ...]:
+    """Return the prefixes under which any name is valid."""
     return tuple(
-        Pattern(
+        VariablePattern(
             row["prefix"],
             FAMILIES if row["families"] == "*" else tuple(_family(word) for word in row["families"].split(";")),
             row["meaning"],
@@ -385,13 +393,13 @@ def patterns() -> tuple[Pattern, ...]:
 
 
 def rows_of(table: str) -> list[dict[str, str]]:
-    """The rows of ``recipes/tuning/<table>.csv``."""
+    """Return the rows of ``recipes/tuning/<table>.csv``."""
     with (paths.shipped() / "recipes" / "tuning" / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def _by_prefix(name: str) -> str | None:
-    """The name in capitals if it then matches a pattern."""
+    """Return the name in capitals if it matches a pattern only then."""
     folded = name.upper()
     found = pattern(folded)
     if found is None or name.startswith(found.prefix):
@@ -429,7 +437,7 @@ def _variable(row: Mapping[str, str]) -> Variable:
 
 
 def _other_name(name: str, word: str) -> str:
-    """``word`` itself, or the name with that prefix in place of its own."""
+    """Return ``word``, or the name with its prefix replaced if ``word`` is a prefix."""
     if word not in _PREFIXES:
         return word
     own = next(prefix for prefix in _PREFIXES if name.startswith(prefix))
@@ -439,7 +447,7 @@ def _other_name(name: str, word: str) -> str:
 def _reader(word: str) -> Reader:
     match = _READER.fullmatch(word)
     if match is None:
-        raise ValueError(f"invalid reader {word!r}: must be a family, with >=version or >version, and <version")
+        raise ValueError(f"invalid reader {word!r}: expected FAMILY, with optional >=VERSION or >VERSION, and <VERSION")
     return Reader(_family(match[1]), match[2] or "", match[3] or "", match[4] or "")
 
 

@@ -1,4 +1,4 @@
-"""Describe variables: one in full, or many as a list."""
+"""Describe variables, either one in detail or many as a list."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from hidl_cli.errors import UsageError
 from hidl_cli.inputs.problems import nearest
 from hidl_cli.mpi import FAMILIES, Family
 from hidl_cli.tuning import catalogue
-from hidl_cli.tuning.catalogue import Pattern, Variable, format_expectation
+from hidl_cli.tuning.catalogue import Variable, VariablePattern, format_expectation
 from hidl_cli.tuning.judge import list_counterparts
 from hidl_cli.tuning.layers import load_presets
 
 
 def parse_library(text: str) -> tuple[Family, str | None]:
-    """Parse ``family`` or ``family@version``. Raises ``UsageError`` for an unknown family."""
+    """Parse ``family`` or ``family@version``; ``UsageError`` for an unknown family."""
     word, _, version = text.partition("@")
     for family in FAMILIES:
         if family == word:
             return family, version or None
-    meant = nearest(word, FAMILIES)
-    hint = f"did you mean {meant}?" if meant else f"one of: {', '.join(FAMILIES)}"
+    suggestion = nearest(word, FAMILIES)
+    hint = f"did you mean {suggestion}?" if suggestion else f"choose one of: {', '.join(FAMILIES)}"
     raise UsageError(f"unknown MPI family {word!r}", hint=hint)
 
 
 def list_variables(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
-    """Variables with ``words`` in their name or meaning, or whose name matches it as a pattern with ``*`` and ``?``.
+    """List variables as JSON data.
 
-    With ``mpi`` (``family`` or ``family@version``): only those that it reads.
+    Args:
+        words: Text in the name or meaning, or a pattern with ``*`` and ``?`` for the name; None for all variables.
+        mpi: ``family`` or ``family@version`` that must read the variable; None for any.
     """
     library = parse_library(mpi) if mpi else None
     return [
@@ -40,13 +42,13 @@ def list_variables(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
 
 
 def format_rows(documents: Sequence[dict[str, Any]], mpi: str | None) -> list[dict[str, str | None]]:
-    """Rows of a table from ``list_variables``; with ``mpi``, its versions in place of all readers."""
+    """Convert the result of ``list_variables`` to table rows, with the versions of ``mpi`` or else all readers."""
     family = parse_library(mpi)[0] if mpi else None
     rows = []
     for document in documents:
         words = document["values"]
-        takes = "|".join(words) if isinstance(words, list) else f"{document['type']} {words or ''}".strip()
-        row = {"name": document["name"], "takes": takes, "default": document["default"]}
+        accepts = "|".join(words) if isinstance(words, list) else f"{document['type']} {words or ''}".strip()
+        row = {"name": document["name"], "takes": accepts, "default": document["default"]}
         if family is None:
             row["read by"] = format_readers(document["readers"])
         else:
@@ -56,16 +58,16 @@ def format_rows(documents: Sequence[dict[str, Any]], mpi: str | None) -> list[di
 
 
 def format_readers(documents: Sequence[dict[str, Any]]) -> str:
-    """The readers of a variable on one line."""
+    """Format the readers of a variable on one line."""
     return ", ".join(f"{reader['family']}{reader['versions'] or ''}" for reader in documents)
 
 
 def explain_variable(name: str) -> dict[str, Any]:
-    """Everything known about a variable, by any of its names. Raises ``UsageError`` if it is unknown."""
+    """Return everything known about a variable, given any of its names; ``UsageError`` if unknown."""
     rows, pattern = catalogue.variables(name), catalogue.pattern(name)
     if not rows and pattern is None:
-        meant = catalogue.nearest_name(name)
-        hint = f"did you mean {meant}?" if meant else "hidl tuning list shows all of them"
+        suggestion = catalogue.nearest_name(name)
+        hint = f"did you mean {suggestion}?" if suggestion else "hidl tuning list shows all variables"
         raise UsageError(f"unknown variable {name!r}", hint=hint)
     return {
         "name": name,
@@ -122,7 +124,7 @@ def _reader(variable: Variable, family: Family) -> dict[str, Any]:
     return {"family": family, "versions": (reader.versions or None) if reader else None}
 
 
-def _pattern(pattern: Pattern) -> dict[str, Any]:
+def _pattern(pattern: VariablePattern) -> dict[str, Any]:
     return {
         "prefix": pattern.prefix,
         "families": list(pattern.families),

@@ -1,4 +1,4 @@
-"""The effective tuning of a run: the value of each variable, and its origin."""
+"""Merge presets, files and options into the tuning of a run, which keeps the origin of each value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.inputs.check import Scalar
 from hidl_cli.mpi import Family, Library
 from hidl_cli.tuning.catalogue import numbers, variable
-from hidl_cli.tuning.judge import LD_PRELOAD, Fit, Layer, Misfit, Setting, judge
+from hidl_cli.tuning.judge import LD_PRELOAD, InvalidSetting, Layer, Setting, ValidSetting, judge
 
 _DL = ("MV2_SUPPORT_DL", "MV2_SUPPORT_TENSOR_FLOW")  # the second is the older name
 _GPUS = ("MV2_USE_CUDA", "MV2_USE_ROCM")
@@ -21,9 +21,9 @@ _LIBMPI = re.compile(r"(^|[\s:/])libmpi(cxx|ch)?\.so[0-9.]*($|[\s:])")
 
 
 def preloads(library: Library, settings: Iterable[Setting]) -> bool:
-    """Whether the launcher must preload the library's ``libmpi.so`` into the ranks.
+    """Return whether the launcher must preload the library's ``libmpi.so`` into the ranks.
 
-    Only MVAPICH2-GDR with GPUs and without ``MV2_SUPPORT_DL``, and only if it is not preloaded already.
+    Only MVAPICH2-GDR on GPUs without ``MV2_SUPPORT_DL`` needs this, unless ``libmpi.so`` is already preloaded.
     """
     values = {setting.name: setting.value for setting in settings}
     if library.family != "mvapich2-gdr" or not any(values.get(name) == "1" for name in _GPUS):
@@ -32,12 +32,17 @@ def preloads(library: Library, settings: Iterable[Setting]) -> bool:
 
 
 def preloads_libmpi(values: Mapping[str, object], environment: Mapping[str, str]) -> bool:
-    """Whether the tuning (``values``) or the site's environment of the library preloads ``libmpi.so``."""
+    """Return whether the tuning or the library's environment at the site preloads ``libmpi.so``."""
     return any(_names_libmpi(where.get(LD_PRELOAD)) for where in (values, environment))
 
 
 def conflict(settings: Iterable[Setting], environment: Mapping[str, str]) -> Problem | None:
-    """A problem if both remedies are set; ``environment``: the site's for the library."""
+    """Return a problem if ``libmpi.so`` is preloaded although ``MV2_SUPPORT_DL`` is set.
+
+    Args:
+        settings: The effective tuning.
+        environment: The library's environment at the site.
+    """
     by_name = {setting.name: setting for setting in settings}
     chosen = next((by_name[name] for name in _DL if name in by_name and by_name[name].value == "1"), None)
     preload = by_name.get(LD_PRELOAD)
@@ -49,8 +54,8 @@ def conflict(settings: Iterable[Setting], environment: Mapping[str, str]) -> Pro
     if not _names_libmpi(value):
         return None
     return Problem(
-        f"{chosen.name}=1 ({chosen.origin}) and {LD_PRELOAD} of libmpi.so ({origin}) exclude each other",
-        f"one of them: no {LD_PRELOAD}, or {chosen.name}=0",
+        f"{chosen.name}=1 ({chosen.origin}) and {LD_PRELOAD} of libmpi.so ({origin}) cannot be combined",
+        f"only one of them: no {LD_PRELOAD}, or {chosen.name}=0",
         (LD_PRELOAD,),
     )
 
@@ -59,15 +64,16 @@ def _names_libmpi(value: object) -> bool:
     return isinstance(value, str) and _LIBMPI.search(value) is not None
 
 
-# Presets that the guide of an MPI family recommends, from ``recipes/tuning/presets.yaml``.
+# Presets recommended by the guides of MPI families, from ``recipes/tuning/presets.yaml``.
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Variables that a family's guide recommends, under conditions; None or empty: always.
+    """Variables that a family's guide recommends under certain conditions; None or empty applies always.
 
-    ``compared``: whether times are compared with those of other launches. ``needs``: variables with values, at least
-    one of them in effect.
+    Attributes:
+        compared: The run's times are compared with those of other launches.
+        needs: Variables and values of which at least one must be in effect.
     """
 
     family: Family
@@ -88,10 +94,14 @@ class Preset:
         gpus: bool,
         compared: bool,
     ) -> bool:
-        """Whether the preset applies.
+        """Return whether the preset applies.
 
-        ``switched_on``: variables that a layer sets to anything but 0. ``in_effect``: the values of the layers and of
-        earlier presets, by main name; other variables have their defaults.
+        Args:
+            library: The MPI library of the run.
+            switched_on: Variables that a layer sets to anything but 0.
+            in_effect: Values of the layers and of earlier presets, by main name; other variables have their defaults.
+            gpus: The run computes on GPUs.
+            compared: The run's times are compared with those of other launches.
         """
         return (
             library.family == self.family
@@ -108,9 +118,9 @@ class Preset:
 
     @property
     def conditions(self) -> str:
-        """When it applies, for tables."""
+        """The conditions in words, for tables."""
         words = {None: [], True: ["with GPUs"], False: ["without GPUs"]}[self.gpus]
-        words += {None: [], True: ["where times are compared"], False: ["where no times are compared"]}[self.compared]
+        words += {None: [], True: ["if times are compared"], False: ["if no times are compared"]}[self.compared]
         words += [f"since version {self.version.removeprefix('>=')}"] if self.version else []
         words += [f"unless {' or '.join(self.unless)} is set"] if self.unless else []
         needs = " or ".join(f"{name}={value}" for name, value in self.needs)
@@ -120,7 +130,7 @@ class Preset:
 
 @cache
 def load_presets() -> tuple[Preset, ...]:
-    """The presets of all families."""
+    """Return the presets of all families."""
     import yaml
 
     text = (paths.shipped() / "recipes" / "tuning" / "presets.yaml").read_text(encoding="utf-8")
@@ -152,11 +162,16 @@ def _includes(wanted: str | None, version: str | None) -> bool:
 def merge_layers(
     library: Library, layers: Sequence[Layer], *, gpus: bool, compared: bool = False
 ) -> tuple[Setting, ...]:
-    """Merge the layers, later over earlier, over the presets of the library's family.
+    """Merge layers into the presets of the library's family; later layers take precedence.
 
-    ``compared``: whether times are compared with those of other launches, as in a study or a validation.
-    A variable with several names is one variable; it keeps the name that the last layer uses. Raises ``InvalidInput``
-    with every variable that the library does not read, every invalid value of any layer, and every conflict.
+    A variable with several names is treated as one, under the name in the last layer. Raises ``InvalidInput`` with all
+    variables that the library does not read, all invalid values and all conflicts.
+
+    Args:
+        library: The MPI library of the run.
+        layers: Layers in ascending order of precedence.
+        gpus: The run computes on GPUs.
+        compared: The run's times are compared with those of other launches, as in a study or a validation.
     """
     merged: dict[str, Setting] = {}
     problems: list[Problem] = []
@@ -177,17 +192,17 @@ def merge_layers(
 
 
 def _check(library: Library, layer: Layer) -> tuple[dict[str, Setting], list[Problem]]:
-    """The settings of one layer, by the main name of each variable, and its problems."""
+    """Return the valid settings of a layer, by main name, and its problems."""
     settings: dict[str, Setting] = {}
     problems: list[Problem] = []
     for name, value in layer.values.items():
         judged = judge(library.family, library.version, name, value)
-        if isinstance(judged, Misfit):
+        if isinstance(judged, InvalidSetting):
             message = f"{judged.message} ({layer.origin})"
             problems.append(Problem(message, judged.expected, (name,), suggestion=judged.suggestion))
         elif (other := settings.get(judged.variable)) and other.value != judged.value:
             message = f"{other.name} and {name} are the same variable, with different values ({layer.origin})"
-            problems.append(Problem(message, "one of them", (name,)))
+            problems.append(Problem(message, "only one of them", (name,)))
         else:
             settings[judged.variable] = Setting(name, judged.value, layer.origin)
     return settings, problems
@@ -201,7 +216,7 @@ def _presets(library: Library, layers: Sequence[Layer], *, gpus: bool, compared:
     judged = (
         judge(library.family, library.version, name, value) for layer in layers for name, value in layer.values.items()
     )
-    in_effect = {fit.variable: fit.value for fit in judged if isinstance(fit, Fit)}
+    in_effect = {setting.variable: setting.value for setting in judged if isinstance(setting, ValidSetting)}
     for preset in load_presets():
         if preset.applies(library, frozenset(switched_on), in_effect, gpus=gpus, compared=compared):
             yield Layer(f"preset of {library.family} ({preset.source})", preset.values)

@@ -12,7 +12,7 @@ from hidl_cli import batch_systems, paths
 from hidl_cli.doctor.examine import contexts, examine
 from hidl_cli.launch.placement import seconds
 from hidl_cli.site.load import load_site
-from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
+from hidl_cli.site.probes.facts import Hardware, ProbedNode, Queue, SchedulerFacts
 from hidl_cli.site.schema import Partition, Site
 from tests.doctor.machines import host
 
@@ -23,15 +23,15 @@ _UNNAMED = ("regular_milan_ss11", "gpu_ss11", "shared_gpu_ss11", "xfer")
 SITES = sorted(path.stem for path in (paths.shipped() / "site_configs").rglob("[!_]*.yaml"))
 
 
-def documented(site: Site) -> Batch:
+def documented(site: Site) -> SchedulerFacts:
     """The scheduler of the site as its file and its notes describe it."""
     queues: dict[str, list[Partition]] = {}
     for key, partition in site.partitions.items():
         queues.setdefault(partition.queue or key, []).append(partition)
     if site.policies.partition == "never":
-        return Batch("slurm", nodes=tuple(nodes(site, {})), queues=tuple(map(Queue, _UNNAMED)))
+        return SchedulerFacts("slurm", nodes=tuple(nodes(site, {})), queues=tuple(map(Queue, _UNNAMED)))
     found = [queue(name, partitions) for name, partitions in queues.items()]
-    return Batch(site.scheduler, nodes=tuple(nodes(site, queues)), queues=(*found, Queue("xfer")))
+    return SchedulerFacts(site.scheduler, nodes=tuple(nodes(site, queues)), queues=(*found, Queue("xfer")))
 
 
 def queue(name: str, partitions: list[Partition]) -> Queue:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.errors import Problem
-from hidl_cli.inputs.load import Examined, Rules, examine
+from hidl_cli.inputs.load import LoadResult, Rules, examine
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.plan.checks import RULES as WORKLOAD
 from hidl_cli.site.checks import RULES as SITE
@@ -53,7 +53,7 @@ scaling: {metric: speed, kind: weak, target: 0.7}
 def checked(tmp_path: Path, config: Path) -> Any:
     """``checked(RULES, text)``: the outcome for a file ``x.yaml`` with this text."""
 
-    def check(rules: Rules[Any], text: str) -> Examined[Any]:
+    def check(rules: Rules[Any], text: str) -> LoadResult[Any]:
         file = tmp_path / "x.yaml"
         file.write_text(text, encoding="utf-8")
         return examine(rules, at_path(rules.kind, file))
@@ -118,14 +118,14 @@ def test_findings_are_worded_for_people(checked: Any) -> None:
 
     assert words == [
         "missing key `scheduler` / one of: local, slurm, lsf, pbs, flux, ssh, pjm, sunway "
-        "(who gives the allocation; null: unknown)",
-        "missing key `launchers` / a list (who starts ranks inside an allocation; the first is the default; "
-        "empty: unknown)",
-        "missing key `partitions` / a mapping of `key: value` lines (queues; empty: unknown)",
-        "missing key `default_partition` / text (a key of partitions; null: users must name one)",
-        "`title` is a list / text (the site's full name, for people)",
-        "`node_types.cpu.detect` is text / true or false (fill what is null from the machine that hidl runs on, at run "
-        "time)",
+        "(scheduler that allocates nodes; null if unknown)",
+        "missing key `launchers` / a list (launchers that start ranks inside an allocation, the default first; "
+        "empty if unknown)",
+        "missing key `partitions` / a mapping of `key: value` lines (partitions or queues; empty if unknown)",
+        "missing key `default_partition` / text (a key of `partitions`; null if users must choose one)",
+        "`title` is a list / text (full name of the site)",
+        "`node_types.cpu.detect` is text / true or false (detect unknown values on the machine that runs hidl, "
+        "at run time)",
         "`node_types.cpu.cores` is a number / a whole number (physical cores per node that jobs may use)",
         "`node_types.cpu.sockets` is text / a whole number (processor sockets per node)",
         "`node_types.cpu.memory_gib` is inf / a finite number",
@@ -133,7 +133,7 @@ def test_findings_are_worded_for_people(checked: Any) -> None:
     ]
 
 
-def one(examined: Examined[Any]) -> Problem:
+def one(examined: LoadResult[Any]) -> Problem:
     (problem,) = examined.problems
     return problem
 

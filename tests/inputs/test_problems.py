@@ -9,13 +9,13 @@ from rich.cells import cell_len
 
 from hidl_cli.errors import Mark, Problem
 from hidl_cli.inputs.problems import as_document, render
-from hidl_cli.inputs.source import Source
+from hidl_cli.inputs.source import SourceText
 
 
 def problem(text: str, fault: str, suggestion: str | None = None) -> Problem:
     """A problem whose span is the first occurrence of ``fault`` in ``text``."""
     start = text.index(fault)
-    mark = Source(Path("site.yaml"), text).mark(start, start + len(fault))
+    mark = SourceText(Path("site.yaml"), text).mark(start, start + len(fault))
     return Problem("unknown key `coers`", "one of: cores, gpus", ("coers",), mark, suggestion)
 
 

@@ -15,7 +15,7 @@ from hidl_cli.inputs import yamlfile
 from hidl_cli.inputs.load import Rules, examine, schema
 from hidl_cli.inputs.overlay import KindName, at_path
 from hidl_cli.inputs.problems import render
-from hidl_cli.inputs.source import Source, place, plain
+from hidl_cli.inputs.source import SourceText, place, plain
 from hidl_cli.plan.checks import RULES as WORKLOAD
 from hidl_cli.site.checks import RULES as SITE
 from hidl_cli.stack.checks import RULES as STACK
@@ -99,7 +99,7 @@ def test_any_tree_is_answered_in_words_for_people(rules: Rules[Any], tmp_path: P
     )
 )
 def test_what_was_written_is_read_and_its_place_holds_it(tree: dict[str, Any]) -> None:
-    document = yamlfile.parse(Source(Path("x.yaml"), yaml.safe_dump(tree, width=10_000, default_style='"')))
+    document = yamlfile.parse(SourceText(Path("x.yaml"), yaml.safe_dump(tree, width=10_000, default_style='"')))
 
     assert document.root is not None, document.problems
     assert plain(document.root) == tree

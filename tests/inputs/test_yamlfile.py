@@ -11,7 +11,7 @@ import yaml
 from hidl_cli.errors import Problem
 from hidl_cli.inputs import yamlfile
 from hidl_cli.inputs.problems import render
-from hidl_cli.inputs.source import MAX_BYTES, Source, place, plain
+from hidl_cli.inputs.source import MAX_BYTES, SourceText, place, plain
 
 
 @pytest.fixture(params=["CSafeLoader", "SafeLoader"], autouse=True)
@@ -23,19 +23,19 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def data(text: str) -> object:
-    document = yamlfile.parse(Source(Path("x.yaml"), text))
+    document = yamlfile.parse(SourceText(Path("x.yaml"), text))
     assert document.root is not None, document.problems
     assert document.problems == ()
     return plain(document.root)
 
 
 def problems(text: str) -> tuple[Problem, ...]:
-    return yamlfile.parse(Source(Path("x.yaml"), text)).problems
+    return yamlfile.parse(SourceText(Path("x.yaml"), text)).problems
 
 
 def spot(text: str, *path: str | int, on_key: bool = False) -> str:
     """The marked place of ``path``, as ``line:column text``."""
-    root = yamlfile.parse(Source(Path("x.yaml"), text)).root
+    root = yamlfile.parse(SourceText(Path("x.yaml"), text)).root
     assert root is not None
     mark = place(root, path, on_key=on_key)
     return f"{mark.line}:{mark.column} {mark.text[mark.column - 1 :][: mark.length]}"

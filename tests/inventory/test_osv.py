@@ -12,7 +12,7 @@ import yaml
 
 from hidl_cli.errors import InvalidInput, UsageError
 from hidl_cli.inventory import audit
-from hidl_cli.inventory.audit import Record, read
+from hidl_cli.inventory.audit import OsvRecord, read
 
 
 def record(events: list[dict[str, str]], package: str = "Some_Package", **keys: Any) -> dict[str, Any]:
@@ -45,7 +45,7 @@ FIXED = [{"introduced": "1.0"}, {"fixed": "1.5"}, {"introduced": "2.0"}, {"fixed
 def test_a_version_in_a_range_is_affected(
     events: list[dict[str, str]], version: str, affected: bool, fixed: str | None
 ) -> None:
-    found = Record.model_validate(record(events))
+    found = OsvRecord.model_validate(record(events))
     assert found.affects("some-package", version) is affected
     assert found.fixed("some-package", version) == fixed
     assert not found.affects("another", version)
@@ -54,7 +54,7 @@ def test_a_version_in_a_range_is_affected(
 def test_a_version_that_is_listed_is_affected() -> None:
     document = record([])
     document["affected"][0]["versions"] = ["1.0", "1.1rc1"]
-    found = Record.model_validate(document)
+    found = OsvRecord.model_validate(document)
     assert [found.affects("some-package", each) for each in ("1.0", "1.0.0", "1.1rc1", "1.1")] == [
         True,
         True,
@@ -105,14 +105,14 @@ def test_json_yaml_archives_and_trees_are_read_alike(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_advisory_is_refused_by_name(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(InvalidInput, match="is not an advisory of OSV"):
+    with pytest.raises(InvalidInput, match="is not an advisory in OSV's format"):
         read(tmp_path / name, {"some-package"})
 
 
 def test_a_file_that_is_too_large_or_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read(tmp_path / "none.json", set())
-    monkeypatch.setattr(audit, "_LARGEST", 100)
+    monkeypatch.setattr(audit, "_MAX_BYTES", 100)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as opened:
         opened.writestr("a.json", " " * 1000)
     with pytest.raises(InvalidInput, match="larger than"):
@@ -126,7 +126,7 @@ def test_files_without_an_advisory_about_pypi_are_refused(tmp_path: Path) -> Non
     (tmp_path / "npm.json").write_text(json.dumps(npm))
     (tmp_path / "empty").mkdir()
     for name in ("npm.json", "empty", "."):
-        with pytest.raises(InvalidInput, match="holds no advisory about a package of PyPI"):
+        with pytest.raises(InvalidInput, match="contains no advisory about a PyPI package"):
             read(tmp_path / name, {"some-package"})
 
 

@@ -26,7 +26,7 @@ def test_the_sites_default_wins_unless_stack_is_named() -> None:
 def test_unknown_library_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         library_for(site(), OWN, "impi")
-    assert caught.value.hint == "it has: mv2, ompi, stack"
+    assert caught.value.hint == "choose one of: mv2, ompi, stack"
 
 
 @pytest.mark.parametrize(("mpi", "expected"), [(None, "srun"), ("mv2", "mpirun_rsh"), ("ompi", "srun")])
@@ -37,13 +37,13 @@ def test_the_launcher_is_the_first_that_serves_the_library(mpi: str | None, expe
 def test_a_launcher_that_does_not_serve_the_library_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no launcher 'srun' for MPI library mv2") as caught:
         launcher_for(site(), library_for(site(), OWN, "mv2"), "srun")
-    assert caught.value.hint == "it has: mpirun_rsh"
+    assert caught.value.hint == "choose one of: mpirun_rsh"
 
 
 def test_a_launcher_of_a_scheduler_is_refused_on_hosts_over_ssh() -> None:
     with pytest.raises(UsageError, match="launcher srun requires a scheduler; hosts over ssh have none") as caught:
         launcher_for(on_hosts(site(), parse_hosts("gpu11,gpu12")), OWN, "srun")
-    assert caught.value.hint == "launchers through ssh: mpiexec, mpirun, mpirun_rsh"
+    assert caught.value.hint == "launchers that work through ssh: mpiexec, mpirun, mpirun_rsh"
 
 
 def test_a_library_without_a_launcher_is_refused_with_the_other_libraries() -> None:

@@ -20,7 +20,7 @@ BINS = {"node_type": "n", "max_wall": "01:00:00"} | {
 def test_too_many_nodes_are_refused_with_the_partitions_that_allow_them() -> None:
     with pytest.raises(SubmitRefused, match=r"5 nodes requested; partition p .* allows 1 to 4 nodes") as caught:
         check_nodes(site(), None, 5)
-    assert caught.value.hint == "these partitions allow it: large (--partition)"
+    assert caught.value.hint == "choose a partition that allows it: large (--partition)"
 
 
 @pytest.mark.parametrize(("nodes", "expected"), [(1, 7200), (91, 7200), (92, 21600), (184, 3600)])

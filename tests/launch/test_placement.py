@@ -65,4 +65,4 @@ def test_the_steps_of_a_study_share_the_job_of_the_largest() -> None:
 def test_unknown_partition_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         bind_to_cores(site(), [Placement.of_nodes(1, 1)], partition="gpu")
-    assert caught.value.hint == "its partitions: p, q"
+    assert caught.value.hint == "available partitions: p, q"

@@ -21,7 +21,7 @@ from hidl_cli.errors import HidlError, InvalidInput, SchedulerUnreachable, Usage
 from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.site.checks import RULES
-from hidl_cli.site.draft import Draft, draft
+from hidl_cli.site.draft import SiteDraft, draft
 from hidl_cli.site.probes.survey import load_host, survey_recorded
 from hidl_cli.site.recordings import survey_from
 from tests.site.recording import DIRECTORY as RECORDED
@@ -44,7 +44,7 @@ def text_of(name: str) -> str:
     return (PLACE / name).read_text(encoding="utf-8")
 
 
-def drafted(directory: Path) -> Draft:
+def drafted(directory: Path) -> SiteDraft:
     """The draft, which `hidl site check` takes."""
     found, _ = survey_from(directory)
     made = draft(found, "it")
@@ -126,7 +126,7 @@ def test_the_processor_of_a_node_stands_in_its_kind(config: Path, tmp_path: Path
 def test_a_processor_that_is_no_nodes_stands_in_none(config: Path, tmp_path: Path) -> None:
     names = ("scontrol-show-node.txt", "lscpu.txt")
     made = drafted(folder(tmp_path / "saved", {name: text_of(name) for name in names}))
-    assert "the processor (Xeon Imaginary 9000) fits no kind of node: it stands in none" in made.remarks
+    assert "the processor (Xeon Imaginary 9000) fits no kind of node and is left out" in made.remarks
     assert "cpu: null" in made.text
 
 
@@ -138,14 +138,14 @@ def test_two_files_that_differ_are_both_named(config: Path, tmp_path: Path) -> N
         "b.txt": text_of("nvidia-smi.log"),
     }
     made = drafted(folder(tmp_path / "saved", files))
-    assert "they differ: max_wall of short: 2700 (old.txt), but 3000 (sinfo.txt)" in made.remarks
-    assert [one for one in made.remarks if one.startswith("they differ: a.txt") and "b.txt" in one]
+    assert "contradiction: max_wall of short: 2700 (old.txt), but 3000 (sinfo.txt)" in made.remarks
+    assert [one for one in made.remarks if one.startswith("contradiction: a.txt") and "b.txt" in one]
 
 
 def test_two_schedulers_are_both_named(config: Path, tmp_path: Path) -> None:
     files = {name: text_of(name) for name in ("sinfo_output.txt", "partitions.log", "qstat-q.txt")}
     made = drafted(folder(tmp_path / "saved", files))
-    assert "they differ: qstat-q.txt is of PBS, and this draft describes Slurm" in made.remarks
+    assert "contradiction: qstat-q.txt describes PBS, but this draft is for Slurm" in made.remarks
 
 
 def test_outputs_of_one_scheduler_come_together(config: Path, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_all_that_is_wrong_is_told_at_once_file_by_file(tmp_path: Path) -> None:
         ("", "found nothing"),
         (
             "bash: sinfo: command not found\n",
-            "line 1: expected the output of a program that hidl reads, found `bash: sinfo",
+            "line 1: expected the output of a program that hidl can read, found `bash: sinfo",
         ),
         ("PARTICIÓN  DISP  LÍMITE\nlote  sí  1:00\n", "found `PARTICIÓN DISP LÍMITE`"),
         (b"\x7fELF\x00\x01" * 50, "expected the output of a program"),
@@ -207,7 +207,7 @@ def test_what_nobody_knows_is_refused_alone_and_told_beside_others(
 def test_a_library_of_ones_own_is_no_fact_of_a_site(tmp_path: Path) -> None:
     own = text_of("ucx_info-v.txt").replace("/opt/ucx", "${HOME}/mine")
     (told,) = refused(folder(tmp_path / "saved", {"ucx.txt": own}))
-    assert "ucx_info -v: UCX 1.15.0 in ${HOME}/mine, which need not be the site's" in told
+    assert "ucx_info -v: UCX 1.15.0 in ${HOME}/mine, possibly not the site's" in told
 
 
 def test_a_folder_that_is_none_or_empty(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_recording_with_another_commands_answer_is_refused(tmp_path: Path) -> 
     (tmp_path / "flux" / "flux-queue-list.txt").write_text(resources)
     (told,) = refused(tmp_path / "flux")
     assert told == (
-        "flux-queue-list.txt line 1: expected what `flux queue list` prints, found the output of `flux resource list`"
+        "flux-queue-list.txt line 1: expected the output of `flux queue list`, found the output of `flux resource list`"
     )
 
 

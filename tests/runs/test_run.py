@@ -372,7 +372,7 @@ def test_a_dry_run_prints_what_the_run_consumes_and_touches_nothing(hidl: Hidl) 
         (["run", "toy", "--site", "no-such-site"], 2, "no-such-site"),
         (["run", "toy", "--scale", "1"], 2, "two or more different sizes"),
         (["run", "toy", "--scale", "1,x"], 2, "invalid --scale"),
-        (["run", "toy", "--launcher", "jsrun"], 2, "it has: mpiexec"),
+        (["run", "toy", "--launcher", "jsrun"], 2, "choose one of: mpiexec"),
         (["run", "toy", "--time", "soon"], 2, "02:00:00"),
         (["run", "toy", "--set", "sleep=long"], 3, "a number"),
         (["run", "toy", "--nodes", "2"], 6, "allows 1 node in a job"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from hidl_cli.site.probes import survey as recordings
-from hidl_cli.site.probes.survey import Found, survey
+from hidl_cli.site.probes.survey import SurveyResult, survey
 
 DIRECTORY = Path(__file__).parent / "recorded"
 SYSTEMS = sorted(path.name for path in DIRECTORY.iterdir() if path.is_dir())
@@ -32,6 +32,6 @@ def recorded(system: str) -> RecordedHost:
     return RecordedHost(host.directory, host.hostname, host.environment, host.programs, host.failures, host.machine)
 
 
-def found(system: str) -> Found:
+def found(system: str) -> SurveyResult:
     """All that the probes find on that system."""
     return survey(recorded(system), recorded(system).machine)

@@ -142,7 +142,7 @@ def test_another_machine_than_the_site_is_not_asked(hidl: Hidl, modules: ModuleT
     elsewhere = Hidl(hidl.environment | modules.environment)
     shown = elsewhere(*DRY, "--json")
     assert json.loads(shown.stdout)["asked"] == []
-    assert "this machine is not part of it: host name" in " ".join(shown.stderr.split())
+    assert "this machine does not match it: host name" in " ".join(shown.stderr.split())
 
 
 def test_modules_that_the_user_has_loaded_do_not_count(there: Hidl, modules: ModuleTree) -> None:

@@ -63,7 +63,7 @@ def test_stacks_for_gpus_need_nodes_with_some(tmp_path: Path, restricted: str, f
     file = tmp_path / "mixed.yaml"
     file.write_text(GPUS.format(restricted=restricted))
     found = [(each.message, each.mark and each.mark.line) for each in examine(RULES, at_path("site", file)).problems]
-    assert found == ([("no partition that is open to all has nodes with GPUs", 8)] if faulty else [])
+    assert found == ([("no unrestricted partition has nodes with GPUs", 8)] if faulty else [])
 
 
 LAB = """\

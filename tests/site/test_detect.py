@@ -216,7 +216,7 @@ def test_a_thorough_look_asks_where_a_site_names_its_cluster(config: Path) -> No
     }
 
     assert reasons == {
-        False: f"{NAMED} not queried, as another condition does not match",
+        False: f"{NAMED} was not queried: another condition does not match",
         True: f"{NAMED} 'ampere' matches 'ampere'",
     }
 
@@ -248,19 +248,19 @@ def test_the_explanation_names_the_ground_the_rivals_and_the_way_out(config: Pat
 
     assert explained("cluster-gpu", outcomes, {}).splitlines() == [
         "this is cluster-gpu: 2 of 2 conditions hold (host name 'c1' matches 'c.*'; $QUEUE 'rtx' matches 'rtx')",
-        "cluster matched too, by fewer conditions",
-        "without this match it would be `cluster`; --site overrides it",
+        "also matching, with fewer conditions: cluster",
+        "without this match, hidl would use `cluster`; --site overrides it",
     ]
 
 
 def test_one_condition_alone_is_said_to_be_weak(config: Path) -> None:
     put(config, "cluster", "match: {hostname: c.*}\n")
 
-    assert "one condition alone is weak ground" in explained("cluster", detect(host("c1")), {})
+    assert "a single condition may match other machines too" in explained("cluster", detect(host("c1")), {})
 
 
 def test_a_scheduler_on_an_unknown_machine_leads_to_a_draft() -> None:
     assert explained(None, (), schedulers(host("c1", scontrol=""))).splitlines() == [
         "no site matches: hidl uses `local`, the machine you sit at",
-        "but a scheduler is here: Slurm (scontrol); `hidl site new` drafts a site file for this cluster",
+        "found a scheduler: Slurm (scontrol); `hidl site new` drafts a site file for this cluster",
     ]

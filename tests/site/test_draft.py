@@ -17,22 +17,22 @@ from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.detect import detect
-from hidl_cli.site.draft import Draft, default_name, draft, host_pattern
+from hidl_cli.site.draft import SiteDraft, default_name, draft, host_pattern
 from hidl_cli.site.machine import Machine
-from hidl_cli.site.probes.facts import Batch, Hardware, Library, ProbedNode, Queue
+from hidl_cli.site.probes.facts import Hardware, ProbedLibrary, ProbedNode, Queue, SchedulerFacts
 from hidl_cli.site.probes.host import Cards
-from hidl_cli.site.probes.survey import Found, survey
+from hidl_cli.site.probes.survey import SurveyResult, survey
 from hidl_cli.site.schema import Site
 from tests.site.recording import DIRECTORY, SYSTEMS, RecordedHost, found, recorded
 
 many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def drafted(facts: Found) -> Draft:
+def drafted(facts: SurveyResult) -> SiteDraft:
     return draft(facts, default_name(facts))
 
 
-def checked(made: Draft, directory: Path) -> Site:
+def checked(made: SiteDraft, directory: Path) -> Site:
     """The site that the file holds; every problem of `hidl site check` fails the test."""
     file = directory / f"{made.name}.yaml"
     file.write_text(made.text, encoding="utf-8", newline="")
@@ -127,7 +127,7 @@ def test_a_reason_that_looks_like_a_field_is_none(config: Path, tmp_path: Path) 
 
 
 def test_nodes_of_a_queue_that_no_feature_asks_for_are_said_to_be_left_out() -> None:
-    assert "left out: queue gpuserial: no feature asks for 1 x gpu alone" in drafted(found("hetero")).remarks
+    assert "left out: queue gpuserial: no feature selects only 1 x gpu" in drafted(found("hetero")).remarks
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_whatever_a_machine_calls_its_parts_the_draft_is_in_order(
     facts = replace(
         found("ampere"),
         hostname=hostname,
-        batch=Batch(
+        batch=SchedulerFacts(
             "slurm",
             version=hostname,
             cluster=cluster,
@@ -224,7 +224,7 @@ def test_whatever_a_machine_calls_its_parts_the_draft_is_in_order(
             sources=("scontrol",),
             remarks=(hostname,),
         ),
-        libraries=(Library(module, "mpich", module, module, prefix=module),),
+        libraries=(ProbedLibrary(module, "mpich", module, module, prefix=module),),
     )
 
     checked(drafted(facts), tmp_path)
@@ -298,7 +298,9 @@ def test_ten_thousand_nodes_of_a_thousand_racks_make_few_types(config: Path, tmp
         )
         for number in range(10_000)
     )
-    facts = replace(found("ampere"), batch=Batch("slurm", nodes=many_nodes, queues=(Queue("normal"),), sources=("x",)))
+    facts = replace(
+        found("ampere"), batch=SchedulerFacts("slurm", nodes=many_nodes, queues=(Queue("normal"),), sources=("x",))
+    )
 
     site = checked(drafted(facts), tmp_path)
 

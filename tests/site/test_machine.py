@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.site import machine as facts
-from hidl_cli.site.machine import Gpus, Machine, gpus, machine
+from hidl_cli.site.machine import LocalGpus, Machine, gpus, machine
 
 UNLIMITED_V1 = "9223372036854771712\n"
 
@@ -196,17 +196,17 @@ ASKS_FOR_NAMES = '[ "$*" = "--query-gpu=name --format=csv,noheader" ] || exit 2\
 def test_gpus_are_what_nvidia_smi_names(tmp_path: Path, nvidia_smi: Callable[[str], dict[str, str]]) -> None:
     environment = nvidia_smi(ASKS_FOR_NAMES + "for i in 0 1 2 3; do echo 'NVIDIA A100-SXM4-40GB'; done")
 
-    assert gpus(tmp_path, environment) == Gpus(4, "NVIDIA A100-SXM4-40GB")
+    assert gpus(tmp_path, environment) == LocalGpus(4, "NVIDIA A100-SXM4-40GB")
 
 
 def test_gpus_of_two_models_are_both_named(tmp_path: Path, nvidia_smi: Callable[[str], dict[str, str]]) -> None:
     environment = nvidia_smi("echo 'Tesla T4'; echo 'NVIDIA A40'; echo 'Tesla T4'")
 
-    assert gpus(tmp_path, environment) == Gpus(3, "Tesla T4, NVIDIA A40")
+    assert gpus(tmp_path, environment) == LocalGpus(3, "Tesla T4, NVIDIA A40")
 
 
 def test_no_nvidia_smi_means_no_gpu(tmp_path: Path) -> None:
-    assert gpus(tmp_path, {"PATH": str(tmp_path)}) == Gpus(0)
+    assert gpus(tmp_path, {"PATH": str(tmp_path)}) == LocalGpus(0)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_no_nvidia_smi_means_no_gpu(tmp_path: Path) -> None:
 def test_a_machine_without_device_or_driver_has_no_gpu(
     tmp_path: Path, nvidia_smi: Callable[[str], dict[str, str]], script: str
 ) -> None:
-    assert gpus(tmp_path, nvidia_smi(script)) == Gpus(0)
+    assert gpus(tmp_path, nvidia_smi(script)) == LocalGpus(0)
 
 
 def test_a_driver_that_does_not_answer_makes_gpus_unknown_with_the_reason(

@@ -22,9 +22,9 @@ GCC = {"version": VERSION, "prefix": str(Path(shutil.which("gcc") or "").parent.
     [
         (GCC, "right", VERSION),
         (GCC | {"version": VERSION.partition(".")[0]}, "right", VERSION),
-        (GCC | {"version": "1.2.3"}, "wrong", "and the site's file 1.2.3"),
+        (GCC | {"version": "1.2.3"}, "wrong", "but the site's file sets 1.2.3"),
         (GCC | {"prefix": "/nowhere"}, "wrong", "/nowhere/bin/gcc not found"),
-        ({"version": VERSION, "modules": ["gcc/1"]}, "not checked", "its modules (gcc/1) say where it is"),
+        ({"version": VERSION, "modules": ["gcc/1"]}, "not checked", "its modules (gcc/1) set the location"),
     ],
 )
 def test_a_compiler_is_there_and_of_its_version(compiler: dict[str, object], verdict: str, said: str) -> None:
@@ -50,7 +50,7 @@ def test_an_mpi_library_owns_its_mpicc_and_says_its_version(stack_prefix: Callab
 def test_another_family_than_the_file_says_is_wrong(stack_prefix: Callable[[str], Path]) -> None:
     library = {"family": "openmpi", "version": "5", "prefix": str(stack_prefix("mpi"))}
     found = check(site(mpi={"mine": library}), ThisHost())
-    assert any("mpichversion as well" in one.text and one.verdict == "wrong" for one in found)
+    assert any("contains mpichversion" in one.text and one.verdict == "wrong" for one in found)
 
 
 def test_a_wrapper_of_another_library_is_wrong(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> None:
@@ -59,4 +59,4 @@ def test_a_wrapper_of_another_library_is_wrong(tmp_path: Path, stack_prefix: Cal
     wrapper.write_text(f'#!/bin/sh\nexec {stack_prefix("mpi")}/bin/mpicc "$@"\n')
     wrapper.chmod(0o755)
     found = check(site(mpi={"mine": {"family": "mpich", "prefix": str(tmp_path)}}), ThisHost())
-    assert any("is another library's" in one.text for one in found)
+    assert any("belongs to another library" in one.text for one in found)

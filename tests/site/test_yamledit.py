@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.inputs import source, yamlfile
-from hidl_cli.inputs.source import Source
+from hidl_cli.inputs.source import SourceText
 from hidl_cli.site.yamledit import Value, edited, scalar
 
 WHY = "asked of login1 on 2026-11-23: mpiname -a"
@@ -108,7 +108,7 @@ def test_whatever_is_put_in_nothing_else_changes(data: object, path: list[str], 
     if made is not None:
         kept = [line for line in made.splitlines() if line in text.splitlines()]
         assert len(kept) >= len([line for line in text.splitlines() if "null" not in line])
-        root = yamlfile.parse(Source(Path("x"), made)).root
+        root = yamlfile.parse(SourceText(Path("x"), made)).root
         assert root is not None
         found = source.plain(root)
         for step in path:

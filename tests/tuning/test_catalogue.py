@@ -24,7 +24,7 @@ from hidl_cli.tuning.catalogue import (
     variable,
     variables,
 )
-from hidl_cli.tuning.judge import Fit, judge, list_counterparts
+from hidl_cli.tuning.judge import ValidSetting, judge, list_counterparts
 from hidl_cli.tuning.layers import load_presets
 from tests.waiting import patience
 
@@ -102,7 +102,7 @@ def test_a_preset_needs_valid_variables_of_its_family() -> None:
 
     assert len(needed) >= 4
     for family, name, value in needed:
-        assert judge(family, None, name, value) == Fit(name, value)
+        assert judge(family, None, name, value) == ValidSetting(name, value)
 
 
 def test_prefixes_are_unique() -> None:

@@ -18,7 +18,7 @@ from hidl_cli.quoting import sh
 from hidl_cli.site.probes.host import Host
 from hidl_cli.tuning import catalogue
 from hidl_cli.tuning.catalogue import is_control
-from hidl_cli.tuning.judge import LD_PRELOAD, Misfit, Setting, judge
+from hidl_cli.tuning.judge import LD_PRELOAD, InvalidSetting, Setting, judge
 from hidl_cli.tuning.layers import conflict
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
@@ -128,7 +128,7 @@ def unread(facts: Tuning) -> Iterator[Evidence]:
     for name, value in sorted(facts.shell.items()):
         judged = judge(library.family, library.version, name, value)
         mild: Severity | None = None if name.startswith(("MV2_", "MVP_")) else "info"
-        if isinstance(judged, Misfit) and judged.on_name:
+        if isinstance(judged, InvalidSetting) and judged.on_name:
             helps = f"; expected: {judged.expected}" if judged.suggestion else ""
             yield Evidence(f"{name} in your shell: {judged.message}{helps}", f"unset {name}", severity=mild)
         elif not facts.job.is_carried:
@@ -157,7 +157,7 @@ def unfit(facts: Tuning) -> Iterator[Evidence]:
     for name, value in sorted(facts.job.carried.items() if facts.job.is_carried else ()):
         known = catalogue.variable(name, library.family)
         judged = judge(library.family, library.version, name, value, exported=True) if known else None
-        if known and isinstance(judged, Misfit) and not judged.on_name:
+        if known and isinstance(judged, InvalidSetting) and not judged.on_name:
             fix = f"export {name}={sh(judged.suggestion)}" if judged.suggestion else f"unset {name}"
             seen = f"{judged.message} (your shell); expected: {judged.expected}"
             yield Evidence(seen, fix, severity="error" if is_control(known) else None)

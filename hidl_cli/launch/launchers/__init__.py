@@ -1,4 +1,4 @@
-"""Launchers: start ranks inside an allocation. One module each; ``hidl_cli.launchers`` names them."""
+"""Launchers, which start ranks inside an allocation; ``hidl_cli.launchers`` lists them."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from hidl_cli.launchers import LAUNCHERS
 
 
 def launcher(name: str) -> Launcher:
-    """Return the launcher of that name; ``UsageError`` if unknown."""
+    """Return a launcher by name; ``UsageError`` if unknown."""
     return cast(Launcher, LAUNCHERS.get(name))

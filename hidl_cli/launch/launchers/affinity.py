@@ -1,7 +1,7 @@
-"""Binding of ranks to cores by the MPI library itself, which must agree with the placement and the launcher's.
+"""Settings that make an MPI library bind ranks to cores as the placement does, without conflicting with the launcher.
 
-By default MVAPICH2 binds each rank to one core, even if the launcher has bound it to more, and the rank's threads share
-that core (MVAPICH2 user guide, "Efficient Process Mapping Support").
+By default, MVAPICH2 binds each rank to a single core, which all threads of the rank then share, even if the launcher
+has bound the rank to several (MVAPICH2 user guide, "Efficient Process Mapping Support").
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _MVAPICH2_VARIABLES = (
 
 
 def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
-    """Return the variables that make MVAPICH2 2.x bind as the placement says; none for other libraries.
+    """Return the variables that make MVAPICH2 2.x bind ranks as the placement does; none for other libraries.
 
-    None either if the request's own variables bind, except the number of cores per rank under the policy ``hybrid``.
-    ``launcher_binds``: the launcher binds the ranks, and MVAPICH2 must not.
+    If the request's environment already sets a binding, only the number of cores per rank is added, and only to the
+    policy ``hybrid``. With ``launcher_binds``, the launcher binds the ranks and MVAPICH2's binding is disabled.
     """
     if request.mpi.traits.binds_by != "MV2_":
         return {}
@@ -30,17 +30,17 @@ def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
     hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(placement.threads_per_rank)}
     ranks, node = placement.ranks_per_node, placement.node
     if placement.straddles_in_a_row and ranks % node.sockets == 0 and (node.cores or 0) % ranks == 0:
-        # Each rank begins at its share of the node, so none straddles if the sockets hold whole shares.
+        # "spread" starts each rank at its share of the node, so none straddles if sockets hold whole shares.
         hybrid["MV2_HYBRID_BINDING_POLICY"] = "spread"
     if any(name in request.environment for name in _MVAPICH2_VARIABLES):
-        asked = request.environment.get("MV2_CPU_BINDING_POLICY", "").lower()
-        hybrid = hybrid if asked == "hybrid" and placement.bind else {}
+        policy = request.environment.get("MV2_CPU_BINDING_POLICY", "").lower()
+        hybrid = hybrid if policy == "hybrid" and placement.bind else {}
     elif launcher_binds or not placement.bind:
         return {"MV2_ENABLE_AFFINITY": "0"}
     return {name: value for name, value in hybrid.items() if name not in request.environment}
 
 
-#: Start mpirun with a file of the cores of each rank: HOSTFILE CORES-OF-EACH-LOCAL-RANK RANKS MPIRUN ARGUMENT...
+#: Write a rankfile and start mpirun with it: HOSTFILE CORES-OF-EACH-LOCAL-RANK RANKS MPIRUN ARGUMENT...
 _WITH_RANKFILE = """
 rank=0
 while read -r host _; do
@@ -59,24 +59,24 @@ exec "$4" "${how[@]}" "${@:5}"
 
 
 def open_mpi_needs_rankfile(placement: Placement) -> bool:
-    """Return whether a rank straddles sockets: PRRTE (Open MPI 5) maps such a rank by a rankfile alone."""
+    """Return whether a rank straddles sockets, which PRRTE (Open MPI 5) only supports through a rankfile."""
     node, ranks, threads = placement.node, placement.ranks_per_node, placement.threads_per_rank
     fits = not placement.places or node.fits_in_sockets(ranks, threads)
     return placement.bind and not placement.fills_node and not fits
 
 
 def open_mpi_rankfile(request: Request, mpirun: str) -> tuple[str, ...]:
-    """Return the words that start ``mpirun`` with a rankfile, which is written beside the host file at run time."""
+    """Return the command that writes a rankfile beside the host file and starts ``mpirun`` with it."""
     placement = request.placement
     places = " ".join(map(ranges, placement.places))
     return ("bash", "-c", _WITH_RANKFILE.strip(), "bash", request.hostfile, places, str(placement.ranks), mpirun)
 
 
 def open_mpi_options(request: Request) -> tuple[str, ...]:
-    """The options by which Open MPI's ``mpirun`` maps and binds ranks as the placement says.
+    """Return the options that make Open MPI's ``mpirun`` map and bind ranks as the placement does.
 
-    They do not hold where ``open_mpi_needs_rankfile``. A rank that is alone on its node and has all its cores is
-    not bound: PRRTE (Open MPI 5) refuses to map a rank to the cores of more than one package.
+    A rank that uses all cores of its node is not bound, because PRRTE (Open MPI 5) refuses to map a rank to the cores
+    of several packages. Placements for which ``open_mpi_needs_rankfile`` is true need a rankfile instead.
     """
     placement = request.placement
     each = f"ppr:{placement.ranks_per_node}:node"
@@ -88,26 +88,26 @@ def open_mpi_options(request: Request) -> tuple[str, ...]:
 
 
 def open_mpi_under_ibrun(request: Request) -> dict[str, str]:
-    """The variable that hands ``open_mpi_options`` on through ibrun; none for other libraries.
+    """Return the variable that passes ``open_mpi_options`` through ibrun; none for other libraries.
 
-    ibrun passes the options in MY_OPENMPI_OPTIONS to Open MPI's mpirun and none of its own that bind (its source of
-    2018: github.com/cazes/ibrun). Open MPI's parameters cannot do it: PRRTE's daemons on other hosts fail to start with
-    a mapping policy in the environment (Open MPI 5.0.11).
+    ibrun passes MY_OPENMPI_OPTIONS to Open MPI's mpirun and adds no binding options itself (source of 2018:
+    github.com/cazes/ibrun). Open MPI's MCA parameters are no alternative: with a mapping policy in the environment,
+    PRRTE's daemons fail to start on other hosts (Open MPI 5.0.11).
     """
     if request.mpi.family != "openmpi" or "MY_OPENMPI_OPTIONS" in request.environment:
         return {}
     options = open_mpi_options(request)
     if open_mpi_needs_rankfile(request.placement):
-        # ibrun names the hosts itself: no rankfile can. Unbound ranks start, bound ones would not.
+        # ibrun chooses the hosts, so there can be no rankfile; bound ranks would fail to start without one.
         options = ("--map-by", f"ppr:{request.placement.ranks_per_node}:node", "--bind-to", "none")
     return {"MY_OPENMPI_OPTIONS": " ".join(options)}
 
 
 def intel(request: Request) -> dict[str, str]:
-    """The variables that make Intel MPI bind as the placement says; none for other libraries.
+    """Return the variables that make Intel MPI bind ranks as the placement does; none for other libraries.
 
-    Intel MPI Library Developer Reference, "Process Pinning": a domain of so many cores for each rank, in a row or by
-    turns on the sockets.
+    Each rank gets a domain of as many cores as it has threads, consecutive or distributed over the sockets (Intel MPI
+    Library Developer Reference, "Process Pinning").
     """
     if request.mpi.traits.binds_by != "I_MPI_":
         return {}
@@ -115,12 +115,11 @@ def intel(request: Request) -> dict[str, str]:
     sockets = placement.node.sockets
     layout = "compact"
     if placement.straddles_in_a_row:
-        # With ``scatter``, its proxy crashes (2021.19) if more than one socket gets a rank more than the others, and
-        # more than one does not.
+        # Intel MPI 2021.19 crashes with "scatter" if at least two sockets get an extra rank and at least two do not.
         crashes = 1 < placement.ranks_per_node % sockets < sockets - 1
         layout = "platform" if crashes else "scatter"
     domain = f"{placement.threads_per_rank}:{layout}"
-    # By the reference, a domain is counted in hardware threads unless the cell is a core.
+    # According to the reference, domains count hardware threads unless the cell is a core.
     pinned = {"I_MPI_PIN": "1", "I_MPI_PIN_CELL": "core", "I_MPI_PIN_DOMAIN": domain}
     chosen = pinned if placement.bind else {"I_MPI_PIN": "0"}
     return {name: value for name, value in chosen.items() if name not in request.environment}

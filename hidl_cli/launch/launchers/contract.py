@@ -1,4 +1,4 @@
-"""The contract of launchers: a request, and the launch that answers it."""
+"""The interface of launchers: a request for ranks, and the launch that starts them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from hidl_cli.mpi import Library
 
 @dataclass(frozen=True)
 class Gpus:
-    """How many GPUs each node has, and each rank: ``per_rank`` is 1 where more ranks than GPUs share them."""
+    """The number of GPUs per node and per rank; ``per_rank`` is 1 if several ranks share a GPU."""
 
     per_node: int
     per_rank: int
 
     @classmethod
     def of(cls, per_node: int | None, ranks_per_node: int) -> Gpus | None:
-        """Divide a node's GPUs among its ranks; None if it has none, or an unknown number."""
+        """Divide the GPUs of a node among its ranks; return None if it has none or their number is unknown."""
         return cls(per_node, max(1, per_node // ranks_per_node)) if per_node else None
 
 
 @dataclass(frozen=True)
 class Request:
-    """Start ``program`` on every rank of ``placement``.
+    """A request to start ``program`` on every rank of ``placement``.
 
-    ``environment``: variables with the values that every rank must get (tuning and threads). ``forward``: names of
-    variables that the job script sets only when it runs (PATH, HIDL_METRICS, ...); every rank must get those that are
-    set. ``hostfile``: the file, relative to the run's directory, that lists the hosts of this step, one per line as
-    ``Launch.host_line`` says. ``on_one_host``: the allocation is this machine, without a scheduler; ``through_ssh``:
-    hosts without a scheduler.
-    ``gpus``: None if the nodes have none, or none is requested.
+    Attributes:
+        environment: Variables that every rank must get (tuning and threads).
+        forward: Names of variables that the job script sets at run time (PATH, HIDL_METRICS, ...); every
+            rank must get those that are set.
+        hostfile: File with the hosts of this step in the format of ``Launch.host_line``, relative to the run directory.
+        on_one_host: The allocation is this machine, without a scheduler.
+        through_ssh: The allocation consists of hosts without a scheduler.
+        gpus: None if the nodes have no GPUs or none are requested.
     """
 
     placement: Placement
@@ -48,32 +50,34 @@ class Request:
 
     @property
     def shares_gpus(self) -> bool:
-        """Are there fewer GPUs than ranks on a full node?"""
+        """True if a full node has fewer GPUs than ranks."""
         return self.gpus is not None and self.placement.ranks_per_node * self.gpus.per_rank > self.gpus.per_node
 
     @property
     def fills_nodes(self) -> bool:
-        """Have all nodes the same number of ranks?"""
+        """True if all nodes have the same number of ranks."""
         return self.placement.ranks == self.placement.nodes * self.placement.ranks_per_node
 
     def arguments_for(self, launcher: str) -> tuple[str, ...]:
-        """Return further arguments that the site gives ``launcher`` for this library."""
+        """Return the additional arguments that the site sets for ``launcher`` and this library."""
         return tuple(self.mpi.launcher_arguments.get(launcher, ()))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How the job script starts the ranks: ``argv``, with ``environment`` added to what the script exports.
+    """The command with which the job script starts the ranks: ``argv``, run with ``environment`` added.
 
-    If ``forwarded`` is not empty, the script inserts words for each of these names that is set between ``argv`` and
-    ``rest``; else ``rest`` is empty. The words are ``NAME=value``, quoted for a remote shell, or, if
-    ``forward_option`` is given, this option and the name. ``host_line`` is the form of a line of the host file, with
-    the placeholder ``{host}``. ``status_on_stderr``: the launcher's own exit status is only 0 or 1, and the script
-    reads the ranks' from its stderr. ``host_option`` holds each of several simultaneous launches to one host: the begin
-    of an option that ends with its name (``--nodelist=``), empty if the host file does it; None: unsupported.
-    ``input_option``: the option that gives standard input to rank 0 alone; None: the launcher does so anyway.
-    ``preloaded_by``: the variable that the script exports with the path of the MPI library's ``libmpi.so``, which it
-    finds at run time.
+    Attributes:
+        forwarded: Names of variables that the script inserts between ``argv`` and ``rest`` if they are set at run time,
+            as ``NAME=value`` quoted for a remote shell, or as ``forward_option`` and the name.
+        rest: The end of the command; empty unless variables are forwarded.
+        host_line: Format of a line of the host file.
+        status_on_stderr: The launcher only exits with 0 or 1, so the script reads the ranks' exit status from stderr.
+        host_option: Beginning of an option that ends with a host name (``--nodelist=``) and restricts one of several
+            simultaneous launches to this host. Empty if the host file does this; None if unsupported.
+        input_option: Option that passes standard input to rank 0 only; None if the launcher does so by default.
+        preloaded_by: Variable in which the script exports the path of the MPI library's ``libmpi.so``, found at run
+            time.
     """
 
     argv: tuple[str, ...]
@@ -89,7 +93,7 @@ class Launch:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command for people to read, as far as it is known before the job runs."""
+        """The command as shown to users before the job runs."""
         return (*self.argv, *self.rest)
 
 
@@ -98,4 +102,4 @@ class Launcher(Traits, ABC):
 
     @abstractmethod
     def launch(self, request: Request) -> Launch:
-        """Return the launch of the request; ``InvalidInput`` if this launcher cannot serve it."""
+        """Return the command for the request; ``InvalidInput`` if this launcher does not support it."""

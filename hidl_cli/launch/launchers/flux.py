@@ -1,4 +1,4 @@
-"""``flux run``: a job step of the Flux instance that the job runs in (flux-run(1), flux-shell-options(7))."""
+"""``flux run``, a job step of the Flux instance that runs the job (flux-run(1), flux-shell-options(7))."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 
 
-class Flux(Launcher):
-    """It needs no host file, and passes the whole environment on."""
+class FluxRun(Launcher):
+    """``flux run``, which needs no host file and passes the whole environment on."""
 
     name = "flux"
-    #: By PMI-1; Open MPI 5 by PMIx (flux-pmix), Spectrum MPI by the job shell's plugin.
+    #: Through PMI-1; Open MPI 5 through PMIx (flux-pmix), Spectrum MPI through the job shell's plugin.
     starts = (
         "mpich",
         "mvapich2",
@@ -24,10 +24,10 @@ class Flux(Launcher):
     )
 
     def launch(self, request: Request) -> Launch:
-        """See ``Launcher.launch``.
+        """Start the ranks with ``flux run``.
 
-        Flux gives each task cores and GPUs of its own, and by default lets all tasks of a node use all of them:
-        ``per-task`` binds a rank to its own cores, and lets it see its own GPUs only.
+        Flux assigns cores and GPUs to each task, but by default does not prevent the tasks of a node from using all of
+        them. The affinity ``per-task`` restricts each rank to its own cores and GPUs.
         """
         require_fit(self, request.mpi)
         argv = ["flux", "run", *_resources(request), "-o", "exit-on-error"]
@@ -41,7 +41,7 @@ class Flux(Launcher):
 
 
 def _resources(request: Request) -> list[str]:
-    """Cores and GPUs for each rank; where a node has too few, whole nodes, whose cores or GPUs the ranks share."""
+    """Return options for cores and GPUs per rank, or for whole nodes if ranks must share their cores or GPUs."""
     placement, gpus = request.placement, request.gpus
     nodes = ["-N", str(placement.nodes)]
     if placement.bind and not request.shares_gpus:
@@ -52,8 +52,8 @@ def _resources(request: Request) -> list[str]:
         what = "GPUs" if placement.bind else "cores"
         raise InvalidInput(
             f"flux run cannot share {what} among {placement.ranks} ranks on {placement.nodes} nodes: "
-            f"not the same number on each",
-            hint=f"a multiple of the nodes, or fewer ranks per node (or --threads), so that each has {what} of its own",
+            f"the number of ranks differs between nodes",
+            hint=f"use a multiple of the nodes, or fewer ranks per node (or --threads) so that each has its own {what}",
         )
     affinity = "per-task" if placement.bind else "off"
     return [*nodes, "--exclusive", f"--tasks-per-node={placement.ranks_per_node}", "-o", f"cpu-affinity={affinity}"]

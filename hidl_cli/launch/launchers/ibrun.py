@@ -1,4 +1,4 @@
-"""``ibrun``: TACC's wrapper around the launcher of whichever MPI library is loaded."""
+"""``ibrun``, TACC's wrapper around the launcher of the loaded MPI library."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from hidl_cli.launchers import require_fit
 
 
 class Ibrun(Launcher):
-    """It takes hosts, and ranks per host, from the job alone, and passes the whole environment on."""
+    """``ibrun``, which takes the hosts and ranks per host from the job and passes the whole environment on."""
 
     name = "ibrun"
-    #: The libraries that TACC's modules offer; it finds them by the variables that a module sets.
+    #: The libraries of TACC's modules. ibrun recognizes them by the variables that each module sets.
     starts = ("mvapich2", "mvapich2-gdr", "mvapich", "mvapich-plus", "intel-mpi", "openmpi")
     needs_site_library = True
 
     def launch(self, request: Request) -> Launch:
-        """See ``Launcher.launch``.
+        """Start ``-n`` ranks from slot ``-o`` of the job.
 
-        ``-n`` ranks from slot ``-o`` on: the job's slots are in the order of its nodes, so a step takes the first nodes
-        of the job. The library binds its ranks, by its variables or mpirun's options, unless the site puts TACC's
-        ``task_affinity`` before the program, as an argument of ibrun.
+        A job's slots follow the order of its nodes, so a step uses the first nodes of the job. The MPI library binds
+        the ranks through its variables or mpirun's options, unless the site's launcher arguments run the program
+        through TACC's ``task_affinity``.
         """
         require_fit(self, request.mpi)
         further = request.arguments_for(self.name)

@@ -1,4 +1,4 @@
-"""``jsrun``: IBM's Job Step Manager, beside LSF on Summit, Lassen and Sierra."""
+"""``jsrun``, IBM's Job Step Manager for LSF on Summit, Lassen and Sierra."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ _PRELOAD = "OMPI_LD_PRELOAD_PREPEND"
 
 
 class Jsrun(Launcher):
-    """It places resource sets on the job's hosts, and passes the whole environment on."""
+    """``jsrun``, which places resource sets on the job's hosts and passes the whole environment on."""
 
     name = "jsrun"
-    #: It speaks PMIx; MVAPICH2 needs a PMI library over it (pmi4pmix).
+    #: jsrun supports PMIx; MVAPICH2 needs a PMI library on top of it (pmi4pmix).
     starts = ("spectrum-mpi", "mvapich2", "mvapich2-gdr")
 
     def launch(self, request: Request) -> Launch:
-        """See ``Launcher.launch``.
+        """Start the ranks in resource sets.
 
-        With GPUs, a host's ranks share one resource set, so that each sees all GPUs of its host, as the libraries'
-        direct transfers between them need, and takes its own by its local rank; else each rank has a set of its own.
-        A set cannot be filled in part, so where the last host is not full, each rank has one with GPUs too.
+        Without GPUs, each rank has its own resource set. With GPUs, the ranks of a host share one, so that each rank
+        sees all GPUs, which direct transfers between GPUs require, and selects one by its local rank. A resource set
+        cannot be partly filled, so if the last host is not full, each rank has its own set with GPUs too.
         """
         require_fit(self, request.mpi)
         placement, gpus = request.placement, request.gpus or Gpus(0, 0)
         if request.shares_gpus and not request.fills_nodes:
             raise InvalidInput(
                 f"jsrun cannot share {gpus.per_node} GPUs of a node among {placement.ranks} ranks on "
-                f"{placement.nodes} nodes: not the same number on each",
-                hint="a multiple of the nodes, or at most as many ranks per node as it has GPUs",
+                f"{placement.nodes} nodes: the number of ranks differs between nodes",
+                hint="use a multiple of the nodes, or at most as many ranks per node as it has GPUs",
             )
         together = placement.ranks_per_node if gpus.per_node and request.fills_nodes else 1
         argv = [self.name, "-n", str(placement.ranks // together), "-r", str(placement.ranks_per_node // together)]
@@ -45,10 +45,10 @@ class Jsrun(Launcher):
 
 
 def _preloaded_by(request: Request) -> str | None:
-    """The variable that puts MVAPICH2 in the place of Spectrum MPI, which jsrun preloads into every rank.
+    """Return the variable that replaces Spectrum MPI, which jsrun preloads into every rank, with MVAPICH2.
 
-    MVAPICH2-GDR user guide, 7.4. The PMI library over PMIx that it also needs (pmi4pmix) is looked for on
-    ``LD_LIBRARY_PATH``: the site's modules, or the ``environment`` of its MPI library, put it there.
+    See the MVAPICH2-GDR user guide, 7.4. MVAPICH2 also needs the PMI library pmi4pmix on ``LD_LIBRARY_PATH``; the
+    site's modules or the ``environment`` of its MPI library set that.
     """
     if request.mpi.family not in ("mvapich2", "mvapich2-gdr"):
         return None
@@ -56,8 +56,8 @@ def _preloaded_by(request: Request) -> str | None:
         return None
     if request.mpi.prefix is None:
         raise InvalidInput(
-            f"jsrun preloads Spectrum MPI unless {_PRELOAD} names the libmpi.so of {request.mpi.name}, whose prefix is "
-            "unknown",
+            f"jsrun preloads Spectrum MPI unless {_PRELOAD} is set to the libmpi.so of {request.mpi.name}, "
+            "whose prefix is unknown",
             hint=f"set `prefix` of the site's MPI library {request.mpi.name}, or {_PRELOAD} in its `environment`",
         )
     return _PRELOAD

@@ -1,4 +1,4 @@
-"""Hydra: the ``mpiexec`` of MPICH and its derivatives."""
+"""``mpiexec`` of Hydra, the launcher of MPICH and its derivatives."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from hidl_cli.mpi import MPICH_ON_ONE_HOST
 
 
 class Mpiexec(Launcher):
-    """The Hydra ``mpiexec`` of the very library: with another MPI's, N singletons would start."""
+    """The Hydra ``mpiexec`` of the MPI library itself, because another MPI's would start N singletons."""
 
     name = "mpiexec"
-    #: Each of these brings a Hydra of its own.
+    #: Each of these libraries comes with its own Hydra.
     starts = ("mpich", "mvapich2", "mvapich2-gdr", "mvapich", "mvapich-plus", "intel-mpi")
     of_library = True
     through_ssh = True
     in_reframe = True
 
     def launch(self, request: Request) -> Launch:
-        """See ``Launcher.launch``. Hydra passes the environment on to all ranks by itself.
+        """Start the ranks with Hydra, which passes the environment on to all of them.
 
-        Inside a job it starts its proxies through the scheduler (srun, blaunch) if it finds one, else through ssh;
-        a site chooses by an argument (``-launcher ssh``; ``-bootstrap ssh`` for Intel MPI).
+        Inside a job, Hydra starts its proxies through the scheduler (srun, blaunch) if it finds one, or else through
+        ssh. A site can choose with a launcher argument (``-launcher ssh``; ``-bootstrap ssh`` for Intel MPI).
         """
         require_fit(self, request.mpi)
         placement = request.placement
         argv = [request.mpi.program(self.name), "-n", str(placement.ranks)]
-        # The fork launcher and no resource manager keep Hydra from asking a scheduler whose variables happen to be set.
+        # Without these options, Hydra would use a scheduler whose variables happen to be set.
         hosts = ["-f", request.hostfile, "-ppn", str(placement.ranks_per_node)]
         argv += ["-launcher", "fork"] if request.on_one_host else hosts
         argv += ["-rmk", "user"] if request.on_one_host and request.mpi.family != "intel-mpi" else []
         if request.through_ssh:
             argv += ["-bootstrap" if request.mpi.family == "intel-mpi" else "-launcher", "ssh"]
         if request.mpi.family == "intel-mpi":
-            # By default it ignores -ppn inside a job, and takes the scheduler's ranks per node.
+            # By default, Intel MPI ignores -ppn inside a job and uses the scheduler's number of ranks per node.
             environment = {"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0", **affinity.intel(request)}
         else:
             argv += ["-bind-to", f"core:{placement.threads_per_rank}" if placement.bind else "none"]
@@ -42,7 +42,7 @@ class Mpiexec(Launcher):
             environment = affinity.mvapich2(request, launcher_binds=True)
         if request.on_one_host and request.mpi.family == "mpich":
             environment |= {name: value for name, value in MPICH_ON_ONE_HOST.items() if name not in request.environment}
-        # Its proxies, if srun starts them, would be bound to one core of a job with --threads-per-core=1.
+        # In a job with --threads-per-core=1, srun would bind Hydra's proxies to one core.
         environment |= {} if request.on_one_host or request.through_ssh else {"SLURM_CPU_BIND": "none"}
         return Launch(
             (*argv, *request.arguments_for(self.name), *request.program), environment=environment, host_option=""

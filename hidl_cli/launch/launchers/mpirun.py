@@ -6,7 +6,7 @@ from hidl_cli.launch.launchers import affinity
 from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 
-#: Keeps mpirun from asking a scheduler whose variables happen to be set; Open MPI 4 and 5 read them by these names.
+#: Make mpirun ignore a scheduler whose variables happen to be set. These names work for Open MPI 4 and 5.
 _NO_SCHEDULER = {
     "OMPI_MCA_ras": "^slurm,lsf,tm,gridengine",
     "OMPI_MCA_plm": "rsh",
@@ -14,27 +14,27 @@ _NO_SCHEDULER = {
     "PRTE_MCA_plm": "ssh",
 }
 
-#: mpirun starts its daemons through srun, which in a job that was submitted with --export=NONE would do so without
-#: the variables by which they find their library, and in one with --threads-per-core=1 would bind them to one core.
+#: mpirun starts its daemons through srun. In a job submitted with --export=NONE, srun would drop the variables that
+#: the daemons need to find their library; in a job with --threads-per-core=1, it would bind them to one core.
 _DAEMONS = {"SLURM_EXPORT_ENV": "ALL", "SLURM_CPU_BIND": "none"}
 
 
 class Mpirun(Launcher):
-    """The ``mpirun`` of the very library: with another MPI's, N singletons would start."""
+    """The ``mpirun`` of the MPI library itself, because another MPI's would start N singletons."""
 
     name = "mpirun"
-    #: Those with Open MPI's own runtime (ORTE, PRRTE).
+    #: The families that use Open MPI's own runtime (ORTE or PRRTE).
     starts = ("openmpi", "spectrum-mpi")
     of_library = True
     through_ssh = True
     in_reframe = True
 
     def launch(self, request: Request) -> Launch:
-        """See ``Launcher.launch``.
+        """Start the ranks with ``mpirun`` and pass variables with ``-x NAME``.
 
-        mpirun passes on variables that are named by ``-x`` alone. It warns of one that is not set, so names that are
-        set at run time only are given then. As root it starts nothing unless ``OMPI_ALLOW_RUN_AS_ROOT`` and
-        ``OMPI_ALLOW_RUN_AS_ROOT_CONFIRM`` are 1: the job script sets them if it runs as root.
+        mpirun warns about a named variable that is not set, so variables that only exist at run time are added by the
+        job script. If the script runs as root, it also sets ``OMPI_ALLOW_RUN_AS_ROOT`` and
+        ``OMPI_ALLOW_RUN_AS_ROOT_CONFIRM``, without which mpirun refuses to start.
         """
         require_fit(self, request.mpi)
         placement = request.placement

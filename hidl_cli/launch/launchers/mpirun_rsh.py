@@ -1,16 +1,15 @@
 """``mpirun_rsh`` of MVAPICH2 2.x.
 
-It sends one line to a shell on each host (``cd DIR; env ... NAME=VALUE ... mpispawn``), in which what it was given
-stands as follows (src/pm/mpirun/mpirun_rsh.c of MVAPICH2 2.3.7, and seen there):
+mpirun_rsh sends one line to a shell on each host: ``cd DIR; env ... NAME=VALUE ... mpispawn``. It quotes that line
+incompletely (src/pm/mpirun/mpirun_rsh.c of MVAPICH2 2.3.7, confirmed by running it):
 
-- values of ``NAME=VALUE`` words bare: so each is quoted for that shell here;
-- the program's arguments between single quotes: so only a single quote within one must be escaped;
-- the working directory and ``LD_LIBRARY_PATH`` bare, out of its own environment: the job script looks at them first.
+- The values of ``NAME=VALUE`` arguments are not quoted at all, so they are quoted here.
+- The program's arguments are put between single quotes, so only single quotes within them are escaped here.
+- The working directory and ``LD_LIBRARY_PATH`` come unquoted from its own environment; the job script checks them.
 
-Neither ``-export`` nor ``-export-all`` is used. Both send the whole environment of the job's first node, to be set on
-all others: its ``SLURM_PROCID``, its ``TMPDIR``, its secrets; the latter even over the values on the command line. So
-every variable that ranks must get is named, and nothing else is sent. A site that wants ``-export`` nevertheless can
-give it as an argument.
+``-export`` and ``-export-all`` are not used. Both copy the whole environment of the first node (``SLURM_PROCID``,
+``TMPDIR``, secrets) to all other nodes, and ``-export-all`` even overrides the values on the command line. Instead,
+every variable that the ranks need is passed by name. A site can still add ``-export`` to its launcher arguments.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 from hidl_cli.quoting import sh, within_single_quotes
 
-#: With these, values and arguments go through other hands, which quote in other ways (or not at all).
+#: With these options, mpirun_rsh passes values and arguments on in ways that need different quoting.
 _OTHER_WAYS = {"launcher": "srun", "fastssh": None, "sg": None, "config": None, "legacy": None}
 
 
 class MpirunRsh(Launcher):
-    """One ``host:ranks`` line for each host; its own exit status is 0 or 1, whatever that of the ranks was."""
+    """``mpirun_rsh`` of MVAPICH2, which exits with 0 or 1 whatever the ranks' exit status was."""
 
     name = "mpirun_rsh"
-    #: MVAPICH 3.0 and later are built on MPICH 4 and are started by its Hydra.
+    #: MVAPICH 3.0 and later are based on MPICH 4, whose Hydra starts their ranks.
     starts = ("mvapich2", "mvapich2-gdr")
     of_library = True
     through_ssh = True
 
     def launch(self, request: Request) -> Launch:
-        """See ``Launcher.launch``. Of two words for one variable, mpirun_rsh takes the first."""
+        """Start the ranks with ``mpirun_rsh``, which uses the first of two values given for the same variable."""
         require_fit(self, request.mpi)
         further = request.arguments_for(self.name)
         _check(further)
@@ -60,12 +59,12 @@ class MpirunRsh(Launcher):
 
 
 def _program(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The program; mpirun_rsh takes a first word that holds a ``=`` for one more variable."""
+    """Return the program's command, wrapped in a shell if mpirun_rsh would take its first word for a variable."""
     return ("/bin/sh", "-c", 'exec "$@"', "sh", *words) if "=" in words[0] else words
 
 
 def _check(arguments: Iterable[str]) -> None:
-    """``InvalidInput`` for an argument that would change how mpirun_rsh hands on values and arguments."""
+    """Raise ``InvalidInput`` for an argument that changes how mpirun_rsh quotes values and arguments."""
     words = list(arguments)
     for word, following in zip(words, [*words, ""][1:], strict=True):
         option, _, value = word.lstrip("-").partition("=")
@@ -73,6 +72,6 @@ def _check(arguments: Iterable[str]) -> None:
             continue
         if _OTHER_WAYS[option] in (None, value or following):
             raise InvalidInput(
-                f"mpirun_rsh {word} changes values of variables and arguments on their way to the ranks",
+                f"launcher argument {word} of mpirun_rsh changes how variables and arguments reach the ranks",
                 hint="remove it from `launcher_arguments` of the site's MPI library",
             )

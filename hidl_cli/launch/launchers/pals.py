@@ -1,6 +1,6 @@
-"""``mpiexec`` of HPE Cray PALS: the launcher beside PBS on Aurora, Polaris and other HPE Cray EX systems.
+"""``mpiexec`` of HPE Cray PALS, the launcher used with PBS on Aurora, Polaris and other HPE Cray EX systems.
 
-Its options: ``man mpiexec`` there, and ALCF's user guides (docs.alcf.anl.gov, "Running Jobs").
+For its options, see ``man mpiexec`` on such a system and "Running Jobs" in ALCF's user guides (docs.alcf.anl.gov).
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from hidl_cli.launchers import require_fit
 
 
 class Pals(Launcher):
-    """It starts its daemons on the hosts of ``--hostfile`` by itself."""
+    """``mpiexec`` of PALS, which starts its own daemons on the hosts of ``--hostfile``."""
 
     name = "pals"
     program = "mpiexec"
     place = r"/pals/"
-    #: Libraries that were built for Cray's PMI (libpmi of PALS), and Open MPI by PMIx.
+    #: Libraries built for Cray's PMI (PALS provides libpmi), and Open MPI through PMIx.
     starts = ("cray-mpich", "mpich", "openmpi")
     needs_site_library = True
 
     def launch(self, request: Request) -> Launch:
-        """See ``Launcher.launch``.
+        """Start the ranks with the ``mpiexec`` of PALS.
 
-        ``--depth`` counts CPUs, which ``--cpu-bind depth`` gives each rank in a row from 0 on; on these systems a
-        core's first hardware threads come before all second ones. Where that row holds reserved cores, or a rank would
-        straddle sockets without need, the CPUs of each rank are listed. GPUs are not bound: each rank sees all GPUs of
-        its node, and takes its own by its local rank.
+        ``--depth`` counts CPUs, and ``--cpu-bind depth`` assigns them to the ranks consecutively from CPU 0. On these
+        systems, the first hardware threads of all cores are numbered before the second ones. If consecutive CPUs would
+        include reserved cores, or make a rank straddle sockets without need, the CPUs of each rank are listed instead.
+        GPUs are not bound: each rank sees all GPUs of its node and selects one by its local rank.
         """
         require_fit(self, request.mpi)
         placement = request.placement
@@ -44,7 +44,7 @@ class Pals(Launcher):
 
 
 def _by_depth(placement: Placement) -> list[tuple[int, ...]]:
-    """Return the CPUs of each rank under ``--cpu-bind depth``; as ``Placement.places`` where these are unknown."""
+    """Return the CPUs that ``--cpu-bind depth`` would assign to each rank."""
     threads = placement.threads_per_rank
     starts = range(0, len(placement.places) * threads, threads)
     return [tuple(range(first, first + threads)) for first in starts]

@@ -1,4 +1,4 @@
-"""``srun``: Slurm itself starts the ranks."""
+"""``srun``, the launcher of Slurm."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 from hidl_cli.mpi import WHEEL_OVER_PMI2, Library
 
-#: A rank of Open MPI 5 that has left MPI_Init crashes one that has not, by its first message, in as much time as Slurm
-#: takes to tell all nodes that all are there (open-mpi/ompi#12495). Around a ring that is less than down a tree: on 4
-#: nodes of Slurm 22.05, Open MPI 5.0.11 over TCP, none of 230 starts failed, 21 of 80 with a tree, 2 of 40 by default.
-_TOGETHER = {"SLURM_PMIX_FENCE": "ring"}
+#: After a tree fence, a rank of Open MPI 5 that has left MPI_Init can crash one that has not, with its first message
+#: (open-mpi/ompi#12495). The ring leaves less time for that: on 4 nodes of Slurm 22.05 with Open MPI 5.0.11 over TCP,
+#: 0 of 230 starts failed with the ring, 21 of 80 with a tree and 2 of 40 with the default.
+_RING_FENCE = {"SLURM_PMIX_FENCE": "ring"}
 
 
 class Srun(Launcher):
-    """A step of the job; it needs no host file, and passes the whole environment on."""
+    """A Slurm job step, which needs no host file and inherits the whole environment."""
 
     name = "srun"
-    #: By Slurm's PMI-2, PMIx, or Cray's plugin.
+    #: Through Slurm's PMI-2 or PMIx, or through Cray's plugin.
     starts = ("mpich", "mvapich2", "mvapich2-gdr", "mvapich", "mvapich-plus", "intel-mpi", "openmpi", "cray-mpich")
     in_reframe = True
 
     def launch(self, request: Request) -> Launch:
-        """See ``Launcher.launch``.
+        """Start the ranks as one job step.
 
-        ``--export=ALL``: where the job was submitted with ``--export=NONE``, srun would pass on nothing.
-        ``--gpu-bind=none``: each rank sees all GPUs of its node, as the libraries' direct transfers between them need,
-        and takes its own by its local rank. The step gets the GPUs of the job by default.
+        ``--export=ALL`` is needed in jobs submitted with ``--export=NONE``, where srun would otherwise pass on nothing.
+        With ``--gpu-bind=none``, each rank sees all GPUs of its node, which direct transfers between GPUs require, and
+        selects one by its local rank. The step gets the GPUs of the job by default.
         """
         require_fit(self, request.mpi)
         placement = request.placement
@@ -38,7 +38,7 @@ class Srun(Launcher):
         ]
         if placement.bind:
             argv += [f"--cpus-per-task={placement.threads_per_rank}", "--cpu-bind=cores"]
-            # Slurm counts hardware threads otherwise. --hint=nomultithread has no effect beside --cpu-bind.
+            # Otherwise Slurm counts hardware threads; --hint=nomultithread has no effect beside --cpu-bind.
             argv += ["--threads-per-core=1"] if placement.node.threads_per_core > 1 else []
         else:
             argv += ["--overcommit", "--cpu-bind=none"]
@@ -50,14 +50,14 @@ class Srun(Launcher):
         return Launch(
             (*argv, *request.program),
             environment=affinity.mvapich2(request, launcher_binds=True)
-            | {name: value for name, value in _for_init(request.mpi, mpi).items() if name not in request.environment},
+            | {key: value for key, value in _for_init(request.mpi, mpi).items() if key not in request.environment},
             host_option="--nodelist=",
             input_option="--input=0",
         )
 
 
 def mpi_type(library: Library) -> str | None:
-    """Return the type of ``--mpi=``; None: it is left out, and Slurm's own default holds."""
+    """Return the value of ``--mpi=``, or None to use Slurm's default."""
     traits = library.traits
     if library.srun_mpi == "default" or (library.srun_mpi is None and traits.srun_mpi_is_default):
         return None
@@ -65,9 +65,9 @@ def mpi_type(library: Library) -> str | None:
 
 
 def _for_init(library: Library, mpi: str | None) -> dict[str, str]:
-    """What the library needs to get through MPI_Init with this type of ``--mpi=``."""
+    """Return the variables that MPI_Init of the library requires with this value of ``--mpi=``."""
     if library.family == "openmpi" and (mpi or "").startswith("pmix"):
-        return _TOGETHER
+        return _RING_FENCE
     if mpi == "pmi2" and {"ofi", "ucx"} <= set(library.netmods):
         return WHEEL_OVER_PMI2
     return {}

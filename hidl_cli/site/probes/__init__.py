@@ -1,4 +1,4 @@
-"""Probes: each asks the machine about one subject and returns what it learnt, unknown where it learnt nothing.
+"""Probes, each of which detects one aspect of a machine; what they cannot detect is None.
 
-They ask through a :class:`~hidl_cli.site.probes.host.Host` alone, so that a recorded machine can answer as well.
+They only access the machine through a :class:`~hidl_cli.site.probes.host.Host`, which can also be a recording.
 """

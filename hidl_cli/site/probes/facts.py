@@ -1,4 +1,4 @@
-"""What probes find: plain facts, each None where it is unknown. Who found them stands beside them, for people."""
+"""Facts found by probes, None if unknown, and parsers for tables and host lists."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _MOST_COLUMNS = 100
 
 
 def heading(lines: Sequence[str], *titles: str) -> int | None:
-    """The number of the line that has these titles, from 0; None where there is none."""
+    """Return the index of the first line that contains these titles, or None."""
     return next((at for at, line in enumerate(lines) if set(titles) <= set(line.split())), None)
 
 
 def rows(text: str, *titles: str) -> Iterator[dict[str, str] | None]:
-    """Each line below the one with these titles, by the titles of its columns; empty cells are left out.
+    """Yield the cells of each line below these titles, by column; empty cells are left out.
 
-    None for a line that does not fit: of more words than titles, or of words below no title. Lines that are blank or
-    drawn (``-----``) are passed over.
+    Yields None for a line that does not match the titles. Blank lines and rulers (``-----``) are skipped.
     """
     lines = text.splitlines()
     at = heading(lines, *titles)
@@ -35,12 +34,12 @@ def rows(text: str, *titles: str) -> Iterator[dict[str, str] | None]:
 
 
 def is_row(line: str) -> bool:
-    """Whether a line holds more than space and drawn lines."""
+    """Return whether a line contains more than whitespace and rulers."""
     return bool(line.strip(" -=+|\t"))
 
 
 def row(head: str, line: str) -> dict[str, str] | None:
-    """One line by the titles in ``head``; None where it does not fit."""
+    """Split a line into cells by the titles in ``head``; return None if it does not match them."""
     columns, words = list(_WORD.finditer(head)), list(_WORD.finditer(line))
     if len(columns) > _MOST_COLUMNS:
         return None
@@ -60,7 +59,7 @@ def row(head: str, line: str) -> dict[str, str] | None:
     return found
 
 
-# Lists of hosts as schedulers write them: ``c[101-191],gpu[01-08]``.
+# Host lists in the syntax of schedulers: ``c[101-191],gpu[01-08]``.
 
 
 MOST_NODES = 100_000
@@ -71,7 +70,7 @@ _RANGES = re.compile(r"\[([^\]]*)\]")
 
 
 def listed(text: str) -> list[str]:
-    """The hosts of a list, each once; none where it is no list, or one of more than ``MOST_NODES``."""
+    """Return the hosts of a list without duplicates; empty if it is invalid or longer than ``MOST_NODES``."""
     try:
         return list(dict.fromkeys(hosts_of(text)))
     except (ValueError, NodeSetException):
@@ -79,21 +78,21 @@ def listed(text: str) -> list[str]:
 
 
 def hosts_of(text: str) -> list[str]:
-    """Expand a list, and keep names that stand there several times (brokers on one host).
+    """Expand a host list, keeping names that occur several times (brokers on one host).
 
-    Raises ``ValueError`` or ``NodeSetException`` where it is no list, or one of more than ``MOST_NODES``.
+    Raises ``ValueError`` or ``NodeSetException`` if the list is invalid or longer than ``MOST_NODES``.
     """
     if not text or text.startswith("("):  # (null), (unknown)
         return []
     parts = _WORD_OF_NODELIST.findall(text)
     is_list = ",".join(parts) == text and all(_PART.fullmatch(part) for part in parts)
     if not is_list or sum(map(_size, parts)) > MOST_NODES:
-        raise ValueError(f"no list of hosts: {text[:60]}")
+        raise ValueError(f"invalid host list: {text[:60]}")
     return [name for part in parts for name in NodeSet(part)]
 
 
 def _size(part: str) -> int:
-    """How many hosts it may be, before any is made."""
+    """Compute the number of hosts without expanding the list."""
     return prod(sum(map(_length, ranges.split(","))) for ranges in _RANGES.findall(part))
 
 
@@ -104,9 +103,13 @@ def _length(numbers: str) -> int:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What makes nodes of one kind: cores that jobs may use, memory in MiB, the GPUs' models and their number.
+    """The hardware of a node.
 
-    ``processors``: what the scheduler counts where it may be cores or hardware threads.
+    Attributes:
+        cores: Cores available to jobs.
+        memory_mib: Memory in MiB.
+        gpu_model: Models of the GPUs.
+        processors: The scheduler's number of processors, which may be cores or hardware threads.
     """
 
     sockets: int | None = None
@@ -120,7 +123,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Processor:
-    """A host's processors, as a program on it tells them; ``processors``: hardware threads, all together."""
+    """The processors of a host as reported by a program there; ``processors`` counts all hardware threads."""
 
     cpu: str | None = None
     arch: str | None = None
@@ -132,7 +135,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class ProbedNode:
-    """A compute node as its scheduler knows it; ``arch`` is known of nodes only that have been up."""
+    """A compute node as described by the scheduler; ``arch`` is only known if the node has been up."""
 
     name: str
     hardware: Hardware
@@ -143,9 +146,12 @@ class ProbedNode:
 
 @dataclass(frozen=True)
 class Queue:
-    """A partition or queue. ``left_out``: why it is of no use to hidl; ``remarks``: what people should know of it.
+    """A partition or queue.
 
-    ``is_listed``: False where only nodes name it, so that there may be others, too.
+    Attributes:
+        left_out: Reason why hidl cannot use it.
+        remarks: Notes for the user.
+        is_listed: False if it is only known from its nodes, so that other queues may exist.
     """
 
     name: str
@@ -161,7 +167,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Policy:
-    """A value for one of a site's ``policies``, and where it comes from."""
+    """A value for one of a site's ``policies``, and its source."""
 
     key: str
     value: str | bool
@@ -169,11 +175,12 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A scheduler: its cluster's name, nodes, queues and policies.
+class SchedulerFacts:
+    """A scheduler: its version, the name of its cluster, its nodes, queues and policies.
 
-    ``srun_mpi``: what its ``srun --mpi=`` takes. ``sources``: the commands that told all this; none where the
-    scheduler's programs are here, but gave no answer.
+    Attributes:
+        srun_mpi: Values that ``srun --mpi=`` accepts.
+        sources: Commands that provided the facts; empty if the scheduler's programs exist but did not respond.
     """
 
     scheduler: str
@@ -188,8 +195,8 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Library:
-    """An MPI library: on the PATH (``prefix``), or offered as a module."""
+class ProbedLibrary:
+    """An MPI library on the PATH (with ``prefix``) or in a module."""
 
     name: str
     family: Family
@@ -201,15 +208,15 @@ class Library:
 
 @dataclass(frozen=True)
 class Fact:
-    """One value and where it comes from."""
+    """A value and its source."""
 
     value: str
     source: str
 
 
 @dataclass(frozen=True)
-class Installed:
-    """Software of a machine that is no MPI library, by the name of Spack's package."""
+class InstalledPackage:
+    """Installed software other than MPI libraries, by the name of its Spack package."""
 
     package: str
     version: str

@@ -1,4 +1,4 @@
-"""Flux, as ``flux resource`` and ``flux queue list`` describe the instance that this host belongs to."""
+"""Probe the Flux instance that this host belongs to with ``flux resource`` and ``flux queue list``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ClusterShell.NodeSet import NodeSetException
 
 from hidl_cli.batch_systems import SYSTEMS
-from hidl_cli.site.probes.facts import MOST_NODES, Batch, Hardware, ProbedNode, Queue, hosts_of, listed, rows
+from hidl_cli.site.probes.facts import MOST_NODES, Hardware, ProbedNode, Queue, SchedulerFacts, hosts_of, listed, rows
 from hidl_cli.site.probes.host import Host
 
 _SECONDS = 30.0
@@ -25,14 +25,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _YES = "✔"
 
 
-def probe(host: Host) -> Batch | None:
-    """Describe the Flux instance of this host; None if there is no ``flux``. Memory and sockets stay unknown."""
+def probe(host: Host) -> SchedulerFacts | None:
+    """Probe the Flux instance of this host; None without ``flux``. Memory and sockets remain unknown."""
     traits = SYSTEMS["flux"]
     if host.which(traits.shows) is None:
         return None
     resources = host.ask(*RESOURCES, seconds=_SECONDS)
     if not (resources and _table(resources)):
-        return Batch("flux")
+        return SchedulerFacts("flux")
     return describe(
         resources=resources,
         queues=host.ask(*QUEUES, seconds=_SECONDS),
@@ -49,20 +49,20 @@ def describe(
     version: str | None = None,
     hosts: str | None = None,
     resource_set: str | None = None,
-) -> Batch:
-    """Describe a Flux instance by what its commands print; None for one that was not asked, or gave no answer."""
+) -> SchedulerFacts:
+    """Describe a Flux instance from the output of its commands; None for those not run or without output."""
     table = _table(resources or "")
     found = tuple(_queues(queues or ""))
     number = _VERSION.search(version or "")
     name = re.search(SYSTEMS["flux"].cluster_name, hosts or "", re.MULTILINE)
     nodes = tuple(_nodes(table, _from_resource_set(resource_set), [queue.name for queue in found]))
-    remarks = ["no queues are configured: jobs name none"] if queues is not None and not found else []
+    remarks = ["no queues are configured, so jobs do not name one"] if queues is not None and not found else []
     logins = [node.name for node in nodes if _LOGIN.match(node.name)]
     if logins:
-        remarks.append(f"{', '.join(logins[:5])}: among the resources for jobs, though named like a login node")
+        remarks.append(f"{', '.join(logins[:5])}: available to jobs, despite being named like a login node")
     if resources:
         remarks.append("memory of nodes is unknown: Flux does not schedule it")
-    return Batch(
+    return SchedulerFacts(
         "flux",
         version=number[1] if number else None,
         cluster=name[1] if name else None,
@@ -80,7 +80,7 @@ def _table(resources: str) -> list[Mapping[str, str]]:
 def _nodes(
     table: Iterable[Mapping[str, str]], exact: Mapping[str, tuple[Hardware, frozenset[str]]], queues: Sequence[str]
 ) -> Iterator[ProbedNode]:
-    """Yield the nodes; without a resource set, a row's cores and GPUs are divided among its nodes."""
+    """Yield the nodes; without a resource set, divide the cores and GPUs of a row among its nodes."""
     members: dict[str, list[str]] = {}
     shares: dict[str, Hardware] = {}
     shown: dict[str, list[str]] = {}
@@ -99,7 +99,7 @@ def _nodes(
 
 
 def _share(total: str | None, names: Sequence[str]) -> int | None:
-    """Return what each node has if it can be all the same, else None."""
+    """Return each node's share if all shares are equal, or else None."""
     count = len(names)
     number = _number(total)
     return number // count if number is not None and count and number % count == 0 else None
@@ -110,7 +110,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _from_resource_set(text: str | None) -> dict[str, tuple[Hardware, frozenset[str]]]:
-    """Read the cores, GPUs and properties of each node from a resource set (RFC 20); empty if there is none."""
+    """Return the cores, GPUs and properties of each node in a resource set (RFC 20); empty if there is none."""
     try:
         execution = json.loads(text or "")["execution"]
         names = [name for part in execution["nodelist"] for name in hosts_of(part)]
@@ -147,13 +147,13 @@ def _queues(text: str) -> Iterator[Queue]:
 
 
 def _range(text: str) -> tuple[int, int | None]:
-    """Read ``0-4``, ``1-inf``: no limit is None."""
+    """Parse a range such as ``0-4`` or ``1-inf``, in which no limit becomes None."""
     low, _, high = text.partition("-")
     return _number(low) or 0, _number(high) or None
 
 
 def _wall(text: str) -> str | None:
-    """Read a Flux Standard Duration (RFC 23), such as ``1.5h``; None for ``inf``."""
+    """Convert a Flux Standard Duration (RFC 23) such as ``1.5h``; None for ``inf``."""
     found = _DURATION.fullmatch(text)
     if found is None or len(found[1]) > 9:
         return None

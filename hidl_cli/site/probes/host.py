@@ -1,4 +1,4 @@
-"""The machine that probes ask: which programs it has, what they answer, and what its files hold."""
+"""The host that probes examine: its programs, their output, and its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINE = re.compile(r"^[ \t]*([A-Za-z][^:\n]{0,60}):[ \t]*(\S.*)$", re.MULTILINE)
 
 
 def fields(text: str) -> Mapping[str, str]:
-    """The values by their keys, of a key that stands there twice the first; a value of ``-`` is none."""
+    """Return the fields of ``lscpu``, of duplicates the first, without empty values and ``-``."""
     pairs = _json(text) if text.lstrip().startswith("{") else ((each[1], each[2]) for each in _LINE.finditer(text))
     found: dict[str, str] = {}
     for key, value in pairs:
@@ -34,7 +34,7 @@ def fields(text: str) -> Mapping[str, str]:
 
 
 def _json(text: str) -> Iterator[tuple[str, str]]:
-    """The fields of a list, which newer versions nest."""
+    """Yield the fields of JSON output, which newer versions of ``lscpu`` nest."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -50,21 +50,21 @@ def _json(text: str) -> Iterator[tuple[str, str]]:
             waiting.append(part.get("children"))
 
 
-# GPUs: of this host, as its driver's tool reports, and what compilers call a model.
+# GPUs of this host, as listed by the vendor's tool, and the names that compilers use for their architectures.
 
 
 T = TypeVar("T")
 NVIDIA = ("nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
-_MAKER = re.compile(r"^(nvidia|tesla|amd)(?=[a-z]+\d)")  # LSF leaves out the spaces of a model's name
+_MAKER = re.compile(r"^(nvidia|tesla|amd)(?=[a-z]+\d)")  # LSF removes the spaces from model names
 _NVIDIA_OLD = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")  # drivers before 495
 AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
 AMD_NEW = ("amd-smi", "static", "--asic", "--vram", "--json")
 INTEL = ("xpu-smi", "discovery", "-j")
 
-#: The architecture of data-centre GPUs by a word of their name: NVIDIA's table of compute capabilities, AMD's table of
-#: supported GPUs (ROCm documentation, "System requirements").
+#: Architectures of data-centre GPUs by a word in their name, from NVIDIA's table of compute capabilities and AMD's
+#: table of supported GPUs (ROCm documentation, "System requirements").
 _ARCHITECTURES = (
-    (r"gb200|b200|b100|gb300|b300", None),  # 10.0 or 10.3: the name alone does not tell
+    (r"gb200|b200|b100|gb300|b300", None),  # 10.0 or 10.3, depending on more than the name
     (r"gh200|h200|h100|h20|h800", "sm_90"),
     (r"l40s?|l4|rtx[ _-]?6000[ _-]?ada", "sm_89"),
     (r"a40|a10g?|a16|a2|a6000", "sm_86"),
@@ -83,7 +83,7 @@ _ARCHITECTURES = (
 
 @dataclass(frozen=True)
 class Cards:
-    """The GPUs of this host: how many, what model, architecture and memory (GiB) they share; None where unknown."""
+    """The GPUs of a host; model, architecture and memory (GiB) are None if unknown or not the same for all."""
 
     count: int
     model: str | None
@@ -93,7 +93,7 @@ class Cards:
 
 
 def probe_gpus(host: Host) -> Cards | None:
-    """The GPUs that a vendor's tool lists; None where none is there or answers."""
+    """List the GPUs with a vendor's tool; None if there is no such tool or it fails."""
     if (text := host.ask(*NVIDIA)) is not None:
         return of_nvidia(text)
     if (text := host.ask(*_NVIDIA_OLD)) is not None:
@@ -108,7 +108,7 @@ def probe_gpus(host: Host) -> Cards | None:
 
 
 def of_nvidia(text: str) -> Cards | None:
-    """Read ``nvidia-smi``'s rows of name, compute capability and memory in MiB."""
+    """Parse the output of ``nvidia-smi``: rows of name, compute capability and memory in MiB."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     rows = [row for row in rows if len(row) == 3]
     arch = _common([f"sm_{row[1].replace('.', '')}" for row in rows if re.fullmatch(r"\d+\.\d", row[1])])
@@ -117,7 +117,7 @@ def of_nvidia(text: str) -> Cards | None:
 
 
 def architecture(model: str | None) -> str | None:
-    """What compilers call a GPU of that name (``a100`` of Slurm, ``NVIDIA A100-SXM4-40GB`` of the driver)."""
+    """Return the architecture of a GPU by its name (``a100`` in Slurm, ``NVIDIA A100-SXM4-40GB`` in the driver)."""
     words = _MAKER.sub(r"\1 ", (model or "").lower().replace("_", " "))
     for pattern, arch in _ARCHITECTURES:
         if re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9a-z])", words):
@@ -126,7 +126,7 @@ def architecture(model: str | None) -> str | None:
 
 
 def of_amd_json(text: str) -> Cards | None:
-    """``rocm-smi``'s JSON: ``{"card0": {"Card Series": ..., "GFX Version": ..., "VRAM Total Memory (B)": ...}}``."""
+    """Parse JSON of ``rocm-smi``: ``{"card0": {"Card Series": ..., "GFX Version": ..., ...}}``."""
     document = _json_of_gpus(text)
     if not isinstance(document, dict):
         return None
@@ -135,7 +135,7 @@ def of_amd_json(text: str) -> Cards | None:
 
 
 def of_amd(cards: Sequence[Mapping[str, Any]]) -> Cards:
-    """The GPUs of ``rocm-smi`` by the values of each, which its releases name in upper and lower case."""
+    """Convert the values that ``rocm-smi`` prints for each GPU; their capitalization differs between releases."""
     sizes = [str(card.get("VRAM Total Memory (B)", "")) for card in cards]
     return Cards(
         len(cards),
@@ -147,7 +147,7 @@ def of_amd(cards: Sequence[Mapping[str, Any]]) -> Cards:
 
 
 def of_amd_smi(text: str) -> Cards | None:
-    """``amd-smi``'s JSON: ``[{"asic": {"market_name": ..., "target_graphics_version": ...}, "vram": ...}]``."""
+    """Parse JSON of ``amd-smi``: ``[{"asic": {"market_name": ..., "target_graphics_version": ...}, "vram": ...}]``."""
     document = _json_of_gpus(text)
     listed = document.get("gpu_data") if isinstance(document, dict) else document
     cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
@@ -165,14 +165,14 @@ def of_amd_smi(text: str) -> Cards | None:
 
 
 def _mebibytes(vram: Mapping[str, Any]) -> int | None:
-    """``{"size": {"value": 196592, "unit": "MB"}}``, or ``{"size": "196592 MB"}`` of early releases; MB are MiB."""
+    """Read ``{"size": {"value": 196592, "unit": "MB"}}``, or ``"196592 MB"`` in early releases; MB is used for MiB."""
     size = vram.get("size")
     words = [str(size.get("value", "")), str(size.get("unit", ""))] if isinstance(size, dict) else str(size).split()
     return int(words[0]) if words and _is_size(words[0]) and words[1:] == ["MB"] else None
 
 
 def of_intel(text: str) -> Cards | None:
-    """``xpu-smi``'s JSON: ``{"device_list": [{"device_type": "GPU", "device_name": ...}]}``."""
+    """Parse JSON of ``xpu-smi``: ``{"device_list": [{"device_type": "GPU", "device_name": ...}]}``."""
     document = _json_of_gpus(text)
     listed = document.get("device_list") if isinstance(document, dict) else None
     cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
@@ -182,7 +182,7 @@ def of_intel(text: str) -> Cards | None:
 
 
 def _gib(sizes: Sequence[float]) -> float | None:
-    """The size that all cards have, in tenths of a GiB; None where that is nothing."""
+    """Return the common size of all cards, rounded to a tenth of a GiB; None if they differ or it is zero."""
     return _common([round(size, 1) for size in sizes]) or None
 
 
@@ -191,7 +191,7 @@ def _is_size(text: str) -> bool:
 
 
 def _gfx(version: str) -> str:
-    """Return the compilers' name: ROCm 6 prints the stepping in decimal, ``gfx9010`` for gfx90a."""
+    """Return the name used by compilers; ROCm 6 prints the stepping in decimal, ``gfx9010`` for gfx90a."""
     found = re.fullmatch(r"gfx9(\d)(1[0-5])", version)
     return f"gfx9{found[1]}{int(found[2]):x}" if found else version
 
@@ -208,23 +208,23 @@ def _models(names: Sequence[str]) -> str | None:
 
 
 def _common(values: Sequence[T]) -> T | None:
-    """The value that all share."""
+    """Return the value shared by all, or None."""
     return values[0] if values and len(set(values)) == 1 else None
 
 
-# The network between nodes, as this host's adapters show it: the kernel's files, or ``ibstat`` or ``ibv_devinfo``.
+# The network between nodes, from the kernel's files about this host's adapters, ``ibstat`` or ``ibv_devinfo``.
 
 
 _CLASS = "/sys/class/infiniband"
 _SLINGSHOT = "/sys/class/cxi"
 _CA = re.compile(r"^CA '([^']+)'", re.MULTILINE)
 _HCA = re.compile(r"^hca_id:\s*(\S+)", re.MULTILINE)
-_LANES = {"1": 1, "2": 4, "4": 8, "8": 12, "16": 2}  # active_width of ibv_devinfo, the verbs' enumeration
+_LANES = {"1": 1, "2": 4, "4": 8, "8": 12, "16": 2}  # values of active_width in ibv_devinfo
 
 
 @dataclass(frozen=True)
 class Port:
-    """One port of an adapter that is up: Gb/s, and the kernel's name of its speed (HDR, NDR, ...)."""
+    """An active port of an adapter; ``speed`` is the kernel's name for its speed (HDR, NDR, ...)."""
 
     adapter: str
     link_layer: str
@@ -233,7 +233,7 @@ class Port:
 
 
 def probe_fabric(host: Host) -> Fact | None:
-    """The kind and speed of this host's fabric; None where it has no such adapter, or none that is up."""
+    """Detect the type and speed of this host's fabric; None without an active adapter."""
     for source, ports in (
         (_CLASS, list(_kernel(host))),
         ("ibstat", list(_ibstat(host.ask("ibstat") or ""))),
@@ -247,13 +247,13 @@ def probe_fabric(host: Host) -> Fact | None:
 
 
 def described(program: str, text: str) -> str | None:
-    """The kind and speed of the ports that are up, by ``ibstat`` or ``ibv_devinfo``; None: there is none."""
+    """Describe the active ports in the output of ``ibstat`` or ``ibv_devinfo``; None if there are none."""
     ports = list(_ibstat(text) if program == "ibstat" else _devinfo(text))
     return _described(ports) if ports else None
 
 
 def _described(ports: list[Port]) -> str:
-    """``2 x InfiniBand, 200 Gb/s (4X HDR)``: the fastest ports; Ethernet only where there is nothing else."""
+    """Describe the fastest ports, as in ``2 x InfiniBand, 200 Gb/s (4X HDR)``; Ethernet only without other ports."""
     fabric = [port for port in ports if port.link_layer == "InfiniBand"] or ports
     best = max(fabric, key=lambda port: port.gigabits or 0)
     alike = [port for port in fabric if (port.gigabits, port.speed) == (best.gigabits, best.speed)]
@@ -270,11 +270,10 @@ def _kernel(host: Host) -> Iterator[Port]:
     for adapter in host.list(_CLASS):
         for number in host.list(f"{_CLASS}/{adapter}/ports"):
             port = f"{_CLASS}/{adapter}/ports/{number}"
-            if "ACTIVE" not in host.read(f"{port}/state"):  # 4: ACTIVE
+            if "ACTIVE" not in host.read(f"{port}/state"):  # "4: ACTIVE"
                 continue
-            rate = re.fullmatch(
-                r"(\d{1,6}(?:\.\d{1,6})?) Gb/sec \((.+)\)", host.read(f"{port}/rate")
-            )  # 200 Gb/sec (4X HDR)
+            # For example: 200 Gb/sec (4X HDR)
+            rate = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) Gb/sec \((.+)\)", host.read(f"{port}/rate"))
             layer = host.read(f"{port}/link_layer") or "InfiniBand"
             yield Port(adapter, layer, float(rate[1]) if rate else None, rate[2] if rate else None)
 
@@ -306,11 +305,11 @@ _SECONDS = 10.0
 
 
 class Host(Protocol):
-    """What a probe may ask."""
+    """The interface through which probes access a host."""
 
     @property
     def hostname(self) -> str:
-        """The host's name as its kernel says it."""
+        """The host's name according to its kernel."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -318,65 +317,55 @@ class Host(Protocol):
 
     @property
     def failures(self) -> Sequence[str]:
-        """The commands that were there but gave no answer, and why."""
+        """Commands that exist but failed, with the reasons."""
 
     def which(self, program: str) -> str | None:
-        """Where a program lies on the PATH; None where it is not there."""
+        """Return the path of a program on PATH, or None."""
 
     def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
-        """What a command prints, with its ``stderr`` if wanted; None where it fails or is not there.
-
-        It is ended after ``seconds``.
-        """
+        """Run a command and return its output, with ``stderr`` if set; None if it is missing, fails or times out."""
 
     def read(self, path: str) -> str:
-        """The text of a small file of the kernel; empty where there is none."""
+        """Return the text of a small file, such as those of the kernel; empty if there is none."""
 
     def list(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory, sorted; none where there is no such directory."""
+        """Return the sorted names in a directory; empty if it does not exist."""
 
 
 @dataclass(frozen=True)
 class HostBehind:
-    """Passes every question on to ``host``."""
+    """A host that forwards all calls to ``host``."""
 
     host: Host
 
     @property
     def hostname(self) -> str:
-        """The host's name, from its kernel."""
         return self.host.hostname
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment of this process."""
         return self.host.environment
 
     @property
     def failures(self) -> Sequence[str]:
-        """Commands that failed, and why."""
         return self.host.failures
 
     def which(self, program: str) -> str | None:
-        """The path of a program on PATH."""
         return self.host.which(program)
 
     def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
-        """The output of a command; None if it fails or is missing."""
         return self.host.ask(*command, seconds=seconds, stderr=stderr)
 
     def read(self, path: str) -> str:
-        """The text of a small file, such as those in /proc."""
         return self.host.read(path)
 
     def list(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory, sorted."""
         return self.host.list(directory)
 
 
 @dataclass
 class ThisHost:
-    """The machine that hidl runs on."""
+    """The machine that runs hidl."""
 
     environment: Mapping[str, str] = field(default_factory=hidl_cluster.environment)
     root: Path = Path("/")
@@ -384,11 +373,9 @@ class ThisHost:
     failures: list[str] = field(default_factory=list)
 
     def which(self, program: str) -> str | None:
-        """Where a program lies on the PATH."""
         return shutil.which(program, path=self.environment.get("PATH", ""))
 
     def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
-        """What a command prints, in the language of the documentation; None where it fails or is not there."""
         if self.which(command[0]) is None:
             return None
         try:
@@ -400,11 +387,9 @@ class ThisHost:
         return completed.stdout + completed.stderr if stderr else completed.stdout
 
     def read(self, path: str) -> str:
-        """The text of a small file of the kernel."""
         return read(self.root / path.lstrip("/"))
 
     def list(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory, sorted."""
         try:
             return tuple(sorted(entry.name for entry in (self.root / directory.lstrip("/")).iterdir()))
         except OSError:
@@ -412,36 +397,36 @@ class ThisHost:
 
 
 def split_blocks(start: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
-    """Split the output of a command where ``start`` matches: its first group, and the text up to the next match."""
+    """Split text where ``start`` matches; yield its first group, and the text up to the next match."""
     found = list(start.finditer(text))
     for number, one in enumerate(found, start=1):
         yield one[1], text[one.end() : found[number].start() if number < len(found) else None]
 
 
-# The scheduler's name of the cluster that this host belongs to.
+# The scheduler's name of the cluster to which this host belongs.
 
 
-SECONDS = 3.0  # scontrol waits three times as long where slurmctld is away
-#: Programs that only one scheduler has, of schedulers that hidl cannot submit to.
+SECONDS = 3.0  # scontrol would wait three times as long if slurmctld is down
+#: Programs specific to schedulers that hidl does not support.
 _OTHERS = {"Grid Engine": "qhost"}
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster's name, None where it is unknown; ``source``: where it is from, or why it is unknown."""
+    """The name of the cluster and its source; if the name is None, ``source`` is the reason."""
 
     name: str | None
     source: str
 
 
 def schedulers(host: Host) -> dict[str, str]:
-    """Return the schedulers whose programs are on the PATH: the title of each, and that program."""
+    """Return the titles of the schedulers whose programs are on PATH, with those programs."""
     known = {system.title: system.shows for system in systems() if system.shows} | _OTHERS
     return {title: program for title, program in known.items() if host.which(program)}
 
 
 def cluster(host: Host) -> Cluster:
-    """Find the name: from a variable that the scheduler sets in jobs, else from a command of the scheduler."""
+    """Find the cluster's name in a variable that the scheduler sets in jobs, or else with one of its commands."""
     for system in systems():
         if system.cluster_variable and (name := host.environment.get(system.cluster_variable)):
             return Cluster(name, f"${system.cluster_variable}")

@@ -1,4 +1,4 @@
-"""LSF, as ``lsid``, ``bqueues -l``, ``bparams``, ``lshosts -w`` and ``bhosts -w`` describe it."""
+"""Probe LSF with ``lsid``, ``bqueues -l``, ``bparams``, ``lshosts -w`` and ``bhosts -w``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
+from hidl_cli.site.probes.facts import Hardware, ProbedNode, Queue, SchedulerFacts
 from hidl_cli.site.probes.host import Host, split_blocks
 
 _SECONDS = 30.0
@@ -20,10 +20,10 @@ _VERSION = re.compile(r"\bLSF\b[^\n]*?\s(\d+(?:\.\d+)+)")
 _DEFAULT_QUEUES = re.compile(r"^Default Queues:\s*(\S+)", re.MULTILINE)
 _QUEUE = re.compile(r"^QUEUE:\s*(\S+)\s*$", re.MULTILINE)
 _LIMITS = re.compile(r"^(DEFAULT|MAXIMUM) LIMITS:\s*$", re.MULTILINE)
-_SECTION = re.compile(r"^[A-Z][A-Z /_-]*:", re.MULTILINE)  # what begins after a queue's limits
+_SECTION = re.compile(r"^[A-Z][A-Z /_-]*:", re.MULTILINE)  # the section after a queue's limits
 _LIMIT = re.compile(r"[A-Z]+LIMIT")
 _MINUTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*min(?:\s+of\s+(\S+))?")
-#: What the numbers of a limit are, by how many there are (bqueues(1), "PROCLIMIT").
+#: Meanings of the numbers of a limit, by how many there are (bqueues(1), "PROCLIMIT").
 _OF_TASKS = {1: ("maximum",), 2: ("minimum", "maximum"), 3: ("minimum", "default", "maximum")}
 _USERS = re.compile(r"^USERS:\s*(.*\S)\s*$", re.MULTILINE)
 _HOSTS = re.compile(r"^HOSTS:\s*(.*\S)\s*$", re.MULTILINE)
@@ -35,13 +35,13 @@ _STATUS = re.compile(r"\b(Open|Closed):(Active|Inact\w*)")
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
-def probe(host: Host) -> Batch | None:
-    """What LSF is here; None where there is no ``lsid``. LSF does not report how many cores of a host jobs may use."""
+def probe(host: Host) -> SchedulerFacts | None:
+    """Probe LSF; None without ``lsid``. LSF does not report the number of cores available to jobs."""
     if host.which("lsid") is None:
         return None
     identity = host.ask(*IDENTITY, seconds=_SECONDS)
     if not identity:
-        return Batch("lsf")
+        return SchedulerFacts("lsf")
     return describe(
         identity=identity,
         queues=host.ask(*QUEUES, seconds=_SECONDS),
@@ -58,14 +58,14 @@ def describe(
     parameters: str | None = None,
     running: str | None = None,
     hosts: str | None = None,
-) -> Batch:
-    """Describe an LSF by what its commands print; None for one that was not asked, or gave no answer."""
+) -> SchedulerFacts:
+    """Describe LSF from the output of its commands; None for those not run or without output."""
     cluster, version = _CLUSTER.search(identity or ""), _VERSION.search(identity or "")
     default = _DEFAULT_QUEUES.search(parameters or "")
     found = tuple(_queues(queues or "", default[1] if default else None))
     nodes = tuple(_nodes(running, hosts, tuple(queue.name for queue in found)))
-    remark = "hosts of queues are unknown: each queue is drafted with all hosts"
-    return Batch(
+    remark = "hosts of queues are unknown, so each queue is drafted with all hosts"
+    return SchedulerFacts(
         "lsf",
         version=version[1] if version else None,
         cluster=cluster[1] if cluster else None,
@@ -77,7 +77,7 @@ def describe(
 
 
 def _named(text: str) -> Iterator[ProbedNode]:
-    """The hosts that queues name one by one; of groups of hosts and patterns, nobody knows who is in them."""
+    """Yield the hosts that queues name individually; the members of host groups and patterns are unknown."""
     queues: dict[str, list[str]] = {}
     for name, block in split_blocks(_QUEUE, text):
         its = _HOSTS.search(block)
@@ -97,16 +97,16 @@ def _queues(text: str, default: str | None) -> Iterator[Queue]:
         remarks = [f"USERS: {users[1]}"] if users and users[1] != "all" else []
         remarks += [f"{name} {_format_limit(name, value)}" for name, value in limits.items() if name != "RUNLIMIT"]
         if "RUNLIMIT" in default_limits:
-            remarks.append(f"default RUNLIMIT {default_limits['RUNLIMIT']}: for jobs that request no time")
+            remarks.append(f"default RUNLIMIT {default_limits['RUNLIMIT']}: for jobs without a time limit")
         if wall and wall[2]:
-            remarks.append(f"RUNLIMIT {wall[0]}: relative to a host's speed, so hosts allow more or less than that")
+            remarks.append(f"RUNLIMIT {wall[0]}: scaled by a host's speed, so the actual limits differ")
         if slots := _SLOTS.search(block):
-            limits_of_slots = (("MAX", slots[1], "slots in use"), ("JL/U", slots[2], "slots of one user"))
+            limits_of_slots = (("MAX", slots[1], "limit of job slots"), ("JL/U", slots[2], "limit of slots per user"))
             remarks += [f"{title} {value}: {what}" for title, value, what in limits_of_slots if value.isdecimal()]
         if required := _REQUIRED.search(block):
             remarks.append(f"RES_REQ {required[1]}")
         if _EXCLUSIVE.search(block):
-            remarks.append("EXCLUSIVE: a job may ask for whole hosts (bsub -x)")
+            remarks.append("EXCLUSIVE: jobs can request whole hosts (bsub -x)")
         if status and status[0] != "Open:Active":
             remarks.append(f"STATUS {status[0]}")
         yield Queue(
@@ -119,9 +119,9 @@ def _queues(text: str, default: str | None) -> Iterator[Queue]:
 
 
 def _limits(block: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the default and the maximum limits of a queue, by name; limits without a title are maxima.
+    """Return the default and maximum limits of a queue by name; limits without a title are maximum limits.
 
-    Names stand in one line, and their values below them in the next.
+    A line with the names of limits is followed by one with their values.
     """
     found: dict[str, dict[str, str]] = {"DEFAULT": {}, "MAXIMUM": {}}
     starts = [(0, 0, "MAXIMUM"), *((each.start(), each.end(), each[1]) for each in _LIMITS.finditer(block))]
@@ -150,11 +150,11 @@ def _format_limit(name: str, value: str) -> str:
 
 
 def _nodes(running: str | None, hosts: str | None, queues: tuple[str, ...]) -> Iterator[ProbedNode]:
-    """The hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` knows of each; either may be missing.
+    """Yield the hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` prints; either may be missing.
 
-    Hosts whose limit of jobs is 0 run none. Where hosts are marked as compute nodes (the resource ``CN`` of IBM's
-    CORAL systems, beside ``LN`` for launch nodes), the others are none. ``ncpus`` counts processors, cores or threads,
-    as the site defined it (EGO_DEFINE_NCPUS), so that it is not used.
+    Hosts with a limit of 0 jobs are skipped. If some hosts are marked as compute nodes (resource ``CN`` on IBM's CORAL
+    systems, where ``LN`` marks launch nodes), all others are skipped too. ``ncpus`` is ignored because it counts
+    processors, cores or threads, depending on the site's EGO_DEFINE_NCPUS.
     """
     serving = {row["HOST_NAME"] for row in _rows(running) if row.get("MAX") != "0"}
     rows = list(_rows(hosts)) or [{"HOST_NAME": name} for name in sorted(serving)]
@@ -166,7 +166,7 @@ def _nodes(running: str | None, hosts: str | None, queues: tuple[str, ...]) -> I
 
 
 def _rows(text: str | None) -> Iterator[dict[str, str]]:
-    """The lines of a table by the titles of its columns; a last column may hold spaces."""
+    """Yield the rows of a table by column; only the last column may contain spaces."""
     lines = [line for line in (text or "").splitlines() if line.strip()]
     if not lines or not lines[0].startswith("HOST_NAME"):
         return
@@ -178,7 +178,7 @@ def _rows(text: str | None) -> Iterator[dict[str, str]]:
 
 
 def _mebibytes(text: str) -> int | None:
-    """606.9G of ``lshosts``, to one decimal place."""
+    """Convert a size printed by ``lshosts``, such as 606.9G."""
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT])", text)
     return round(float(found[1]) * _UNITS[found[2]]) or None if found else None
 

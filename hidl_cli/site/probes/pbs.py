@@ -1,4 +1,4 @@
-"""PBS, as ``qstat -B``, ``qstat -Q`` and ``pbsnodes`` describe it in JSON (PBS Professional 14 and later, OpenPBS)."""
+"""Probe PBS (PBS Professional 14 or later, OpenPBS) with the JSON output of ``qstat`` and ``pbsnodes``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hidl_cli.batch_systems import SYSTEMS
-from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
+from hidl_cli.site.probes.facts import Hardware, ProbedNode, Queue, SchedulerFacts
 from hidl_cli.site.probes.host import Host
 
 _SECONDS = 30.0
@@ -16,23 +16,23 @@ SERVER = ("qstat", "-B", "-f", "-F", "json")
 QUEUES = ("qstat", "-Q", "-f", "-F", "json")
 NODES = ("pbsnodes", "-a", "-F", "json")
 _TRUE = ("True", "true", "t", "1", True)
-_BUILT_IN = frozenset({"arch", "host", "vnode"})  # resources that tell one node from another, or nothing
-_MODELS = ("gpu_model", "gpu_type")  # custom resources by which centres name their GPUs
+_BUILT_IN = frozenset({"arch", "host", "vnode"})  # resources that are not features of a kind of node
+_MODELS = ("gpu_model", "gpu_type")  # custom resources that sites use for GPU models
 _WALL = re.compile(r"[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 _SIZE = re.compile(r"([0-9]+)([kmgtp]?)(b|w)?", re.IGNORECASE)
 _UNITS = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
 
 
-def probe(host: Host) -> Batch | None:
-    """Describe the PBS of this host; None if there is no ``pbsnodes``.
+def probe(host: Host) -> SchedulerFacts | None:
+    """Probe the PBS of this host; None without ``pbsnodes``.
 
-    ``ncpus`` counts cores or hardware threads, as the kernel of a node shows them: cores stay unknown.
+    Cores remain unknown, because ``ncpus`` counts the processors in a node's kernel: cores or hardware threads.
     """
     if host.which(SYSTEMS["pbs"].shows) is None:
         return None
     server = host.ask(*SERVER, seconds=_SECONDS)
     if not _mapping(_document(server), "Server"):
-        return Batch("pbs")
+        return SchedulerFacts("pbs")
     return describe(
         server=_document(server),
         queues=_document(host.ask(*QUEUES, seconds=_SECONDS)),
@@ -45,8 +45,8 @@ def describe(
     server: Mapping[str, Any] | None = None,
     queues: Mapping[str, Any] | None = None,
     nodes: Mapping[str, Any] | None = None,
-) -> Batch:
-    """Describe a PBS by the documents that its commands print; None for one that was not asked, or gave no answer."""
+) -> SchedulerFacts:
+    """Describe PBS from the JSON output of its commands; None for those not run or without output."""
     servers = _mapping(server or {}, "Server")
     name, about = next(iter(servers.items()), (None, None))
     known = {key: each for key, each in _mapping(queues or {}, "Queue").items() if isinstance(each, Mapping)}
@@ -54,10 +54,10 @@ def describe(
     found = _hosts(listed)
     has_gpus = any("ngpus" in _resources(each) for each in found.values())
     default = about.get("default_queue") if isinstance(about, Mapping) else None
-    remarks = [] if has_gpus or not found else ["no node has the resource ngpus: the GPUs of nodes are unknown"]
+    remarks = [] if has_gpus or not found else ["no node has the resource ngpus, so the GPUs of nodes are unknown"]
     if found:
-        remarks.append("cores of nodes are unknown: PBS counts processors, which may be cores or threads")
-    return Batch(
+        remarks.append("cores of nodes are unknown, because PBS counts processors, which may be cores or threads")
+    return SchedulerFacts(
         "pbs",
         version=_text((server or {}).get("pbs_version")),
         cluster=name,
@@ -86,9 +86,9 @@ def _resources(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _hosts(vnodes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """Return one node for each host, with the sum of its vnodes' resources.
+    """Merge the vnodes of each host into one node with the sum of their resources.
 
-    With ``vnode_per_numa_node``, each NUMA domain of a host is a vnode (``n1[0]``, ``n1[1]``), and the host's own vnode
+    With ``vnode_per_numa_node``, each NUMA domain is a vnode (``n1[0]``, ``n1[1]``), and the vnode of the host itself
     has no processors.
     """
     parts: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -99,7 +99,7 @@ def _hosts(vnodes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str,
 
 
 def _joined(host: str, vnodes: Mapping[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
-    """Return the host's name and its vnodes as one."""
+    """Return the name of a host and its merged vnodes."""
     if len(vnodes) == 1:
         return next(iter(vnodes.items()))
     resources: dict[str, Any] = {}
@@ -127,7 +127,7 @@ def _node(name: str, node: Mapping[str, Any], queues: Mapping[str, Mapping[str, 
             gpu_model=next((custom[key] for key in _MODELS if key in custom), None) if gpus else None,
         ),
         features=frozenset(f"{key}={each}" for key, each in custom.items() if not _SIZE.fullmatch(each))
-        | frozenset(filter(None, str(node.get("properties", "")).split(","))),  # Torque's
+        | frozenset(filter(None, str(node.get("properties", "")).split(","))),  # only on Torque
         queues=tuple(queue for queue, each in queues.items() if _serves(node, queue, each, queues)),
     )
 
@@ -135,36 +135,36 @@ def _node(name: str, node: Mapping[str, Any], queues: Mapping[str, Mapping[str, 
 def _serves(
     node: Mapping[str, Any], name: str, queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]]
 ) -> bool:
-    """Return whether jobs of the queue may run on the node.
+    """Return whether jobs of the queue can run on the node.
 
-    By the node's ``queue``, else by the resources that the queue adds to each chunk (``default_chunk.Qlist=...``).
-    A routing queue has the nodes of its destinations.
+    This depends on the node's ``queue``, or else on the resources that the queue adds to each chunk
+    (``default_chunk.Qlist=...``). A routing queue uses the nodes of its destinations.
     """
     if queue.get("queue_type") == "Route":
         return any(_serves(node, one, queues[one], queues) for one in _destinations(queue, queues))
     if "queue" in node:
         return bool(node["queue"] == name)
-    asked = {key: each for key, each in _mapping(queue, "default_chunk").items() if isinstance(each, str)}
+    required = {key: each for key, each in _mapping(queue, "default_chunk").items() if isinstance(each, str)}
     resources = _resources(node)
     return all(
-        each in str(resources.get(key, "")).split(",") for key, each in asked.items() if not _SIZE.fullmatch(each)
+        each in str(resources.get(key, "")).split(",") for key, each in required.items() if not _SIZE.fullmatch(each)
     )
 
 
 def _named(queue: Mapping[str, Any]) -> list[str]:
-    """Return the queues that a routing queue names, known or not."""
+    """Return the names of a routing queue's destinations, whether known or not."""
     listed = queue.get("route_destinations")
     words = listed if isinstance(listed, list) else str(listed or "").split(",")
     return [name for word in words if (name := str(word).strip().partition("@")[0])]
 
 
 def _destinations(queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the execution queues that a routing queue passes jobs to."""
+    """Return the execution queues among a routing queue's destinations."""
     return [name for name in _named(queue) if name in queues and queues[name].get("queue_type") != "Route"]
 
 
 def _shown(name: str, queues: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a destination with the limits by which a routing queue finds it."""
+    """Format a destination with the limits that decide which jobs are routed to it."""
     if name not in queues:
         return f"{name} (unknown here)"
     least, wall = _mapping(queues[name], "resources_min").get("walltime"), _limits(queues[name])[2]
@@ -198,14 +198,14 @@ def _queue(name: str, queue: Mapping[str, Any], queues: Mapping[str, Mapping[str
 
 
 def _reason(queue: Mapping[str, Any]) -> str | None:
-    """Return why jobs cannot be submitted to the queue, None if they can."""
+    """Return why jobs cannot be submitted to the queue, or None if they can."""
     if queue.get("enabled") not in _TRUE:
         return "it is disabled"
-    return "it takes jobs from routing queues only" if queue.get("from_route_only") in _TRUE else None
+    return "it only accepts jobs from routing queues" if queue.get("from_route_only") in _TRUE else None
 
 
 def _limits(queue: Mapping[str, Any]) -> tuple[int, int | None, str | None]:
-    """Return the fewest and the most nodes of a job, and its wall time as ``hours:minutes:seconds``."""
+    """Return the minimum and maximum nodes of a job, and its wall time as ``hours:minutes:seconds``."""
     least, most = _mapping(queue, "resources_min"), _mapping(queue, "resources_max")
     fewest, at_most = _number(least.get("nodect")) or 1, _number(most.get("nodect"))
     wall = str(most.get("walltime", ""))
@@ -229,7 +229,7 @@ def _text(value: object) -> str | None:
 
 
 def _mebibytes(value: object) -> int | None:
-    """Read a size of PBS, such as ``24681992kb``; words (``w``) have eight bytes."""
+    """Convert a size such as ``24681992kb``; a word (``w``) has eight bytes."""
     found = _SIZE.fullmatch(str(value))
     if found is None or len(found[1]) > 15:
         return None

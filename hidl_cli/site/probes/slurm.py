@@ -1,14 +1,14 @@
-"""Slurm, as ``scontrol`` describes it (its manual, and `slurm.conf(5)` for what the parameters mean)."""
+"""Probe Slurm with ``scontrol``; slurm.conf(5) documents the parameters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hidl_cli.site.probes.facts import Batch, Hardware, Policy, ProbedNode, Queue, listed
+from hidl_cli.site.probes.facts import Hardware, Policy, ProbedNode, Queue, SchedulerFacts, listed
 from hidl_cli.site.probes.host import Host
 
-_SECONDS = 30.0  # a controller of thousands of nodes takes some
+_SECONDS = 30.0  # with thousands of nodes, the controller needs several seconds
 CONFIG = ("scontrol", "show", "config")
 NODES = ("scontrol", "--oneliner", "show", "node")
 PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
@@ -16,26 +16,26 @@ MPI = ("srun", "--mpi=list")
 _CONFIG = re.compile(r"^(\w+)\s*= (.*)$", re.MULTILINE)
 _VERSION = "SLURM_VERSION"
 _NOTHING = {"(null)", "N/A", "NONE", "UNLIMITED", "INFINITE", ""}
-_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # what administrators write: it may look like other fields
+_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # text by administrators, which may contain `key=value`
 _FIELD = re.compile(r"(?:^| )([A-Za-z_]+)=(\S*)")
 _WALL = re.compile(r"([0-9]{1,5}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 _ACCESS = ("AllowAccounts", "AllowGroups", "AllowQos")
 _MEMORY = ("DefMemPerCPU", "DefMemPerNode", "MaxMemPerCPU", "MaxMemPerNode")
-_SLICE = re.compile(r"(^|[_.-])\d+g\.\d+gb")  # of NVIDIA's MIG: h100_4g.40gb
-_SOCKETS = re.compile(r"\([^()]*\)")  # gpu:a100:4(S:0-1)
+_SLICE = re.compile(r"(^|[_.-])\d+g\.\d+gb")  # a MIG slice: h100_4g.40gb
+_SOCKETS = re.compile(r"\([^()]*\)")  # the end of gpu:a100:4(S:0-1)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20}
 
 
-def probe(host: Host) -> Batch | None:
-    """Describe the Slurm of this host; None if there is no ``scontrol``.
+def probe(host: Host) -> SchedulerFacts | None:
+    """Probe the Slurm of this host; None without ``scontrol``.
 
-    Facts that it does not report are left empty, all of them if slurmctld does not answer.
+    Facts that Slurm does not report are left empty; all of them are if slurmctld does not respond.
     """
     if host.which("scontrol") is None:
         return None
     config = host.ask(*CONFIG, seconds=_SECONDS)
     if not (config and _CONFIG.search(config)):
-        return Batch("slurm")
+        return SchedulerFacts("slurm")
     return describe(
         config=config,
         nodes=host.ask(*NODES, seconds=_SECONDS),
@@ -52,11 +52,11 @@ def describe(
     partitions: str | None = None,
     account: str | None = None,
     mpi: str | None = None,
-) -> Batch:
-    """Describe a Slurm by what its commands print; None for one that was not asked, or gave no answer.
+) -> SchedulerFacts:
+    """Describe Slurm from the output of its commands; None for those not run or without output.
 
-    Without ``nodes``, those that the partitions name get what the partition says of all together; without
-    ``partitions``, those that the nodes name are of unknown limits. ``account``: who pays where a job names nobody.
+    Without ``nodes``, each node gets its share of the resources of its partition; without ``partitions``, their limits
+    are unknown. ``account`` is the default account.
     """
     settings = dict(_CONFIG.findall(config or ""))
     node_fields, partition_fields = list(_records(nodes, "NodeName")), tuple(_records(partitions, "PartitionName"))
@@ -68,9 +68,9 @@ def describe(
     queues = tuple(_queue(fields) for fields in partition_fields)
     if partitions is None:
         names = dict.fromkeys(name for node in found for name in node.queues)
-        remarks = ("limits unknown: `scontrol show partition` tells them",)
+        remarks = ("limits unknown; `scontrol show partition` prints them",)
         queues = tuple(Queue(name, remarks=remarks, is_listed=False) for name in names)
-    return Batch(
+    return SchedulerFacts(
         "slurm",
         version=settings.get(_VERSION) or (versions.pop() if len(versions) == 1 else None),
         cluster=_known(settings.get("ClusterName")),
@@ -84,19 +84,19 @@ def describe(
 
 
 def mpi_types(host: Host) -> tuple[str, ...]:
-    """What ``srun --mpi=`` takes here; none where there is no ``srun``, or it gives no answer."""
+    """Return the values that ``srun --mpi=`` accepts here; empty if ``srun`` is missing or fails."""
     return types(host.ask(*MPI, stderr=True))
 
 
 def types(plugins: str | None) -> tuple[str, ...]:
-    """The types in the list of ``srun --mpi=list``."""
+    """Parse the output of ``srun --mpi=list``."""
     text = plugins or ""
     found = re.findall(r"^(?:srun:)?\s+(\w+)$", text, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", text)
     return tuple(dict.fromkeys(found))
 
 
 def _records(text: str | None, first: str) -> Iterator[dict[str, str]]:
-    """The fields of each record of ``scontrol``, with and without --oneliner; of a name twice, the first counts."""
+    """Yield the fields of each record of ``scontrol``, with or without --oneliner; of duplicates, the first."""
     fields: dict[str, str] = {}
     for line in (text or "").splitlines():
         if line.startswith(f"{first}="):
@@ -111,7 +111,7 @@ def _records(text: str | None, first: str) -> Iterator[dict[str, str]]:
 
 
 def _nodes_of(partitions: Iterable[Mapping[str, str]]) -> Iterator[ProbedNode]:
-    """The nodes that partitions name, each with its share of what they hold together; the smallest partition counts."""
+    """Yield the nodes of partitions, each with its share of the resources of the smallest partition it is in."""
     queues: dict[str, list[str]] = {}
     shares: dict[str, Hardware] = {}
     for fields in sorted(partitions, key=lambda each: _number(each.get("TotalNodes")) or 0):
@@ -144,7 +144,7 @@ def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> ProbedNode:
         sockets=sockets,
         cores=max(1, sockets * per_socket - reserved_cores) if sockets and per_socket else None,
         threads_per_core=_number(fields.get("ThreadsPerCore")) or None,
-        # 1 MiB is what Slurm assumes of a node whose memory was not configured (slurm.conf, RealMemory)
+        # Slurm assumes 1 MiB if RealMemory is not configured (slurm.conf(5)).
         memory_mib=max(1, memory - (_number(fields.get("MemSpecLimit")) or 0)) if memory and memory > 1 else None,
         gpus=gpus,
         gpu_model=model,
@@ -165,7 +165,7 @@ def _queue(fields: Mapping[str, str]) -> Queue:
     admitted = [f"{key}={fields[key]}" for key in _ACCESS if fields.get(key, "ALL") != "ALL"]
     left_out = None
     if fields.get("RootOnly") == "YES":
-        left_out = "only root may submit to it"
+        left_out = "only root can submit jobs"
     elif fields.get("Nodes", "(null)") in _NOTHING:
         left_out = "it has no nodes"
     remarks = [*admitted]
@@ -177,10 +177,10 @@ def _queue(fields: Mapping[str, str]) -> Queue:
         remarks.append(f"MaxNodes={most} is below MinNodes={fewest}")
     if _number(fields.get("SuspendTime")):
         resume = fields.get("ResumeTimeout", "?")
-        remarks.append(f"SuspendTime={fields['SuspendTime']}: idle nodes are off; to start one takes up to {resume} s")
+        remarks.append(f"SuspendTime={fields['SuspendTime']}: idle nodes are off and need up to {resume} s to start")
     remarks += [f"{key}={fields[key]}" for key in _MEMORY if _number(fields.get(key))]
     if _known(fields.get("DefaultTime")):
-        remarks.append(f"DefaultTime={fields['DefaultTime']}: for jobs that request no time")
+        remarks.append(f"DefaultTime={fields['DefaultTime']}: for jobs without a time limit")
     if fields.get("MaxNodes") == "UNLIMITED":
         remarks.append(f"MaxNodes=UNLIMITED ({fields.get('TotalNodes', '?')} nodes)")
     return Queue(
@@ -202,41 +202,40 @@ def _policies(
     exclusive = [one.get("OverSubscribe") == "EXCLUSIVE" for one in partitions if one.get("RootOnly") != "YES"]
     whole_nodes = select == "select/linear" or all(exclusive)
     if select and not whole_nodes:
-        why = f"SelectType={select}: nodes are shared, and a rank gets one core unless the job requests more"
+        why = f"SelectType={select}: nodes are shared, and each rank gets one core unless more are requested"
         yield Policy("cpus", "cpus-per-task", why)
     limits = [f"{key}={config[key]}" for key in ("DefMemPerNode", "DefMemPerCPU") if _known(config.get(key))]
     if "MEMORY" in parameters.upper() and limits:
-        yield Policy(
-            "memory", "mem", f"SelectTypeParameters={parameters}, {limits[0]}: default for jobs that request none"
-        )
+        why = f"SelectTypeParameters={parameters}, {limits[0]}: default for jobs without a memory request"
+        yield Policy("memory", "mem", why)
     if has_gpu_gres:
         yield Policy("gpus", "gres", f"GresTypes={config['GresTypes']}")
     enforced = config.get("AccountingStorageEnforce", "none")
     if account is not None:
-        pays = f"default account {account}" if account else "no default account"
-        yield Policy("account", "optional" if account else "required", f"AccountingStorageEnforce={enforced}: {pays}")
+        use, default = ("optional", f"default account {account}") if account else ("required", "no default account")
+        yield Policy("account", use, f"AccountingStorageEnforce={enforced}: {default}")
 
 
 def _default_account(host: Host, config: Mapping[str, str]) -> str | None:
-    """Who pays for this user's jobs that name no account: empty where nobody does, None where nobody must or knows."""
+    """Return the user's default account; empty if there is none, None if accounts are not enforced or unknown."""
     enforced, user = config.get("AccountingStorageEnforce", "none"), host.environment.get("USER")
     if not user or not any(word in enforced for word in ("associations", "limits", "qos", "wckeys", "safe")):
         return None
-    said = host.ask("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=DefaultAccount")
-    return None if said is None else said.strip().partition("\n")[0]
+    printed = host.ask("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=DefaultAccount")
+    return None if printed is None else printed.strip().partition("\n")[0]
 
 
 def _remarks(config: Mapping[str, str], has_gpu_gres: bool) -> Iterator[str]:
     enforce = config.get("EnforcePartLimits", "NO")
     if enforce == "NO":
-        yield "EnforcePartLimits=NO: a job beyond a partition's limits is accepted, and pends forever"
+        yield "EnforcePartLimits=NO: jobs beyond a partition's limits are accepted, but never start"
     if not has_gpu_gres:
-        yield "no gpu in GresTypes: the GPUs of nodes are unknown"
+        yield "no gpu in GresTypes, so the GPUs of nodes are unknown"
     if _known(config.get("MpiDefault")):
         yield f"MpiDefault={config['MpiDefault']}: default of `srun --mpi`"
     for key in ("JobSubmitPlugins", "CliFilterPlugins"):
         if _known(config.get(key)):
-            yield f"{key}={config[key]}: jobs may be refused or changed by site rules"
+            yield f"{key}={config[key]}: site rules may reject or change jobs"
 
 
 def _known(value: str | None) -> str | None:
@@ -252,9 +251,10 @@ def _words(value: str | None) -> list[str]:
 
 
 def gpus_of(gres: str) -> tuple[int | None, str | None]:
-    """(GPUs, models) of a ``Gres=`` such as ``gpu:a100:4(S:0-1),fpga:1`` (gres.conf(5)); (None, None) if invalid.
+    """Return the number and models of GPUs in a ``Gres=`` such as ``gpu:a100:4(S:0-1),fpga:1`` (gres.conf(5)).
 
-    Slices of GPUs (MIG) are no GPUs: they are named beside the models, and counted only where there are no others.
+    Returns (None, None) if it is invalid. MIG slices are listed with the models, but only counted if there are no
+    whole GPUs.
     """
     whole: dict[str, int] = {}
     slices: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Compilers on the PATH: the programs of each of Spack's compiler packages, and what they say of themselves."""
+"""Probe installed software: compilers, externals for Spack, modules, and MPI libraries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hidl_cli.errors import MissingPrecondition, ProcessFailed
 from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.mpi import RUNTIMES, TELLERS, TRAITS, Abi, Family, library_of_module, tell
 from hidl_cli.quoting import comment
-from hidl_cli.site.probes.facts import Library
+from hidl_cli.site.probes.facts import ProbedLibrary
 from hidl_cli.site.probes.host import Host
 
-#: The programs for C, C++ and Fortran, by Spack's package.
+#: C, C++ and Fortran programs of the compilers, by Spack package.
 PROGRAMS: Mapping[str, tuple[str, str, str]] = {
     "gcc": ("gcc", "g++", "gfortran"),
     "llvm": ("clang", "clang++", "flang"),
@@ -33,9 +33,9 @@ _AOCC = re.compile(r"\bAOCC_(\d+(?:\.\d+)+)")
 
 @dataclass(frozen=True)
 class FoundCompiler:
-    """A compiler: ``prefix`` is above the directory of its C program; ``fortran`` is None where there is none.
+    """A compiler; ``prefix`` contains its ``bin`` directory, and ``source`` is the command that printed the version.
 
-    ``source``: the command that told the version.
+    ``fortran`` is None if there is no Fortran compiler of the same version.
     """
 
     package: str
@@ -46,35 +46,35 @@ class FoundCompiler:
 
 
 def compiler_version(host: Host, program: str, package: str = "gcc") -> str | None:
-    """What a compiler's program says of its version; None where it says nothing or is not there."""
+    """Return the version that a compiler prints, or None if it prints none or is missing."""
     if package == "gcc":
         return _first(_VERSION, host.ask(program, "-dumpfullversion", "-dumpversion", seconds=_SECONDS))
-    said = host.ask(program, "--version", seconds=_SECONDS)
-    return _first(_AOCC if package == "aocc" else _VERSION, said)
+    printed = host.ask(program, "--version", seconds=_SECONDS)
+    return _first(_AOCC if package == "aocc" else _VERSION, printed)
 
 
 def find(host: Host, package: str, names: tuple[str, str, str]) -> FoundCompiler | None:
-    """The compiler on the PATH whose programs for C, C++ and Fortran have these names.
+    """Find a compiler on PATH by the names of its C, C++ and Fortran programs.
 
-    The C++ program must be of the same version; a Fortran program of another one is not counted. None where it is not
-    there, or does not say its version.
+    The C++ program must have the same version; a Fortran program of another version is ignored. Returns None if the
+    compiler is missing or does not print its version.
     """
     c, cxx, fortran = names
-    place, told = host.which(c), compiler_version(host, c, package)
-    if place is None or told is None or compiler_version(host, cxx, package) != told:
+    path, version = host.which(c), compiler_version(host, c, package)
+    if path is None or version is None or compiler_version(host, cxx, package) != version:
         return None
     option = "-dumpfullversion" if package == "gcc" else "--version"
-    with_fortran = host.which(fortran) is not None and compiler_version(host, fortran, package) == told
-    prefix = str(PurePosixPath(place).parent.parent)
-    return FoundCompiler(package, told, prefix, fortran if with_fortran else None, f"{c} {option}")
+    with_fortran = host.which(fortran) is not None and compiler_version(host, fortran, package) == version
+    prefix = str(PurePosixPath(path).parent.parent)
+    return FoundCompiler(package, version, prefix, fortran if with_fortran else None, f"{c} {option}")
 
 
 def of_wrapper(host: Host) -> FoundCompiler | None:
-    """The compiler that ``mpicc`` on the PATH calls, else the GCC on the PATH."""
+    """Return the compiler that ``mpicc`` on PATH runs, or else the GCC on PATH."""
     shown = host.ask("mpicc", "-show", seconds=_SECONDS) or host.ask("mpicc", "--showme", seconds=_SECONDS) or ""
     try:
         called = PurePosixPath(next(iter(shlex.split(shown)), "")).name
-    except ValueError:  # quotes that nothing closes
+    except ValueError:  # unbalanced quotes
         called = ""
     packages = [package for package, names in PROGRAMS.items() if names[0] == called]
     found = (find(host, package, PROGRAMS[package]) for package in sorted(packages, key="aocc".__ne__))
@@ -86,11 +86,11 @@ def _first(pattern: re.Pattern[str], text: str | None) -> str | None:
     return found[found.re.groups] if found else None
 
 
-# Software that Spack can take from a system: which program prints its version, and how.
+# Software that Spack can use from the system, and how it prints its version.
 
 
-#: Who tells the version of an external: a program below its prefix, and its arguments.
-TELL: Mapping[str, tuple[str, ...]] = {
+#: Program below the prefix of an external, with arguments, that prints its version.
+VERSION_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "python": ("bin/python3", "--version"),
     "cuda": ("bin/nvcc", "--version"),
     "cmake": ("bin/cmake", "--version"),
@@ -103,22 +103,22 @@ TELL: Mapping[str, tuple[str, ...]] = {
     "slurm": ("bin/sinfo", "--version"),
 }
 _SECONDS_OF_EXTERNALS = 20.0
-#: A version as programs print it: 1.1.1k (OpenSSL), 9.4p1 (OpenSSH), 5.0.0rc1 (Open MPI).
+#: A version as printed by programs: 1.1.1k (OpenSSL), 9.4p1 (OpenSSH), 5.0.0rc1 (Open MPI).
 VERSION = re.compile(r"\d+(?:\.\d+)+(?:-?(?:rc|alpha|beta|dev|pl|[abp])\.?\d+|[a-z](?![A-Za-z0-9]))?")
 _BEFORE_RELEASE = frozenset(("rc", "alpha", "beta", "dev", "a", "b"))
 
 
 def program_version(host: Host, name: str, program: str) -> str | None:
-    """What ``program`` says of the version of the external ``name``; None where it says none."""
-    said = host.ask(program, *TELL[name][1:], seconds=_SECONDS_OF_EXTERNALS, stderr=True)
-    found = VERSION.search(said or "")
+    """Return the version that ``program`` prints for the external ``name``, or None."""
+    printed = host.ask(program, *VERSION_COMMANDS[name][1:], seconds=_SECONDS_OF_EXTERNALS, stderr=True)
+    found = VERSION.search(printed or "")
     return found[0] if found else None
 
 
 def same_version(one: str, other: str) -> bool:
-    """Whether one version is a prefix of the other: 2.3.7 and 2.3.7-1, 5 and 5.0.2, 1.1.1 and 1.1.1k.
+    """Return whether one version is a prefix of the other: 2.3.7 and 2.3.7-1, 5 and 5.0.2, 1.1.1 and 1.1.1k.
 
-    A release is not its own candidate: 5.0.0 and 5.0.0rc1 differ.
+    A release and its candidates are different: 5.0.0 is not the same as 5.0.0rc1.
     """
     short, long = sorted((re.findall(r"\d+|[a-z]+", version.lower()) for version in (one, other)), key=len)
     rest = long[len(short) :]
@@ -126,27 +126,24 @@ def same_version(one: str, other: str) -> bool:
     return long[: len(short)] == short and not is_candidate
 
 
-# The modules that a site offers, and what they make of the environment (Lmod, Environment Modules, Cray's).
+# Modules of the site, and the environments that they set up (Lmod, Environment Modules, Cray's modules).
 
 
-_SECONDS_OF_MODULES = 20.0  # a cold cache on a parallel file system
+_SECONDS_OF_MODULES = 20.0  # slow with a cold cache on a parallel file system
 _LOAD_SECONDS = 60.0
-#: What follows a name, or several: Lmod's ``(D)``, ``(L,D)``, ``<L>``; Environment Modules' ``(default)``,
-#: ``(default:stable)``, ``<L>``, ``<aL>``, and ``(@)`` of an alias.
+#: Marks after a name: ``(D)``, ``(L,D)`` and ``<L>`` of Lmod; ``(default)``, ``(default:stable)``, ``<L>``, ``<aL>``
+#: and ``(@)`` (for an alias) of Environment Modules.
 _MARK = re.compile(r"\s*(?:\((?P<round>[^()]*)\)|<(?P<angle>[^<>]*)>)\s*$")
 _USER = ("HOME", "USER", "LOGNAME")
-#: A module tree, which can be set up by hand; modules that are loaded may have extended it.
+#: Variables of a module tree. Users can set them, and loaded modules may have extended them.
 _TREE = ("MODULEPATH", "MODULESHOME", "LMOD_CMD", "LMOD_PKG", "LMOD_DIR", "MODULES_CMD")
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-_LONGEST = 300  # characters of what a module command says
+_LONGEST = 300  # characters of a module command's output in a message
 
 
 @dataclass(frozen=True)
-class Offered:
-    """A module that the site offers: its name with its version, as ``module load`` takes it.
-
-    ``after``: what must be loaded before it.
-    """
+class AvailableModule:
+    """A module of the site, named as for ``module load``; those in ``after`` must be loaded first."""
 
     name: str
     is_default: bool = False
@@ -155,23 +152,23 @@ class Offered:
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """The environment of a clean login shell with some modules; ``files``: theirs, and of those that they load."""
+class ModuleEnvironment:
+    """The environment of a clean login shell with modules loaded; ``files`` are all loaded modulefiles."""
 
     environment: Mapping[str, str]
     files: tuple[Path, ...] = ()
 
 
 def available(host: Host) -> tuple[str, ...] | None:
-    """Every module's name with its version; None where there is no module command, or it gives no answer."""
+    """Return the names of all modules with their versions; None if there is no module command or it fails."""
     found = offered(host)
     return None if found is None else tuple(each.name for each in found)
 
 
-def offered(host: Host) -> tuple[Offered, ...] | None:
-    """Every module; None where there is no module command, or it gives no answer.
+def offered(host: Host) -> tuple[AvailableModule, ...] | None:
+    """Return all modules; None if there is no module command or it fails.
 
-    On a site of module trees these are the modules that can be loaded now, beside the compiler that is loaded.
+    In a hierarchy of modules, only those that can be loaded now are included.
     """
     if lmod := host.environment.get("LMOD_CMD"):
         text = host.ask(lmod, "bash", "--terse", "avail", seconds=_SECONDS_OF_MODULES, stderr=True)
@@ -182,22 +179,22 @@ def offered(host: Host) -> tuple[Offered, ...] | None:
     return None if text is None else tuple(filter(None, map(read_name, text.splitlines())))
 
 
-def read_name(line: str) -> Offered | None:
-    """Read a line of ``module avail --terse``; None for a directory, the name of several modules, and an alias."""
+def read_name(line: str) -> AvailableModule | None:
+    """Parse a line of ``module avail --terse``; None for directories, groups of versions, and aliases."""
     name, words = line.strip(), set[str]()
     while mark := _MARK.search(name):
         name = name[: mark.start()]
         words |= set(re.split(r"[:,]", mark["round"] or mark["angle"] or ""))
     if not name or name.endswith((":", "/")) or " " in name or any(word.startswith("@") for word in words):
         return None
-    return Offered(name, is_default=bool(words & {"default", "D"}), is_loaded=bool(words & {"L", "aL"}))
+    return AvailableModule(name, is_default=bool(words & {"default", "D"}), is_loaded=bool(words & {"L", "aL"}))
 
 
-def load(host: Host, modules: Sequence[str]) -> Loaded:
-    """The environment once a clean login shell has loaded the modules, in order.
+def load(host: Host, modules: Sequence[str]) -> ModuleEnvironment:
+    """Load modules in a clean login shell, in order, and return its environment.
 
-    The shell reads ``/etc/profile``, but none of the user's own files, and no module that is loaded now counts.
-    Raises ``MissingPrecondition`` with the module command's own words where a module cannot be loaded.
+    The shell reads ``/etc/profile``, but no files of the user, and starts without the modules loaded now. Raises
+    ``MissingPrecondition`` with the module command's message if a module cannot be loaded.
     """
     own = host.environment
     try:
@@ -205,17 +202,17 @@ def load(host: Host, modules: Sequence[str]) -> Loaded:
     except MissingPrecondition:
         if not own.get("LOADEDMODULES"):
             raise
-        printed = _printed(modules, _clean(own, tree=True))  # a tree that no file in /etc knows
+        printed = _printed(modules, _clean(own, tree=True))  # files in /etc may not set up the tree
     pairs = (entry.partition("=") for entry in printed.split("\0"))
     environment = {name: value for name, equals, value in pairs if equals}
     files = [file for file in environment.get("_LMFILES_", "").split(":") if file.startswith("/")]
-    return Loaded(environment, tuple(Path(file) for file in files))
+    return ModuleEnvironment(environment, tuple(Path(file) for file in files))
 
 
 def find_command(host: Host) -> dict[str, str]:
-    """The variables by which a program finds the module command; none where it has them, or there is no such command.
+    """Return the variables that make the module command available; empty if set already or if there is none.
 
-    A process that no login shell started (cron's, say) has none of them, though the site has modules.
+    Processes not started by a login shell, such as cron jobs, lack them even if the site has modules.
     """
     if "MODULESHOME" in host.environment:
         return {}
@@ -227,19 +224,19 @@ def find_command(host: Host) -> dict[str, str]:
 
 
 def _printed(modules: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The environment that ``modules`` make of this one, its variables ended by NULs."""
+    """Load ``modules`` in this environment and print the result, with variables separated by NUL."""
     script = templates.render_script("loaded_modules.sh.j2", {"modules": modules})
     command = ("bash", "--noprofile", "--norc", "-c", script)
     try:
         return process.run(command, cwd=Path("/"), env=environment, timeout=_LOAD_SECONDS).stdout
     except ProcessFailed as failure:
-        said = " ".join(comment(failure.output).split())[:_LONGEST]
+        output = " ".join(comment(failure.output).split())[:_LONGEST]
         what = f"module load {' '.join(modules)}" if modules else "a login shell"
-        raise MissingPrecondition(f"`{what}` failed: {said or failure.message}") from failure
+        raise MissingPrecondition(f"`{what}` failed: {output or failure.message}") from failure
 
 
 def _clean(environment: Mapping[str, str], *, tree: bool) -> dict[str, str]:
-    """The environment that a login begins with; ``tree``: with the module tree of this one."""
+    """Return the initial environment of a login shell, with the current module tree if ``tree``."""
     return {
         **{name: environment[name] for name in (*_USER, *(_TREE if tree else ())) if name in environment},
         "PATH": _PATH,
@@ -249,20 +246,20 @@ def _clean(environment: Mapping[str, str], *, tree: bool) -> dict[str, str]:
     }
 
 
-# MPI libraries: those on the PATH, and those that the site's modules offer; and the launchers on the PATH.
+# MPI libraries on PATH or in modules, and the launchers on PATH.
 
 
 _MODULE = re.compile(r"[A-Za-z][\w.+/-]{0,120}", re.ASCII)
-MAX_MODULES = 12  # of one family: the last versions
+MAX_MODULES = 12  # per family; the last versions are kept
 
 
-def libraries(host: Host) -> tuple[Library, ...]:
-    """What is on the PATH first, then what modules offer."""
+def libraries(host: Host) -> tuple[ProbedLibrary, ...]:
+    """Return the MPI libraries on PATH, followed by those in modules."""
     return (*on_path(host), *of_modules(offered(host) or ()))
 
 
 def launchers(host: Host) -> dict[str, str]:
-    """The launchers on the PATH, each with its place. An ``mpiexec`` that is Open MPI's counts as ``mpirun``."""
+    """Return the launchers on PATH and their paths; an ``mpiexec`` of Open MPI is listed as ``mpirun``."""
     found: dict[str, str] = {}
     known = dict(LAUNCHERS.usable())
     for name, traits in known.items():
@@ -273,20 +270,20 @@ def launchers(host: Host) -> dict[str, str]:
     if "mpiexec" in found and runtime(host, "mpiexec") == "openmpi":
         found.setdefault("mpirun", found["mpiexec"])
         del found["mpiexec"]
-    if "mpirun" in found and runtime(host, "mpirun") == "mpich":  # the same program as mpiexec
+    if "mpirun" in found and runtime(host, "mpirun") == "mpich":  # MPICH's mpirun is its mpiexec
         found.setdefault("mpiexec", found["mpirun"])
         del found["mpirun"]
     return found
 
 
 def runtime(host: Host, program: str) -> Abi | None:
-    """Whose ranks an ``mpiexec`` or ``mpirun`` starts: those of MPICH and its kin, or of Open MPI; None: unknown."""
-    said = host.ask(program, "--version") or ""
-    return next((abi for abi, pattern in RUNTIMES.items() if re.search(pattern, said)), None)
+    """Return the ABI of the ranks that ``mpiexec`` or ``mpirun`` starts (MPICH's or Open MPI's); None if unknown."""
+    printed = host.ask(program, "--version") or ""
+    return next((abi for abi, pattern in RUNTIMES.items() if re.search(pattern, printed)), None)
 
 
-def on_path(host: Host) -> Iterator[Library]:
-    """The libraries whose programs are on the PATH; one that reports its version in two ways is there once."""
+def on_path(host: Host) -> Iterator[ProbedLibrary]:
+    """Yield the MPI libraries with programs on PATH, without duplicates."""
     of_mpich = next((program for program in ("mpiname", "mpichversion") if host.which(program)), None)
     if of_mpich:
         yield from _libraries_of(host, of_mpich)
@@ -296,40 +293,43 @@ def on_path(host: Host) -> Iterator[Library]:
     if place := host.which("impi_info"):
         found = re.search(r"Version (\d\S*)", host.ask("mpiexec", "--version") or "")
         version = found[1] if found else None
-        yield Library(_key("intel-mpi", version), "intel-mpi", version, "impi_info", prefix=_prefix(place))
+        yield ProbedLibrary(_key("intel-mpi", version), "intel-mpi", version, "impi_info", prefix=_prefix(place))
 
 
-def _libraries_of(host: Host, program: str) -> Iterator[Library]:
-    """The library that a program of ``TELLERS`` is of."""
+def _libraries_of(host: Host, program: str) -> Iterator[ProbedLibrary]:
+    """Yield the library that a program of ``TELLERS`` belongs to."""
     arguments = TELLERS[program].arguments
     place = host.which(program)
     found = tell(program, host.ask(program, *arguments) or "") if place else None
     if place and found:
         family, version = found
-        yield Library(_key(family, version), family, version, " ".join([program, *arguments]), prefix=_prefix(place))
+        yield ProbedLibrary(
+            _key(family, version), family, version, " ".join([program, *arguments]), prefix=_prefix(place)
+        )
 
 
-def _of_loaded_modules(host: Host) -> Iterator[Library]:
-    """The libraries that a loaded module names by its variables."""
+def _of_loaded_modules(host: Host) -> Iterator[ProbedLibrary]:
+    """Yield the libraries identified by the variables of loaded modules."""
     for family, traits in TRAITS.items():
         name, directory = traits.module_variables or ("", "")
         if version := host.environment.get(name):
             prefix = host.environment.get(directory)
-            yield Library(_key(family, version), family, version, f"${name}", prefix=prefix)
+            yield ProbedLibrary(_key(family, version), family, version, f"${name}", prefix=prefix)
 
 
-def of_modules(offered: Iterable[Offered]) -> Iterator[Library]:
-    """The MPI libraries among modules; on a site of module trees, those of the compiler that is loaded."""
-    families: dict[Family, list[tuple[Library, bool]]] = {}
+def of_modules(offered: Iterable[AvailableModule]) -> Iterator[ProbedLibrary]:
+    """Yield the MPI libraries among modules; in a hierarchy of modules, those for the loaded compiler."""
+    families: dict[Family, list[tuple[ProbedLibrary, bool]]] = {}
     for module in offered:
-        told = library_of_module(module.name) if _MODULE.fullmatch(module.name) else None
-        if told is None:
+        recognized = library_of_module(module.name) if _MODULE.fullmatch(module.name) else None
+        if recognized is None:
             continue
         marks = [word for word, holds in (("default", module.is_default), ("loaded", module.is_loaded)) if holds]
         source = f"module {module.name}" + (f" ({', '.join(marks)})" if marks else "")
-        key = _key(told.family, told.rest)
-        library = Library(key, told.family, told.version, source, modules=(*module.after, module.name))
-        families.setdefault(told.family, []).append((library, bool(marks)))
+        key = _key(recognized.family, recognized.rest)
+        required = (*module.after, module.name)
+        library = ProbedLibrary(key, recognized.family, recognized.version, source, modules=required)
+        families.setdefault(recognized.family, []).append((library, bool(marks)))
     for found in families.values():
         last = len(found) - MAX_MODULES
         yield from (library for number, (library, is_marked) in enumerate(found) if is_marked or number >= last)
@@ -340,5 +340,5 @@ def _key(family: str, version: str | None) -> str:
 
 
 def _prefix(program: str) -> str:
-    """``/opt/mpich`` of ``/opt/mpich/bin/mpichversion``."""
+    """Return ``/opt/mpich`` for ``/opt/mpich/bin/mpichversion``."""
     return str(PurePosixPath(program).parent.parent)

@@ -1,4 +1,4 @@
-"""All probes of one machine, and what they found together."""
+"""Run all probes on a machine, or on a recording of one, and combine their results."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from hidl_cli.site.probes import host as cluster
 from hidl_cli.site.probes import host as fabric
 from hidl_cli.site.probes import host as gpus
 from hidl_cli.site.probes import host as lscpu
-from hidl_cli.site.probes.facts import Batch, Fact, Hardware, Installed, Library
+from hidl_cli.site.probes.facts import Fact, Hardware, InstalledPackage, ProbedLibrary, SchedulerFacts
 from hidl_cli.site.probes.host import Cards, Host, HostBehind
 
 _HOME = "/home/user1"
 _HOST = "host"
 _TELLS_ACCOUNTS = "sacctmgr"
 _DOMAIN = "example.org"
-#: Words that name nobody.
+#: Names that do not identify anyone.
 _NOBODY = frozenset(
     ("", "root", "nobody", "slurm", "localhost", "ALL", "NO", "NONE", "N/A", "(null)", "all", "users", "default")
 )
-# Slurm's lists of accounts and groups, who set a node down, and whose it is; LSF's and PBS's lists of users.
+# Slurm's lists of accounts and groups, users who changed a node's state or own it, LSF's and PBS's lists of users.
 _ACCOUNTS = re.compile(r"\b(?:Allow|Deny)Accounts=(\S+)")
 _GROUPS = re.compile(r"\bAllowGroups=(\S+)")
 _USERS = re.compile(
     r"\[([A-Za-z_][\w.-]*)@\d{4}-\d\d-\d\d|\bOwner=(\w\S*)|^USERS:\s+(.+)$|\bacl_users *= *(\S+)", re.MULTILINE
 )
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
-# Not everything of four numbers: some libraries have such versions.
+# Not all groups of four numbers are addresses: some libraries have such versions.
 _IPV4 = re.compile(r"(?<=[=(@])(?!127\.|0\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 _HARDWARE = re.compile(
     r"\b[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5,}\b|(?<=GUID: )0x[0-9a-fA-F]+|\b[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3}\b"
@@ -45,24 +45,24 @@ _HARDWARE = re.compile(
 
 
 @dataclass(frozen=True)
-class Anonymous:
-    """``words`` stand for names; longer names come first."""
+class Anonymizer:
+    """Replaces names by neutral words; ``words`` has longer names first."""
 
     words: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, host: Host, answers: Mapping[tuple[str, ...], str]) -> Anonymous:
-        """What to take out of the ``answers`` of ``host`` to commands."""
+    def of(cls, host: Host, answers: Mapping[tuple[str, ...], str]) -> Anonymizer:
+        """Find the names in the output of commands on ``host``."""
         text = "\n".join(answers.values())
         accounts = [
             line.strip()
-            for command, said in answers.items()
+            for command, output in answers.items()
             if command[0] == _TELLS_ACCOUNTS
-            for line in said.splitlines()
+            for line in output.splitlines()
         ]
         user, home = host.environment.get("USER", ""), host.environment.get("HOME", "")
         short, *labels = host.hostname.split(".")
-        own = short if short[-1:].isdigit() else _HOST  # one of many of that name, which is nobody's
+        own = short if short[-1:].isdigit() else _HOST  # numbered hosts do not identify anyone
         found = {short: own} if short not in _NOBODY else {}
         if labels:
             found[host.hostname] = f"{own}.{_DOMAIN}"
@@ -74,7 +74,7 @@ class Anonymous:
         return cls(tuple(sorted(found.items(), key=lambda pair: -len(pair[0]))))
 
     def clean(self, text: str) -> str:
-        """``text`` without names, addresses and secrets."""
+        """Remove names, addresses and secrets from ``text``."""
         text = redact(text)
         for name, word in self.words:
             text = re.sub(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", word, text)
@@ -93,13 +93,13 @@ def _numbered(kind: str, names: Iterable[str]) -> dict[str, str]:
     return {name: f"{kind}{number}" for number, name in enumerate(known, start=1)}
 
 
-# A machine's answers in a directory, so that somebody else can look at them elsewhere.
+# Record the output of probes in a directory, and use it in place of the machine.
 
 
 SCHEMA = "hidl.host/1"
 DESCRIPTION = "host.json"
 _ROOT = "root"
-#: What a recording keeps of the environment: variables that probes and rules look at.
+#: Environment variables to record: those that probes and rules use.
 _KEPT = re.compile(
     r"USER|HOME|PATH|LD_PRELOAD|LD_LIBRARY_PATH|LMOD_.*|MODULE.*|LOADEDMODULES|_LMFILES_|SLURM_.*|LSB_.*|LSF_.*|PBS_.*|"
     r"FLUX_.*|PMI.*|MV2_.*|MVP_.*|MPI.*|I_MPI_.*|OMPI_.*|PMIX_.*|PRTE_.*|PAMI_.*|UCX_.*|UCC_.*|FI_.*|PSM2_.*|HCOLL_.*|"
@@ -110,7 +110,7 @@ _KEPT = re.compile(
 
 @dataclass
 class RecordedHost:
-    """The machine whose answers are in ``directory``."""
+    """A machine recorded in ``directory``."""
 
     directory: Path
     hostname: str = "nowhere"
@@ -120,11 +120,9 @@ class RecordedHost:
     machine: Machine | None = None
 
     def which(self, program: str) -> str | None:
-        """Where a program lay on the PATH."""
         return self.programs.get(PurePosixPath(program).name)
 
     def ask(self, *command: str, seconds: float = 0, stderr: bool = False) -> str | None:
-        """What a command printed; None where it failed, or was not asked."""
         if self.which(command[0]) is None:
             return None
         for name in (file_name(command), file_name(command[:1])):
@@ -134,33 +132,31 @@ class RecordedHost:
         return None
 
     def read(self, path: str) -> str:
-        """The text of a small file of the kernel."""
         file = self.directory / _ROOT / path.lstrip("/")
         return file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else ""
 
     def list(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory, sorted."""
         place = self.directory / _ROOT / directory.lstrip("/")
         return tuple(sorted(path.name for path in place.iterdir())) if place.is_dir() else ()
 
 
 def file_name(command: tuple[str, ...]) -> str:
-    """The name of the file with what a command printed."""
+    """Return the name of the file for the output of a command."""
     words = " ".join((PurePosixPath(command[0]).name, *command[1:]))
     return re.sub(r"[^A-Za-z0-9._]+", "-", words)[:200] + ".txt"
 
 
 def load_host(directory: Path) -> RecordedHost:
-    """The host of a recording; ``UsageError`` if there is none, ``InvalidInput`` for an invalid ``host.json``."""
-    answers = sorted(directory.glob("*.txt"))
+    """Load a recording; ``UsageError`` if there is none, ``InvalidInput`` for an invalid ``host.json``."""
+    outputs = sorted(directory.glob("*.txt"))
     file = directory / DESCRIPTION
     if not directory.is_dir() or not any(each.is_file() for each in directory.iterdir()):
         raise UsageError(
-            f"{directory} holds no recorded outputs",
-            hint="name the directory that `hidl doctor --collect` wrote, or one with files such as mpiexec-version.txt",
+            f"{directory} contains no recorded outputs",
+            hint="give the directory written by `hidl doctor --collect`, or one with files such as mpiexec-version.txt",
         )
     if not file.is_file():
-        programs = {name: f"/usr/bin/{name}" for answer in answers for name in _programs(answer.stem)}
+        programs = {name: f"/usr/bin/{name}" for output in outputs for name in _programs(output.stem)}
         return RecordedHost(directory, programs=programs)
     try:
         about = read_json(file)
@@ -179,7 +175,7 @@ def load_host(directory: Path) -> RecordedHost:
 
 
 def _programs(stem: str) -> list[str]:
-    """The programs that a file may belong to: ``nvidia-smi-query-gpu`` may be of nvidia, nvidia-smi, ..."""
+    """Return the programs that a file may belong to: for ``nvidia-smi-query-gpu``, nvidia, nvidia-smi and so on."""
     words = stem.split("-")
     return ["-".join(words[:count]) for count in range(1, len(words) + 1)]
 
@@ -190,13 +186,13 @@ def _texts(value: Any) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 
 @dataclass(frozen=True)
 class RecordingHost(HostBehind):
-    """Asks ``host``, and keeps what it answers."""
+    """A host that records the results of all calls."""
 
     _answers: dict[tuple[str, ...], str] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
@@ -204,14 +200,12 @@ class RecordingHost(HostBehind):
     _programs: dict[str, str] = field(default_factory=dict)
 
     def which(self, program: str) -> str | None:
-        """Where a program lies on the PATH."""
         found = super().which(program)
         if found is not None:
             self._programs[PurePosixPath(program).name] = found
         return found
 
     def ask(self, *command: str, seconds: float = 10.0, stderr: bool = False) -> str | None:
-        """What a command prints."""
         answer = super().ask(*command, seconds=seconds, stderr=stderr)
         if answer is not None:
             self.which(command[0])
@@ -219,30 +213,28 @@ class RecordingHost(HostBehind):
         return answer
 
     def read(self, path: str) -> str:
-        """The text of a small file."""
         text = super().read(path)
         if text:
             self._files[path] = text
         return text
 
     def list(self, directory: str) -> tuple[str, ...]:
-        """The names in a directory."""
         names = super().list(directory)
         if names:
             self._directories[directory] = names
         return names
 
     def write(self, directory: Path, machine: Machine) -> Sequence[str]:
-        """Write all that was asked, without names of users, hosts and accounts; return the files' names, sorted.
+        """Write the recording without names of users, hosts and accounts, and return the sorted names of its files.
 
-        ``UsageError`` if the directory holds anything, or cannot be written.
+        Raises ``UsageError`` if the directory is not empty or cannot be written.
         """
-        anonymous = Anonymous.of(self, self._answers)
-        clean = anonymous.clean
+        anonymizer = Anonymizer.of(self, self._answers)
+        clean = anonymizer.clean
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if any(directory.iterdir()):
-                raise UsageError(f"{directory} is not empty", hint="name a directory that does not exist")
+                raise UsageError(f"{directory} is not empty", hint="choose a directory that does not exist")
             for command, answer in self._answers.items():
                 write_text(directory / file_name(tuple(map(clean, command))), clean(answer))
             root = directory / _ROOT
@@ -272,49 +264,54 @@ class RecordingHost(HostBehind):
         return sorted(str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file())
 
 
-#: By the names of ``SYSTEMS``; the first that finds its programs describes the machine.
+#: Keys are those of ``SYSTEMS``; the first scheduler whose programs are found describes the machine.
 _PROBES = {"slurm": slurm.probe, "lsf": lsf.probe, "pbs": pbs.probe, "flux": flux.probe}
 
 _UNKNOWN = Machine(arch="", cpu=None, sockets=None, cores=1, threads_per_core=None, memory_gib=None)
 
 
 @dataclass(frozen=True)
-class Found:
-    """All that was found on one machine. ``launchers``: by name, where each lies on the PATH, or which file shows it.
+class SurveyResult:
+    """Everything that was found on a machine.
 
-    Of outputs that were saved by hand: ``read`` says which file tells what; ``described`` are the nodes of whose kind
-    ``machine`` is, ``with_cards`` those of whose kind the one with ``cards`` is, and ``unknown_nodes`` what is known of
-    nodes where the scheduler tells of none. The host has no name then.
+    Attributes:
+        hostname: Empty if the facts come from outputs saved by hand.
+        launchers: Launchers by name, with their paths or the files that mention them.
+        read: Saved files, with the facts from each.
+        described: Names of the nodes that ``machine`` describes.
+        with_cards: Names of the nodes that ``cards`` describes.
+        unknown_nodes: Hardware of the nodes if the scheduler lists none.
     """
 
     hostname: str
     machine: Machine
     cards: Cards | None = None
-    batch: Batch | None = None
+    batch: SchedulerFacts | None = None
     launchers: Mapping[str, str] = field(default_factory=dict)
-    libraries: tuple[Library, ...] = ()
+    libraries: tuple[ProbedLibrary, ...] = ()
     interconnect: Fact | None = None
     remarks: tuple[str, ...] = ()
-    installed: tuple[Installed, ...] = ()
+    installed: tuple[InstalledPackage, ...] = ()
     read: tuple[str, ...] = ()
     described: frozenset[str] = frozenset()
     with_cards: frozenset[str] = frozenset()
     unknown_nodes: Hardware | None = None
 
 
-def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> Found:
-    """Ask every probe, but a scheduler where the machine is ``alone``; ``this``: the machine where it is known already.
+def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> SurveyResult:
+    """Run all probes; skip the schedulers if ``alone``.
 
-    Raises ``SchedulerUnreachable`` where a scheduler's programs are here, but give no answer.
+    ``this`` is the machine, if already known. Raises ``SchedulerUnreachable`` if the programs of a scheduler exist but
+    do not respond.
     """
     batch = None if alone else next(filter(None, (probe(host) for probe in _PROBES.values())), None)
     if batch and not batch.sources:
         program = SYSTEMS[batch.scheduler].shows
         raise SchedulerUnreachable(
             "; ".join(host.failures) or f"`{program}` did not respond",
-            hint=f"run `{program}`, and try again; --alone drafts this machine without a scheduler",
+            hint=f"run `{program}` and try again, or use --alone to draft this machine without a scheduler",
         )
-    return Found(
+    return SurveyResult(
         hostname=host.hostname,
         machine=_this_machine(host, this),
         cards=gpus.probe_gpus(host),
@@ -326,32 +323,32 @@ def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> F
     )
 
 
-def survey_recorded(host: RecordedHost, *, alone: bool = False) -> Found:
-    """Ask every probe about a recorded machine; ``alone`` and errors as in ``survey``.
+def survey_recorded(host: RecordedHost, *, alone: bool = False) -> SurveyResult:
+    """Run all probes on a recorded machine; see ``survey`` for ``alone`` and errors.
 
-    ``InvalidInput`` where neither a scheduler's answers nor the machine itself were recorded.
+    Also raises ``InvalidInput`` if neither a scheduler nor the machine itself was recorded.
     """
     found = survey(host, host.machine or _UNKNOWN, alone=alone)
     if found.batch is None and host.machine is None:
         raise InvalidInput(
-            f"{host.directory} does not say what machine it is",
-            hint="record it with `hidl doctor --collect`, or add what a scheduler prints: scontrol-show-config.txt, "
+            f"{host.directory} does not describe a machine",
+            hint="record it with `hidl doctor --collect`, or add the output of a scheduler: scontrol-show-config.txt, "
             "scontrol-oneliner-show-node.txt, scontrol-oneliner-show-partition.txt; lsid.txt, bqueues-l.txt, ...",
         )
     return found
 
 
-def _other_schedulers(host: Host, batch: Batch | None) -> Iterator[str]:
-    """Say which schedulers the draft leaves out."""
+def _other_schedulers(host: Host, batch: SchedulerFacts | None) -> Iterator[str]:
+    """Yield remarks about schedulers that are not part of the draft."""
     drafted = {SYSTEMS[name].title for name in _PROBES}
     for title, program in cluster.schedulers(host).items():
         if title not in drafted:
             yield f"{title} ({program}) is installed too, but hidl cannot draft a site from it"
         elif batch and title != SYSTEMS[batch.scheduler].title:
-            yield f"{title} ({program}) is installed too; this draft describes {SYSTEMS[batch.scheduler].title}"
+            yield f"{title} ({program}) is installed too; this draft is for {SYSTEMS[batch.scheduler].title}"
 
 
 def _this_machine(host: Host, found: Machine | None = None) -> Machine:
-    """The machine; ARM's kernel gives no model name, but ``lscpu`` decodes the part numbers."""
+    """Return this machine; on ARM, the model name comes from ``lscpu``, because the kernel has none."""
     found = found or machine()
     return found if found.cpu else replace(found, cpu=lscpu.fields(host.ask(*lscpu.JSON) or "").get(lscpu.MODEL))

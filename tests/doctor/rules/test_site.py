@@ -10,7 +10,7 @@ import pytest
 
 from hidl_cli.doctor.context import Context
 from hidl_cli.doctor.rules.site import RULES, SUBJECT, Counterpart, probe
-from hidl_cli.site.keeping import Record, write_record
+from hidl_cli.site.keeping import DetectionRecord, write_record
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.facts import Hardware, ProbedNode, Queue
 from hidl_workloads.doctor.finding import Finding
@@ -248,7 +248,7 @@ def test_modulefiles_that_changed_since_they_were_asked_are_reported_by_their_li
     modulefile.write_text("")
     library = {"family": "mvapich2", "version": "2.3.7", "modules": ["mvapich2"]}
     here = Context(RecordedHost(DIRECTORY / "none"), site(scheduler="local", mpi={"mvapich2": library}))
-    write_record("here", Record(), (), {("mpi", "mvapich2"): (modulefile,)})
+    write_record("here", DetectionRecord(), (), {("mpi", "mvapich2"): (modulefile,)})
     before = findings(probe(here))
     modulefile.write_text("-- another")
     assert (before, findings(probe(here))) == ([], [("HD096", "warning")])

@@ -76,6 +76,6 @@ def test_doctor_of_a_site_on_another_machine_reports_its_file(hidl: Hidl) -> Non
 
 def test_site_check_reports_what_follows_from_unknown_cores(hidl: Hidl) -> None:
     assert (
-        "node_types.a100-small.cores (ranks are not bound to cores; nodes of a twin claim 16)"
+        "node_types.a100-small.cores (ranks are not bound to cores; a twin's nodes get 16 cores)"
         in hidl("site", "check", "lonestar6").stdout
     )

@@ -100,7 +100,7 @@ def test_the_ranks_status_is_read_from_stderr() -> None:
 )
 def test_arguments_that_change_values_are_refused(arguments: tuple[str, ...]) -> None:
     mpi = {"launcher_arguments": {"mpirun_rsh": arguments}}
-    with pytest.raises(InvalidInput, match="changes values of variables and arguments"):
+    with pytest.raises(InvalidInput, match="changes how variables and arguments"):
         MpirunRsh().launch(request("mvapich2", mpi=mpi))
 
 

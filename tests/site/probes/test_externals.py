@@ -24,7 +24,7 @@ from tests.site.recording import DIRECTORY, RecordedHost
     ],
 )
 def test_a_version_may_have_letters(name: str, printed: str, expected: str | None) -> None:
-    words = " ".join(("it", *software.TELL[name][1:]))
+    words = " ".join(("it", *software.VERSION_COMMANDS[name][1:]))
     host = RecordedHost(DIRECTORY / "none", programs={"it": "/it"}, answers={words: printed})
     assert software.program_version(host, name, "/it") == expected
 

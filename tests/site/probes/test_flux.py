@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hidl_cli.site.probes import flux
-from hidl_cli.site.probes.facts import Batch
+from hidl_cli.site.probes.facts import SchedulerFacts
 from hidl_cli.site.probes.host import Host
 from tests.site.recording import DIRECTORY, RecordedHost, recorded
 
@@ -36,13 +36,13 @@ SET = {
 }
 
 
-def probed(host: Host) -> Batch:
+def probed(host: Host) -> SchedulerFacts:
     found = flux.probe(host)
     assert found is not None
     return found
 
 
-def composed(**answers: str) -> Batch:
+def composed(**answers: str) -> SchedulerFacts:
     said = {
         "flux resource list": LIST,
         "flux queue list": QUEUES,
@@ -109,7 +109,7 @@ def test_an_instance_without_queues_is_described_too() -> None:
     table = "     STATE NNODES NCORES NGPUS NODELIST\n      free      2     16     0 n[1-2]\n"
     found = composed(flux_resource_list=table, flux_queue_list="", flux_resource_R="")
     assert ([node.name for node in found.nodes], found.queues) == (["n1", "n2"], ())
-    assert "no queues are configured: jobs name none" in found.remarks
+    assert "no queues are configured, so jobs do not name one" in found.remarks
 
 
 def test_nodes_whose_cores_are_not_told_have_an_unknown_number() -> None:
@@ -120,7 +120,7 @@ def test_nodes_whose_cores_are_not_told_have_an_unknown_number() -> None:
 
 def test_a_broker_that_gives_no_answer_has_no_sources() -> None:
     host = RecordedHost(DIRECTORY / "none", programs={"flux": "/usr/bin/flux"})
-    assert flux.probe(host) == Batch("flux")
+    assert flux.probe(host) == SchedulerFacts("flux")
 
 
 def test_without_flux_there_is_none() -> None:

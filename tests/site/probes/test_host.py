@@ -76,7 +76,7 @@ def test_a_second_scheduler_is_a_remark(install: Install) -> None:
     install("pbsnodes", "")
     host.environment = {"PATH": host.environment["PATH"].partition(":")[0]}
 
-    assert survey(host).remarks == ("PBS (pbsnodes) is installed too; this draft describes LSF",)
+    assert survey(host).remarks == ("PBS (pbsnodes) is installed too; this draft is for LSF",)
 
 
 def test_a_scheduler_that_gives_no_answer_is_an_error_with_what_it_said(install: Install) -> None:

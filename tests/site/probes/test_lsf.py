@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.site.probes import lsf
-from hidl_cli.site.probes.facts import Batch
+from hidl_cli.site.probes.facts import SchedulerFacts
 from tests.site.recording import DIRECTORY, RecordedHost, recorded
 
 
 @pytest.fixture
-def summit() -> Batch:
+def summit() -> SchedulerFacts:
     found = lsf.probe(recorded("summit"))
     assert found is not None
     return found
 
 
-def test_the_cluster_has_a_name_and_a_version(summit: Batch) -> None:
+def test_the_cluster_has_a_name_and_a_version(summit: SchedulerFacts) -> None:
     assert (summit.cluster, summit.version) == ("summit", "10.1.0.9")
 
 
-def test_queues_have_run_limits_in_minutes(summit: Batch) -> None:
+def test_queues_have_run_limits_in_minutes(summit: SchedulerFacts) -> None:
     assert {queue.name: queue.max_wall for queue in summit.queues} == {
         "batch": "1-00:00:00",
         "batch-hm": "1-00:00:00",
@@ -30,27 +30,27 @@ def test_queues_have_run_limits_in_minutes(summit: Batch) -> None:
     }
 
 
-def test_a_queue_for_some_users_is_restricted(summit: Batch) -> None:
+def test_a_queue_for_some_users_is_restricted(summit: SchedulerFacts) -> None:
     assert [(queue.name, queue.remarks) for queue in summit.queues if queue.restricted] == [
         (
             "storage",
-            ("USERS: stor_admins/ root", "EXCLUSIVE: a job may ask for whole hosts (bsub -x)", "STATUS Open:Inact"),
+            ("USERS: stor_admins/ root", "EXCLUSIVE: jobs can request whole hosts (bsub -x)", "STATUS Open:Inact"),
         )
     ]
 
 
-def test_the_default_queue_is_reported_by_bparams(summit: Batch) -> None:
+def test_the_default_queue_is_reported_by_bparams(summit: SchedulerFacts) -> None:
     assert [queue.name for queue in summit.queues if queue.is_default] == ["batch"]
 
 
-def test_hosts_that_run_no_jobs_are_not_compute_nodes(summit: Batch) -> None:
+def test_hosts_that_run_no_jobs_are_not_compute_nodes(summit: SchedulerFacts) -> None:
     names = {node.name for node in summit.nodes}
 
     assert len(names) == 54
     assert not names & {"batch1", "batch2", "login1", "h36n18"}
 
 
-def test_memory_is_that_of_the_host_and_cores_are_unknown(summit: Batch) -> None:
+def test_memory_is_that_of_the_host_and_cores_are_unknown(summit: SchedulerFacts) -> None:
     hardware = summit.nodes[1].hardware
 
     assert (hardware.memory_mib, hardware.cores) == (621466, None)
@@ -78,7 +78,7 @@ def test_hosts_without_a_limit_of_jobs_are_compute_nodes() -> None:
     ("limits", "wall", "remarks"),
     [
         (" RUNLIMIT\n 120.0 min\n", "02:00:00", []),
-        (" RUNLIMIT\n 120.0 min of hostA\n", None, ["RUNLIMIT 120.0 min of hostA: relative to a host's speed"]),
+        (" RUNLIMIT\n 120.0 min of hostA\n", None, ["RUNLIMIT 120.0 min of hostA: scaled by a host's speed"]),
         ("MAXIMUM LIMITS:\n RUNLIMIT\n 2880.0 min\n\nSCHEDULING POLICIES:  FAIRSHARE\n", "2-00:00:00", []),
         ("DEFAULT LIMITS:\n RUNLIMIT\n 10.0 min\n\nUSERS: all\n", None, ["default RUNLIMIT 10.0 min"]),
         (
@@ -103,7 +103,7 @@ def test_limits_of_queues_are_told_apart(limits: str, wall: str | None, remarks:
 
 
 def test_an_lsf_that_gives_no_answer_reports_nothing() -> None:
-    assert lsf.probe(RecordedHost(DIRECTORY / "none", programs={"lsid": "/usr/bin/lsid"})) == Batch("lsf")
+    assert lsf.probe(RecordedHost(DIRECTORY / "none", programs={"lsid": "/usr/bin/lsid"})) == SchedulerFacts("lsf")
 
 
 def test_without_lsid_there_is_no_lsf() -> None:

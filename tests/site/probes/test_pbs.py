@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 
 from hidl_cli.site.probes import pbs
-from hidl_cli.site.probes.facts import Batch, Queue
+from hidl_cli.site.probes.facts import Queue, SchedulerFacts
 from hidl_cli.site.probes.host import Host
 from tests.site.recording import DIRECTORY, RecordedHost, recorded
 
 PROGRAMS = {"pbsnodes": "/opt/pbs/bin/pbsnodes", "qstat": "/opt/pbs/bin/qstat"}
 
 
-def probed(host: Host) -> Batch:
+def probed(host: Host) -> SchedulerFacts:
     found = pbs.probe(host)
     assert found is not None
     return found
 
 
 @pytest.fixture
-def openpbs() -> Batch:
+def openpbs() -> SchedulerFacts:
     return probed(recorded("openpbs"))
 
 
-def composed(queues: dict[str, Any], nodes: dict[str, Any], default: str = "debug") -> Batch:
+def composed(queues: dict[str, Any], nodes: dict[str, Any], default: str = "debug") -> SchedulerFacts:
     answers = {
         "qstat -B -f -F json": {"pbs_version": "2022.1.3", "Server": {"polaris-pbs-01": {"default_queue": default}}},
         "qstat -Q -f -F json": {"Queue": queues},
@@ -60,34 +60,34 @@ POLARIS = {
 }
 
 
-def named(found: Batch, name: str) -> Queue:
+def named(found: SchedulerFacts, name: str) -> Queue:
     return next(queue for queue in found.queues if queue.name == name)
 
 
-def test_the_server_has_a_name_and_a_version(openpbs: Batch) -> None:
+def test_the_server_has_a_name_and_a_version(openpbs: SchedulerFacts) -> None:
     assert (openpbs.cluster, openpbs.version) == ("node1", "23.06.06")
 
 
-def test_queues_have_limits_of_nodes_and_wall_time(openpbs: Batch) -> None:
+def test_queues_have_limits_of_nodes_and_wall_time(openpbs: SchedulerFacts) -> None:
     limits = {queue.name: (queue.min_nodes, queue.max_nodes, queue.max_wall) for queue in openpbs.queues}
     assert limits["debug"] == (1, 2, "01:00:00")
     assert limits["prod"] == (2, 3, "24:00:00")
     assert limits["workq"] == (1, None, None)
 
 
-def test_the_default_queue_is_that_of_the_server(openpbs: Batch) -> None:
+def test_the_default_queue_is_that_of_the_server(openpbs: SchedulerFacts) -> None:
     assert [queue.name for queue in openpbs.queues if queue.is_default] == ["workq"]
 
 
-def test_a_disabled_queue_is_left_out(openpbs: Batch) -> None:
+def test_a_disabled_queue_is_left_out(openpbs: SchedulerFacts) -> None:
     assert [queue.name for queue in openpbs.queues if queue.left_out] == ["closed"]
 
 
-def test_a_queue_with_a_list_of_users_is_restricted(openpbs: Batch) -> None:
+def test_a_queue_with_a_list_of_users_is_restricted(openpbs: SchedulerFacts) -> None:
     assert [queue.name for queue in openpbs.queues if queue.restricted] == ["staff"]
 
 
-def test_nodes_have_processors_and_memory_and_serve_each_queue(openpbs: Batch) -> None:
+def test_nodes_have_processors_and_memory_and_serve_each_queue(openpbs: SchedulerFacts) -> None:
     assert [each.name for each in openpbs.nodes] == ["node2", "node3", "node4"]
     hardware = openpbs.nodes[0].hardware
     assert (hardware.processors, hardware.cores, hardware.memory_mib) == (4, None, 24104)
@@ -102,7 +102,7 @@ def test_a_routing_queue_has_the_limits_and_the_nodes_of_its_destinations() -> N
 
 
 def test_a_queue_behind_a_routing_queue_takes_no_jobs_of_users() -> None:
-    assert named(composed(POLARIS, {}), "small").left_out == "it takes jobs from routing queues only"
+    assert named(composed(POLARIS, {}), "small").left_out == "it only accepts jobs from routing queues"
 
 
 def test_gpus_are_counted_by_ngpus_and_named_by_a_custom_resource() -> None:
@@ -114,7 +114,7 @@ def test_gpus_are_counted_by_ngpus_and_named_by_a_custom_resource() -> None:
 def test_without_ngpus_the_number_of_gpus_is_unknown() -> None:
     found = composed(POLARIS, {"x1": node()})
     assert found.nodes[0].hardware.gpus is None
-    assert "no node has the resource ngpus: the GPUs of nodes are unknown" in found.remarks
+    assert "no node has the resource ngpus, so the GPUs of nodes are unknown" in found.remarks
 
 
 def test_a_queue_has_the_nodes_that_its_default_chunk_asks_for() -> None:
@@ -143,7 +143,7 @@ def test_a_wall_time_may_be_in_seconds() -> None:
 @pytest.mark.parametrize("answer", ["", "not JSON", "[]", '{"Server": 3}', "{}"])
 def test_a_server_that_gives_no_usable_answer_has_no_sources(answer: str) -> None:
     host = RecordedHost(DIRECTORY / "none", programs=PROGRAMS, answers={"qstat -B -f -F json": answer})
-    assert pbs.probe(host) == Batch("pbs")
+    assert pbs.probe(host) == SchedulerFacts("pbs")
 
 
 def test_odd_values_are_unknown() -> None:

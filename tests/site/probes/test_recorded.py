@@ -10,7 +10,7 @@ import pytest
 from hidl_cli.errors import InvalidInput, UsageError
 from hidl_cli.site.draft import draft
 from hidl_cli.site.machine import Machine
-from hidl_cli.site.probes.survey import Anonymous, RecordedHost, RecordingHost, load_host, survey, survey_recorded
+from hidl_cli.site.probes.survey import Anonymizer, RecordedHost, RecordingHost, load_host, survey, survey_recorded
 from tests.site.recording import DIRECTORY, SYSTEMS, recorded
 from tests.site.recording import RecordedHost as Answering
 
@@ -90,7 +90,7 @@ def test_a_recording_of_a_recording_gives_the_same_draft(system: str, tmp_path: 
     host.write(tmp_path / "recording", before.machine)
     again = load_host(tmp_path / "recording")
     answers = {(file.stem.partition("-")[0], file.name): file.read_text() for file in before.directory.glob("*.txt")}
-    names = Anonymous.of(before, answers)
+    names = Anonymizer.of(before, answers)
     drafted = draft(survey_recorded(again), "it").text
     assert drafted.replace("\\", "") == names.clean(expected.replace("\\", ""))  # patterns have backslashes
 
@@ -126,7 +126,7 @@ def test_one_file_for_all_questions_to_a_program(tmp_path: Path) -> None:
 
 def test_outputs_that_do_not_say_what_machine_it_is(tmp_path: Path) -> None:
     (tmp_path / "ompi_info.txt").write_text("Open MPI v5.0.11\n")
-    with pytest.raises(InvalidInput, match="does not say what machine it is"):
+    with pytest.raises(InvalidInput, match="does not describe a machine"):
         survey_recorded(load_host(tmp_path))
 
 
@@ -150,7 +150,7 @@ def test_a_garbled_description_is_named(text: str, tmp_path: Path) -> None:
 
 
 def test_no_recording_at_all(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no recorded outputs"):
+    with pytest.raises(UsageError, match="contains no recorded outputs"):
         load_host(tmp_path / "nowhere")
 
 

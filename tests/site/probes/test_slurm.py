@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.site.probes import slurm
-from hidl_cli.site.probes.facts import Batch, Hardware
+from hidl_cli.site.probes.facts import Hardware, SchedulerFacts
 from tests.site.recording import DIRECTORY, RecordedHost, recorded
 
 
-def probe(config: str = "", nodes: str = "", partitions: str = "", **environment: str) -> Batch:
+def probe(config: str = "", nodes: str = "", partitions: str = "", **environment: str) -> SchedulerFacts:
     """The facts of a Slurm whose `scontrol` prints this; sacctmgr answers for alice and bob."""
     found = slurm.probe(
         RecordedHost(
@@ -29,7 +29,7 @@ def probe(config: str = "", nodes: str = "", partitions: str = "", **environment
     return found
 
 
-def policy(key: str, batch: Batch) -> str | bool | None:
+def policy(key: str, batch: SchedulerFacts) -> str | bool | None:
     return {policy.key: policy.value for policy in batch.policies}.get(key)
 
 
@@ -94,7 +94,7 @@ def test_limits_of_a_partition(line: str, expected: tuple[int, int | None, str |
         ("AllowAccounts=chemistry,physics", True, None),
         ("AllowGroups=staff", True, None),
         ("AllowQos=high", True, None),
-        ("RootOnly=YES", False, "only root may submit to it"),
+        ("RootOnly=YES", False, "only root can submit jobs"),
         ("Nodes=(null)", False, "it has no nodes"),
     ],
 )
@@ -140,14 +140,14 @@ def test_an_account_is_required_of_users_without_a_default_one(enforced: str, us
 
 
 def test_limits_that_are_not_enforced_are_reported() -> None:
-    assert "pends forever" in " ".join(probe("EnforcePartLimits = NO\n").remarks)
-    assert "pends forever" not in " ".join(probe("EnforcePartLimits = ALL\n").remarks)
+    assert "never start" in " ".join(probe("EnforcePartLimits = NO\n").remarks)
+    assert "never start" not in " ".join(probe("EnforcePartLimits = ALL\n").remarks)
 
 
 def test_a_slurmctld_that_gives_no_answer_reports_nothing() -> None:
     host = RecordedHost(DIRECTORY / "none", programs={"scontrol": "/usr/bin/scontrol"})
 
-    assert slurm.probe(host) == Batch("slurm")
+    assert slurm.probe(host) == SchedulerFacts("slurm")
 
 
 def test_without_scontrol_there_is_no_slurm() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hidl_cli.documents import write_text
 from hidl_cli.mpi import family_of_module
-from hidl_cli.site.probes.software import TELL
+from hidl_cli.site.probes.software import VERSION_COMMANDS
 from hidl_cli.site.schema import Site
 from hidl_cli.templates import render_lua
 from hidl_twin import TEMPLATES
@@ -88,7 +88,7 @@ def _externals(site: Site, layout: Layout, modules: Iterable[str]) -> Iterator[t
     """
     for module in modules:
         name, _, version = module.partition("/")
-        program, *asked = TELL.get(name, ("",))
+        program, *asked = VERSION_COMMANDS.get(name, ("",))
         true = shutil.which(Path(program).name) if asked == ["--version"] and name != "python" else None
         if true is None:
             continue
