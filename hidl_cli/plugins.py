@@ -1,11 +1,11 @@
-"""Plug-ins: what installed packages add to hidl by entry points (importlib.metadata), and the registries they join.
+"""Plug-ins: entry points of installed packages, and the registries that they extend.
 
-A package adds a launcher, a scheduler, a provider or a parser by an entry point of one of ``GROUPS``::
+A package adds a launcher, a scheduler, a provider or a parser with an entry point of one of ``GROUPS``::
 
     [project.entry-points."hidl.launchers"]
     toy = "hidl_toy:Toy"
 
-Nothing is searched for before the first question, and nothing is imported before it is used.
+Packages are searched on first use, and a plug-in is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One entry point: ``target`` is ``module:attribute``, ``package`` the distribution with its version."""
+class PluginEntry:
+    """An entry point: ``target`` is ``module:attribute``, ``package`` is the distribution with its version."""
 
     group: Group
     name: str
@@ -37,34 +37,34 @@ class Entry:
         return f"{self.name} = {self.target} ({self.group}) of package {self.package}"
 
     def load(self) -> Any:
-        """Import the target; ``MissingPrecondition`` if that fails, in whatever way."""
+        """Import the target; raises ``MissingPrecondition`` if that fails for any reason."""
         try:
             return load_target(self.target)
-        except (Exception, SystemExit) as error:  # the package's own code runs here
+        except (Exception, SystemExit) as error:  # third-party code
             raise self.broken(f"{type(error).__name__}: {error}") from error
 
     def broken(self, why: str) -> MissingPrecondition:
-        """The error for a plug-in that cannot be used."""
+        """Return the error for a plug-in that cannot be used."""
         return MissingPrecondition(
             f"plug-in {self} cannot be loaded: {why}",
             hint=f"upgrade or uninstall {self.package.partition(' ')[0]}; `hidl config plugins` lists all plug-ins",
         )
 
 
-def entries(group: Group) -> tuple[Entry, ...]:
+def entries(group: Group) -> tuple[PluginEntry, ...]:
     """Return the installed plug-ins of a group, sorted by name and package."""
     return all_entries()[group]
 
 
 @cache
-def all_entries() -> dict[Group, tuple[Entry, ...]]:
-    """Return the installed plug-ins of all groups: one search through the packages, which takes 5 ms."""
+def all_entries() -> dict[Group, tuple[PluginEntry, ...]]:
+    """Return the installed plug-ins of all groups; a search through all packages takes 5 ms."""
     from importlib.metadata import entry_points
 
     installed = entry_points()
     found = {
         group: [
-            Entry(
+            PluginEntry(
                 group, point.name, point.value, f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
             )
             for point in installed.select(group=group)
@@ -75,7 +75,7 @@ def all_entries() -> dict[Group, tuple[Entry, ...]]:
 
 
 def load_target(target: str) -> Any:
-    """Import ``module:attribute``."""
+    """Import ``module:attribute`` and return the attribute."""
     module, _, attribute = target.partition(":")
     found: Any = import_module(module)
     for name in filter(None, attribute.split(".")):
@@ -85,10 +85,13 @@ def load_target(target: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Registry(Generic[T]):
-    """Built-in and plugged-in implementations of one contract, by name.
+    """Built-in and plugged-in implementations of an interface, by name.
 
-    ``what`` names one in messages (``launcher``). ``built_in``: name -> ``module:attribute``. ``members``: what each
-    must have, checked when a plug-in is loaded. ``make`` turns what the target holds into what ``get`` returns.
+    Attributes:
+        what: Noun for an implementation in messages, such as ``launcher``.
+        built_in: Mapping of names to ``module:attribute``.
+        members: Attributes that an implementation must have, checked when a plug-in is loaded.
+        make: Converts the loaded target into the value that ``get`` returns.
     """
 
     group: Group
@@ -104,30 +107,30 @@ class Registry(Generic[T]):
         return iter(self.names())
 
     def is_plugin(self, name: str) -> bool:
-        """Return whether an installed package adds this name."""
+        """Return whether an installed package provides this name."""
         return any(entry.name == name for entry in entries(self.group))
 
     def names(self) -> tuple[str, ...]:
-        """Return all names: built-in first, then those of plug-ins."""
+        """Return all names, built-in ones first."""
         return tuple(dict.fromkeys([*self.built_in, *(entry.name for entry in entries(self.group))]))
 
     def get(self, name: str) -> T:
-        """Return the implementation of that name.
+        """Return the implementation with this name.
 
-        Raises ``UsageError`` if unknown, ``InvalidInput`` if the name is taken twice, ``MissingPrecondition`` if the
-        plug-in cannot be loaded.
+        Raises ``UsageError`` if the name is unknown, ``InvalidInput`` if it is defined twice and
+        ``MissingPrecondition`` if the plug-in cannot be loaded.
         """
         if name not in self:
             raise UsageError(f"unknown {self.what} {name!r}", hint=f"known {self.what}s: {', '.join(self.names())}")
-        if taken := self.conflict(name):
-            raise taken
+        if conflict := self.conflict(name):
+            raise conflict
         if name in self.built_in:
             made: T = self.make(load_target(self.built_in[name]))
             return made
         return self._plugged_in(next(entry for entry in entries(self.group) if entry.name == name))
 
     def usable(self) -> Iterator[tuple[str, T]]:
-        """Yield each implementation with its name, without plug-ins that cannot be used."""
+        """Yield the name and the implementation of each entry that can be loaded."""
         for name in self.names():
             try:
                 yield name, self.get(name)
@@ -135,32 +138,32 @@ class Registry(Generic[T]):
                 continue
 
     def conflict(self, name: str) -> InvalidInput | None:
-        """Return the error if more than one implementation has this name."""
-        of_plugins = [entry for entry in entries(self.group) if entry.name == name]
-        takers = [*(["hidl itself"] if name in self.built_in else []), *(f"package {e.package}" for e in of_plugins)]
-        if len(takers) < 2:
+        """Return the error for a name that is defined more than once; None otherwise."""
+        found = [entry for entry in entries(self.group) if entry.name == name]
+        owners = [*(["hidl itself"] if name in self.built_in else []), *(f"package {e.package}" for e in found)]
+        if len(owners) < 2:
             return None
         return InvalidInput(
-            f"{self.what} {name!r} is defined twice: by {' and by '.join(takers)} ({self.group})",
-            hint=f"uninstall {of_plugins[-1].package.partition(' ')[0]}, or rename its entry point",
+            f"{self.what} {name!r} is defined twice: by {' and by '.join(owners)} ({self.group})",
+            hint=f"uninstall {found[-1].package.partition(' ')[0]}, or rename its entry point",
         )
 
-    def problems(self) -> Iterator[tuple[Entry, str | None]]:
-        """Load each plug-in; yield it with what is wrong, None if it can be used."""
+    def problems(self) -> Iterator[tuple[PluginEntry, str | None]]:
+        """Load every plug-in and yield each with its problem, or None if it works."""
         for entry in entries(self.group):
-            taken = self.conflict(entry.name)
+            conflict = self.conflict(entry.name)
             try:
-                if not taken:
+                if not conflict:
                     self._plugged_in(entry)
-                yield entry, taken.message if taken else None
+                yield entry, conflict.message if conflict else None
             except MissingPrecondition as error:
                 yield entry, error.message
 
-    def _plugged_in(self, entry: Entry) -> T:
+    def _plugged_in(self, entry: PluginEntry) -> T:
         found = entry.load()
         try:
             made: T = self.make(found)
-        except (Exception, SystemExit) as error:  # the package's own code runs here
+        except (Exception, SystemExit) as error:  # third-party code
             raise entry.broken(f"{type(error).__name__}: {error}") from error
         if missing := [member for member in self.members if not hasattr(made, member)]:
             raise entry.broken(f"a {self.what} must have {', '.join(f'`{one}`' for one in missing)}")

@@ -1,7 +1,7 @@
-"""The only door out: every process that hidl starts is started here.
+"""Start and supervise processes. Every process that hidl starts is started here.
 
-Commands are argv lists, never shell strings. A child runs in a process group of its own, which is ended as a
-whole on a time-out, an interrupt or an error, and it gets SIGTERM from the kernel when hidl itself is killed.
+Commands are lists of arguments, never shell strings. A child runs in its own process group, which is ended as a whole
+on a timeout, an interrupt or an error. The kernel sends the child SIGTERM if hidl itself is killed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from hidl_cli.errors import ProcessFailed
 _PR_SET_PDEATHSIG = 1
 _TAIL = 4000
 _GRACE_SECONDS = 5.0
-#: How long a command that is attended may take to end after an interrupt, and the time between two beats, in seconds.
+#: Seconds that an attended command gets to end after an interrupt, and seconds between two calls of ``beat``.
 _ATTENDED_GRACE_SECONDS = 20.0
 _BEAT_SECONDS = 10.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Called with the words of each command before it starts.
+#: Functions that are called with the arguments of each command before it starts.
 observers: list[Callable[[Sequence[str]], object]] = []
 
 
 def _words(command: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return the command as strings, and show it to the observers."""
+    """Return the command as strings after passing it to the observers."""
     argv = [os.fspath(word) for word in command]
     for observer in observers:
         observer(argv)
@@ -46,7 +46,7 @@ def _words(command: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Completed:
-    """An ended process: exit status (negative: the signal) and what it printed."""
+    """A process that has ended: its exit status (negative for a signal) and its output."""
 
     command: tuple[str, ...]
     status: int
@@ -66,11 +66,17 @@ def run(
 ) -> Completed:
     """Run ``command`` to its end.
 
-    ``env`` replaces the whole environment where given; ``timeout`` is in seconds. ``meanwhile`` is called while the
-    program runs; if it raises, the program is ended. With ``log``, both output streams
-    are appended to that file as they come (and ``Completed.stdout`` is what this command added to it).
-    Raises ``ProcessFailed`` when the program cannot be started, runs out of time (status -SIGKILL) or, with
-    ``check``, ends with a status other than 0.
+    Args:
+        command: The program and its arguments.
+        cwd: Working directory (default: the current one).
+        env: The complete environment (default: that of this process).
+        timeout: Time limit in seconds.
+        log: File that both output streams are appended to; ``Completed.stdout`` is then the new part of it.
+        check: Raise ``ProcessFailed`` if the exit status is not 0.
+        meanwhile: Called while the program runs; if it raises, the program is ended.
+
+    Raises ``ProcessFailed`` if the program cannot be started, runs out of time (status -SIGKILL) or, with ``check``,
+    exits with a status other than 0.
     """
     argv = tuple(_words(command))
     with _output_files(log) as (out, err), signals_deferred() as deferred:
@@ -83,7 +89,7 @@ def run(
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - it calls nothing that takes a lock
+                preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - calls nothing that takes a lock
             )
         except OSError as error:
             raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=log) from error
@@ -103,7 +109,7 @@ def run(
     if status is None or (check and status != 0):
         output = (stdout + stderr)[-_TAIL:]
         if status is None:
-            output += f"\n(ended by hidl after {timeout:g} s)"
+            output += f"\n(stopped by hidl after {timeout:g} s)"
         raise ProcessFailed(argv, cwd=cwd, status=-signal.SIGKILL if status is None else status, output=output, log=log)
     return Completed(argv, status, stdout, stderr)
 
@@ -111,7 +117,7 @@ def run(
 def start_detached(
     command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path
 ) -> subprocess.Popen[bytes]:
-    """Start ``command`` in a session of its own, which lives on when hidl ends; its output goes to the two files."""
+    """Start ``command`` in its own session, which survives this process; its output is appended to the two files."""
     argv = _words(command)
     with stdout.open("ab") as out, stderr.open("ab") as err:
         return subprocess.Popen(
@@ -122,7 +128,7 @@ def start_detached(
 def start_bound(
     command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path
 ) -> subprocess.Popen[bytes]:
-    """Start ``command`` in a group of its own, with output as for ``start_detached``; SIGTERM ends it with hidl."""
+    """Start ``command`` like ``start_detached``, but in this session; SIGTERM ends it when hidl ends."""
     argv = _words(command)
     with stdout.open("ab") as out, stderr.open("ab") as err:
         return subprocess.Popen(
@@ -132,12 +138,12 @@ def start_bound(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - it calls nothing that takes a lock
+            preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - calls nothing that takes a lock
         )
 
 
 def start_conversation(command: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start ``command`` in a session of its own, with pipes to its standard input and from its standard output."""
+    """Start ``command`` in its own session, with pipes for standard input and output."""
     return subprocess.Popen(
         _words(command),
         env=dict(env),
@@ -152,9 +158,9 @@ def start_conversation(command: Sequence[str], *, env: Mapping[str, str], stderr
 def start_attached(
     command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], own_session: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Start ``command`` with this process's own streams, and the descriptors that it inherited.
+    """Start ``command`` with the standard streams and inherited descriptors of this process.
 
-    ``own_session``: signals to the process group of this one do not reach it.
+    With ``own_session``, it does not get the signals that are sent to this process group.
     """
     argv = _words(command)
     return subprocess.Popen(argv, cwd=cwd, env=dict(env), close_fds=False, start_new_session=own_session)
@@ -169,12 +175,21 @@ def attend(
     started: Callable[[int], object] = lambda _: None,
     beat: Callable[[], object] = lambda: None,
 ) -> int:
-    """Run ``command`` with this process's own streams and, if they are a terminal, in its foreground.
+    """Run ``command`` with the streams of this process, in the foreground if they are a terminal.
 
-    Returns its exit status (negative: the signal); the terminal then has its former modes. An interrupt (in
-    ``deferred``) of this process ends the command and its process group, and SIGTERM reaches it when this process is
-    killed. What is suspended from the terminal goes on: nobody could wake it. ``started`` gets the process's number;
-    ``beat`` is called at once and every few seconds. Raises ``ProcessFailed`` if it cannot be started.
+    An interrupt of this process ends the command and its process group; SIGTERM reaches it if this process is killed. A
+    command that is suspended from the terminal is resumed, since nothing else could resume it. The modes of the
+    terminal are restored at the end.
+
+    Args:
+        command: The program and its arguments.
+        cwd: Working directory.
+        env: The complete environment.
+        deferred: Signals of this process that arrive meanwhile.
+        started: Called with the process id.
+        beat: Called at once and then every few seconds.
+
+    Returns the exit status (negative for a signal). Raises ``ProcessFailed`` if the command cannot be started.
     """
     argv = _words(command)
     prepare = _new_group_that_dies_with_parent()
@@ -189,7 +204,7 @@ def attend(
                 argv,
                 cwd=cwd,
                 env=dict(env),
-                preexec_fn=between_fork_and_exec,  # noqa: PLW1509 - it calls nothing that takes a lock
+                preexec_fn=between_fork_and_exec,  # noqa: PLW1509 - calls nothing that takes a lock
             )
         except OSError as error:
             raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=None) from error
@@ -213,7 +228,7 @@ def attend(
 
 
 def replace_with(command: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str]) -> None:
-    """Become ``command`` (``execve``); raises ``ProcessFailed`` where that program cannot be started."""
+    """Replace this process with ``command`` (``execve``); raises ``ProcessFailed`` if it cannot be started."""
     argv = _words(command)
     try:
         os.execvpe(argv[0], argv, dict(env))
@@ -222,7 +237,7 @@ def replace_with(command: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
 
 
 class _output_files:
-    """The (stdout, stderr) files of a child: the log twice, or two temporary ones."""
+    """The files for the output of a child: the log for both streams, or two temporary files."""
 
     def __init__(self, log: Path | None) -> None:
         self._log = log
@@ -244,18 +259,18 @@ class _output_files:
 
 
 class Deferred:
-    """Signals that arrived and are not handled yet, by their numbers."""
+    """Numbers of the signals that have arrived but are not handled yet."""
 
     def __init__(self) -> None:
         self.arrived: list[int] = []
         self._handlers: dict[signal.Signals, Any] = {}
-        if threading.current_thread() is threading.main_thread():  # elsewhere no handler runs
+        if threading.current_thread() is threading.main_thread():  # handlers only run in the main thread
             self._handlers = {each: signal.getsignal(each) for each in _INTERRUPTS if callable(signal.getsignal(each))}
             for number in self._handlers:
                 signal.signal(number, lambda number, _: self.arrived.append(number))
 
     def deliver(self) -> None:
-        """Let the handlers run again, now for what arrived."""
+        """Restore the handlers and run them for the signals that have arrived."""
         while self._handlers:
             signal.signal(*self._handlers.popitem())
         while self.arrived:
@@ -264,10 +279,10 @@ class Deferred:
 
 @contextmanager
 def signals_deferred() -> Iterator[Deferred]:
-    """Let no handler of an interrupt run until ``Deferred.deliver`` is called, or the context is left.
+    """Defer interrupts until ``Deferred.deliver`` is called or the context is left.
 
-    A handler that raises while a process is being forked is lost, for Python ignores what its hooks around a fork
-    raise; and one that raises right after it leaves a child that nobody knows.
+    An exception raised by a handler during a fork is lost, because Python ignores exceptions in its fork hooks. An
+    exception right after the fork would leave a child that nothing waits for.
     """
     deferred = Deferred()
     try:
@@ -277,7 +292,7 @@ def signals_deferred() -> Iterator[Deferred]:
 
 
 def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object]) -> int | None:
-    """Return the exit status, or None after a time-out; whatever happens, the whole group is gone afterwards."""
+    """Return the exit status, or None after a timeout; the whole process group has ended in every case."""
     try:
         meanwhile()
         return child.wait() if timeout is None or _ends_within(child, timeout) else None
@@ -287,7 +302,7 @@ def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Call
 
 
 def _ends_within(child: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Wait up to ``timeout`` seconds; the kernel wakes us, where ``Popen.wait`` would look every 50 ms."""
+    """Return whether the child ends within ``timeout`` seconds; ``Popen.wait`` would poll every 50 ms."""
     if sys.platform != "linux":
         try:
             child.wait(timeout)
@@ -303,10 +318,10 @@ def _ends_within(child: subprocess.Popen[bytes], timeout: float) -> bool:
 
 @contextmanager
 def _wakes() -> Iterator[Callable[[float], object]]:
-    """Give what waits up to so many seconds for a signal: that a child ended or stopped, or an interrupt."""
+    """Provide a function that waits up to a number of seconds for a signal: a child's end or stop, or an interrupt."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before, handler = signal.set_wakeup_fd(writer, warn_on_full_buffer=False), signal.getsignal(signal.SIGCHLD)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # by default it would wake nobody
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # the default action would not wake the select
 
     def wait(seconds: float) -> None:
         if select.select([reader], [], [], seconds)[0]:
@@ -322,7 +337,7 @@ def _wakes() -> Iterator[Callable[[float], object]]:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a child was suspended and that was not seen before."""
+    """Return whether a child was suspended since the last call."""
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None
     except ChildProcessError:
@@ -330,20 +345,20 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the child's group, SIGKILL to what is left of it after the grace time."""
+    """Send SIGTERM to the child's process group, and SIGKILL to what remains after the grace period."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         child.wait(_GRACE_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):  # a process that is stuck in the kernel is not ended even by SIGKILL
+    with suppress(subprocess.TimeoutExpired):  # SIGKILL cannot end a process stuck in the kernel
         child.wait(_GRACE_SECONDS)
 
 
 def _new_group_that_dies_with_parent() -> Callable[[], None]:
-    """Return what the child does between fork and exec."""
-    # Looked up before the fork: afterwards a lock of the dynamic linker may belong to a thread that is not there.
+    """Return the function that the child calls between fork and exec."""
+    # Looked up before the fork: in the child, a thread that no longer exists may hold a lock of the dynamic linker.
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     parent = os.getpid()
 
@@ -351,7 +366,7 @@ def _new_group_that_dies_with_parent() -> Callable[[], None]:
         os.setpgid(0, 0)
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # hidl died between fork and prctl
+            if os.getppid() != parent:  # hidl was killed between fork and prctl
                 os._exit(127)
 
     return prepare

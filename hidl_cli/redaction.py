@@ -1,4 +1,4 @@
-"""The redaction layer: finds secrets in documents, command lines and text, and hides every occurrence of them."""
+"""Redaction: find secrets in documents, command lines and text, and hide every occurrence of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class _Pattern:
-    """A regular expression, compiled on first use.
+    """A regular expression that is compiled on first use.
 
-    Compiling those of this module takes 50 ms, and most texts are known to hold no secret without them.
+    Compiling the expressions of this module takes 50 ms, and most texts can be ruled out without them.
     """
 
     def __init__(self, source: str, flags: int = 0) -> None:
@@ -32,16 +32,16 @@ class _Pattern:
         return method
 
 
-#: The text in place of a secret.
+#: Replacement for a secret.
 HIDDEN = "***"
 
-#: The text in place of a secret that has a name: ``***HF_TOKEN***``.
+#: Replacement for a secret with a name: ``***HF_TOKEN***``.
 _MARK = _Pattern(r"\*\*\*(?:(?P<name>[A-Z0-9_]+)\*\*\*)?")
 
-# To the last @ before path, query or fragment: a password may hold one.
+# Up to the last @ before the path, query or fragment: a password may contain one.
 _USER = _Pattern(r"(?<=://)[^\s/?#]+(?=@)")
-# A password with /, ? or # in it, which URLs must quote and often do not: to the last @ of the word. A port of an
-# address is no password, and some kinds of @ belong to a path: name.git@v1, :8080/@scope, name@sha256:1.
+# A password with an unquoted /, ? or #, which URLs forbid but users write: up to the last @ of the word. The port of
+# an address is not a password, and some @ belong to the path: name.git@v1, :8080/@scope, name@sha256:1.
 _USER_WITH_SLASH = _Pattern(
     r"(?<=://)(?!(?:localhost|[\d.]+):\d+(?:[/?#]|$))[^\s/?#@:]*:(?!\d{1,5}(?:[/?#][^\s@]*)?/@[^\s@]*(?:\s|$))"
     r"[^\s\"'<>,;|]*(?:[,;|](?!\w[\w+.-]*://)[^\s\"'<>,;|]*)*(?<!\.git)(?=@(?!sha\d+:))"
@@ -50,7 +50,7 @@ _WITH_QUERY = _Pattern(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _QUERY_VALUE = _Pattern(r"(?P<name>[^&?=\s]*)=(?P<value>[^&\s]+)")
 _SIGNS = _Pattern(r"(?:[a-z0-9-]*[-_])?(?:sig|signature|key|auth|code)", re.IGNORECASE)
 
-# The first parts of names such as API_KEY and DB_PASS: alone, KEY and PASS have other meanings.
+# First parts of names such as API_KEY and DB_PASS; KEY and PASS alone have other meanings.
 _KEYS = (
     *("api", "access", "private", "auth", "signing", "encryption", "account", "shared", "storage", "subscription"),
     *("license", "deploy", "ssh", "wandb", "openai", "anthropic", "comet", "mistral", "azure"),
@@ -61,7 +61,7 @@ _WORDS = (
     rf"|(?:{'|'.join(_KEYS).upper()})[_-]?KEY(?![A-Z])|(?:{'|'.join(_PASSES).upper()})[_-]?PASS(?![A-Z])"
     r"|[A-Z0-9]{1,60}_PWD(?![A-Z])|(?<![A-Z0-9$])(?:PASS|PWD)(?![A-Z0-9_-])"
 )
-# What _WORDS begins to match with, in casefolded text. Looking for these takes a tenth of the time.
+# Substrings of everything that _WORDS matches, in casefolded text. Searching for them is ten times faster.
 _HINTS = (
     *("password", "passwd", "passphrase", "secret", "credential", "token", "authorization", "_pwd"),
     *(f"{kind}{sign}key" for kind in _KEYS for sign in ("", "_", "-")),
@@ -71,15 +71,14 @@ _SHORT_HINT = _Pattern(
     r"(?<![a-z0-9${])(?:pass|pwd)(?:$|[\"'\\\]>]|\s*[+:?]?[=:])"
     r"|(?<![^\s'\"])(?:--?|setenv[ \t]+|set[ \t]+-\w+[ \t]+)(?:[\w-]*[_-])?(?:pass|pwd)[ \t\\]"
 )
-# PASS and PWD also name passes of a compiler and directories: their value is a secret unless it is a word, a short
-# number or a path.
+# PASS and PWD can also be a compiler pass or a directory, so a word, a short number or a path is not a secret there.
 _IS_SHORT_NAME = _Pattern(r"(?:[A-Z0-9]*[_-]+)*(?:PASS|PWD)", re.IGNORECASE)
 _IS_PLAIN = _Pattern(r"[a-z]+(?:[_-][a-z]+)*|[-+]?[\d.,]{1,5}|.{0,3}|(?:[~.$]|\.\.)?/.*", re.IGNORECASE | re.DOTALL)
-# Limited, since a long word with many of these in it would take quadratic time.
+# The length is limited because a long word with many of these names in it would take quadratic time.
 _NAME = rf"[A-Z0-9_-]{{0,60}}(?:{_WORDS})[A-Z0-9_-]{{0,60}}"
 _IS_NAME = _Pattern(_NAME, re.IGNORECASE)
 _IS_WORD = _Pattern(_WORDS, re.IGNORECASE)
-# Vocabulary of language models, and names of what is kept elsewhere: `pad_token_id`, `eos_token`, `HF_TOKEN_PATH`.
+# Terms of language models, and names of files that contain a secret: `pad_token_id`, `eos_token`, `HF_TOKEN_PATH`.
 _IS_NO_SECRET = _Pattern(
     r"(?:^|[_-])(?:PAD|BOS|EOS|UNK|MASK|CLS|SEP|IMAGE|SPECIAL|START|END|STOP|FIRST|LAST|NEXT|PER|EACH|NUM)[_-]?TOKEN"
     r"|TOKEN[_-]?(?:IDS?|TYPES?|COUNT|LIMIT|BUDGET|LEN|LENGTH|SIZE|DROP|DROPOUT|EMBED\w*|MIX\w*|RATE|THROUGHPUT|SPEED|LATENCY|TIME|PER|ACCURACY|LOSS)(?:[_-]|$)"
@@ -88,12 +87,12 @@ _IS_NO_SECRET = _Pattern(
 )
 _ASSIGNED = _Pattern(rf"(?<![A-Za-z0-9_&?-])(?P<name>{_NAME})[+:?]?=", re.IGNORECASE)
 _WORD_ASSIGNED = _Pattern(rf"(?:--?)?(?P<name>{_NAME})=(?P<value>.*)", re.IGNORECASE | re.DOTALL)
-# `--token x`, also with the end of the line escaped; `setenv TOKEN x` and `set -gx TOKEN x` of other shells.
+# `--token x`, also across an escaped line end; `setenv TOKEN x` and `set -gx TOKEN x` of other shells.
 _OPTION = _Pattern(
     rf"(?<![^\s'\"])(?:--?|setenv[ \t]+|set[ \t]+-\w+[ \t]+)(?P<name>{_NAME})(?:[ \t]|\\\n)+(?![-\\])", re.IGNORECASE
 )
 _OPTION_WORD = _Pattern(rf"--?(?P<name>{_NAME})", re.IGNORECASE)
-# Ends before the word that _IS_LOGIN finds the secret in.
+# The match ends before the word that contains the secret (_IS_LOGIN).
 _LOGIN = _Pattern(r"(?<![^\s'\"])(?:-u|--user|--proxy-user)(?:[ \t]+|=)(?=[\"']?[^\s:'\"]+:)")
 _IS_LOGIN = _Pattern(r"[\"']?(?!https?://|\d+:\d+$)[^\s:'\"]+:(?P<value>.+)", re.DOTALL)
 _AUTHORIZATION = _Pattern(
@@ -103,7 +102,7 @@ _AUTHORIZATION = _Pattern(
 _SCHEME = _Pattern(r"(?:Basic|Bearer|Digest|Negotiate|Token)\s+(?P<value>\S.*)", re.IGNORECASE)
 _BEARER = _Pattern(r"\bBearer\s+(?P<value>[\w.~+/=-]+)", re.IGNORECASE)
 _COOKIE = _Pattern(r"\bCookie:[ \t]*(?P<value>[^'\"\n]+)", re.IGNORECASE)
-# Ends before the secret.
+# The match ends before the secret.
 _PROGRAM_PASSWORD = _Pattern(
     r"\bsshpass[ \t]+-p[ \t]*"
     r"|\b(?:mysql\w*|mariadb\S*)[ \t](?:[^\n|;&]{0,200}?\s)??[\"']?-p(?=\S)"
@@ -118,7 +117,7 @@ _PRIVATE_KEY = _Pattern(
 )
 _WEBHOOK = _Pattern(r"://hooks\.slack\.com/services/(?P<value>[^\s'\"<>]+)")
 # `X-Api-Key: x`, `token = x  # why`, `setenv("TOKEN", "x")`, `["--token", "x"]`, `<token>x</token>`. The value is
-# hidden if it looks like a secret.
+# only hidden if it looks like a secret.
 _BESIDE = _Pattern(
     rf"(?<![A-Za-z0-9_&?-])(?P<name>{_NAME})(?:[ \t]*(?:=|:=?)[ \t]*|\\?[\"'][ \t]*,\s*\\?[\"']|>)"
     r"(?P<value>[^\s'\"\\,;<>=][^\s'\"\\,;<>]*)",
@@ -135,7 +134,7 @@ _LINE = _Pattern(
     rf"^[ \t-]*(?P<name>{_NAME}):[ \t]+(?P<value>\S(?:[^\n]*?\S)??)[ \t]*(?:[ \t]#[^\n]*)?$",
     re.IGNORECASE | re.MULTILINE,
 )
-# A value of several words, and not the beginning of a sentence.
+# A value of several words that is not the beginning of a sentence.
 _IS_PASSPHRASE = _Pattern(
     r"(?!(?:the|an?|not?|is|was|for|of|your|must|required|invalid|incorrect|wrong|permission|enter|see|by)\b)"
     r"[^\n]*(?<![.?!:,])",
@@ -153,36 +152,37 @@ _OTHER_HINTS = (
     *("sshpass", "mysql", "mariadb", "login", "redis-cli", "pass:"),
 )
 
-# A value that names where the secret is: a file that the shell reads, a variable, a placeholder of a workload.
+# References to a secret: a file that the shell reads, a variable, a placeholder of a workload.
 _FILE_REFERENCE = _Pattern(r"\$\(\s*(?:cat\s|<)[^()`$]*\)|`\s*cat\s[^`]*`")
 _VARIABLE_REFERENCE = _Pattern(r"\$\w+|\$\{\w+(?::?\?[^{}]*)?\}")
 _PLACEHOLDER = _Pattern(r"\{(?P<name>\w+)(?:\?[^{}]+)?\}|%(?P<variable>\w+)%")
-# A parameter of a workload and its value, in a command line or a list of assignments.
+# A workload parameter with its value, in a command line or a list of assignments.
 _IS_ASSIGNMENT = _Pattern(r"(?:--(?:set|matrix)=)?(?P<name>[a-z][a-z0-9_]{0,63})=.*", re.DOTALL)
 _EXPANSION = _Pattern(r"\$\w+|\$\{[^{}]*\}|\$\([^()]*\)")
 _NO_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", "value", "..."})
-#: Keys whose value belongs to the name of the object around them.
+#: Keys whose value is named by the enclosing object.
 _VALUE_KEYS = frozenset({"default", "value", "values"})
-#: Options of shells that are followed by a script.
+#: Shell options that are followed by a script.
 _TAKES_SCRIPT = _Pattern(r"-[a-z]*c")
-#: Options and commands that are followed by a variable's name and its value.
+#: Options and commands that are followed by the name and the value of a variable.
 _SETS_VARIABLE = frozenset({"-env", "-genv", "setenv"})
-#: What a shell takes for more than a character of a word.
+#: Characters with a special meaning in a shell.
 _SYNTAX = _Pattern(r"[^\w@%+=:,./#~^*?!{}\[\]<>-]")
 
-#: Shorter values are hidden where they were found, but not elsewhere.
+#: Shorter values are hidden where they were found but not elsewhere.
 _LEAST_WORD = 4
-#: Smaller numbers are no secrets.
+#: Smaller numbers are not secrets.
 _LEAST_NUMBER = 1000
-#: Shorter values are hidden elsewhere only as whole words.
+#: Elsewhere, shorter values are only hidden as whole words.
 _LEAST_PART = 8
 
 
 @dataclass(frozen=True)
 class _Span:
-    """A secret in a text; ``value`` is hidden in other places too, "" is not.
+    """A secret in a text.
 
-    ``parts``: the parts of it that are secrets by themselves.
+    ``value`` is hidden in other places too, unless it is empty; ``parts`` are substrings that are secrets by
+    themselves.
     """
 
     start: int
@@ -193,13 +193,13 @@ class _Span:
 
 
 class Secrets:
-    """The secrets of some documents and texts.
+    """The secrets in a set of documents and texts.
 
-    ``learn`` finds them; ``hide`` and ``hide_document`` replace each occurrence, also of those that only another
-    document told to be secret.
+    ``learn`` finds them; ``hide`` and ``hide_document`` replace every occurrence, including secrets that are only
+    recognizable in another document.
 
     Args:
-        named: whether ``***HF_TOKEN***`` replaces a secret, by which ``fill`` finds its place; else ``***`` does.
+        named: Replace a secret by its name, such as ``***HF_TOKEN***``, which ``fill`` can restore, instead of ``***``.
     """
 
     def __init__(self, *, named: bool = False) -> None:
@@ -213,7 +213,7 @@ class Secrets:
         self.places: dict[str, list[str]] = {}
 
     def learn(self, *documents: Any) -> Secrets:
-        """Find the secrets in documents and texts, and return self."""
+        """Find the secrets in documents and texts; returns self."""
         self._parameters.update(name for document in documents for name in _parameters_in(document))
         for document in documents:
             if self._named:
@@ -223,7 +223,7 @@ class Secrets:
         return self
 
     def learn_output(self, text: str) -> Secrets:
-        """Find the secrets in what a program printed, but for those that may be words of a sentence."""
+        """Find the secrets in the output of a program, except values that could be words of a sentence."""
         for span in _spans(text, self._parameters):
             if len(span.value) >= _LEAST_PART and any(map(str.isdigit, span.value)):
                 self._remember(span.name, span.value)
@@ -233,9 +233,9 @@ class Secrets:
         """Return the text without secrets.
 
         Args:
-            text: a word, a command line or any other text.
-            where: its place, for ``places``.
-            literal: whether no shell expands it, which makes ``$NAME`` a value.
+            text: A word, a command line or any other text.
+            where: Its location, recorded in ``places``.
+            literal: No shell expands the text, so ``$NAME`` is a value.
         """
         spans = _union([*_spans(text, self._parameters, literal=literal), *self._known(text)])
         if not spans:
@@ -249,7 +249,7 @@ class Secrets:
         return "".join([*parts, text[last:]])
 
     def hide_document(self, document: T, where: str = "") -> T:
-        """Return plain data or dataclasses without secrets; ``where``: its place, for ``places``."""
+        """Return plain data or dataclasses without secrets; ``where`` is the location recorded in ``places``."""
         self._parameters.update(_parameters_in(document))
         found: T = self._walk(document, "", where)
         return found
@@ -276,7 +276,7 @@ class Secrets:
         return value
 
     def _element(self, words: Sequence[Any], at: int, name: str, where: str, secret: _Span | None) -> Any:
-        """Return an element of a list, which may be a word of a command line, and end with a secret."""
+        """Return an element of a list without secrets; it may be a word of a command line that ends with a secret."""
         word = words[at]
         if secret:
             shown = self.hide(word[: secret.start], where)
@@ -304,11 +304,11 @@ class Secrets:
         return self.hide(text, where, literal=bool(name) and not re.search(r"\s", text))
 
     def _is_secret(self, name: str, value: str) -> bool:
-        """Is this the value of a secret's name in a document, where no shell expands it?"""
+        """Return whether an entry of a document, which no shell expands, is a secret."""
         return _is_secret(name, value, self._parameters, literal=True)
 
     def _mark(self, name: str, text: str, value: str, where: str) -> str:
-        """Return the mark for ``text``, and remember ``value``."""
+        """Return the replacement for ``text`` and remember ``value``."""
         known = self._remember(name, value) if value else self._name(name, text)
         places = self.places.setdefault(known, [])
         if where not in places:
@@ -323,7 +323,7 @@ class Secrets:
         return known
 
     def _name(self, name: str, value: str) -> str:
-        """Return the name of a value: that of its option, with a number if another value has it."""
+        """Return the name of a value: the name of its option, numbered if another value already has it."""
         if value not in self._names:
             base = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") or "SECRET"
             taken = {*self._names.values(), *self._literal}
@@ -332,7 +332,7 @@ class Secrets:
         return self._names[value]
 
     def _known(self, text: str) -> Iterator[_Span]:
-        """Yield the places of known values, in whatever form a shell, JSON, a URL or HTML gives them."""
+        """Yield the spans of known values in any form that a shell, JSON, a URL or HTML gives them."""
         if not self._spread:
             return
         if self._pattern is None:
@@ -349,40 +349,40 @@ class Secrets:
 
 
 def of_this_process() -> Secrets:
-    """Return the secrets of this process: those of its command line, its environment, and of what it has read."""
+    """Return the secrets of this process: from its command line, its environment and the documents it has read."""
     return _of_process(tuple(sys.argv[1:]))
 
 
 @cache
 def _of_process(words: tuple[str, ...]) -> Secrets:
     secrets = Secrets().learn(list(words))
-    # A short value may be a word of many texts, and the user did not type it now.
+    # Shorter values are likely to be ordinary words, and unlike arguments, the user did not just type them.
     secrets.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
     return secrets
 
 
 def remember(*documents: Any) -> None:
-    """Hide the secrets in these documents and texts wherever this process shows something from now on."""
+    """Hide the secrets in these documents and texts in everything that this process prints from now on."""
     of_this_process().learn(*documents)
 
 
 def shown(value: T) -> T:
-    """Return text, plain data or dataclasses as they may be shown: without secrets, known ones included."""
+    """Return text, plain data or dataclasses for display: without secrets, including those known to this process."""
     return of_this_process().hide_document(value)
 
 
 def shown_output(text: str) -> str:
-    """Return what a program printed as it may be shown; its secrets are hidden from now on."""
+    """Return the output of a program for display, and hide its secrets from now on."""
     return of_this_process().learn_output(text).hide(text)
 
 
 def holds_secret(*documents: Any) -> bool:
-    """Do these documents and texts themselves show that they hold a secret?"""
+    """Return whether these documents and texts contain a secret that is recognizable by itself."""
     return bool(redact_document(documents) != documents)
 
 
 def may_hold(text: str) -> bool:
-    """Return False if a document of that text certainly holds no secret."""
+    """Return False if a document with this text certainly contains no secret."""
     url = "://" in text and ("@" in text or "?" in text)
     folded = text.casefold()
     others = any(hint in folded for hint in _OTHER_HINTS)
@@ -390,22 +390,22 @@ def may_hold(text: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Return ``text`` without passwords, tokens, and users and query values of URLs."""
+    """Return ``text`` without passwords and tokens, and without users and query values of URLs."""
     return Secrets().hide(text)
 
 
 def redact_variable(name: str, value: str) -> str:
-    """Return the value of an environment variable as it may be shown."""
+    """Return the value of an environment variable for display."""
     return HIDDEN if _is_secret(name, value, literal=True) else redact(value)
 
 
 def redact_document(document: Any) -> Any:
-    """Return a JSON document as it may be shown."""
+    """Return a JSON document for display."""
     return Secrets().learn(document).hide_document(document)
 
 
 def fill(document: Any, values: Mapping[str, str]) -> Any:
-    """Return a document with the values of these names in place of their marks; marks of other names stay."""
+    """Return a document with marks replaced by the values of their names; marks of other names stay."""
     if isinstance(document, str):
         return _MARK.sub(lambda mark: values.get(mark["name"] or "", mark[0]), document)
     if isinstance(document, dict):
@@ -414,12 +414,12 @@ def fill(document: Any, values: Mapping[str, str]) -> Any:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names of the hidden words in a text; "" for one without a name."""
+    """Return the names of the hidden words in a text; an empty string for a hidden word without a name."""
     return tuple(dict.fromkeys(mark["name"] or "" for mark in _MARK.finditer(text)))
 
 
 def _marks_in(document: Any) -> set[str]:
-    """Return the names of what looks like marks in a document, and is not: no secret may have such a name."""
+    """Return the names in texts of a document that only look like marks; no secret may get such a name."""
     if isinstance(document, Mapping):
         return {name for each in document.values() for name in _marks_in(each)}
     if isinstance(document, (list, tuple)):
@@ -429,12 +429,12 @@ def _marks_in(document: Any) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Does an option, a variable or a key of that name hold a secret?"""
+    """Return whether an option, a variable or a key with this name holds a secret."""
     return _may_name(name) and bool(_IS_NAME.fullmatch(name)) and not _IS_NO_SECRET.search(name)
 
 
 def _name_within(around: Mapping[Any, Any], key: Any, each: Any, name: str) -> str:
-    """Return the name by which the value of ``key`` is known: its key, or the name of the object around it."""
+    """Return the name for the value of ``key``: the key itself, or the name of the enclosing object."""
     if key not in _VALUE_KEYS:
         is_part = isinstance(each, (Mapping, list, tuple)) or (isinstance(each, str) and _looks_secret(each))
         return name if is_part and is_secret_name(name) and not is_secret_name(str(key)) else str(key)
@@ -443,7 +443,7 @@ def _name_within(around: Mapping[Any, Any], key: Any, each: Any, name: str) -> s
 
 
 def _option(words: Sequence[Any], at: int) -> str:
-    """Return the name of the secret that word ``at`` gives a value to as the word after it; "" if to none."""
+    """Return the name of the secret option that word ``at`` is the value of; empty if there is none."""
     before, word = words[at - 1] if at else None, words[at]
     if not isinstance(before, str) or not isinstance(word, str) or word.startswith("-"):
         return ""
@@ -454,19 +454,19 @@ def _option(words: Sequence[Any], at: int) -> str:
 
 
 def _is_secret(name: str, value: str, parameters: Collection[str] = (), *, literal: bool = False) -> bool:
-    """Does an option, a variable or a key of that name hold a secret if it has this value?"""
+    """Return whether an option, a variable or a key with this name holds a secret if it has this value."""
     if not is_secret_name(name) or not _is_value(value, parameters, literal=literal):
         return False
     return not (_IS_SHORT_NAME.fullmatch(name) and _IS_PLAIN.fullmatch(value.strip().strip("\"'")))
 
 
 def _is_value(value: str, parameters: Collection[str] = (), *, literal: bool = False) -> bool:
-    """Can the value of a secret's name be a secret, and not where one is to be found?
+    """Return whether the value can be a secret itself, rather than a reference to one.
 
     Args:
-        value: the text after the name.
-        parameters: the names that may stand in braces for a value.
-        literal: whether the value is used as it is; else a shell may expand the variables in it.
+        value: The text after the name.
+        parameters: Names that may stand in braces for a value.
+        literal: The value is used as it is; otherwise a shell may expand variables in it.
     """
     bare = value.strip().strip("\"'")
     if not bare or _MARK.fullmatch(bare) or bare.rstrip(",;").lower() in _NO_VALUES:
@@ -480,7 +480,7 @@ def _is_value(value: str, parameters: Collection[str] = (), *, literal: bool = F
 
 
 def _parameters_in(document: Any) -> Iterator[str]:
-    """Yield the names of the parameters that a document or a command line gives a value to."""
+    """Yield the names of the parameters that a document or a command line sets."""
     if isinstance(document, Mapping):
         for key, each in document.items():
             if key == "parameters" and isinstance(each, Mapping):
@@ -498,13 +498,13 @@ def _parameters_in(document: Any) -> Iterator[str]:
 
 
 def _secrets_of_programs(words: Sequence[Any], parameters: Collection[str]) -> dict[int, _Span]:
-    """Return what ``_of_programs`` finds in a command line, by the number of the word that it is a part of."""
+    """Return the matches of ``_of_programs`` in a command line, by the index of the word that contains them."""
     if not all(isinstance(word, str) for word in words):
         return {}
     line = " ".join(words)
     if "-u" not in line and not any(hint in line.casefold() for hint in _OTHER_HINTS):
         return {}
-    # As long as before, without the spaces and quotes within words.
+    # The length stays the same, but spaces and quotes within words are gone.
     line = " ".join(_SYNTAX.sub("\x7f", word) for word in words)
     found, start = {}, 0
     spans = sorted(_of_programs(line, parameters), key=lambda each: each.start)
@@ -519,21 +519,21 @@ def _secrets_of_programs(words: Sequence[Any], parameters: Collection[str]) -> d
 
 
 def _is_telling(value: str) -> bool:
-    """Is the value long enough to be looked for in other places?"""
+    """Return whether the value is long enough to be searched for in other places."""
     if len(value) < _LEAST_WORD or _MARK.fullmatch(value) or _IS_WORD.fullmatch(value):
         return False
     return not (value.isdigit() and len(value) < _LEAST_PART - 2)
 
 
 def _forms(value: str) -> set[str]:
-    """Return the value as it is, and as JSON, URLs, HTML and one or two shells around it hold it."""
+    """Return the value as it is, and as JSON, URLs, HTML and one or two levels of shell quoting write it."""
     once = value.replace("'", "'\"'\"'")
     page = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     forms = {value, once, once.replace("'", "'\"'\"'"), quote(value, safe=""), page}
     forms |= {page.replace('"', "&#34;").replace("'", "&#39;"), page.replace('"', "&quot;").replace("'", "&#x27;")}
     forms |= {json.dumps(form, ensure_ascii=ascii)[1:-1] for form in list(forms) for ascii in (True, False)}
     lines = [line for line in value.splitlines() if len(line) >= 2 * _LEAST_PART] if "\n" in value else []
-    # A shell prints what is around a variable as it is.
+    # A shell prints the text around a variable unchanged.
     around = _EXPANSION.split(value) if "$" in value else []
     return {*forms, *lines, *(part.strip() for part in around if _is_telling(part.strip()))}
 
@@ -544,12 +544,12 @@ def _as_pattern(form: str) -> str:
 
 
 def _spans(text: str, parameters: Collection[str] = (), *, literal: bool = False) -> Iterator[_Span]:
-    """Yield the secrets that the text itself shows to be some."""
+    """Yield the secrets that are recognizable in the text itself."""
     if "://" in text and ("@" in text or "?" in text):
         addresses = text
         for span in _users(text):
             yield span
-            # A password may hold a "?".
+            # A password may contain a "?".
             addresses = addresses[: span.start] + "x" * (span.end - span.start) + addresses[span.end :]
         yield from _query_values(addresses)
     if _may_name(text):
@@ -569,11 +569,11 @@ def _spans(text: str, parameters: Collection[str] = (), *, literal: bool = False
 
 
 def _named(text: str, parameters: Collection[str], *, literal: bool) -> Iterator[_Span]:
-    """Yield the values of options, variables and keys that have the name of a secret."""
+    """Yield the values of options, variables and keys whose name is that of a secret."""
     for found in (*_ASSIGNED.finditer(text), *_OPTION.finditer(text)):
         start, end = _shell_word(text, found.end())
         if _is_secret(found["name"], text[start:end], parameters, literal=literal or _is_quoted(text, start)):
-            # Of a connection string: Pwd=x;Database=y.
+            # A connection string: Pwd=x;Database=y.
             first = text[start:end].partition(";")[0]
             yield _Span(start, end, found["name"], text[start:end], (first,) if _looks_secret(first) else ())
     for found in _QUOTED.finditer(text):
@@ -595,7 +595,7 @@ def _named(text: str, parameters: Collection[str], *, literal: bool) -> Iterator
 
 
 def _of_headers_and_files(text: str) -> Iterator[_Span]:
-    """Yield the secrets in headers and files of other programs that give them no name."""
+    """Yield the secrets in headers and files of other programs that have no name."""
     for pattern in (_COOKIE, _PRIVATE_KEY, _WEBHOOK):
         for found in pattern.finditer(text):
             yield _Span(found.start("value"), found.end("value"), "secret", found["value"].strip())
@@ -605,7 +605,7 @@ def _of_headers_and_files(text: str) -> Iterator[_Span]:
 
 
 def _of_programs(line: str, parameters: Collection[str]) -> Iterator[_Span]:
-    """Yield what command lines of other programs hold where these expect a password, and give no name."""
+    """Yield the passwords in command lines of other programs, which have no name."""
     for found in (*_PROGRAM_PASSWORD.finditer(line), *_LOGIN.finditer(line)):
         start, end = _shell_word(line, found.end())
         name = "password"
@@ -617,18 +617,18 @@ def _of_programs(line: str, parameters: Collection[str]) -> Iterator[_Span]:
 
 
 def _looks_secret(value: str) -> bool:
-    """Does the value look like a secret rather than a word, a number with a unit, a date or a path?"""
+    """Return whether the value looks like a secret rather than a word, a quantity, a date or a path."""
     letters_and_digits = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
     return len(value) >= _LEAST_PART and letters_and_digits and not _IS_QUANTITY.fullmatch(value)
 
 
 def _is_scheme(found: re.Match[str]) -> bool:
-    """Does the value begin with a scheme, behind which ``_AUTHORIZATION`` finds the secret?"""
+    """Return whether the value begins with a scheme, after which ``_AUTHORIZATION`` finds the secret."""
     return found["name"].casefold().endswith("authorization") and " " in found["value"]
 
 
 def _may_name(text: str) -> bool:
-    """Return False if the text certainly holds no name of a secret."""
+    """Return False if the text certainly contains no name of a secret."""
     folded = text.casefold()
     if any(hint in folded for hint in _HINTS):
         return True
@@ -636,7 +636,7 @@ def _may_name(text: str) -> bool:
 
 
 def _users(text: str) -> Iterator[_Span]:
-    """Yield users and passwords of URLs, up to the last @ that may end them."""
+    """Yield the users and passwords in URLs, up to the last @ that may end them."""
     ends: dict[int, list[int]] = {}
     for found in (*_USER.finditer(text), *_USER_WITH_SLASH.finditer(text)):
         if not _MARK.fullmatch(found[0]):
@@ -650,7 +650,7 @@ def _users(text: str) -> Iterator[_Span]:
 
 
 def _query_values(text: str) -> Iterator[_Span]:
-    """Yield the values of the queries of URLs."""
+    """Yield the values in the queries of URLs."""
     for url in _WITH_QUERY.finditer(text):
         for found in _QUERY_VALUE.finditer(url[0], url[0].index("?") + 1):
             start, end = (url.start() + place for place in found.span("value"))
@@ -660,7 +660,7 @@ def _query_values(text: str) -> Iterator[_Span]:
 
 
 def _union(spans: Sequence[_Span]) -> list[_Span]:
-    """Return the spans in order, those that overlap as one: no part of a secret is left."""
+    """Return the spans in order, with overlapping ones merged so that no part of a secret remains."""
     found: list[_Span] = []
     for span in sorted(spans, key=lambda each: (each.start, -each.end)):
         if found and span.start < found[-1].end:
@@ -672,9 +672,9 @@ def _union(spans: Sequence[_Span]) -> list[_Span]:
 
 
 def _shell_word(text: str, start: int) -> tuple[int, int]:
-    """Return the span of the word of a shell that begins at ``start``, without the quotes around it."""
+    """Return the span of the shell word that begins at ``start``, without the quotes around it."""
     around = _quote_around(text, start)
-    # A quote within quotes, as shlex and bash write it: 'TOKEN='"'"'x'"'"' train'.
+    # A quote within quotes in the notation of shlex and bash: 'TOKEN='"'"'x'"'"' train'.
     for quote_ in ("'\"'\"'", "'\\''") if around == "'" else ():
         if text.startswith(quote_, start) and (close := text.find(quote_, start + len(quote_))) >= 0:
             return start + len(quote_), close
@@ -694,7 +694,7 @@ def _shell_word(text: str, start: int) -> tuple[int, int]:
 
 
 def _after(text: str, at: int) -> int:
-    """Return the place after the character at ``at``, or after what it opens."""
+    """Return the index after the character at ``at``, or after the quote or substitution that it opens."""
     if text[at] == "\\":
         return at + 2
     if text[at] in "'`":
@@ -711,7 +711,7 @@ def _after(text: str, at: int) -> int:
 
 
 def _is_quoted(text: str, start: int) -> bool:
-    """Is what begins at ``start`` in single quotes that are around it, or around the one word that it ends?"""
+    """Return whether the text at ``start`` is in single quotes, directly or at the end of a single quoted word."""
     opening = text.rfind("'", 0, start)
     if opening < 0 or _quote_around(text, opening):
         return False
@@ -720,7 +720,7 @@ def _is_quoted(text: str, start: int) -> bool:
 
 
 def _quote_around(text: str, place: int) -> str:
-    """Return the quote that is open at ``place`` of its line; "" if none is."""
+    """Return the quote that is open at ``place`` in its line; empty if there is none."""
     at, quote_ = text.rfind("\n", 0, place) + 1, ""
     if text.find("'", at, place) < 0 and text.find('"', at, place) < 0:
         return ""

@@ -1,4 +1,4 @@
-"""Jinja2 over the shipped ``templates/``, with the borders to shells, Tcl, Lua and HTML built in."""
+"""Jinja2 environments for the shipped ``templates/``, with quoting for shells, Tcl, Lua and HTML built in."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ from hidl_cli.quoting import comment, lua, sh, sh_line, tcl, word
 
 
 def render_script(template: str, values: Mapping[str, Any], directory: Path | None = None) -> str:
-    """Render a shell script from a template of ``directory`` (default: hidl's own).
+    """Render a shell script from a template in ``directory`` (default: hidl's own).
 
-    Whatever a ``{{ }}`` prints is quoted as one shell word, unless it passed through one of the filters ``words``
-    (several words), ``comment`` (text of a comment) or ``raw_name`` (a variable's name). An undefined value is an
-    error.
+    Every ``{{ }}`` is quoted as one shell word unless it passes through one of the filters ``words`` (several words),
+    ``comment`` (text of a comment) or ``raw_name`` (name of a variable). Undefined values are errors.
     """
     return _render(template, values, sh, directory)
 
 
 def render_modulefile(template: str, values: Mapping[str, Any]) -> str:
-    """Render a modulefile: as ``render_script``, but each value is quoted as one word of Tcl."""
+    """Render a modulefile, with every value quoted as one word of Tcl."""
     return _render(template, values, tcl)
 
 
 def render_configuration(template: str, values: Mapping[str, Any], directory: Path | None = None) -> str:
-    """Render a configuration file of a daemon: each value must be one plain word, for these files know no quoting."""
+    """Render a daemon's configuration file; every value must be one plain word, because these files have no quoting."""
     return _render(template, values, word, directory)
 
 
 def render_lua(template: str, values: Mapping[str, Any], directory: Path | None = None) -> str:
-    """Render a program in Lua: each value is quoted as one string, or is a number by the filter ``number``."""
+    """Render a Lua program, with every value quoted as a string unless it passes through the filter ``number``."""
     return _render(template, values, lua, directory)
 
 
 def render_page(template: str, values: Mapping[str, Any]) -> str:
-    """Render HTML: whatever a ``{{ }}`` prints is escaped, its control characters made visible, but for ``Markup``."""
+    """Render HTML; every ``{{ }}`` except ``Markup`` is escaped, with control characters made visible."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(paths.shipped() / "templates"),
         undefined=jinja2.StrictUndefined,
@@ -62,7 +61,7 @@ def _render(
 
 @cache
 def environment(directory: Path, quote: Callable[[str], str]) -> jinja2.Environment:
-    """The templates of this directory, compiled when they are first used; ``quote`` is what a ``{{ }}`` is."""
+    """Return the environment for the templates in ``directory``; ``quote`` is applied to every ``{{ }}``."""
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(directory),
         undefined=jinja2.StrictUndefined,
@@ -84,9 +83,9 @@ def environment(directory: Path, quote: Callable[[str], str]) -> jinja2.Environm
 
 
 def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:
-    """A launch as ``words`` with the host file of the copy, and its host as the end of ``option`` (if any).
+    """Quote the command line ``words`` of one copy, with its own host file and with its host appended to ``option``.
 
-    The option stands before the launcher's others: after ``srun``, after ``flux run``.
+    The option precedes the launcher's other options, such as after ``srun`` or ``flux run``.
     """
     quoted = ['"steps/$step/hosts"' if word == hostfile else sh(word) for word in words]
     at = next((number for number, word in enumerate(words) if word.startswith("-")), 1)
@@ -95,5 +94,5 @@ def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:
 
 def _variable_name(name: str) -> Markup:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"{name!r} is not a name of a shell variable")
+        raise ValueError(f"{name!r} is not a valid name of a shell variable")
     return Markup(name)

@@ -9,17 +9,17 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-#: The descriptor by which a terminal is known: what is typed comes from there.
+#: The descriptor of the terminal's input.
 _INPUT = 0
 
 
 def attached() -> bool:
-    """Whether a person can type: standard input and standard output are terminals."""
+    """Return whether standard input and standard output are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def in_foreground() -> bool:
-    """Whether standard input is the terminal of this session, and this process may read from it."""
+    """Return whether standard input is the terminal of this session and this process may read from it."""
     try:
         return os.tcgetpgrp(_INPUT) == os.getpgrp()
     except OSError:
@@ -27,16 +27,16 @@ def in_foreground() -> bool:
 
 
 def take() -> None:
-    """Make this process's group the terminal's foreground group; nothing if the terminal is gone."""
+    """Move this process's group to the foreground of the terminal; does nothing if the terminal is gone."""
     with suppress(OSError), _without_stop():
         os.tcsetpgrp(_INPUT, os.getpgrp())
 
 
 @contextmanager
 def lent() -> Iterator[Callable[[], None]]:
-    """Give what a child calls, in a group of its own, to come to the foreground; afterwards all is as before.
+    """Provide a function with which a child in its own group moves to the foreground; restore the terminal afterwards.
 
-    Nothing happens if standard input is no terminal, or this process is in the background.
+    Does nothing if standard input is not a terminal or this process is in the background.
     """
     if not in_foreground():
         yield lambda: None
@@ -52,7 +52,7 @@ def lent() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _without_stop() -> Iterator[None]:
-    """Let no SIGTTOU stop a process that is in the background for now."""
+    """Block SIGTTOU, which would stop a process in the background."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         yield

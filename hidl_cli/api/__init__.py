@@ -1,4 +1,4 @@
-"""hidl from Python: what the command line does, as typed functions.
+"""The Python API of hidl: the functions of the command line with typed arguments and results.
 
 ::
 
@@ -7,11 +7,11 @@
     run = hidl.run("mpi-sanity", ranks_per_node=2).wait()
     print(run.metrics["wall_time"], run.verdict)
 
-The functions print nothing and never exit. They raise the errors of ``hidl_cli.errors``, which carry ``exit_code`` and
-``hint``. ``__all__`` is the public interface; other modules of ``hidl_cli`` may change in any release.
+The functions print nothing and never exit. They raise the errors of ``hidl_cli.errors``, which have an ``exit_code``
+and a ``hint``. ``__all__`` is the public interface; other modules of ``hidl_cli`` may change in any release.
 
-Functions may be called from several threads. A ``Run`` holds only its directory, so threads may share it; the current
-directory and the environment variables are those of the process when a function is called.
+The functions are thread-safe. A ``Run`` holds only its directory, so threads may share it. Every call uses the current
+directory and the environment variables that the process has at that time.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ __all__ = [
     "workloads",
 ]
 
-#: Where the names of ``__all__`` are. Each is imported when it is first asked for, since a command needs few of them.
-#: No module here has one of the names: its import would hide the function.
-_PLACES = {
+#: The modules that define the names of ``__all__``, imported on first access because a command needs few of them.
+#: No module of this package may have the name of a function, since importing the module would shadow the function.
+_MODULES = {
     "hidl_cli.api.installing": ("Installed", "install"),
     "hidl_cli.api.replaying": ("Bisection", "Replay", "bisect", "capsule", "replay"),
     "hidl_cli.api.running": (
@@ -131,10 +131,10 @@ _PLACES = {
 }
 
 
-if not TYPE_CHECKING:  # which would take any name for one of the interface
+if not TYPE_CHECKING:  # a type checker would otherwise accept any name
 
     def __getattr__(name: str) -> Any:
-        for module, names in _PLACES.items():
+        for module, names in _MODULES.items():
             if name in names:
                 found = globals()[name] = getattr(import_module(module), name)
                 return found

@@ -1,4 +1,4 @@
-"""Installations: from what is asked to orders, and from orders to installed stacks."""
+"""Installation of stacks: resolve the options to orders, and carry the orders out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Installed:
-    """An installation: ``action`` is installed, switched or nothing to do; ``document`` is its manifest."""
+    """An installation; ``action`` is installed, switched or nothing to do, and ``document`` is its manifest."""
 
     stack: str
     prefix: Path
@@ -40,9 +40,15 @@ class Installed:
 
 @dataclass(frozen=True)
 class Arranged:
-    """Orders and where they are verified; ``left_out``: stacks that need what only the user can bring.
+    """Orders that are ready to be carried out.
 
-    ``completed``: the site with what was asked of this machine. ``derived``: the stack of the user's own, if any.
+    Attributes:
+        left_out: Stacks that are skipped because the user must supply something first.
+        completed: The site, completed with facts that were probed on this machine.
+        root: Root directory of the installations.
+        verification: Where to verify: ``here``, ``job`` or ``skip``.
+        derived: The user's derived stack, if any.
+        job: Options of jobs that build or verify.
     """
 
     orders: Sequence[Order]
@@ -54,7 +60,7 @@ class Arranged:
     job: Asked
 
     def carry_out(self, progress: Progress) -> Iterator[Result]:
-        """Install each stack."""
+        """Install the stacks and yield the result of each."""
         from functools import partial
 
         from hidl_cli.stack.install import install, install_each
@@ -91,7 +97,7 @@ def arrange(
     keep: bool,
     say: Callable[[str], object],
 ) -> Arranged:
-    """Return the orders of ``hidl install`` with these options; ``keep``: write what this machine tells of the site."""
+    """Resolve the options of ``hidl install`` to orders; ``keep`` saves the facts that were probed on this machine."""
     from hidl_cli.mpi import FAMILIES
     from hidl_cli.schedulers.attached import build_command
     from hidl_cli.site import completion
@@ -105,7 +111,7 @@ def arrange(
     completed = completion.complete(load_site(site), chosen, keep=keep, say=say)
     where = for_device(_linked(completed.site, link), device)
     if own and prefix:
-        raise UsageError("--own and --prefix exclude each other")
+        raise UsageError("--own and --prefix cannot be combined")
     root = installation.own_root() if own else installation.installation_root(where, prefix)
     derived = derive_stack(where, stacks, packages, requirements, name)
     wanted = [derived.stack] if derived else [load_stack(each) for each in dict.fromkeys(stacks or _of_the_site(where))]
@@ -117,7 +123,7 @@ def arrange(
     if cache_only and not (with_spack and where.spack.build_caches):
         raise UsageError(
             "--cache-only requires the provider spack and a build cache",
-            hint=f"`spack: {{build_caches: {{centre: URL}}}}` in the file of site {where.name}",
+            hint=f"add `spack: {{build_caches: {{centre: URL}}}}` to the file of site {where.name}",
         )
     attached = build_command(where, os.environ, job) if with_spack else ()
     orders = [
@@ -168,26 +174,28 @@ def install(
     time: float | str | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> list[Installed]:
-    """Install stacks, or those of the site: ``hidl install``. What is installed already stays as it is.
+    """Install stacks (default: those of the site), like ``hidl install``. Existing installations are kept.
 
-    - ``packages`` and ``requirements`` (files in pip's format) make, with one stack, the stack ``name`` of your own
-    - ``locked``: fail where no lock fits; ``offline``: no network; ``sources``: archives of what is built, by name
-    - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (compilers at once), ``prefix``: None is the site's
-    - ``cache_only``: Spack builds nothing, and all packages come from the site's build caches
-    - ``own``: below the user's own data directory, which comes before the site's
-    - ``link``: files of its own, or hard links into the cache of wheels
-    - ``device``: for the processors or the GPUs of the site, if that is not what its default partition has
-    - ``verify``: on this machine, in a job or not at all; ``partition``, ``account``, ``qos``, ``reservation``,
-      ``time`` (limit in seconds, or ``"00:10:00"``) are that job's
-    - ``progress`` gets a line for each step
+    - ``packages`` and ``requirements`` (files in pip's format) are added to a single stack, which becomes your stack
+      ``name``
+    - ``locked``: fail unless a lockfile fits; ``offline``: no network; ``sources``: archives for builds, by name
+    - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (parallel compilers), ``prefix``: default to the
+      site's
+    - ``cache_only``: build nothing with Spack; all packages come from the site's build caches
+    - ``own``: install below your data directory, which takes precedence over the site's installations
+    - ``link``: copy files, or make hard links into the cache of wheels
+    - ``device``: install for the site's CPUs or GPUs (default: the hardware of its default partition)
+    - ``verify``: verify on this machine, in a job or not at all; ``partition``, ``account``, ``qos``, ``reservation``
+      and ``time`` (limit in seconds, or ``"00:10:00"``) are options of that job
+    - ``progress`` is called with a line for each step
 
-    Raises the error of the only stack, or ``BuildFailed`` after all others are installed. After an interrupt the same
-    call goes on from where it was.
+    Raises the error of a single stack, or ``BuildFailed`` after all other stacks are installed. The same call resumes
+    an interrupted installation.
     """
     from hidl_cli.launch.placement import Asked
 
     limit = time_limit(time)
-    follower = Lines(progress or nobody)
+    follower = Lines(progress or ignore)
     arranged = arrange(
         stacks,
         site=site,
@@ -219,7 +227,7 @@ def install(
         lines = [f"  {stack}: {first_line(error)}" for stack, error in failed]
         raise BuildFailed(
             "\n".join([f"{len(failed)} of {len(results)} stacks failed", *lines]),
-            hint=f"install the first alone: install({failed[0][0]!r})",
+            hint=f"install the first one separately: install({failed[0][0]!r})",
         )
     return [
         Installed(result.stack, result.installation.prefix, result.action, result.installation.manifest)
@@ -229,7 +237,7 @@ def install(
 
 
 def provider_name(word: str | None) -> ProviderName | None:
-    """Return ``word``; ``UsageError`` if it is not a provider."""
+    """Return ``word`` if it is a provider; raises ``UsageError`` otherwise."""
     from hidl_cli.site.schema import PROVIDERS
 
     if word is not None and word not in PROVIDERS:
@@ -238,28 +246,28 @@ def provider_name(word: str | None) -> ProviderName | None:
 
 
 def first_line(error: HidlError) -> str:
-    """What failed, with the first reason that is given below it."""
+    """Return the first line of the error with the first reason below it."""
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
     return ": ".join(lines[:2])
 
 
 class Lines:
-    """Passes each line and the title of each step on."""
+    """Progress that passes each line and the title of each step to a function."""
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str], object]) -> None:
+        self._report = report
 
     def say(self, text: str) -> None:
-        self._tell(text)
+        self._report(text)
 
     @contextmanager
     def step(self, title: str, log: Path | None = None) -> Iterator[None]:
-        self._tell(title)
+        self._report(title)
         yield
 
 
-def nobody(_: str) -> None:
-    """Tell nobody."""
+def ignore(_: str) -> None:
+    """Discard a line of progress."""
 
 
 def _path(word: str | None) -> Path | None:
@@ -269,19 +277,20 @@ def _path(word: str | None) -> Path | None:
 def derive_stack(
     site: Site, stacks: Sequence[str], words: Sequence[str], files: Sequence[str], name: str | None
 ) -> Derived | None:
-    """Return the stack that ``--as`` names; None if neither it nor requirements are given.
+    """Return the derived stack that ``--as`` names; None if there are neither packages nor a name.
 
     Raises ``UsageError`` unless exactly one stack, a name and at least one requirement are given.
     """
     if name is None and not words and not files:
         return None
     if name is None:
-        raise UsageError("--with and -r make a stack of your own, which needs a name", hint="--as NAME")
+        raise UsageError("--with and -r require a name for the derived stack", hint="add --as NAME")
     if not words and not files:
-        raise UsageError("--as names a stack with packages of your own", hint="--with PACKAGE, or -r FILE")
+        raise UsageError("--as requires additional packages", hint="add --with PACKAGE or -r FILE")
     if len(stacks) != 1:
         raise UsageError(
-            "a stack of your own is based on exactly one stack", hint=f"hidl install pytorch --with PACKAGE --as {name}"
+            "a derived stack is based on exactly one stack",
+            hint=f"for example hidl install pytorch --with PACKAGE --as {name}",
         )
     from hidl_cli.quoting import sh_line
     from hidl_cli.stack.derived import derive
@@ -299,40 +308,40 @@ def derive_stack(
 
 
 def _linked(site: Site, link: str | None) -> Site:
-    """The site with this way of filling prefixes; ``UsageError`` for a word that names none."""
+    """Return the site with this link mode; raises ``UsageError`` if the mode is invalid."""
     if link is None:
         return site
     if link not in ("copy", "hard"):
-        raise UsageError(f"invalid value for --link: {link!r}", hint="copy or hard")
+        raise UsageError(f"invalid --link {link!r}: must be copy or hard")
     return site.with_install(link=link)
 
 
 def for_device(site: Site, device: str | None) -> Site:
-    """Return the site with stacks for this device; ``UsageError`` if it has no such nodes, or for another word."""
+    """Return the site with stacks for this device; raises ``UsageError`` if the site does not have the device."""
     if device is None:
         return site
     if device not in ("cpu", "gpu"):
-        raise UsageError(f"invalid value for --device: {device!r}", hint="cpu or gpu")
+        raise UsageError(f"invalid --device {device!r}: must be cpu or gpu")
     chosen = site.with_install(device=device)
     if device == "gpu" and not chosen.node_of_stacks().gpus:
         raise UsageError(
-            f"--device gpu: no partition of site {site.name} that is open to all is known to have nodes with GPUs",
-            hint="another --site, or `gpus` of the node types in the site's file",
+            f"invalid --device gpu: site {site.name} has no open partition that is known to have GPUs",
+            hint="choose another --site, or set `gpus` of the node types in the site's file",
         )
     return chosen
 
 
 def _verification(site: Site, asked: str | None) -> str:
-    """Where to verify: as asked, else as the site says; ``UsageError`` for a word that names no place."""
+    """Return where to verify: the option, else the site's setting; raises ``UsageError`` if the option is invalid."""
     from hidl_cli.stack.verify import verification_place
 
     if asked not in (None, "here", "job", "skip"):
-        raise UsageError(f"invalid value for --verify: {asked!r}", hint="here, job or skip")
+        raise UsageError(f"invalid --verify {asked!r}: must be here, job or skip")
     return asked or verification_place(site)
 
 
 def verifier_for(site: Site, where: str, progress: Progress, job: Asked | None = None) -> Verifier:
-    """Return the verifier of ``here``, ``job`` or ``skip``; ``job``: the options of the job that verifies."""
+    """Return the verifier for ``here``, ``job`` or ``skip``; ``job`` has the options of the job that verifies."""
     from hidl_cli.stack.verify import Here, Skipped
 
     if where == "job":
@@ -344,7 +353,7 @@ def verifier_for(site: Site, where: str, progress: Progress, job: Asked | None =
 
 
 def _of_the_site(site: Site) -> Sequence[str]:
-    """What is installed where nothing is named; ``InvalidInput`` for a stack of the site's file that is not known."""
+    """Return the default stacks of a site; raises ``InvalidInput`` if its file names an unknown stack."""
     from hidl_cli.inputs.overlay import list_all
 
     if site.stacks is None:
@@ -354,18 +363,19 @@ def _of_the_site(site: Site) -> Sequence[str]:
     unknown = set(site.stacks) - {entry.name for entry in list_all("stack")}
     if unknown:
         raise InvalidInput(
-            f"site {site.name}: unknown stacks in `stacks`: {', '.join(sorted(unknown))}", hint="hidl stack list"
+            f"site {site.name}: unknown stacks in `stacks`: {', '.join(sorted(unknown))}",
+            hint="list the known ones: hidl stack list",
         )
     return site.stacks
 
 
 def _sources(words: Sequence[str], builds: Sequence[str]) -> dict[str, Path]:
-    """Read ``NAME=FILE`` words; ``UsageError`` for a name that none of the stacks builds."""
+    """Parse ``NAME=FILE``; raises ``UsageError`` for a name that none of the stacks builds."""
     found = {}
     for word in words:
         name, equals, file = word.partition("=")
         if not equals or not file or name not in builds:
-            known = ", ".join(dict.fromkeys(builds)) or "these stacks build nothing from source"
-            raise UsageError(f"--source {word!r} is not understood", hint=f"--source NAME=FILE, NAME one of: {known}")
+            known = ", ".join(dict.fromkeys(builds)) or "none, since these stacks build nothing from source"
+            raise UsageError(f"invalid --source {word!r}: expected NAME=FILE", hint=f"known names: {known}")
         found[name] = Path(file).expanduser().absolute()
     return found

@@ -1,4 +1,4 @@
-"""The options of a run as typed values, and as the request that the command line makes too."""
+"""The options of a run as typed values, converted to the same request that the command line makes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Suite = Literal["c", "python", "both"]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """A request, and whether the doctor's cheap rules are applied before it."""
+    """A request, and whether to run the doctor's quick checks first."""
 
     request: RunRequest
     check: bool
@@ -68,14 +68,16 @@ def run_options(
     time: float | str | None = None,
     check: bool = True,
 ) -> RunOptions:
-    """Return the request with these options; ``UsageError`` if they do not fit together."""
+    """Return the request for these options; raises ``UsageError`` if they cannot be combined."""
     from hidl_cli.launch.hosts import named_hosts
     from hidl_cli.launch.placement import Asked
     from hidl_cli.plan.prepare import RunRequest
 
-    _refuse_misfits(workload, command, scaling=scaling, uses_mpi=uses_mpi, metrics=metrics)
+    _reject_conflicts(workload, command, scaling=scaling, uses_mpi=uses_mpi, metrics=metrics)
     if stdin is not None and not command:
-        raise UsageError(f"stdin {fspath(stdin)}: workload {workload} reads none", hint="stdin is for a command")
+        raise UsageError(
+            f"invalid stdin {fspath(stdin)}: workload {workload} reads none", hint="stdin requires command"
+        )
     counts = {"nodes": nodes, "ranks_per_node": ranks_per_node, "threads": threads, "repeat": repeat}
     for name, count in counts.items():
         if count is not None and count < 1:
@@ -131,37 +133,40 @@ def run_options(
 
 
 def time_limit(time: float | str | None) -> float | None:
-    """Return seconds: a number as it is, and text in Slurm's forms; ``UsageError`` if it is not positive."""
+    """Return the time limit in seconds; raises ``UsageError`` if it is not positive.
+
+    Numbers are seconds, and text has one of Slurm's formats.
+    """
     from hidl_cli.launch.placement import limit_from
 
     if isinstance(time, str):
         return limit_from(time)
     if time is not None and not time > 0:
-        raise UsageError(f"invalid time {time!r}: must be positive", hint='600 (seconds), or "00:10:00"')
+        raise UsageError(f"invalid time {time!r}: must be positive", hint='for example 600 (seconds) or "00:10:00"')
     return time
 
 
 def with_suite(suite: str | None, assignments: Iterable[str], matrix: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return ``assignments`` and ``matrix`` with the choice of a suite of micro-benchmarks, or of both."""
+    """Return ``assignments`` and ``matrix`` extended by the choice of a suite of micro-benchmarks."""
     if suite == "both":
         return [*assignments], ["suite=c,python", *matrix]
     return [*assignments, *([f"suite={suite}"] if suite else ())], [*matrix]
 
 
-def refuse_options_of_programs(*, scaling: bool, uses_mpi: bool, metrics: bool) -> None:
-    """``UsageError`` for options that only a program of the user's own takes."""
+def reject_program_options(*, scaling: bool, uses_mpi: bool, metrics: bool) -> None:
+    """Raise ``UsageError`` for options that require a program of the user."""
     if not uses_mpi or (scaling and not metrics):
-        raise UsageError("--scaling and --no-mpi are for a program after --", hint="the workload's file says both")
+        raise UsageError("--scaling and --no-mpi require a program after --", hint="workloads set both in their file")
 
 
 def absolute(path: str | PathLike[str] | None) -> str | None:
-    """Return ``path``, absolute; None for None."""
+    """Return ``path`` as an absolute path, or None for None."""
     from pathlib import Path
 
     return None if path is None else str(Path(path).expanduser().absolute())
 
 
-def _refuse_misfits(
+def _reject_conflicts(
     workload: str | PathLike[str] | None,
     command: Sequence[str | PathLike[str]],
     *,
@@ -170,13 +175,13 @@ def _refuse_misfits(
     metrics: Mapping[str, str] | None,
 ) -> None:
     if isinstance(command, str):
-        raise UsageError(f"command {command!r} is one string", hint='a list of words: ["python", "train.py"]')
+        raise UsageError(f"invalid command {command!r}: must be a list", hint='for example ["python", "train.py"]')
     if command and workload is not None:
-        raise UsageError(f"workload {workload} and a command exclude each other", hint="omit one of them")
+        raise UsageError(f"workload {workload} and a command cannot be combined", hint="omit one of them")
     if not command and workload is None:
         raise UsageError("no workload and no command", hint='run("WORKLOAD") or run(command=["python", "train.py"])')
     if not command:
-        refuse_options_of_programs(scaling=scaling is not None, uses_mpi=uses_mpi, metrics=bool(metrics))
+        reject_program_options(scaling=scaling is not None, uses_mpi=uses_mpi, metrics=bool(metrics))
 
 
 def _assignments(values: Mapping[str, Value]) -> list[str]:
@@ -190,10 +195,12 @@ def _axes(values: Mapping[str, Sequence[Value]]) -> list[str]:
     axes = []
     for name, several in values.items():
         if isinstance(several, str):
-            raise UsageError(f"matrix {name}: {several!r} is one string", hint=f'a list: {{"{name}": ["a", "b"]}}')
+            raise UsageError(f"invalid matrix {name}: must be a list", hint=f'for example {{"{name}": ["a", "b"]}}')
         words = [_word(value) for value in several]
         if not name.startswith(COMPARED) and (with_comma := [word for word in words if "," in word]):
-            raise UsageError(f"matrix {name}: value {with_comma[0]!r} has a comma", hint="start one run for each value")
+            raise UsageError(
+                f"invalid matrix {name}: value {with_comma[0]!r} contains a comma", hint="start one run for each value"
+            )
         axes.append(matrix_word(name, words))
     return axes
 
@@ -202,11 +209,11 @@ def _word(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# From a plan to a submitted run: what the command line and Python have in common.
+# Submission and cancellation, shared by the command line and the Python API.
 
 
 def submit(plan: Plan, script: str) -> Run:
-    """Create the run's directory and submit its job; raises what ``create_run`` and the scheduler raise."""
+    """Create the run's directory and submit its job; raises the errors of ``create_run`` and of the scheduler."""
     from hidl_cli.plan.launch_plan import create_run
     from hidl_cli.runs.follow import scheduler_of
 
@@ -216,7 +223,7 @@ def submit(plan: Plan, script: str) -> Run:
 
 
 def cancel(run: Run) -> tuple[bool, Status]:
-    """End a run and all its processes; return whether it had not ended before, and its status."""
+    """Cancel a run with all its processes; return whether it was still running, and its status."""
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record.run import State
     from hidl_cli.runs.follow import scheduler_of
@@ -228,16 +235,16 @@ def cancel(run: Run) -> tuple[bool, Status]:
 
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:
-    """Return what the user should know of a plan before it runs, in sentences."""
-    missing = f"site {plan.site} requires {' and '.join(plan.missing)}; not set"
+    """Return the warnings of a plan for the user, one sentence each."""
+    missing = f"site {plan.site} requires {' and '.join(plan.missing)}, which is not set"
     return (*plan.warnings, *([missing] if plan.missing else ()))
 
 
-def refusal(examined: Examined, *, detailed: bool = False) -> MissingPrecondition:
-    """Return the error of a run that the doctor's errors would make fail; ``detailed``: with what was found."""
+def doctor_error(examined: Examined, *, detailed: bool = False) -> MissingPrecondition:
+    """Return the error for a run that would fail according to the doctor; ``detailed`` includes its findings."""
     ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
     found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]
     return MissingPrecondition(
         "\n".join([f"the run would fail: {ids}; nothing was submitted", *(found if detailed else ())]),
-        hint="apply the fix (hidl doctor checks again), or skip these checks: --no-check",
+        hint="apply the fix and check again with hidl doctor, or skip these checks: --no-check",
     )

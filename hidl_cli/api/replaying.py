@@ -1,4 +1,4 @@
-"""Capsules and replays: what ``hidl capsule`` and ``hidl replay`` do."""
+"""Capsules, replays and bisects: ``hidl capsule``, ``hidl replay`` and ``hidl bisect``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli import paths
-from hidl_cli.api.installing import Lines, nobody, verifier_for
+from hidl_cli.api.installing import Lines, ignore, verifier_for
 from hidl_cli.api.options import absolute
 from hidl_cli.api.running import Run, find
 
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replay:
-    """A replay that ended: its run, and how its numbers compare with those of the capsule.
+    """A finished replay: its run, and the comparison of its metrics with those of the capsule.
 
-    ``outcome`` is the worst of all metrics; ``answer`` says it in a line; ``changed``: what differs between the two
-    runs besides; ``document`` is that of ``hidl replay --json``.
+    Attributes:
+        outcome: The worst outcome of all metrics.
+        answer: The outcome in one line.
+        changed: Differences in provenance between the two runs.
+        document: The document that ``hidl replay --json`` prints.
     """
 
     run: Run
@@ -42,9 +45,9 @@ class Replay:
 
 
 def capsule(run: str | PathLike[str] | Run | None = None, file: str | PathLike[str] | None = None) -> Path:
-    """Write the capsule of a run (None: the newest) to ``file``, by default ``RUN.capsule`` here: ``hidl capsule``.
+    """Write the capsule of a run (default: the newest) to ``file`` (default: ``RUN.capsule``), like ``hidl capsule``.
 
-    Raises ``MissingPrecondition`` for a run without metrics or without a lock.
+    Raises ``MissingPrecondition`` for a run without metrics or lockfile.
     """
     from hidl_cli.capsule import SUFFIX, capsule_of
     from hidl_cli.documents import write_bytes
@@ -74,27 +77,35 @@ def replay(
     words: Mapping[str, str] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Replay:
-    """Install a capsule's stack by its lock, run its plan again, and compare: ``hidl replay --yes``.
+    """Install a capsule's stack from its lockfile, run its plan again and compare, like ``hidl replay --yes``.
 
-    The packages and the program of a capsule are code that runs with your rights. ``tolerance``: a worsening by a
-    smaller fraction is the same; ``time``: the job's limit in seconds; ``words``: the values of words that the capsule
-    hides (default: variables of their names); other arguments as for ``install`` and ``run``.
+    The packages and the program of a capsule run with your privileges.
 
-    Raises ``InvalidInput`` for a capsule that is damaged, ``MissingPrecondition`` if its lock does not serve here or
-    its inputs are not there, and what ``install`` and ``Run.wait`` raise.
+    Args:
+        file: The capsule.
+        repeat: Number of repetitions (default: that of the original run).
+        tolerance: Smallest regression worth reporting, as a fraction.
+        time: Time limit of the job in seconds.
+        changed_inputs: Run even if input files are missing or have changed.
+        words: Values of the words that the capsule hides (default: the environment variables of these names).
+        progress: Called with a line for each step.
+
+    The other arguments are those of ``install`` and ``run``. Raises ``InvalidInput`` for a damaged capsule,
+    ``MissingPrecondition`` if its lockfile cannot be used or an input is missing, and the errors of ``install`` and
+    ``Run.wait``.
     """
     from hidl_cli.api.options import submit
     from hidl_cli.capsule import (
         check_inputs,
-        hold_against,
-        keep,
-        machine_for,
+        choose_site,
+        compare_replay,
         order_for,
         read,
+        read_hidden_words,
         request_of,
         require_words,
         unpacked,
-        words_for,
+        write_result,
     )
     from hidl_cli.launch.placement import Asked
     from hidl_cli.plan.job_script import job_script
@@ -104,10 +115,10 @@ def replay(
 
     held = read(Path(file))
     asked = Asked(partition=partition, time_limit=time, account=account, qos=qos, reservation=reservation)
-    follower = Lines(progress or nobody)
-    given = words_for([held], [f"{name}={value}" for name, value in (words or {}).items()])
+    follower = Lines(progress or ignore)
+    given = read_hidden_words([held], [f"{name}={value}" for name, value in (words or {}).items()])
     with unpacked(held, given) as original, paths.temporary_directory("replay") as brought:
-        machine = machine_for(original.plan, site)
+        machine = choose_site(original.plan, site)
         if not changed_inputs:
             check_inputs(original)
         require_words(original)
@@ -119,24 +130,28 @@ def replay(
         ran = Run(submit(plan, job_script(plan)).directory).wait()
         from hidl_cli.record.run import Run as Record
 
-        replayed = hold_against(original, Record(ran.directory), installed.manifest["packages"], tolerance)
-        document = keep(original, Record(ran.directory), replayed)
+        replayed = compare_replay(original, Record(ran.directory), installed.manifest["packages"], tolerance)
+        document = write_result(original, Record(ran.directory), replayed)
     return Replay(ran, replayed.comparison.outcome, replayed.answer, replayed.changed, document)
 
 
-# Bisects: what ``hidl bisect`` does.
+# Bisects.
 
 
-#: Runs that a bisect takes at most, unless another number is given.
+#: Default maximum number of runs of a bisect.
 BUDGET = 150
 
 
 @dataclass(frozen=True)
 class Bisection:
-    """What a bisect found. ``answer`` says it in a sentence, with its probability in ``confidence``.
+    """The result of a bisect.
 
-    ``guilty``: the changes that explain the slowdown, in words; ``directory``: where it keeps its runs; ``document`` is
-    that of ``hidl bisect --json``.
+    Attributes:
+        answer: The result in one sentence.
+        confidence: Probability of the result.
+        guilty: The changes that explain the slowdown.
+        directory: Directory of the bisect and its runs.
+        document: The document that ``hidl bisect --json`` prints.
     """
 
     outcome: Literal["changes", "several", "machine", "not reproducible", "undecided"]
@@ -166,13 +181,22 @@ def bisect(
     words: Mapping[str, str] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Bisection:
-    """Find which change between a good and a bad run explains the slowdown: ``hidl bisect --yes``.
+    """Find the change between a good and a bad run that explains a slowdown, like ``hidl bisect --yes``.
 
-    Each is a run, or the file of a capsule, whose packages and program are code that runs with your rights. One that
-    was interrupted goes on; ``fresh`` begins again. Other arguments as for ``replay``.
+    ``good`` and ``bad`` are runs or capsule files. The packages and the program of a capsule run with your privileges.
+    An interrupted bisect is resumed.
 
-    Raises ``UsageError`` if the two cannot be compared, ``MissingPrecondition`` if a stack is not there, ``JobFailed``
-    if a configuration does not run, and what ``install`` raises.
+    Args:
+        good: The run when it was fast.
+        bad: The run when it was slow.
+        metric: Metric to compare (default: the workload's main metric).
+        confidence: Probability of the result at which to stop.
+        budget: Maximum number of runs.
+        fresh: Start over instead of resuming an earlier bisect.
+
+    The other arguments are those of ``replay``. Raises ``UsageError`` if the two runs cannot be compared,
+    ``MissingPrecondition`` if a stack is missing, ``JobFailed`` if a configuration does not run, and the errors of
+    ``install``.
     """
     from hidl_cli.bisect.journal import open_bisect
     from hidl_cli.bisect.verdict import plan_job, to_json, verdict
@@ -180,7 +204,7 @@ def bisect(
     from hidl_cli.stack.install import install
     from hidl_cli.stack.verify import verification_place
 
-    follower = Lines(progress or nobody)
+    follower = Lines(progress or ignore)
 
     def install_by(order: Order) -> Installation:
         verifier = verifier_for(order.site, verification_place(order.site), follower)
@@ -189,13 +213,15 @@ def bisect(
     asked = Asked(partition=partition, time_limit=time, account=account, qos=qos, reservation=reservation)
     with ExitStack() as opened:
         given = [f"{name}={value}" for name, value in (words or {}).items()]
-        both = open_nights(good, bad, opened, given)
-        machine = site_of(both, site)
-        question = ask(both, metric, machine, install_by, prefix=absolute(prefix), job=asked, offline=offline)
+        both = open_runs(good, bad, opened, given)
+        machine = choose_bisect_site(both, site)
+        question = build_question(
+            both, metric, machine, install_by, prefix=absolute(prefix), job=asked, offline=offline
+        )
     plan = plan_job(question, machine, asked)
     found = open_bisect(question, fresh=fresh)
     if not found.journal().is_over(question, confidence, budget):
-        _run(found, plan, confidence, budget, progress or nobody)
+        _run(found, plan, confidence, budget, progress or ignore)
     journal = found.journal()
     said = verdict(question, journal, confidence)
     document = to_json(question, journal, said, confidence)
@@ -211,7 +237,7 @@ def bisect(
 
 
 def _run(found: Bisect, plan: LaunchPlan, confidence: float, budget: int, progress: Callable[[str], object]) -> None:
-    """Run the job, and give each new state to ``progress``; raises ``JobFailed`` unless it ended well or in time."""
+    """Run the job and pass new states to ``progress``; raises ``JobFailed`` unless it completes or runs out of time."""
     from hidl_cli.bisect.verdict import require_end, run_job
 
     seen: list[str] = []
@@ -224,18 +250,18 @@ def _run(found: Bisect, plan: LaunchPlan, confidence: float, budget: int, progre
     require_end(*run_job(found, plan, confidence, budget, tell=tell))
 
 
-def open_nights(
+def open_runs(
     good: str | PathLike[str] | Run,
     bad: str | PathLike[str] | Run,
     opened: ExitStack,
     assignments: Sequence[str] = (),
 ) -> tuple[Record | Original, Record | Original]:
-    """Return the runs of these names, or what is in the capsules of these files, unpacked until ``opened`` ends.
+    """Return the runs with these names, or the contents of these capsule files.
 
-    ``assignments`` (``--set``): the values of words that the capsules hide. Raises ``UsageError`` if there is neither,
-    ``InvalidInput`` for a capsule that is damaged.
+    Capsules stay unpacked until ``opened`` closes; ``assignments`` (``--set``) supply the words that they hide. Raises
+    ``UsageError`` if there is neither such a run nor such a file, and ``InvalidInput`` for a damaged capsule.
     """
-    from hidl_cli.capsule import Capsule, read, unpacked, words_for
+    from hidl_cli.capsule import Capsule, read, read_hidden_words, unpacked
     from hidl_cli.record.run import Run as Record
 
     def found(name: str | PathLike[str] | Run) -> Record | Capsule:
@@ -244,23 +270,23 @@ def open_nights(
         return read(Path(name)) if Path(name).is_file() else Record(find(name).directory)
 
     both = (found(good), found(bad))
-    words = words_for([each for each in both if isinstance(each, Capsule)], assignments)
+    words = read_hidden_words([each for each in both if isinstance(each, Capsule)], assignments)
     first, second = (
         opened.enter_context(unpacked(each, words)) if isinstance(each, Capsule) else each for each in both
     )
     return first, second
 
 
-def site_of(both: tuple[Record | Original, Record | Original], name: str | None) -> Site:
-    """Return the site to bisect on: of that name, else the one that the good run was on."""
-    from hidl_cli.capsule import Original, machine_for
+def choose_bisect_site(both: tuple[Record | Original, Record | Original], name: str | None) -> Site:
+    """Return the site to bisect on: the named one, or by default the site of the good run."""
+    from hidl_cli.capsule import Original, choose_site
     from hidl_cli.plan.launch_plan import plan_of
 
     good = both[0]
-    return machine_for(good.plan if isinstance(good, Original) else plan_of(good), name)
+    return choose_site(good.plan if isinstance(good, Original) else plan_of(good), name)
 
 
-def ask(
+def build_question(
     both: tuple[Record | Original, Record | Original],
     metric: str | None,
     site: Site,
@@ -270,10 +296,10 @@ def ask(
     job: Asked | None = None,
     offline: bool = False,
 ) -> Question:
-    """Return the question between the two.
+    """Return the question to bisect: the two runs and the changes between them.
 
-    ``install`` brings the stack of a capsule to this machine; None: the question is only looked at. ``job`` are the
-    options of a job that builds.
+    ``install`` installs the stack of a capsule on this machine; without it, the question can only be displayed. ``job``
+    has the options of a job that builds.
     """
     from hidl_cli.bisect.journal import Night, Question, metric_of, of_capsule, of_run, side_of
     from hidl_cli.capsule import Original, order_for, require_words

@@ -1,4 +1,4 @@
-"""Runs: start them, wait for them, read what they measured."""
+"""Runs: start them, wait for them and read their metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VERDICT_CODES = {"fail": ExitCode.BELOW_TARGET, "inconclusive": ExitCode.INCONC
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: ``value`` (text for checksums) in ``unit``, and the ``samples`` that it comes from."""
+    """A metric with its ``value`` (text for checksums) in ``unit``, and the ``samples`` behind it."""
 
     name: str
     value: float | str
@@ -45,9 +45,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Step:
-    """One launch of a run that ended.
+    """One launch of a finished run.
 
-    ``repetition`` counts from 1; ``parameters`` are those of the matrix; ``copy``: which of several concurrent copies.
+    ``repetition`` counts from 1, ``parameters`` are those of the sweep, and ``copy`` is the index among concurrent
+    copies.
     """
 
     ranks: int
@@ -60,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run was judged: ``verdict`` is None if nothing was; ``study`` and ``ranking`` are plain data."""
+    """The verdict on a run, None if there was nothing to judge; ``study`` and ``ranking`` are plain data."""
 
     verdict: Literal["pass", "fail", "inconclusive"] | None
     reason: str
@@ -70,7 +71,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The code that the command line ends with: 0, 10 or 11."""
+        """Exit code of the command line for this verdict: 0, 10 or 11."""
         return _VERDICT_CODES.get(self.verdict or "", ExitCode.OK)
 
     def __str__(self) -> str:
@@ -79,7 +80,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do: the plan and the job script, which ``hidl run --dry-run`` prints."""
+    """A resolved run: the plan and the job script that ``hidl run --dry-run`` prints."""
 
     script: str
     document: Mapping[str, Any] = field(repr=False)
@@ -87,7 +88,7 @@ class Plan:
     commands: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document ``hidl.run-plan/1``: that of ``hidl run --dry-run --json``, without secrets."""
+        """Return the document ``hidl.run-plan/1`` of ``hidl run --dry-run --json``, without secrets."""
         plan = dict(self.document)
         secrets = of_this_process().learn(plan)
         return {"schema": "hidl.run-plan/1", "plan": secrets.hide_document(plan), "script": secrets.hide(self.script)}
@@ -105,48 +106,54 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """A run, by its directory; any number of objects, threads and processes may look at the same run.
+    """A run, identified by its directory; objects, threads and processes may share a run.
 
-    ``with hidl.run(...) as run:`` cancels the run if the block is left before it has ended.
+    ``with hidl.run(...) as run:`` cancels the run if the block is left before the run has ended.
     """
 
     directory: Path
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """The id of the run."""
         return self.directory.name
 
     @property
     def status(self) -> Status:
-        """The status now: asks the scheduler, and judges the run if it ended."""
+        """The current status; queries the scheduler, and judges the run if it has ended."""
         from hidl_cli.runs.history import refresh
 
         return refresh([self._record])[0]
 
     @property
     def state(self) -> State:
-        """The state now, such as RUNNING or COMPLETED."""
+        """The current state, such as RUNNING or COMPLETED."""
         return self.status.state
 
     @property
     def plan(self) -> Plan:
-        """What was submitted."""
+        """The plan that was submitted."""
         from hidl_cli.plan.launch_plan import plan_of
 
         return _plan(plan_of(self._record), self._record.script.read_text(encoding="utf-8"))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What hidl says of the plan, in sentences."""
+        """Warnings about the plan, one sentence each."""
         return self.plan.warnings
 
     def wait(self, timeout: float | None = None, *, progress: Callable[[Status], object] | None = None) -> Run:
-        """Wait until the run ends, judge it, and return it; ``progress`` gets each status.
+        """Wait until the run ends, judge it and return it.
 
-        Raises ``JobFailed``, ``SubmitRefused`` or ``MetricMissing`` as ``hidl run`` does, and ``TimeoutError`` after
-        ``timeout`` seconds. A verdict of fail is not an error: see ``verdict``. After an interrupt (Ctrl-C) or a
-        ``TimeoutError`` the run goes on: ``wait`` again, or ``cancel``.
+        A failed verdict is not an error: see ``verdict``. The run continues after an interrupt (Ctrl-C) or a
+        ``TimeoutError``: call ``wait`` again, or ``cancel``.
+
+        Args:
+            timeout: Seconds to wait (default: no limit).
+            progress: Called with each status.
+
+        Raises ``JobFailed``, ``SubmitRefused`` or ``MetricMissing`` like ``hidl run``, and ``TimeoutError`` after
+        ``timeout`` seconds.
         """
         from hidl_cli.plan.launch_plan import plan_of
         from hidl_cli.runs.conclude import conclude
@@ -173,14 +180,16 @@ class Run:
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
-        """The metrics by name, of the largest size; empty until ``wait`` returns.
+        """The metrics of the largest size by name; empty until ``wait`` returns.
 
-        With repetitions, a value is the mean and its samples are the repetitions' values. ``UsageError`` for a matrix,
-        whose ``steps`` differ in their parameters.
+        With repetitions, the value is the mean, and the samples are the values of the repetitions. Raises
+        ``UsageError`` for a sweep, whose ``steps`` have different parameters.
         """
         steps = self.steps
         if any(step.parameters for step in steps):
-            raise UsageError(f"run {self.id} compares parameters: its metrics are those of its steps", hint="run.steps")
+            raise UsageError(
+                f"run {self.id} compares parameters, so each step has its own metrics", hint="use run.steps"
+            )
         largest = max((step.ranks for step in steps if step.copy is None), default=0)
         return _pooled([step for step in steps if step.ranks == largest and step.copy is None])
 
@@ -193,7 +202,7 @@ class Run:
         return Verdict(found["verdict"], found["reason"], found["hint"], found.get("study"), found.get("ranking"))
 
     def logs(self, *, stderr: bool = False) -> str:
-        """Return what the program has printed so far, or its errors; bytes that are not UTF-8 are replaced."""
+        """Return the program's output so far, or its stderr; bytes that are not UTF-8 are replaced."""
         file = self._record.stderr if stderr else self._record.stdout
         try:
             return file.read_bytes().decode("utf-8", "replace")
@@ -201,13 +210,13 @@ class Run:
             return ""
 
     def cancel(self) -> Status:
-        """End the run and all its processes; nothing happens if it has ended. Returns its status."""
+        """Cancel the run with all its processes if it has not ended, and return its status."""
         from hidl_cli.api.options import cancel
 
         return cancel(self._record)[1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document ``hidl.run/1``: that of ``hidl status RUN --json``."""
+        """Return the document ``hidl.run/1`` of ``hidl status RUN --json``."""
         from hidl_cli.runs.history import run_document
 
         return {"schema": "hidl.run/1", **run_document(self._record)}
@@ -248,7 +257,7 @@ class Run:
 
 
 def _with_options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptions], T]], Callable[P, T]]:
-    """Return a decorator that gives a function of options the parameters of ``make``."""
+    """Return a decorator that gives a function of options the signature of ``make``."""
 
     def decorate(function: Callable[[RunOptions], T]) -> Callable[P, T]:
         @wraps(function)
@@ -256,7 +265,7 @@ def _with_options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptio
             return function(make(*args, **kwargs))
 
         signature = inspect.signature(make).replace(return_annotation=function.__annotations__["return"])
-        setattr(call, "__signature__", signature)  # noqa: B010  a function has no such attribute for mypy
+        setattr(call, "__signature__", signature)  # noqa: B010  mypy rejects the attribute on a function
         return call
 
     return decorate
@@ -264,33 +273,33 @@ def _with_options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptio
 
 @_with_options(run_options)
 def run(options: RunOptions) -> Run:
-    """Submit a run, or a scaling study, and return it at once: ``hidl run --no-wait``.
+    """Submit a run or a scaling study and return it at once, like ``hidl run --no-wait``.
 
-    ``workload`` is a name or a YAML file; ``command`` is a program of your own in its place, such as
-    ``["python", "train.py"]``, which starts in ``directory`` (default: the current one). Its rank 0 reads the file
-    ``stdin`` as standard input (default: an empty one, never that of this process).
+    ``workload`` is a name or a YAML file. Alternatively, ``command`` is a program of yours, such as ``["python",
+    "train.py"]``, which starts in ``directory`` (default: the current one). Its rank 0 reads the file ``stdin`` as
+    standard input (default: an empty one, never that of this process).
 
-    - ``nodes``, ``ranks_per_node``, ``threads`` (of each rank); ``site``, ``stack``, ``launcher``, ``mpi`` (one of the
-      site's MPI libraries), ``prefix`` (of the installations): None is the default of ``hidl run``
-    - ``device``: ``"cpu"`` or ``"gpu"``; default: GPUs, where the nodes have some
-    - ``env``: a venv or conda environment of your own, in the place of a stack
-    - ``hosts`` (names) or ``hostfile``: hosts without a queue, over ssh; ``share_hosts``: beside other runs
+    - ``nodes``, ``ranks_per_node``, ``threads`` (per rank), ``site``, ``stack``, ``launcher``, ``mpi`` (one of the
+      site's MPI libraries), ``prefix`` (of the installations): the defaults are those of ``hidl run``
+    - ``device``: ``"cpu"`` or ``"gpu"`` (default: GPUs if the nodes have some)
+    - ``env``: your own venv or conda environment instead of a stack
+    - ``hosts`` (names) or ``hostfile``: hosts without a queue, over ssh; ``share_hosts``: even if other runs use them
     - ``parameters``: values of the workload's parameters, or of ``{name}`` in ``command``; ``matrix``: several values
-      of each, all combinations in one allocation
-    - ``metrics``: name and regular expression with one group, read from the output
-    - ``scale``: a scaling study of these sizes, such as ``[1, 2, 4]`` or ``"nodes=1,2"``; with ``repeat``, ``target``
+      per parameter, with all combinations in one allocation
+    - ``metrics``: names with regular expressions of one group, matched against the output
+    - ``scale``: run a scaling study over sizes such as ``[1, 2, 4]`` or ``"nodes=1,2"``, with ``repeat``, ``target``
       (efficiency), ``baseline``, ``until_settled``, ``precision`` (largest half width of an interval for a verdict,
-      relative: 0.05 is ±5 %); for a command also ``scaling``
-    - ``uses_mpi=False``: the command uses no MPI, so MPI's world is not checked
+      relative: 0.05 is ±5 %) and, for a command, ``scaling``
+    - ``uses_mpi=False``: the command does not use MPI, so MPI's world is not checked
     - ``tuning``: run-time variables of the MPI library
-    - ``partition``, ``account``, ``qos``, ``constraint``, ``reservation``, ``time`` (limit in seconds, or text as Slurm
-      takes it: ``"00:10:00"``): of the job
+    - ``partition``, ``account``, ``qos``, ``constraint``, ``reservation``, ``time`` (limit in seconds, or text in
+      Slurm's format such as ``"00:10:00"``): options of the job
     - ``check=False``: skip the doctor's checks before the submission
 
     Raises ``UsageError``, ``InvalidInput`` (all errors in ``problems``), ``MissingPrecondition`` or ``SubmitRefused``.
-    After an interrupt (Ctrl-C) while it submits, ``runs(1)`` tells whether there is a run.
+    After an interrupt (Ctrl-C) during the submission, ``runs(1)`` shows whether the run exists.
     """
-    from hidl_cli.api.options import refusal, submit
+    from hidl_cli.api.options import doctor_error, submit
     from hidl_cli.doctor.examine import before_runs
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
@@ -301,15 +310,15 @@ def run(options: RunOptions) -> Run:
     planned = prepare(options.request, site)
     script = job_script(planned)
     if options.check and (examined := before_runs([planned], site)).errors:
-        raise refusal(examined, detailed=True)
+        raise doctor_error(examined, detailed=True)
     return Run(submit(planned, script).directory)
 
 
 @_with_options(run_options)
 def plan(options: RunOptions) -> Plan:
-    """Return what ``run`` with the same arguments would submit, and touch nothing: ``hidl run --dry-run``.
+    """Return the plan that ``run`` would submit with the same arguments, like ``hidl run --dry-run``; submits nothing.
 
-    The stack need not be installed. Raises what ``run`` raises for arguments.
+    The stack need not be installed. Raises the errors of ``run`` for invalid arguments.
     """
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
@@ -319,7 +328,7 @@ def plan(options: RunOptions) -> Plan:
 
 
 def runs(number: int | None = None) -> list[Run]:
-    """Return the last ``number`` runs of this user (None: all), newest first."""
+    """Return the last ``number`` runs of this user (default: all), newest first."""
     from hidl_cli.plan.launch_plan import readable
     from hidl_cli.record.run import all_runs
 
@@ -327,9 +336,9 @@ def runs(number: int | None = None) -> list[Run]:
 
 
 def find(run: str | PathLike[str] | None = None) -> Run:
-    """Return a run by its id, the start or end of its id, or its directory; None: the newest.
+    """Return a run by its id, a unique start or end of its id, or its directory (default: the newest).
 
-    ``UsageError`` unless exactly one fits.
+    Raises ``UsageError`` unless exactly one run matches.
     """
     from hidl_cli.record.run import find as find_record
 
@@ -360,7 +369,7 @@ def _metric(name: str, found: Mapping[str, Any]) -> Metric:
 
 
 def _pooled(steps: list[Step]) -> dict[str, Metric]:
-    """Return the metrics of the repetitions of one size, numbers as their mean."""
+    """Return the metrics of all repetitions of one size, with numbers replaced by their mean."""
     if len(steps) < 2:
         return dict(steps[0].metrics) if steps else {}
     pooled = {}
@@ -372,12 +381,15 @@ def _pooled(steps: list[Step]) -> dict[str, Metric]:
     return pooled
 
 
-# What there is: sites, stacks and workloads.
+# Sites, stacks and workloads.
 
 
 @dataclass(frozen=True)
 class Site:
-    """A site; ``runs``: whether hidl can run jobs there, else ``why_not``. ``origin``: whose ``file`` it is."""
+    """A site; ``runs`` is True if hidl can run jobs there, else ``why_not`` has the reason.
+
+    ``origin`` says whether ``file`` belongs to the user, to the system or to hidl.
+    """
 
     name: str
     title: str | None
@@ -392,7 +404,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack, and its installations on a site: their id, prefix, size in bytes, lock and verification."""
+    """A stack with its installations on a site: their id, prefix, size in bytes, lockfile and verification."""
 
     name: str
     title: str
@@ -402,7 +414,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload."""
+    """A workload, shipped with hidl or defined by the user."""
 
     name: str
     title: str
@@ -410,7 +422,7 @@ class Workload:
 
 
 def sites() -> list[Site]:
-    """Return all sites: ``hidl site list``. A faulty file is listed too."""
+    """Return all sites, including those with an invalid file, like ``hidl site list``."""
     from hidl_cli.inputs.load import examine
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.plan.devices import reason_not_runnable
@@ -437,7 +449,7 @@ def sites() -> list[Site]:
 
 
 def stacks(site: str | None = None, *, prefix: str | PathLike[str] | None = None) -> list[Stack]:
-    """Return all stacks and where they are installed for the site: ``hidl stack list``."""
+    """Return all stacks with their installations for the site, like ``hidl stack list``."""
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -464,7 +476,7 @@ def stacks(site: str | None = None, *, prefix: str | PathLike[str] | None = None
 
 
 def workloads() -> list[Workload]:
-    """Return all workloads: ``hidl workload list``."""
+    """Return all workloads, like ``hidl workload list``."""
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.plan.checks import load_workload
 
@@ -472,7 +484,7 @@ def workloads() -> list[Workload]:
 
 
 def summarize_installation(found: Installation) -> dict[str, Any]:
-    """Return what lists say of an installation."""
+    """Return the facts of an installation that lists show."""
     from hidl_cli.stack.installation import size
 
     manifest = found.manifest
@@ -489,17 +501,17 @@ def summarize_installation(found: Installation) -> dict[str, Any]:
     }
 
 
-# Small tables for notebooks; all text is escaped.
+# HTML tables for notebooks; all text is escaped.
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Return a table of names and values."""
+    """Return an HTML table of names and values."""
     lines = [f"<tr><th style='text-align:left'>{escape(name)}</th>{_cell(value)}</tr>" for name, value in rows]
     return f"<table>{''.join(lines)}</table>"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table with a head."""
+    """Return an HTML table with a header row."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"

@@ -1,1 +1,1 @@
-"""The command line: parse, call, render; no logic."""
+"""The command line: parse options, call the API and render results, without logic of its own."""

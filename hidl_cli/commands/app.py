@@ -1,4 +1,4 @@
-"""The command line as a whole: its commands, and how an error is shown."""
+"""The command line as a whole: its commands, and the rendering of errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typer.core import TyperGroup
 from hidl_cli import __version__, paths
 from hidl_cli.commands.own_program import WithOwnProgram
 from hidl_cli.commands.render import show_error, show_interrupt
-from hidl_cli.errors import ExitCode, HidlError, MissingPrecondition, ToldToEnd, of_the_system
+from hidl_cli.errors import ExitCode, HidlError, MissingPrecondition, Terminated, describe_system_error
 from hidl_cli.quoting import sh_line
 from hidl_cli.redaction import shown
 
-#: Each command (a function, or a typer app with commands of its own) and its place: ``module:attribute``.
+#: The commands with their ``module:attribute``, which is a function or a typer app with subcommands.
 COMMANDS = {
     "install": "install:install",
     "uninstall": "install:uninstall",
@@ -48,9 +48,9 @@ COMMANDS = {
 
 
 def command_line(command: str | None = None) -> typer.Typer:
-    """Return the command line with all commands, or with ``command`` alone if it is one.
+    """Return the command line with all commands, or only with ``command`` if it is one.
 
-    typer reads the signature of each command that it knows, which takes longer than most commands themselves.
+    typer inspects the signature of every command, which takes longer than most commands themselves.
     """
     app = typer.Typer(
         cls=_Hidl,
@@ -72,12 +72,12 @@ def command_line(command: str | None = None) -> typer.Typer:
 
 
 class _Hidl(TyperGroup):
-    """The top command: turns an error of any command into its message and its exit code."""
+    """The top-level command, which turns any error into its message and its exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        # Being told to end is an interrupt too: children are ended, and what was begun is marked.
+        # SIGTERM and SIGHUP are treated like Ctrl-C, so that child processes are ended and runs are marked.
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
                 signal.signal(number, _interrupt)
         try:
             returned = super().invoke(ctx)
@@ -90,7 +90,7 @@ class _Hidl(TyperGroup):
             if error.name != "hidl_twin":
                 raise
             missing = MissingPrecondition(
-                "twins of sites are an extra of hidl, which is not installed",
+                "this command requires the extra hidl[twin], which is not installed",
                 hint=sh_line([sys.executable, "-m", "pip", "install", str(paths.shipped() / "libs" / "hidl_twin")]),
             )
             show_error(missing)
@@ -98,7 +98,7 @@ class _Hidl(TyperGroup):
         except (OSError, MemoryError, RuntimeError) as error:
             if isinstance(error, OSError):
                 _drop_output()
-            if (named := of_the_system(error)) is None:
+            if (named := describe_system_error(error)) is None:
                 raise
             show_error(named)
             raise typer.Exit(named.exit_code) from None
@@ -106,13 +106,13 @@ class _Hidl(TyperGroup):
             show_interrupt()
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         except Exception as error:
-            if hasattr(error, "format_message") and hasattr(error, "message"):  # a word that typer quotes
+            if hasattr(error, "format_message") and hasattr(error, "message"):  # typer's messages quote arguments
                 error.message = shown(error.message)
             raise
 
 
 def _drop_output() -> None:
-    """Drop what remains of standard output if that is full: Python would try to write it again at the end."""
+    """Discard the remaining output if the disk is full; Python would try to write it again on exit."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -121,7 +121,7 @@ def _drop_output() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    raise ToldToEnd
+    raise Terminated
 
 
 def _version(wanted: bool) -> None:
@@ -136,7 +136,9 @@ def _options(
     ] = False,
     verbose: Annotated[
         int,
-        typer.Option("--verbose", "-v", count=True, help="Show full launch lines; -vv also every process started."),
+        typer.Option(
+            "--verbose", "-v", count=True, help="Show full launch lines; -vv also shows every process started."
+        ),
     ] = 0,
 ) -> None:
     if verbose or os.environ.get("HIDL_LOG"):

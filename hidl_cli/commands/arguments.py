@@ -1,4 +1,4 @@
-"""Options that several commands share, their completion, and the reading of times."""
+"""Options that several commands share, with their completion and the parsing of times."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ if TYPE_CHECKING:
 
 
 def complete_sites(incomplete: str) -> list[str]:
-    """The names of sites that begin so."""
+    """Complete names of sites."""
     return _names("site", incomplete)
 
 
 def complete_stacks(incomplete: str) -> list[str]:
-    """The names of stacks that begin so."""
+    """Complete names of stacks."""
     return _names("stack", incomplete)
 
 
 def complete_workloads(incomplete: str) -> list[str]:
-    """The names of workloads that begin so."""
+    """Complete names of workloads."""
     return _names("workload", incomplete)
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """The ids of runs that begin so."""
+    """Complete ids of runs."""
     from hidl_cli.record.run import all_runs
 
     return [run.id for run in all_runs() if run.id.startswith(incomplete)]
 
 
 def complete_runs_and_workloads(incomplete: str) -> list[str]:
-    """Complete what ``hidl results`` compares."""
+    """Complete the arguments of ``hidl results compare``."""
     return [*complete_runs(incomplete), *complete_workloads(incomplete)]
 
 
 def provider_name(word: str | None) -> ProviderName | None:
-    """Return ``word``; ``UsageError`` if it is not a provider."""
+    """Return ``word`` if it is a provider; raises ``UsageError`` otherwise."""
     from hidl_cli.api.installing import provider_name as checked
 
     return checked(word)
 
 
 def directory(word: str | None) -> Path | None:
-    """An absolute path."""
+    """Return ``word`` as an absolute path, or None for None."""
     from pathlib import Path
 
     return Path(word).expanduser().absolute() if word else None
@@ -66,36 +66,38 @@ def _names(kind: KindName, incomplete: str) -> list[str]:
 
 SiteOption = Annotated[
     str | None,
-    typer.Option("--site", help="The site (default: the detected one, else local).", autocompletion=complete_sites),
+    typer.Option("--site", help="Site to use (default: the detected one, else local).", autocompletion=complete_sites),
 ]
 PrefixOption = Annotated[
-    str | None, typer.Option("--prefix", metavar="DIR", help="Root of the installations (default: the site's).")
+    str | None,
+    typer.Option("--prefix", metavar="DIR", help="Root directory of the installations (default: the site's)."),
 ]
 ProviderOption = Annotated[
-    str | None, typer.Option("--provider", metavar="wheels|spack|rpm", help="Who installs (default: the site's).")
+    str | None,
+    typer.Option("--provider", metavar="wheels|spack|rpm", help="Provider of the packages (default: the site's)."),
 ]
 SpackOption = Annotated[
     str | None,
-    typer.Option("--spack", metavar="ROOT", help="Spack's directory (default: $HIDL_SPACK, the site's, PATH)."),
+    typer.Option("--spack", metavar="ROOT", help="Root of Spack (default: $HIDL_SPACK, the site's setting, PATH)."),
 ]
 StackDeviceOption = Annotated[
     str | None,
     typer.Option(
         "--device",
         metavar="cpu|gpu",
-        help="For the processors or the GPUs of the site (default: what its default partition has, or its file says).",
+        help="Stack for CPUs or GPUs (default: the site's setting, else the hardware of its default partition).",
         autocompletion=lambda: ["cpu", "gpu"],
     ),
 ]
 MirrorOption = Annotated[
-    str | None, typer.Option("--mirror", metavar="DIR", help="What `hidl stack fetch` brought to this machine.")
+    str | None, typer.Option("--mirror", metavar="DIR", help="Directory created by `hidl stack fetch`.")
 ]
 HostsOption = Annotated[
     str | None,
     typer.Option(
         "--hosts",
         metavar="HOST,HOST",
-        help="Run on these hosts through ssh, without the site's scheduler: gpu11,gpu12 or gpu[11-12].",
+        help="Run on these hosts over ssh, without the site's scheduler: gpu11,gpu12 or gpu[11-12].",
         autocompletion=complete_hosts,
     ),
 ]
@@ -104,11 +106,11 @@ HostfileOption = Annotated[
     typer.Option(
         "--hostfile",
         metavar="FILE",
-        help="The same, from a host file of MPICH, Open MPI or MVAPICH (host, host:4, ...).",
+        help="Read the hosts from a host file of MPICH, Open MPI or MVAPICH (host, host:4, ...).",
     ),
 ]
 ShareHostsOption = Annotated[
-    bool, typer.Option("--share-hosts", help="With --hosts: start at once, even if another run uses them.")
+    bool, typer.Option("--share-hosts", help="With --hosts: start immediately, even if another run uses the hosts.")
 ]
 
 
@@ -127,27 +129,27 @@ VerboseOption = Annotated[
         "-v",
         count=True,
         callback=_report_more,
-        help="Show full launch lines; -vv also every process started.",
+        help="Show full launch lines; -vv also shows every process started.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-NoCheckOption = Annotated[bool, typer.Option("--no-check", help="Submit without the checks of `hidl doctor`.")]
-#: What ``--time`` takes, as its metavar.
+JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON document.")]
+NoCheckOption = Annotated[bool, typer.Option("--no-check", help="Skip the checks of `hidl doctor` before submission.")]
+#: Metavar of ``--time``.
 TIME = "MINUTES|HH:MM:SS"
 RunArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[RUN]",
-        help="A run's id, or its first or last characters (default: the last run).",
+        help="Id of a run, or the start or end of it (default: the last run).",
         autocompletion=complete_runs,
     ),
 ]
 
 
 def moment(text: str) -> datetime:
-    """Read a date or a time (ISO 8601; without a zone it is local), or ``90m``, ``12h``, ``30d``, ``2w``: so long ago.
+    """Parse a date or time (ISO 8601, local unless it has a time zone) or an age such as ``90m``, ``12h`` or ``30d``.
 
-    Raises ``UsageError`` where it is none.
+    Raises ``UsageError`` for anything else.
     """
     from datetime import datetime, timedelta, timezone
 
@@ -161,7 +163,7 @@ def moment(text: str) -> datetime:
 
 
 def limit_in_seconds(text: str | None) -> float | None:
-    """Return what ``--time`` requests; None if it is not given. Raises ``UsageError`` for anything but a time."""
+    """Return the value of ``--time`` in seconds, or None for None; raises ``UsageError`` for an invalid time."""
     if text is None:
         return None
     from hidl_cli.launch.placement import limit_from

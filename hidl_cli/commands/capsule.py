@@ -1,4 +1,4 @@
-"""``hidl capsule`` and ``hidl replay``: keep what a run was in one file, and run it again."""
+"""``hidl capsule``, ``hidl replay`` and ``hidl bisect``: save a run to a file, run it again, explain a slowdown."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def capsule(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="A run's id, or its first or last characters (default: the last).", autocompletion=complete_runs
+            help="Id of a run, or the start or end of it (default: the last run).", autocompletion=complete_runs
         ),
     ] = None,
     *,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it (default: RUN.capsule here)."),
+        typer.Option("--output", "-o", metavar="FILE", help="File to write (default: RUN.capsule)."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Write one file that holds a run's plan, script, lock, stack, site, numbers and the hashes of its inputs."""
-    from hidl_cli.capsule import SUFFIX, capsule_of, keeps_sources, needed_words
+    """Save a run in one file: its plan, script, lockfile, stack, site and metrics, and the hashes of its inputs."""
+    from hidl_cli.capsule import SUFFIX, capsule_of, keeps_sources, required_words
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.documents import write_bytes
     from hidl_cli.errors import HidlError
@@ -62,9 +62,11 @@ def capsule(
     try:
         write_bytes(file, made.to_bytes())
     except OSError as error:
-        raise HidlError(f"cannot write {file}: {error.strerror}", hint="name another place: --output FILE") from error
+        raise HidlError(
+            f"cannot write {file}: {error.strerror}", hint="write to another file: --output FILE"
+        ) from error
     if not keeps_sources(found):
-        say(f"warning: run {found.id} kept no site and stack files, so the capsule holds today's", style="yellow")
+        say(f"warning: run {found.id} has no site and stack files, so the capsule has the current ones", style="yellow")
     for each in made.inputs:
         if each.modified:
             say(f"warning: {printable(each.path)} has changed since the run was submitted", style="yellow")
@@ -74,13 +76,13 @@ def capsule(
         emit_json("hidl.capsule-made/1", run=made.run, file=str(file.absolute()), inputs=inputs, hidden=hidden)
     else:
         write(printable(f"{file}\n"))
-        if needed := needed_words(made):
+        if needed := required_words(made):
             say(f"hidden words that a replay requires: {', '.join(needed)}")
-        say(f"run it again, here or elsewhere: hidl replay {file}")
+        say(f"to run it again, here or elsewhere: hidl replay {file}")
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A capsule (hidl capsule RUN).")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Capsule to replay (see hidl capsule).")],
     *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
@@ -89,44 +91,45 @@ def replay(
     qos: QosOption = None,
     reservation: ReservationOption = None,
     time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the job: 10 is ten minutes.")
+        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the job; 10 means ten minutes.")
     ] = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="Repetitions (default: as many as the run had).")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Number of repetitions (default: that of the run).")] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=100, metavar="PERCENT", help="Ignore a smaller worsening.")
+        float, typer.Option(min=0, max=100, metavar="PERCENT", help="Smallest regression worth reporting.")
     ] = 3.0,
     offline: OfflineOption = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Value of a word that the capsule hides (default: $NAME); repeatable."
+            "--set", metavar="NAME=VALUE", help="Value for a word hidden by the capsule (default: $NAME); repeatable."
         ),
     ] = None,
     changed_inputs: Annotated[
         bool, typer.Option("--changed-inputs", help="Run even if input files are missing or have changed.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before code of the capsule is installed and run.")
+        bool, typer.Option("--yes", "-y", help="Install and run the capsule's code without confirmation.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job script without running it.")] = False,
     no_check: NoCheckOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Install a capsule's stack by its lock, run its plan again, and compare: same within noise, or what differs.
+    """Install a capsule's stack from its lockfile, run its plan again, and compare the metrics.
 
-    Exit code 10 if the replay is worse, or differs in a metric without a direction; 11 if inconclusive.
+    The exit code is 10 if the replay is worse, or differs in a metric without a direction, and 11 if it is
+    inconclusive.
     """
     from dataclasses import replace
 
     from hidl_cli.capsule import (
         check_inputs,
-        machine_for,
+        choose_site,
         order_for,
         read,
+        read_hidden_words,
         request_of,
         require_words,
         unpacked,
-        words_for,
     )
     from hidl_cli.commands.render import check_before_run, emit_json, say, write
     from hidl_cli.launch.placement import Asked
@@ -142,9 +145,9 @@ def replay(
         qos=qos,
         reservation=reservation,
     )
-    words = words_for([held], set_ or [])
+    words = read_hidden_words([held], set_ or [])
     with unpacked(held, words) as original, paths.temporary_directory("replay") as brought:
-        machine = machine_for(original.plan, site)
+        machine = choose_site(original.plan, site)
         if not changed_inputs:
             check_inputs(original)
         if not dry_run:
@@ -168,7 +171,7 @@ def replay(
             else:
                 write(script)
                 if original.missing:
-                    say(f"not given: {', '.join(original.missing)}; a replay requires --set NAME=VALUE or variables")
+                    say(f"not set: {', '.join(original.missing)}; a replay requires --set NAME=VALUE or variables")
             return
         _introduce(original, planned, order)
         if not yes:
@@ -183,36 +186,37 @@ def replay(
 
 
 def _introduce(original: Original, planned: Plan, order: Order) -> None:
-    """Say what will be installed and run: the commands are ours, for the capsule's own may say anything."""
+    """Show what will be installed and run.
+
+    The command lines are generated here, since those in a capsule may say anything.
+    """
     from hidl_cli.commands.render import printable, say
 
     plan = original.plan
     sizes = ", ".join(str(size) for size in sorted({step.size for step in plan.steps}))
     say(printable(f"run {plan.run} of {plan.created[:10]}, on site {plan.site}, by hidl {plan.hidl}"))
-    say(printable(f"  workload  {plan.workload.name} on {sizes} {plan.unit}, {plan.repetitions} times"))
-    say(
-        printable(
-            f"  stack     {plan.stack}: {len(original.capsule.packages)} packages by their hashes, in {order.root}"
-        )
-    )
+    say(printable(f"  workload  {plan.workload.name} on {sizes} {plan.unit}, {plan.repetitions} repetition(s)"))
+    packages = len(original.capsule.packages)
+    say(printable(f"  stack     {plan.stack}: {packages} packages, verified by hash, in {order.root}"))
     say(printable(f"  site      {order.site.name}"))
     if original.given:
-        say(printable(f"  hidden    {', '.join(original.given)}: as given"))
+        say(printable(f"  hidden    {', '.join(original.given)}: supplied"))
     for command in dict.fromkeys(planned.command_line(step) for step in planned.steps):
         say(printable(f"  $ {command}"), style="dim")
 
 
 def ask_consent() -> None:
-    """Ask before code of a capsule is installed and run; ``UsageError`` without a terminal."""
+    """Ask for confirmation before a capsule's code is installed and run; raises ``UsageError`` without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            "a capsule's packages and program are code that would run here", hint="read --dry-run, then: --yes"
+            "a replay runs the packages and the program of the capsule on this machine",
+            hint="check the output of --dry-run, then add --yes",
         )
     typer.confirm("Install and run this?", abort=True, err=True)
 
 
 def install_order(order: Order) -> Installation:
-    """Install by the lock of a capsule, with progress."""
+    """Install a capsule's stack from its lockfile, with progress."""
     from hidl_cli.api.installing import verifier_for
     from hidl_cli.commands.render import progress, say
     from hidl_cli.stack.install import install
@@ -225,7 +229,7 @@ def install_order(order: Order) -> Installation:
 
 
 def _run(plan: Plan, script: str, *, json: bool) -> Run:
-    """Run the plan to its end; its own verdict is shown, and does not decide."""
+    """Run the plan to its end and show its verdict, which does not affect the exit code."""
     from hidl_cli.commands.following import follow_to_verdict, show, started
     from hidl_cli.commands.render import say
 
@@ -238,13 +242,13 @@ def _run(plan: Plan, script: str, *, json: bool) -> Run:
 
 
 def _conclude(original: Original, record: Run, installed: Installation, tolerance: float, *, json: bool) -> None:
-    """Compare the replay with its original, keep and show the answer, and end with its exit code."""
-    from hidl_cli.capsule import hold_against, keep
+    """Compare the replay with its original, save and show the result, and exit with its exit code."""
+    from hidl_cli.capsule import compare_replay, write_result
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.results import exit_by
 
-    replayed = hold_against(original, record, installed.manifest["packages"], tolerance)
-    document = keep(original, record, replayed)
+    replayed = compare_replay(original, record, installed.manifest["packages"], tolerance)
+    document = write_result(original, record, replayed)
     if json:
         emit_json("hidl.replay/1", **document)
     else:
@@ -259,30 +263,30 @@ def _show(replayed: Replayed) -> None:
     show_comparison(replayed.comparison)
     out = stdout()
     out.print(printable(replayed.answer), markup=False)
-    out.print("what changed: " + (printable("; ".join(replayed.changed)) or "nothing that was recorded"), markup=False)
+    out.print("changed: " + (printable("; ".join(replayed.changed)) or "nothing that was recorded"), markup=False)
 
 
-# ``hidl bisect``: which of the changes between a good and a bad run explains that it became slower.
+# ``hidl bisect``.
 
 
-_NIGHT = "A run's id (or its first or last characters), or the file of a capsule"
+_SIDE = "id of a run (or the start or end of it), or a capsule file"
 
 
 def bisect(
     good: Annotated[
-        str, typer.Argument(metavar="GOOD", help=f"{_NIGHT}: when it was good.", autocompletion=complete_runs)
+        str, typer.Argument(metavar="GOOD", help=f"The run when it was fast: {_SIDE}.", autocompletion=complete_runs)
     ],
     bad: Annotated[
-        str, typer.Argument(metavar="BAD", help=f"{_NIGHT}: when it was slow.", autocompletion=complete_runs)
+        str, typer.Argument(metavar="BAD", help=f"The run when it was slow: {_SIDE}.", autocompletion=complete_runs)
     ],
     *,
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What to compare by (default: the workload's main metric).")
+        str | None, typer.Option(metavar="NAME", help="Metric to compare (default: the workload's main metric).")
     ] = None,
     confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999999, metavar="P", help="Probability of the answer at which to stop.")
+        float, typer.Option(min=0.5, max=0.999999, metavar="P", help="Stop at this probability of the result.")
     ] = 0.95,
-    budget: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at most.")] = BUDGET,
+    budget: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = BUDGET,
     site: SiteOption = None,
     prefix: PrefixOption = None,
     partition: PartitionOption = None,
@@ -291,32 +295,32 @@ def bisect(
     reservation: ReservationOption = None,
     time: Annotated[
         str | None,
-        typer.Option("--time", "-t", metavar=TIME, help="Time limit of the job; the next call goes on from there."),
+        typer.Option("--time", "-t", metavar=TIME, help="Time limit of the job; call again to resume after it."),
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Value of a word that a capsule hides (default: $NAME); repeatable."
+            "--set", metavar="NAME=VALUE", help="Value for a word hidden by a capsule (default: $NAME); repeatable."
         ),
     ] = None,
     offline: OfflineOption = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin again, without what an earlier bisect of the two has measured.")
+        bool, typer.Option("--fresh", help="Start over instead of resuming an earlier bisect of the two runs.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before code of a capsule is installed and run.")
+        bool, typer.Option("--yes", "-y", help="Install and run a capsule's code without confirmation.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the changes and the first runs, and touch nothing.")
+        bool, typer.Option("--dry-run", help="Print the changes and the first runs without running anything.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Find which change between a good and a bad run explains the slowdown, by interleaved runs in one job.
+    """Find the change between a good and a bad run that explains a slowdown, with interleaved runs in one job.
 
-    Names the change with its probability, or the machine itself, or says that it is not reproducible. Interrupted, it
-    goes on when called again. Exit code 11 if undecided.
+    The result is a change with its probability, or the machine itself, or that the slowdown is not reproducible. An
+    interrupted bisect resumes when called again. The exit code is 11 if it is undecided.
     """
-    from hidl_cli.api.replaying import ask, open_nights, site_of
+    from hidl_cli.api.replaying import build_question, choose_bisect_site, open_runs
     from hidl_cli.bisect.journal import open_bisect
     from hidl_cli.bisect.verdict import plan_job, require_end, run_job
     from hidl_cli.capsule import Original
@@ -332,9 +336,9 @@ def bisect(
         reservation=reservation,
     )
     with ExitStack() as opened:
-        both = open_nights(good, bad, opened, set_ or [])
-        machine = site_of(both, site)
-        question = ask(both, metric, machine, None)
+        both = open_runs(good, bad, opened, set_ or [])
+        machine = choose_bisect_site(both, site)
+        question = build_question(both, metric, machine, None)
         plan = plan_job(question, machine, asked)
         if dry_run:
             _show_plan(question, confidence, budget, json=json)
@@ -344,23 +348,23 @@ def bisect(
         if any(isinstance(each, Original) for each in both):
             if not yes:
                 ask_consent()
-            question = ask(both, metric, machine, install_order, prefix=prefix, job=asked, offline=offline)
+            question = build_question(both, metric, machine, install_order, prefix=prefix, job=asked, offline=offline)
             plan = plan_job(question, machine, asked)
     found = open_bisect(question, fresh=fresh)
     say(f"bisect in {found.directory}")
     journal = found.journal()
     if journal.entries:
-        say(f"going on after {journal.measured} run(s)")
+        say(f"resuming after {journal.measured} run(s)")
     if not journal.is_over(question, confidence, budget):
         job, status = run_job(found, plan, confidence, budget, tell=_Progress(found, question, budget).update)
         require_end(job, status)
         if status.state is State.TIMEOUT:
-            say("the job has reached its time limit; called again, hidl bisect goes on from there")
+            say("the job has reached its time limit; run the same command again to resume")
     _conclude_of_bisect(found, question, confidence, json=json)
 
 
 def _introduction(question: Question) -> Iterator[str]:
-    """Yield the lines that say what is compared, and which changes there are."""
+    """Yield lines with the two runs and the changes between them."""
     from statistics import median
 
     from hidl_cli.bisect.verdict import expected_runs
@@ -369,12 +373,12 @@ def _introduction(question: Question) -> Iterator[str]:
     for which, side, values in (("good", question.good, metric.good), ("bad ", question.bad, metric.bad)):
         yield f"{which}  {side.plan.run}: {metric.measure.metric} {median(values):.6g} {metric.unit}"
     tried, left_out = question.changes.tried, question.changes.left_out
-    yield f"{len(tried)} change(s) to try, the likeliest first; about {expected_runs(question)} runs:"
+    yield f"{len(tried)} change(s) to try, most likely first; about {expected_runs(question)} runs:"
     for number, change in enumerate(tried, start=1):
         yield f"  {number:2}  {change}"
         yield from (f"        {detail}" for detail in change.details)
     if left_out:
-        yield "left out, for they cannot be tried alone:"
+        yield "left out, because they cannot be tried separately:"
         yield from (f"      {text}" for text in left_out)
 
 
@@ -388,19 +392,19 @@ def _show_plan(question: Question, confidence: float, budget: int, *, json: bool
         emit_json("hidl.bisect-plan/1", **describe_plan(question, budget))
         return
     first = Journal().next_round(question, confidence).planned
-    several = "once bad is slower than good: good, bad, some of the changes, all others, in random order"
+    several = "once bad is slower than good: good, bad, some of the changes and all others, in random order"
     lines = [
         *_introduction(question),
         f"warm-up: good{', bad' if question.changes.tried else ''}",
         f"round 1: {', '.join(describe_mixture(question, numbers) for numbers in first)}",
         *([several] if len(question.changes.tried) > 1 else []),
-        f"until an answer has a probability of {confidence:g}, {budget} runs at most",
+        f"until a result has a probability of {confidence:g}, with at most {budget} runs",
     ]
     write(printable("".join(f"{line}\n" for line in lines)))
 
 
 class _Progress:
-    """Says what each run has measured, and after each round what is most probable."""
+    """Progress of a bisect: the result of each run, and the state of the job."""
 
     def __init__(self, found: Bisect, question: Question, budget: int) -> None:
         self._found, self._question, self._budget = found, question, budget
@@ -408,7 +412,7 @@ class _Progress:
         self._state = ""
 
     def update(self, _: Run, status: Status) -> None:
-        """Show what is new."""
+        """Print what is new."""
         from hidl_cli.bisect.verdict import describe_mixture
         from hidl_cli.commands.render import say
 
@@ -427,7 +431,7 @@ class _Progress:
 
 
 def _conclude_of_bisect(found: Bisect, question: Question, confidence: float, *, json: bool) -> None:
-    """Show the answer, and end with its exit code."""
+    """Show the result and exit with its exit code."""
     from hidl_cli.bisect.verdict import to_json, verdict
     from hidl_cli.commands.render import emit_json, printable, say, stdout
 
@@ -442,5 +446,5 @@ def _conclude_of_bisect(found: Bisect, question: Question, confidence: float, *,
             stdout().print(printable(f"  {note}"), markup=False, soft_wrap=True)
         say(f"{journal.measured} runs")
     if said.answer.outcome == "undecided":
-        say(f"to go on: a larger --budget than {journal.measured}, or more --time")
+        say(f"to continue, raise --budget above {journal.measured}, or --time")
         raise typer.Exit(ExitCode.INCONCLUSIVE)

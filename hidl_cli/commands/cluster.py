@@ -1,4 +1,4 @@
-"""``hidl cluster``: a real Slurm on this machine."""
+"""``hidl cluster``: run a real Slurm on this machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 app = typer.Typer(
-    no_args_is_help=True, help="Run a real Slurm on this machine, or the twin of a site, to try job scripts on."
+    no_args_is_help=True, help="Run a real Slurm or the twin of a site on this machine, to try job scripts."
 )
 
 DirectoryOption = Annotated[
     Path | None,
     typer.Option(
-        "--directory", metavar="DIR", help="The cluster's state (default: hidl's state directory, .../hidl/cluster)."
+        "--directory", metavar="DIR", help="Directory of the cluster (default: cluster in hidl's state directory)."
     ),
 ]
 LikeOption = Annotated[
@@ -27,7 +27,7 @@ LikeOption = Annotated[
     typer.Option(
         "--like",
         metavar="SITE",
-        help="The twin of this site: its partitions, limits, hosts' names, modules and launchers.",
+        help="Create a twin of this site: its partitions, limits, host names, modules and launchers.",
         autocompletion=complete_sites,
     ),
 ]
@@ -40,13 +40,13 @@ def up(
     nodes: Annotated[
         int | None,
         typer.Option(
-            "--nodes", help="Number of nodes, at most 64; for a twin: of each kind (default: as before, or 4)."
+            "--nodes", help="Number of nodes, at most 64; for a twin, of each type (default: as before, or 4)."
         ),
     ] = None,
     cpus_per_node: Annotated[
         int | None,
         typer.Option(
-            "--cpus-per-node", help="CPUs per node, as Slurm sees them (default: as before, or this machine's cores)."
+            "--cpus-per-node", help="CPUs per node that Slurm sees (default: as before, or this machine's cores)."
         ),
     ] = None,
     accounting: Annotated[
@@ -63,20 +63,20 @@ def up(
     ] = None,
     share: Annotated[
         list[Path] | None,
-        typer.Option("--share", metavar="DIR", help="Share this directory below /tmp with the nodes."),
+        typer.Option("--share", metavar="DIR", help="Directory below /tmp to share with the nodes; repeatable."),
     ] = None,
     directory: DirectoryOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Start the cluster, or restart what has died: munge, MariaDB, slurmdbd, slurmctld, and nodes with slurmd."""
+    """Start the cluster (munge, MariaDB, slurmdbd, slurmctld, and nodes with slurmd), or restart what has died."""
     from hidl_twin.cluster import Cluster, shared
     from hidl_twin.settings import MAX_NODES
 
     from hidl_cli.commands.render import emit_json, printable, say
     from hidl_cli.quoting import sh
 
-    tell = _clock()
-    cluster = Cluster(directory, tell, like=like)
+    report = _timed_reporter()
+    cluster = Cluster(directory, report, like=like)
     settings = cluster.up(
         like=like,
         nodes=nodes,
@@ -85,14 +85,14 @@ def up(
         enforce_limits=enforce_limits,
         shares=shared(share) if share else None,
     )
-    most = "" if like else f" (at most {MAX_NODES}: tried on 2 cores)"
-    tell(f"{len(cluster.dress.hosts)} nodes are usable{most}")
+    limit = "" if like else f" (at most {MAX_NODES}, tested on 2 cores)"
+    report(f"{len(cluster.dress.hosts)} nodes are ready{limit}")
     if json:
         emit_json("hidl.cluster-status/1", **cluster.status())
         return
     if like:
         where = f" --directory {sh(str(directory))}" if directory else ""
-        say(printable(f"next: hidl cluster login --like {sh(like)}{where}   # a shell on {cluster.dress.login}"))
+        say(printable(f"next: hidl cluster login --like {sh(like)}{where}   # opens a shell on {cluster.dress.login}"))
         return
     lines = [f'eval "$(hidl cluster env --directory {sh(str(directory))})"'] if directory else []
     lines += ["hidl install mpi --site test-cluster"]
@@ -103,23 +103,23 @@ def up(
 @app.command()
 def down(
     *,
-    purge: Annotated[bool, typer.Option("--purge", help="Remove its files and job history too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also remove its files and job history.")] = False,
     like: LikeOption = None,
     directory: DirectoryOption = None,
 ) -> None:
-    """Stop the cluster and its jobs. Its history stays, unless purged."""
+    """Stop the cluster and its jobs; the job history is kept."""
     from hidl_twin import marks
     from hidl_twin.cluster import Cluster
     from hidl_twin.layout import option_for
 
     from hidl_cli.commands.render import printable, say
 
-    tell = _clock()
-    Cluster(directory, tell, like=like).down(purge=purge)
-    tell("the cluster is down")
+    report = _timed_reporter()
+    Cluster(directory, report, like=like).down(purge=purge)
+    report("the cluster is down")
     if directory is None and like is None:
         for other in marks.directories():
-            say(printable(f"still up: the cluster in {other}; next: hidl cluster down {option_for(Path(other))}"))
+            say(printable(f"another cluster is up in {other}; to stop it: hidl cluster down {option_for(Path(other))}"))
 
 
 @app.command()
@@ -138,16 +138,16 @@ def status(*, like: LikeOption = None, directory: DirectoryOption = None, json: 
             say(f"{name.upper()}={found[name]}")
     show_table([{key: _word(value) for key, value in daemon.items()} for daemon in found["daemons"]])
     show_table([{key: _word(value) for key, value in node.items()} for node in found["nodes"]])
-    for stranger in found["ignored"]:
-        say(printable(f"warning: ignored {stranger}"))
-    for title, key in (("true of this twin", "true"), ("not true", "not_true")):
+    for ignored in found["ignored"]:
+        say(printable(f"warning: ignored {ignored}"))
+    for title, key in (("same as on the site", "true"), ("different from the site", "not_true")):
         if key in found:
             say("\n".join([f"{title}:", *(f"  {statement}" for statement in found[key])]))
 
 
 @app.command()
 def env(*, like: LikeOption = None, directory: DirectoryOption = None) -> None:
-    """Print the variables for Slurm's commands to use the cluster: eval "$(hidl cluster env)"."""
+    """Print the variables with which Slurm's commands use the cluster: eval "$(hidl cluster env)"."""
     from hidl_twin.cluster import Cluster
 
     from hidl_cli.commands.render import write
@@ -162,9 +162,9 @@ def login(
     like: LikeOption = None,
     directory: DirectoryOption = None,
 ) -> None:
-    """Log in to a twin: a shell on its login host, or a command: hidl cluster login --like SITE -- COMMAND ...
+    """Open a shell on the login host of a twin, or run a command there: hidl cluster login --like SITE -- COMMAND ...
 
-    Its users have a configuration, installations and runs of their own.
+    The twin has a configuration, installations and runs of its own.
     """
     import os
 
@@ -182,8 +182,8 @@ def _word(value: object) -> object:
     return {True: "up", False: "down"}[value] if isinstance(value, bool) else value
 
 
-def _clock() -> Callable[[str], None]:
-    """Says lines with the seconds since now before them, on stderr."""
+def _timed_reporter() -> Callable[[str], None]:
+    """Return a function that prints lines to stderr, prefixed by the seconds since this call."""
     import time
 
     from hidl_cli.commands.render import say

@@ -1,13 +1,13 @@
-"""What a shell is answered when it asks how a command line could go on.
+"""Shell completion.
 
-The scripts that the shells get (``hidl --install-completion``) are typer's; the answers are made here, because typer's
-load what formats help for terminals, which takes longer than people wait, and because bash takes ``NAME=VALUE`` for
-three words. A shell asks with ``_HIDL_COMPLETE=complete_<shell>`` and
+The scripts that are installed in the shells (``hidl --install-completion``) come from typer, but the completions are
+computed here: typer's own code loads its formatting of help texts, which takes too long, and bash splits ``NAME=VALUE``
+into three words. A shell calls hidl with ``_HIDL_COMPLETE=complete_<shell>`` and
 
 ==== ===================================================================================================
-bash ``COMP_WORDS``, the words with line ends between them, and ``COMP_CWORD``, which of them is meant
+bash ``COMP_WORDS``, the words separated by line ends, and ``COMP_CWORD``, the index of the current word
 zsh  ``_TYPER_COMPLETE_ARGS``, the line up to the cursor
-fish the same, and ``_TYPER_COMPLETE_FISH_ACTION``: ``get-args``, or ``is-args`` (are there any? else files)
+fish ``_TYPER_COMPLETE_ARGS``, and ``_TYPER_COMPLETE_FISH_ACTION``: ``get-args``, or ``is-args`` to check for any
 ==== ===================================================================================================
 """
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from hidl_cli.inputs.overlay import KindName
 
 
-_DEPTH = 8  # files that extend each other
+_DEPTH = 8  # maximum number of files that extend each other
 
 
 def complete_parameters(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """``--set``: parameters of the workload that is named before."""
+    """Complete ``--set``: parameters of the workload on the command line."""
     return list(_assignments(ctx, incomplete, _choices))
 
 
 def complete_matrix(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """``--matrix``: the same, each with all its choices, and variables of MPI libraries (``mpi.NAME``)."""
+    """Complete ``--matrix``: parameters with all their choices, and variables of MPI libraries (``mpi.NAME``)."""
     from hidl_cli.tuning.judge import COMPARED
 
     if incomplete.startswith(COMPARED):
@@ -46,7 +46,7 @@ def complete_matrix(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]
 
 
 def complete_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The ids of installations of the stack that is named before."""
+    """Complete ids of installations of the stack on the command line."""
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
 
@@ -56,14 +56,14 @@ def complete_ids(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_variables(incomplete: str) -> list[str]:
-    """The names of variables that begin so."""
+    """Complete names of variables."""
     from hidl_cli.tuning.catalogue import all_names
 
     return sorted(name for name in all_names() if name.startswith(incomplete))
 
 
 def complete_tuning(incomplete: str) -> list[str]:
-    """``--tune``: variables with their defaults; with values where the name is whole."""
+    """Complete ``--tune``: variables with their defaults, or with all values after a complete name."""
     from hidl_cli.tuning.catalogue import variables
 
     name, sign, _ = incomplete.partition("=")
@@ -77,7 +77,7 @@ def complete_tuning(incomplete: str) -> list[str]:
 
 
 def complete_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Metrics of the workload that is named, or of all."""
+    """Complete metrics of the workload on the command line, or of all workloads."""
     from hidl_cli.inputs.overlay import list_all
 
     files = {entry.name: entry.path for entry in list_all("workload", bases=True)}
@@ -89,12 +89,12 @@ def complete_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_partitions(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Partitions of the site that is named."""
+    """Complete partitions of the site on the command line."""
     return _of_the_site(ctx, incomplete, "partitions")
 
 
 def complete_launchers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete launchers of the site that is named, and plug-ins."""
+    """Complete launchers of the site on the command line, and those of plug-ins."""
     from hidl_cli.plugins import entries
 
     added = (entry.name for entry in entries("hidl.launchers"))
@@ -103,12 +103,12 @@ def complete_launchers(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_libraries(ctx: typer.Context, incomplete: str) -> list[str]:
-    """MPI libraries of the site that is named, and the stack's own."""
+    """Complete MPI libraries of the site on the command line, and ``stack``."""
     return [*_of_the_site(ctx, incomplete, "mpi"), *(["stack"] if "stack".startswith(incomplete) else [])]
 
 
 def complete_hosts(incomplete: str) -> list[str]:
-    """Complete the last of ``--hosts``: hosts of ``~/.ssh/config`` and of mpirun_rsh's ``~/.mpirun_hosts``."""
+    """Complete the last host of ``--hosts`` from ``~/.ssh/config`` and mpirun_rsh's ``~/.mpirun_hosts``."""
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
     names = dict.fromkeys(name for name in _known_hosts() if name.startswith(last) and name not in given)
@@ -116,7 +116,7 @@ def complete_hosts(incomplete: str) -> list[str]:
 
 
 def _known_hosts() -> Iterator[str]:
-    """Host names in the user's files; patterns (``gpu*``) name none."""
+    """Yield the host names in the user's files, without patterns (``gpu*``)."""
     lists = ((".ssh/config", r"^\s*Host(?:\s*=\s*|\s+)(.*)"), (".mpirun_hosts", r"^\s*([^\s:#]+)"))
     for file, line in lists:
         try:
@@ -153,7 +153,7 @@ def _of_the_site(ctx: typer.Context, incomplete: str, key: str) -> list[str]:
 
 
 def _listed(file: Path) -> list[str]:
-    """The keys of ``metrics`` as they stand in a file: to read some sixty as YAML takes longer than people wait."""
+    """Return the keys of ``metrics`` in a file; parsing all sixty files as YAML would take too long."""
     try:
         block = re.search(r"^metrics:\n((?: .*\n|\n|#.*\n)+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     except (OSError, ValueError):
@@ -162,7 +162,7 @@ def _listed(file: Path) -> list[str]:
 
 
 def _mapping(kind: KindName, name: str, key: str) -> dict[str, Any]:
-    """One key of a file and of those that it extends; a list's items as keys. Empty where they cannot be read."""
+    """Return one key of a file and of those that it extends, with list items as keys; empty if they are unreadable."""
     import yaml
 
     from hidl_cli.errors import HidlError
@@ -184,13 +184,13 @@ def _mapping(kind: KindName, name: str, key: str) -> dict[str, Any]:
         below = own if isinstance(own, dict) else dict.fromkeys(own)
         found = {name: _laid_over(below.get(name), found.get(name)) for name in {**below, **found}}
         base = document.get("extends")
-        # A file that extends its own name extends the one that it hides.
+        # A file that extends its own name extends the file that it shadows.
         entry = next(iter(entry.shadows), None) if base == entry.name else files.get(str(base))
     return found
 
 
 def _laid_over(below: Any, above: Any) -> Any:
-    """Return one value of a file over that of the file that it extends: of mappings, each key."""
+    """Return the value of a file on top of the value of the file that it extends; mappings are merged."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **above}
     return below if above is None else above
@@ -201,16 +201,16 @@ VARIABLE = "_HIDL_COMPLETE"
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to go on: the whole word, and what it means."""
+    """A completion: the whole word and its help."""
 
     word: str
     help: str = ""
 
 
 def answer(environment: Mapping[str, str]) -> tuple[str, int]:
-    """What the shell that asks in ``environment`` is told on stdout, and the exit status.
+    """Return the text to print for the shell, and the exit status.
 
-    Nothing where a file or directory cannot be read: a message would fall into the line that somebody types.
+    The text is empty if a file or directory cannot be read, because a message would end up in the user's command line.
     """
     from hidl_cli.errors import HidlError
 
@@ -221,12 +221,12 @@ def answer(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def asked(environment: Mapping[str, str]) -> bool:
-    """Does a shell ask?"""
+    """Return whether a shell requests completions."""
     return environment.get(VARIABLE, "").removeprefix("complete_") in _SHELLS
 
 
 def candidates(words: Sequence[str], begun: str) -> list[Candidate]:
-    """How the word that begins so may go on, after these words (without ``hidl`` itself)."""
+    """Return the completions of the word ``begun`` after ``words`` (without ``hidl`` itself)."""
     from typer.main import get_command
 
     from hidl_cli.commands.app import command_line
@@ -236,7 +236,7 @@ def candidates(words: Sequence[str], begun: str) -> list[Candidate]:
     while at := next((at for at, word in enumerate(rest, 1) if word in _commands(command)), None):
         command, rest = _commands(command)[rest[at - 1]], rest[at:]
     if "--" in rest:
-        return []  # a program and its arguments: the shell completes files
+        return []  # the shell completes the program and its arguments
     by_name = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts) if name[0] == "-"}
     context = command.context_class(command, info_name=command.name)
     option, arguments = _given(command, by_name, rest, context.params)
@@ -252,16 +252,16 @@ def candidates(words: Sequence[str], begun: str) -> list[Candidate]:
 
 
 def _commands(command: Any) -> dict[str, Any]:
-    """The commands below it."""
+    """Return the subcommands of a command."""
     return getattr(command, "commands", {})
 
 
 def _given(
     command: Any, by_name: Mapping[str, Any], words: Sequence[str], values: dict[str, str]
 ) -> tuple[Any, list[Any]]:
-    """Read ``words`` into ``values``; the option that waits for its value (or None), and the arguments to come.
+    """Parse ``words`` into ``values``; return the option that lacks its value (or None), and the remaining arguments.
 
-    Click's own reading of a line loads what checks values, which takes too long here.
+    Click's own parser loads code that validates values, which takes too long here.
     """
     arguments = [one for one in command.params if not one.opts[0].startswith("-")]
     waiting = None
@@ -281,7 +281,7 @@ def _given(
 
 
 def _options(command: Any, given: Sequence[str]) -> list[Candidate]:
-    """The names of its options, but for those that are given and count once."""
+    """Return the names of the command's options, without those that are given and cannot be repeated."""
     found = []
     for one in command.params:
         names = [name for name in (*one.opts, *one.secondary_opts) if name.startswith("-")]
@@ -291,7 +291,7 @@ def _options(command: Any, given: Sequence[str]) -> list[Candidate]:
 
 
 def _values(parameter: Any, context: Any, begun: str) -> list[Candidate]:
-    """What the parameter itself proposes; nothing where it takes files, which shells know better."""
+    """Return the completions of the parameter itself; empty for files, which the shell completes better."""
     found = parameter.shell_complete(context, begun)
     return [Candidate(str(one.value), one.help or "") for one in found if one.type == "plain"]
 
@@ -309,13 +309,13 @@ def _bash(environment: Mapping[str, str]) -> tuple[str, int]:
     joined = list(_rejoined(words))
     begun = _plain(joined[-1])
     found = candidates([_plain(word) for word in joined[1:-1]], begun)
-    # Bash replaces what follows the last `=` alone.
+    # Bash only replaces the part after the last `=`.
     kept = len(begun.rpartition("=")[0]) + 1 if "=" in begun else 0
     return "".join(f"{one.word[kept:]}\n" for one in found), 0
 
 
 def _rejoined(words: Sequence[str]) -> Iterator[str]:
-    """The words of a line that bash has divided at each ``=``."""
+    """Yield the words of a line that bash has split at each ``=``."""
     current = ""
     for word in words:
         if current and not (word.startswith("=") or current.endswith("=")):
@@ -328,7 +328,7 @@ def _rejoined(words: Sequence[str]) -> Iterator[str]:
 
 
 def _line(environment: Mapping[str, str]) -> tuple[list[str], str]:
-    """The words before the one that is meant, without ``hidl``, and that one."""
+    """Return the words before the current one, without ``hidl``, and the current word."""
     line = environment["_TYPER_COMPLETE_ARGS"]
     words = [_plain(word) for word in line.split()]
     return (words[1:], "") if line[-1:].isspace() else (words[1:-1], words[-1])
@@ -343,7 +343,7 @@ def _zsh(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _described(one: Candidate) -> str:
-    """As ``_arguments`` takes it, within single quotes."""
+    """Format a completion for ``_arguments``, within single quotes."""
     word, text = (
         part.replace("'", "''").replace('"', '""').replace("$", r"\$").replace("`", r"\`").replace(":", r"\\:")
         for part in (one.word, " ".join(one.help.split()))
@@ -359,7 +359,7 @@ def _fish(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _plain(word: str) -> str:
-    """The word without its quotes; one that is not closed yet is taken as it is."""
+    """Return the word without quotes; a quote that is still open is removed too."""
     try:
         return "".join(shlex.split(word))
     except ValueError:

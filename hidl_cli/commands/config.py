@@ -1,4 +1,4 @@
-"""``hidl config``: which files hidl reads, and which plug-ins it finds."""
+"""``hidl config``: show the files and plug-ins that hidl uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from hidl_cli.commands.arguments import JsonOption
 
-app = typer.Typer(no_args_is_help=True, help="Which files hidl reads, and which plug-ins it finds.")
+app = typer.Typer(no_args_is_help=True, help="Show the files and plug-ins that hidl uses.")
 
 
 @app.callback()
@@ -19,10 +19,12 @@ def _config() -> None:
 
 @app.command()
 def show(
-    origin: Annotated[bool, typer.Option("--origin", help="Also the file of each, and those that it hides.")] = False,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Also show each file, and the files that it shadows.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show all sites, stacks and workloads, and whose files won: the user's, /etc/hidl's or the shipped ones."""
+    """Show all sites, stacks and workloads, and whether each comes from the user, from /etc/hidl or from hidl."""
     from typing import get_args
 
     from hidl_cli import paths
@@ -50,7 +52,7 @@ def show(
 
 @app.command()
 def plugins(json: JsonOption = False) -> None:
-    """Show the plug-ins that installed packages add, and whether each can be loaded."""
+    """Show the plug-ins of installed packages and whether each can be loaded."""
     from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.doctor.rules.plugins import find_plugins
 

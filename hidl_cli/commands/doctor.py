@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hidl_workloads.doctor.finding import Rule
 
 app = typer.Typer(
-    invoke_without_command=True, help="Check this machine, the site file and the stacks; each finding comes with a fix."
+    invoke_without_command=True, help="Check this machine, the site file and the stacks, and suggest fixes."
 )
 
 
@@ -39,40 +39,42 @@ def doctor(
     site: SiteOption = None,
     stack: Annotated[
         str | None,
-        typer.Option(help="This stack (default: every installed one).", autocompletion=complete_stacks),
+        typer.Option(help="Stack to check (default: all installed ones).", autocompletion=complete_stacks),
     ] = None,
     nodes: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Also check this number of compute nodes, in this allocation or a short job (with --hosts: all).",
+            help="Also check this many compute nodes, in this allocation or a short job (with --hosts, all hosts).",
         ),
     ] = None,
     hosts: HostsOption = None,
     hostfile: HostfileOption = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="Partition of these nodes (default: the site's).")
+        str | None, typer.Option("--partition", "-p", help="Partition of the nodes (default: the site's).")
     ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="Account of the job.")] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="Account to charge for the job.")] = None,
     prefix: PrefixOption = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Apply safe and reversible fixes; see hidl doctor rules.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every file of the stacks, not only their sizes.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Apply safe and reversible fixes (see hidl doctor rules).")
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Verify the content of all files of the stacks, not only their sizes.")
+    ] = False,
     log: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Find known errors in this log instead, of any run or build; -: stdin."),
+        typer.Option(metavar="FILE", help="Only search this log of a run or build for known errors (- is stdin)."),
     ] = None,
     collect: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="Record what this machine answers, without names, for somebody who looks into it."
-        ),
+        typer.Option(metavar="DIR", help="Only record this machine in DIR, anonymized, so that others can analyze it."),
     ] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="DIR", help="Check the machine that --collect recorded in DIR.")
+        str | None, typer.Option("--from", metavar="DIR", help="Check a machine recorded with --collect instead.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Check for problems; exit code 4 if there is an error."""
+    """Check for problems; the exit code is 4 if there is an error."""
     if context.invoked_subcommand is not None:
         return
     of_files = {"--log": log, "--collect": collect, "--from": from_}
@@ -112,7 +114,7 @@ def doctor(
     machine = on_hosts(load_site(site), named)
     nodes = nodes or (len(named.names) if named else None)
     if stack is not None:
-        load_stack(stack)  # an unknown stack is a usage error
+        load_stack(stack)  # raises UsageError if it is unknown
     places = roots(machine, prefix)
     asked = contexts(machine, roots=places, stack=stack, nodes=nodes, deep=deep)
     examined = examine(asked)
@@ -141,10 +143,10 @@ def doctor(
 
 @app.command()
 def explain(
-    rule: Annotated[str, typer.Argument(help="A rule's id, such as HD002.", autocompletion=complete_rules)],
+    rule: Annotated[str, typer.Argument(help="Id of a rule, such as HD002.", autocompletion=complete_rules)],
     json: JsonOption = False,
 ) -> None:
-    """Explain what a rule checks, why it matters, and whether --fix applies."""
+    """Explain a rule: what it checks, why it matters, and whether --fix applies to it."""
     from hidl_cli.commands.render import emit_json, write
     from hidl_cli.doctor.context import find_rule
 
@@ -161,7 +163,7 @@ def explain(
 
 @app.command()
 def rules(json: JsonOption = False) -> None:
-    """List every rule: on this machine, inside jobs, and on a job's output."""
+    """List all rules, for this machine, for jobs and for a job's output."""
     from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.doctor.context import list_rules
 
@@ -184,9 +186,9 @@ def rules(json: JsonOption = False) -> None:
 
 
 _DOES = {
-    "--log": "reads a log only",
-    "--collect": "records this machine only",
-    "--from": "reads a recording only",
+    "--log": "only reads a log",
+    "--collect": "only records this machine",
+    "--from": "only reads a recording",
 }
 
 
@@ -194,11 +196,11 @@ def _only(option: str, others: list[str]) -> None:
     from hidl_cli.errors import UsageError
 
     if others:
-        raise UsageError(f"{option} {_DOES[option]}; remove {', '.join(others)}")
+        raise UsageError(f"{option} cannot be combined with {', '.join(others)}: it {_DOES[option]}")
 
 
 def _collect(directory: Path, site: str | None, *, json: bool) -> None:
-    """Record this machine, and say what to do with it."""
+    """Record this machine and show the next steps."""
     from hidl_cli.commands.render import emit_json, say
     from hidl_cli.doctor.examine import collect
 
@@ -207,8 +209,8 @@ def _collect(directory: Path, site: str | None, *, json: bool) -> None:
         emit_json("hidl.doctor-collect/1", directory=str(directory), files=files)
         return
     say(f"recorded {len(files)} outputs and files in {directory}")
-    say("names of users, hosts and accounts, addresses and secrets are replaced; read it before you give it away")
-    say(f"next: hidl doctor --from {directory}, or hidl site new --from {directory}, here or elsewhere")
+    say("names of users, hosts and accounts, addresses and secrets are replaced; review the files before sharing them")
+    say(f"next: hidl doctor --from {directory} or hidl site new --from {directory}, on any machine")
 
 
 def _examine_recorded(directory: Path, site: str | None, *, json: bool) -> None:
@@ -222,7 +224,7 @@ def _examine_recorded(directory: Path, site: str | None, *, json: bool) -> None:
 
 
 def _diagnose(log: str, *, json: bool) -> None:
-    """Show the likely causes of what a log shows, likeliest first."""
+    """Show the likely causes of the errors in a log, most likely first."""
     from dataclasses import replace
 
     from hidl_cli.commands.render import emit_json, say, show, summary
@@ -232,7 +234,7 @@ def _diagnose(log: str, *, json: bool) -> None:
     try:
         causes = search_file(log)
     except OSError as error:
-        raise UsageError(f"cannot read {log}: {error.strerror}", hint="--log - reads standard input") from error
+        raise UsageError(f"cannot read {log}: {error.strerror}", hint="to read standard input: --log -") from error
     if json:
         keys = ("rule", "severity", "title", "why", "fix")
         documents = [

@@ -1,4 +1,4 @@
-"""Following a run on the terminal, and telling how it ended."""
+"""Follow a run on the terminal and report its verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from hidl_cli.commands.render import emit_json, runs_table, say, show_error, show_runs, stderr, stdout
 from hidl_cli.diagnoses import read_warnings
-from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, ToldToEnd
+from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, Terminated
 from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.record.run import Run, State, Status
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from hidl_cli.analysis.nodes import Field
     from hidl_cli.plan.launch_plan import Plan
 
-_LEGIBLE = 2.0  # the width of an interval of logarithms beyond which it is not shown
+_LEGIBLE = 2.0  # wider intervals of logarithms are not shown
 
 
 @contextmanager
 def started(plan: Plan, script: str) -> Iterator[Run]:
-    """Submit a run of this command's own; if the command is interrupted before the run has ended, that ends too."""
+    """Submit a run that belongs to this command, and cancel it if the command is interrupted before the run ends."""
     run = create_run(plan, script, tell=say)
     try:
         scheduler_of(plan).submit(run)
@@ -45,9 +45,9 @@ def started(plan: Plan, script: str) -> Iterator[Run]:
 
 
 def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> None:
-    """Follow ``run`` to its end, judge it, print the outcome; exits with the verdict's exit code unless it is 0.
+    """Follow ``run`` to its end, judge it and print the result; exits with the verdict's exit code unless it is 0.
 
-    ``own``: see ``started``; an interrupt ends no other run.
+    ``own`` means that the run belongs to this command (see ``started``); an interrupt cancels no other run.
     """
     try:
         conclusion = follow_to_verdict(run, plan, own=own)
@@ -64,11 +64,11 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
 
 
 def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
-    """Follow ``run`` to its end and judge it; ``own`` and errors as in ``follow_and_judge``."""
+    """Follow ``run`` to its end and judge it; ``own`` and errors are as in ``follow_and_judge``."""
     with _Display(run, plan) as display:
         (status,) = follow([run], tell=display.update, interrupted=None if own else leave)
     if own and status.state is State.LOST:
-        end(run, State.LOST)  # what is left of it
+        end(run, State.LOST)  # ends processes that may still exist
     conclusion = conclude(run, plan, status)
     if company := describe_company(run, plan):
         say(f"warning: {company}")
@@ -79,8 +79,8 @@ def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
 
 
 def follow_all(runs: Sequence[Run], *, json: bool) -> None:
-    """Follow several runs to their ends, judge each, print how each ended; leaves with the gravest exit code."""
-    lines = _Lines()
+    """Follow several runs to their ends, judge each and print the results; exits with the most severe exit code."""
+    lines = _StateLines()
     codes = {}
     for run, status in zip(runs, follow(runs, tell=lines.update, interrupted=leave), strict=True):
         try:
@@ -98,24 +98,24 @@ def follow_all(runs: Sequence[Run], *, json: bool) -> None:
 
 
 def _end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
-    """The user interrupts the command that started the run: it is to end too.
+    """Cancel the run when the user interrupts the command that started it.
 
-    A job goes on where this process is told to end by its terminal or its host.
+    A job in a queue continues if the terminal or the host, rather than the user, ends this process.
     """
-    if isinstance(interrupt, ToldToEnd) and not ends_with_the_terminal(run):
+    if isinstance(interrupt, Terminated) and not ends_with_the_terminal(run):
         leave(run, interrupt)
         return
-    say(f"ending run {run.id} (another time, --no-wait and hidl resume let it go on without you)")
+    say(f"cancelling run {run.id} (use --no-wait and hidl resume to keep a run going without this command)")
     end(run, State.INTERRUPTED)
 
 
 def leave(run: Run, _: KeyboardInterrupt) -> None:
-    """The user has seen enough of a run that was started before: it goes on."""
-    say(f"run {run.id} goes on; hidl resume {run.id} follows it again, hidl cancel {run.id} ends it")
+    """Stop following a run that was started earlier, which continues."""
+    say(f"run {run.id} continues; follow it with hidl resume {run.id}, or end it with hidl cancel {run.id}")
 
 
 def show(run: Run, conclusion: Conclusion) -> None:
-    """Print metrics, the scaling table and the verdict for people."""
+    """Print the metrics, the scaling table and the verdict."""
     from hidl_cli.analysis.ranking import overheads
     from hidl_cli.report.tables import overhead_table
 
@@ -169,7 +169,7 @@ def _show_metrics(steps: list[dict[str, Any]]) -> None:
 
 
 def _show_pairs(run: Run, fields: Sequence[Field]) -> None:
-    """What was measured between every two nodes, as tables and as a picture."""
+    """Show the measurements between every two nodes as tables and as a picture."""
     from hidl_cli.report.plots import draw_pairs
     from hidl_cli.report.tables import pairs_tables
 
@@ -182,9 +182,9 @@ def _show_pairs(run: Run, fields: Sequence[Field]) -> None:
 
 
 class _Display:
-    """The progress of a run: one line that changes on a terminal, else a line per round.
+    """Progress of a run: a line that is updated on a terminal, otherwise a line per round.
 
-    A run of one step also shows what the program prints.
+    For a run of one step, the output of the program is shown too.
     """
 
     def __init__(self, run: Run, plan: Plan) -> None:
@@ -232,7 +232,7 @@ class _Display:
             say(self._progressing.line(status))
 
     def _show_waiting(self, status: Status) -> None:
-        """Say why it does not go on: it waits for its turn, or again after a node was lost, or nobody answers."""
+        """Show why the run makes no progress: it is queued, was requeued, or the scheduler is unreachable."""
         waiting = _waiting(status)
         if waiting and waiting != self._waiting:
             if self._progress is not None:
@@ -243,7 +243,7 @@ class _Display:
 
 
 class _Rounds:
-    """The rounds of a study or a matrix: which one runs, what is known so far, and how long it may still take."""
+    """The rounds of a study or a sweep: the current one, the results so far, and the remaining time."""
 
     def __init__(self, run: Run, plan: Plan) -> None:
         self._run = run
@@ -254,7 +254,7 @@ class _Rounds:
         self._entered = 0.0
 
     def enter(self, number: int) -> None:
-        """Note that round ``number`` starts: all earlier ones are complete."""
+        """Record that round ``number`` starts, which means that all earlier rounds are complete."""
         self._round, self._entered = number, time.time()
         self._known = ""
         target = self._plan.target
@@ -265,7 +265,7 @@ class _Rounds:
                 self._known = self._efficiencies(number - 1, target)
 
     def line(self, status: Status) -> str:
-        """Return the line for the round that runs."""
+        """Return the line for the current round."""
         most = "at most " if self._plan.until_settled else ""
         text = f"round {self._round} of {most}{self._plan.repetitions}"
         done = self._round - 1
@@ -277,13 +277,13 @@ class _Rounds:
         return f"{text}, {most}{_minutes(max(0.0, left))} left" + (f": {self._known}" if self._known else "")
 
     def _ratios(self, done: int) -> str:
-        """Return each compared point's rate relative to the default after ``done`` rounds."""
+        """Return the rate of each compared setting relative to the default after ``done`` rounds."""
         from hidl_workloads.enough import read_points
         from hidl_workloads.repetitions import compare_rates
 
         better, (default, *settings) = read_points(self._run.directory, self._plan.to_json(), done)
         if not default:
-            return "no comparison yet, since another run uses this machine's cores"
+            return "no comparison yet, because another run uses this machine's cores"
         ratios = [math.exp(compare_rates(each, default, better=better)[0]) for each in settings]
         points = self._plan.points[1:]
         single = len(points[0]) == 1
@@ -300,14 +300,14 @@ class _Rounds:
         unit = "workers" if plan.workload.overhead_ranks else plan.unit
         found = read_efficiencies(self._run.directory, plan.to_json(), done)
         if not found:
-            return f"no efficiency yet, since another run uses this machine's cores; target {target:.2f}"
+            return f"no efficiency yet, because another run uses this machine's cores; target {target:.2f}"
         needed: list[int | None] = []
         parts = []
         for size, step in found.items():
             logs = [math.log(value) for value in step.efficiencies]
             ends = interval(logs, steps=len(found), rounds=most, margin=step.margin)
             text = f"{size} {unit} {math.exp(typical(logs)):.2f}"
-            # An interval of three or four rounds can be too wide to mean anything to a reader.
+            # After three or four rounds, an interval can be too wide to be useful.
             if ends and ends.high - ends.low < _LEGIBLE:
                 text += f" ({math.exp(ends.low):.2f} to {math.exp(ends.high):.2f})"
             parts.append(text)
@@ -326,8 +326,8 @@ def _minutes(seconds: float) -> str:
     return f"{seconds // 60:.0f}:{seconds % 60:02.0f}"
 
 
-class _Lines:
-    """Shows several runs while they go on: a line whenever the state of one changes."""
+class _StateLines:
+    """Progress of several runs: a line for every change of state."""
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
@@ -340,15 +340,15 @@ class _Lines:
             say(f"{run.id}: {text}")
 
 
-class Table:
-    """The runs as a table that is redrawn, on a terminal; else as ``_Lines``."""
+class RunTable:
+    """A table of runs that is updated on a terminal; otherwise a line for every change."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self._lines = _Lines()
+        self._lines = _StateLines()
         self._documents = {run.id: run_document(run) for run in runs}
         self._live: Any = None
 
-    def __enter__(self) -> Table:
+    def __enter__(self) -> RunTable:
         if stdout().is_terminal:
             from rich.live import Live
 
@@ -372,16 +372,16 @@ class Table:
 
 
 def _waiting(status: Status) -> str:
-    """A run's state and why, where there is something to be told of one that has not ended."""
+    """Return the state of an unfinished run and the reason; empty if there is no reason."""
     if status.state.is_final or not status.reason:
         return ""
     return f"{status.state.value.lower()}: {status.reason.partition(', expected')[0]}"
 
 
 class _Tail:
-    """What has been added to a file since the last look."""
+    """The part of a run's output that has not been shown yet."""
 
-    MOST = 1 << 16  # bytes that one look shows: printing takes much longer than a program that writes without end
+    LIMIT = 1 << 16  # bytes shown at once, because a program can write much faster than the terminal prints
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -389,19 +389,19 @@ class _Tail:
         self._left_out = 0
 
     def show_new(self) -> None:
-        """Print the new whole lines to stderr, control characters made harmless; of very much, the last."""
+        """Print new complete lines to stderr with control characters escaped; only the last ones if there are many."""
         try:
             with self._run.stdout.open("rb") as file:
-                left_out = max(0, file.seek(0, os.SEEK_END) - self._seen - self.MOST)
+                left_out = max(0, file.seek(0, os.SEEK_END) - self._seen - self.LIMIT)
                 file.seek(self._seen + left_out)
-                new = file.read(self.MOST)
+                new = file.read(self.LIMIT)
         except OSError:
             return
         end = new.rfind(b"\n") + 1
         self._seen += left_out + end
         self._left_out += left_out
         if self._left_out and end:
-            say(f"[{self._left_out} bytes are not shown; hidl logs {self._run.id} shows all]")
+            say(f"[{self._left_out} bytes omitted; to see everything: hidl logs {self._run.id}]")
             self._left_out = 0
         for line in shown_output(new[:end].decode("utf-8", "replace")).splitlines():
             say(line)

@@ -1,4 +1,4 @@
-"""``hidl install``: plan, lock, install, verify, publish."""
+"""``hidl install`` and ``hidl uninstall``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hidl_cli.stack.order import Order
 
 
-OfflineOption = Annotated[bool, typer.Option("--offline", help="Use uv's cache and local wheels only, no network.")]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Use only uv's cache and local wheels.")]
 
 
 def install(
@@ -40,7 +40,7 @@ def install(
         list[str] | None,
         typer.Argument(
             metavar="[STACK...]",
-            help="Stacks (hidl stack list; default: those of the site's file, else those that its checks use).",
+            help="Stacks to install (default: those in the site file, else those used by its checks).",
             autocompletion=complete_stacks,
         ),
     ] = None,
@@ -49,45 +49,45 @@ def install(
     prefix: PrefixOption = None,
     own: Annotated[
         bool,
-        typer.Option("--own", help="Below your own data directory, for you alone; you use it before the site's."),
+        typer.Option("--own", help="Install below your data directory; takes precedence over the site's installation."),
     ] = False,
-    locked: Annotated[bool, typer.Option("--locked", help="Fail if no lock fits, rather than make one.")] = False,
+    locked: Annotated[bool, typer.Option("--locked", help="Fail if no lockfile fits instead of creating one.")] = False,
     offline: OfflineOption = False,
     with_: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="REQUIREMENT", help="A package of your own, with --as; repeatable."),
+        typer.Option("--with", metavar="REQUIREMENT", help="Additional package for the stack of --as; repeatable."),
     ] = None,
     requirements: Annotated[
         list[str] | None,
-        typer.Option("--requirements", "-r", metavar="FILE", help="A file of them (pip's format); repeatable."),
+        typer.Option("--requirements", "-r", metavar="FILE", help="Additional packages in pip's format; repeatable."),
     ] = None,
     as_: Annotated[
         str | None,
         typer.Option(
             "--as",
             metavar="NAME",
-            help="The stack of your own that these packages make with STACK.",
+            help="Name of the derived stack.",
             autocompletion=complete_stacks,
         ),
     ] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE", help="The archive of what is built from source; repeatable."),
+        typer.Option(metavar="NAME=FILE", help="Source archive of a package that is built; repeatable."),
     ] = None,
     provider: ProviderOption = None,
     spack: SpackOption = None,
     mirror: MirrorOption = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="How many compilers may run at once (Spack).")
+        int | None, typer.Option("--jobs", "-j", min=1, help="Number of parallel build jobs (Spack).")
     ] = None,
     cache_only: Annotated[
-        bool, typer.Option("--cache-only", help="Build nothing; fail if a package is in no build cache (Spack).")
+        bool, typer.Option("--cache-only", help="Build nothing; fail if a package is not in a build cache (Spack).")
     ] = False,
     link: Annotated[
         str | None,
         typer.Option(
             metavar="copy|hard",
-            help="Files of its own, or hard links into the cache and to other stacks (default: the site's, copy).",
+            help="Copy files, or hard-link them to the cache and other stacks (default: the site's setting, or copy).",
         ),
     ] = None,
     device: StackDeviceOption = None,
@@ -95,7 +95,7 @@ def install(
         str | None,
         typer.Option(
             metavar="here|job|skip",
-            help="Where to verify: on this machine, in a job on compute nodes, or not at all (default: the site's).",
+            help="Verify on this machine, in a job on compute nodes, or not at all (default: the site's setting).",
         ),
     ] = None,
     partition: Annotated[
@@ -107,17 +107,17 @@ def install(
             autocompletion=complete_partitions,
         ),
     ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="Account of these jobs.")] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="Account to charge for these jobs.")] = None,
     qos: Annotated[str | None, typer.Option(help="Quality of service of these jobs.")] = None,
     reservation: Annotated[str | None, typer.Option(help="Reservation of these jobs.")] = None,
     time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of these jobs: 10 is ten minutes.")
+        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of these jobs; 10 means ten minutes.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and touch nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without installing anything.")] = False,
     verbose: VerboseOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Install stacks: each is locked, installed into a prefix of its own, verified on MPI ranks and published."""
+    """Install stacks. Each is locked, installed into its own prefix, verified on MPI ranks and published."""
     from hidl_cli.api.installing import arrange, first_line
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
     from hidl_cli.launch.placement import Asked
@@ -159,7 +159,7 @@ def install(
     follower = progress()
     if len(orders) > 1:
         where = f"site {asked.site.name}, {len(orders)} stacks below {arranged.root}"
-        say(f"{where}; what they share is downloaded once (uv's cache)")
+        say(f"{where}; shared packages are downloaded once, into uv's cache")
     results = []
     for result in arranged.carry_out(follower):
         results.append(result)
@@ -184,7 +184,7 @@ def install(
 
 
 def _show_table(results: Sequence[Result], left_out: Sequence[LeftOut]) -> None:
-    """A row for each stack: what was done, where it is, or why it is not there."""
+    """Show a row for each stack: the action, and the prefix or the error."""
     from hidl_cli.api.installing import first_line
     from hidl_cli.commands.render import say, show_table
 
@@ -215,7 +215,7 @@ def _line(result: Result) -> str:
     what = {
         "installed": "installed in",
         "switched": "switched to",
-        "nothing to do": "nothing to do, it is installed in",
+        "nothing to do": "nothing to do, already installed in",
     }
     assert result.installation is not None
     return f"{result.stack}: {what[result.action]} {result.installation.prefix}"
@@ -224,7 +224,7 @@ def _line(result: Result) -> str:
 def _dry_run(
     orders: Sequence[Order], asked: CompletedSite, left_out: Sequence[LeftOut], verified: str, *, json: bool
 ) -> None:
-    """Print the plans that the same command without ``--dry-run`` would carry out."""
+    """Print the plans of the same command without ``--dry-run``."""
     from hidl_cli.commands.render import emit_json, printable, progress, write
     from hidl_cli.quoting import sh_line
     from hidl_cli.stack.install import preview
@@ -259,10 +259,10 @@ def _dry_run(
         for step in document["steps"]:
             variables = [f"{name}={value}" for name, value in step["variables"].items()]
             if step["without_network"]:
-                lines.append("  # first with --offline: what uv's cache holds needs no network")
+                lines.append("  # tried with --offline first, which suffices if uv's cache has everything")
             lines.append("  $ " + sh_line([*(["env", *variables] if variables else []), *step["argv"]]))
         if document["steps"] and document["verified"] != "here":
-            lines.append("  verify  " + ("in a job" if document["verified"] == "job" else "no: skipped"))
+            lines.append("  verify  " + ("in a job" if document["verified"] == "job" else "skipped"))
         write(printable("\n".join(lines)) + "\n")
         if document["environment"]:
             write(document["environment"])
@@ -275,7 +275,7 @@ def _dry_run(
 
 
 def _report_obstacles(documents: Sequence[dict[str, Any]]) -> None:
-    """Show why stacks cannot be resolved, and exit as the installation of the last would."""
+    """Show why stacks cannot be resolved, and exit with the code of the last error."""
     from hidl_cli.commands.render import show_error
     from hidl_cli.errors import HidlError
 
@@ -290,22 +290,22 @@ def _report_obstacles(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def uninstall(
-    stack: Annotated[str, typer.Argument(help="An installed stack.", autocompletion=complete_stacks)],
+    stack: Annotated[str, typer.Argument(help="Installed stack to remove.", autocompletion=complete_stacks)],
     *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All installations of the stack, not only the one in use.")
+        bool, typer.Option("--all", help="Remove all installations of the stack, not only the one in use.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Remove it although runs, processes or other users may need it.")
+        bool, typer.Option("--force", help="Remove it even if runs, processes or other users may need it.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove a stack's installation with its modulefile. Locks and logs stay.
+    """Remove an installation of a stack and its modulefile. Lockfiles and logs are kept.
 
-    Installations that runs, processes, module collections or other users may need are removed with --force only.
+    Installations that runs, processes, module collections or other users may need are only removed with --force.
     """
     import sys
 
@@ -329,7 +329,7 @@ def uninstall(
             return
         yield from pruning.users_of(found)
         if is_shared(where, root):
-            yield "jobs of other users may run from it"
+            yield "jobs of other users may use it"
 
     with shared(where, root):
         removed = remove(root, where.name, stack, everything=everything, reasons=reasons, on_wait=progress().say)

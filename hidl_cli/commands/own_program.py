@@ -1,4 +1,4 @@
-"""The words after ``--`` of ``hidl run``: a program of the user's own."""
+"""Programs of the user: the arguments after ``--`` of ``hidl run``."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ _SHELL = (".sh", ".bash")
 
 
 class Scaling(str, Enum):
-    """How the work of a program grows with the ranks."""
+    """Growth of a program's work with the number of ranks."""
 
     strong = "strong"
     weak = "weak"
 
 
 class WithWords(TyperCommand):
-    """A command that takes all words after the first ``--`` as they are."""
+    """A command that accepts all arguments after the first ``--`` unchanged."""
 
     shown = "[-- ARG...]"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the words after ``--`` from the parser, which would take those after a second one apart."""
+        """Keep the arguments after ``--`` from the parser, which would treat a second ``--`` specially."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_COMMAND] = tuple(args[at + 1 :])
         return list(super().parse_args(ctx, args[:at]))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Show the words after ``--``."""
+        """Add the arguments after ``--`` to the usage line."""
         return [*super().collect_usage_pieces(ctx), self.shown]
 
 
 class WithOwnProgram(WithWords):
-    """``hidl run``: the words after ``--`` are a program."""
+    """``hidl run``, whose arguments after ``--`` are a program."""
 
     shown = "[-- PROGRAM...]"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse ``--`` without a program, and a file in the place of a workload."""
+        """Reject ``--`` without a program, and a file in the place of a workload."""
         if "--" in args and args.index("--") == len(args) - 1:
-            raise UsageError("no program after --", hint="for example: hidl run --nodes 2 -- python train.py --lr 0.1")
+            raise UsageError("no program after --", hint="for example hidl run --nodes 2 -- python train.py --lr 0.1")
         if "--" not in args:
             self._refuse_file(args)
         return super().parse_args(ctx, args)
 
     def _refuse_file(self, words: list[str]) -> None:
-        """Raise an error with the line that runs the file, if one is named where a workload is expected."""
+        """Raise ``UsageError`` if a file is given where a workload is expected, with the command that runs the file."""
         at = self._first_argument(words)
         if at is None or not is_own_file(Path(words[at])):
             return
@@ -84,32 +84,34 @@ class WithOwnProgram(WithWords):
 
 
 def given_words(ctx: typer.Context) -> tuple[str, ...]:
-    """Return the words after ``--``; empty if there are none."""
+    """Return the arguments after ``--``; empty if there are none."""
     words: tuple[str, ...] = ctx.meta.get(_COMMAND, ())
     return words
 
 
 def program_after(ctx: typer.Context, workload: str | None, *, further: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the words after ``--``; empty if a workload is named in their place.
+    """Return the arguments after ``--``; empty if a workload is given instead.
 
-    ``further`` are arguments after the workload that mean nothing. ``UsageError`` unless exactly one is given.
+    ``further`` has the arguments after the workload, which are invalid here. Raises ``UsageError`` unless there is
+    either a workload or a program.
     """
     command = given_words(ctx)
     if command and workload is not None:
         given = sh_line([workload, *further])
         hint = f"--matrix {given}" if "=" in workload else "omit one of them"
-        raise UsageError(f"{given} before -- and a program after it exclude each other", hint=hint)
+        raise UsageError(f"{given} before -- and a program after it cannot be combined", hint=hint)
     if not command and workload is None:
-        raise UsageError(
-            "no workload and no program", hint="hidl run WORKLOAD (hidl workload list), or hidl run -- PROGRAM ARG..."
-        )
+        raise UsageError("no workload and no program", hint="hidl run WORKLOAD, or hidl run -- PROGRAM ARG...")
     if further:
-        raise UsageError(f"{' '.join(further)!r} is more than one workload", hint="--set NAME=VALUE, or --matrix")
+        raise UsageError(
+            f"unexpected arguments {' '.join(further)!r} after the workload",
+            hint="set parameters with --set NAME=VALUE or --matrix",
+        )
     return command
 
 
 def describe_program(plan: Plan) -> None:
-    """Say where the program starts, how its world is checked, and what a study is judged by."""
+    """Show where the program starts, how MPI's world is checked, and how a study is judged."""
     from hidl_cli.commands.render import say
     from hidl_cli.plan.workload import TIMES
 
@@ -117,19 +119,19 @@ def describe_program(plan: Plan) -> None:
     check = (
         "after a launch that checks MPI's world (--no-mpi skips it)"
         if program.mpi
-        else "without a check of MPI's world: each rank compares the number of ranks that its launcher says"
+        else "without a check of MPI's world: each rank only checks the number of ranks reported by its launcher"
     )
     say(f"starts in {program.directory}, {check}", style="dim")
     if plan.stdin is not None:
         say(f"standard input of rank 0: {plan.stdin}", style="dim")
     if plan.is_study and scaling is not None and plan.target is not None:
-        what = "the whole launch" if scaling.metric in TIMES else "as the program prints it"
+        what = "of the whole launch" if scaling.metric in TIMES else "printed by the program"
         judged = f"{scaling.kind} scaling of {scaling.metric} ({what}), target {plan.target:g}"
-        say(f"judged by {judged}: --scaling, --metric and --target change it", style="dim")
+        say(f"judged by {judged}; change it with --scaling, --metric and --target", style="dim")
 
 
 def describe_environment(plan: Plan) -> None:
-    """Say which Python and which MPI library the ranks get."""
+    """Show which Python and which MPI library the ranks use."""
     from hidl_cli.commands.render import say
 
     one = plan.user_environment
@@ -146,7 +148,7 @@ def describe_environment(plan: Plan) -> None:
 
 
 def program_line(file: str) -> list[str]:
-    """Return the words that run a file: by its interpreter, or by its path."""
+    """Return the command that runs a file, with its interpreter or by its path."""
     suffix = Path(file).suffix
     if suffix in _PYTHON:
         return ["python", file]
@@ -156,7 +158,7 @@ def program_line(file: str) -> list[str]:
 
 
 def refuse_source(file: str) -> None:
-    """``UsageError`` with the line that compiles ``file``, if it is source code."""
+    """Raise ``UsageError`` if ``file`` is source code, with the command that compiles it."""
     from hidl_cli.plan.own import compiled_by
 
     if (compiled := compiled_by(file)) is not None:
@@ -164,10 +166,10 @@ def refuse_source(file: str) -> None:
 
 
 def is_own_file(path: Path) -> bool:
-    """Is this a program's file or source code, and not the name of a workload?"""
+    """Return whether the path is a program or source code rather than the name of a workload."""
     try:
         is_file = path.is_file()
-    except PermissionError:  # of the current directory, which may be unreadable
+    except PermissionError:  # the current directory is unreadable
         return False
     if not is_file or ("/" not in str(path) and _is_workload(path.name)):
         return False

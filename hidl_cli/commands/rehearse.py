@@ -1,4 +1,4 @@
-"""``hidl rehearse``: the lines that users type on a site, on a twin of it."""
+"""``hidl rehearse``: dry-run the commands that users of a site type, on a twin of the site."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ if TYPE_CHECKING:
 
 def rehearse(
     sites: Annotated[
-        list[str] | None, typer.Argument(metavar="SITE...", help="Sites.", autocompletion=complete_sites)
+        list[str] | None, typer.Argument(metavar="SITE...", help="Sites to rehearse.", autocompletion=complete_sites)
     ] = None,
     *,
-    all_sites: Annotated[bool, typer.Option("--all", help="Every site that runs (hidl site list).")] = False,
+    all_sites: Annotated[
+        bool, typer.Option("--all", help="Rehearse every runnable site (see hidl site list).")
+    ] = False,
     stack: Annotated[
         list[str] | None,
-        typer.Option(help="A stack to install (default: mpi); repeatable.", autocompletion=complete_stacks),
+        typer.Option(help="Stack to install (default: mpi); repeatable.", autocompletion=complete_stacks),
     ] = None,
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="A workload to run (default: mpi-sanity); repeatable.", autocompletion=complete_workloads),
+        typer.Option(help="Workload to run (default: mpi-sanity); repeatable.", autocompletion=complete_workloads),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the workloads; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a workload parameter; repeatable.")
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of each kind that the twin has.")] = 4,
-    tag: Annotated[str, typer.Option(help="The checks that `hidl validate` runs.")] = "smoke",
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes of each type in the twin.")] = 4,
+    tag: Annotated[str, typer.Option(help="Tag of the checks to validate with.")] = "smoke",
     check: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Run only those with this name; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Run only checks with this name; repeatable.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the twin up, with what was installed on it.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the twin running, with its installations.")] = False,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page of Markdown, or replace these sites' rows of it.")
+        Path | None, typer.Option(metavar="FILE", help="Write a Markdown page, or update the sites' rows in it.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Rehearse a site: a twin of it comes up, `install`, `run` and `validate` run on it, it goes down.
+    """Dry-run a site on a local twin: start it, install, run and validate, then stop it.
 
-    The exit code is that of the first step that failed.
+    The exit code is that of the first step that fails.
     """
     import sys
 
@@ -59,7 +61,7 @@ def rehearse(
     from hidl_cli.site.load import load_site
 
     if bool(sites) == all_sites:
-        raise UsageError("name a site, or take --all", hint="hidl site list shows which run")
+        raise UsageError("expected either sites or --all", hint="list the runnable sites: hidl site list")
     names = list(dict.fromkeys(sites or (entry.name for entry in list_all("site"))))
     script = Script(
         stacks=stack or Script.stacks,
@@ -70,16 +72,16 @@ def rehearse(
         checks=check or (),
     )
     reasons = {name: can_be_rehearsed(load_site(name)) for name in names}
-    if sites and (left := {name: reason for name, reason in reasons.items() if reason}):
-        name, reason = next(iter(left.items()))
-        raise UsageError(f"site {name} cannot be rehearsed: {reason}", hint="hidl site list shows which run")
+    if sites and (rejected := {name: reason for name, reason in reasons.items() if reason}):
+        name, reason = next(iter(rejected.items()))
+        raise UsageError(f"site {name} cannot be rehearsed: {reason}", hint="list the runnable sites: hidl site list")
     found: list[Rehearsal] = []
     left_out = {name: reason for name, reason in reasons.items() if reason is not None}
     for name in (name for name, reason in reasons.items() if reason is None):
         say(f"{name}: {_clock()}")
         rehearsal = carry_out(name, script, lambda text: None, _tell_step, keep=keep)
         found.append(rehearsal)
-        if report is not None:  # after each, for many take hours
+        if report is not None:  # updated after every site, because many sites take hours
             before = report.read_text(encoding="utf-8") if report.is_file() else ""
             write_text(report, shown(page(found, left_out, ["hidl", *sys.argv[1:]], before)))
     if json:
@@ -93,7 +95,7 @@ def rehearse(
         )
     code = next((each.exit_code for each in found if each.exit_code), 0)
     if code:
-        say(f"the logs are in {', '.join(str(each.directory / 'logs') for each in found if each.exit_code)}")
+        say(f"see the logs in {', '.join(str(each.directory / 'logs') for each in found if each.exit_code)}")
         raise typer.Exit(code)
 
 

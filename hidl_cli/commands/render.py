@@ -1,4 +1,4 @@
-"""How commands speak: data on stdout, prose on stderr; rich for people, JSON for programs."""
+"""Output of commands: data on stdout and messages on stderr, rendered with rich, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 @cache
 def stdout() -> Console:
-    """The console for data."""
+    """Return the console for data."""
     return _console(highlight=False, emoji=False)
 
 
 @cache
 def stderr() -> Console:
-    """The console for progress and prose."""
+    """Return the console for progress and messages."""
     return _console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _console(**options: Any) -> Console:
-    """Return a console that hides secrets before it wraps lines, in cells of tables too."""
+    """Return a console that hides secrets before lines are wrapped, including in cells of tables."""
     from rich.console import Console
     from rich.text import Text
 
@@ -60,7 +60,7 @@ def _console(**options: Any) -> Console:
             except OSError:
                 if not self.stderr:
                     raise
-                # A disk that is full takes no progress. The command goes on: its result and exit code matter more.
+                # On a full disk, progress is lost but the command continues: its result and exit code matter more.
                 sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
         def render(self, renderable: Any, options: Any = None) -> Any:
@@ -74,13 +74,13 @@ def _console(**options: Any) -> Console:
 
 @dataclass
 class _Detail:
-    """How much commands report. ``level``: the number of ``-v``; ``log``: the file named by ``HIDL_LOG``."""
+    """Verbosity: ``level`` is the number of ``-v``, ``log`` the file named by ``HIDL_LOG``."""
 
     level: int = 0
     log: TextIO | None = None
 
     def note(self, text: str) -> None:
-        """Write a line to the log, without secrets."""
+        """Write lines to the log, without secrets."""
         if self.log is None:
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -89,14 +89,14 @@ class _Detail:
             self.log.flush()
         except OSError as error:
             name, self.log = self.log.name, None
-            say(f"warning: log {name} ends here: {error.strerror}", style="yellow")
+            say(f"warning: cannot continue the log {name}: {error.strerror}", style="yellow")
 
 
 _DETAIL = _Detail()
 
 
 def report_more(level: int) -> None:
-    """Report full launch lines (1) and every process that is started (2)."""
+    """Report full launch lines (level 1) and every process that is started (level 2)."""
     from hidl_cli import process
     from hidl_cli.quoting import sh_line
 
@@ -106,7 +106,7 @@ def report_more(level: int) -> None:
 
 
 def open_log() -> None:
-    """Open the log named by ``HIDL_LOG``, if any; ``MissingPrecondition`` if it cannot be written."""
+    """Open the log named by ``HIDL_LOG``, if any; raises ``MissingPrecondition`` if it cannot be written."""
     name = os.environ.get("HIDL_LOG")
     if not name or _DETAIL.log is not None:
         return
@@ -117,15 +117,15 @@ def open_log() -> None:
     try:
         descriptor = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        hint = "set HIDL_LOG to a file that you may write, or unset it"
-        raise MissingPrecondition(f"log {name} cannot be written: {error.strerror}", hint=hint) from error
+        hint = "set HIDL_LOG to a writable file, or unset it"
+        raise MissingPrecondition(f"cannot write log {name}: {error.strerror}", hint=hint) from error
     _DETAIL.log = os.fdopen(descriptor, "a", encoding="utf-8")
     _DETAIL.note(f"hidl {__version__}: {sh_line(sys.argv)}")
     process.observers.append(lambda argv: _DETAIL.note(f"$ {sh_line(argv)}") if _DETAIL.level < 2 else None)
 
 
 def say_detail(text: str, *, level: int = 1, otherwise: str | None = None) -> None:
-    """Print ``text`` in the detail of ``-v`` (2: ``-vv``), else ``otherwise``; the log gets ``text``."""
+    """Print ``text`` at this verbosity (2 is ``-vv``) and ``otherwise`` below it; the log always gets ``text``."""
     if _DETAIL.level >= level:
         stderr().print(printable(text), style="dim", markup=False)
     elif otherwise is not None:
@@ -134,31 +134,31 @@ def say_detail(text: str, *, level: int = 1, otherwise: str | None = None) -> No
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters (but line ends and tabs) made visible, so that no terminal obeys them."""
+    """Escape the control characters in ``text`` except line ends and tabs, so that no terminal interprets them."""
     return "".join(c if c in "\n\t" else visible(c) for c in text)
 
 
 def say(text: str, *, style: str | None = None) -> None:
-    """Print a line of prose to stderr; nothing in it is markup."""
+    """Print a message to stderr without interpreting markup."""
     stderr().print(printable(text), style=style, markup=False)
     _DETAIL.note(text)
 
 
 def write(text: str) -> None:
-    """Print data to stdout, without secrets, and for a terminal with control characters made visible."""
+    """Print data to stdout without secrets; on a terminal, control characters are escaped."""
     text = shown(text)
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def emit_json(schema: str, **fields: Any) -> None:
-    """Print the one JSON document of a command."""
+    """Print the JSON document of a command."""
     remember(fields)
     text = json.dumps({"schema": schema, **shown(fields)}, indent=2, ensure_ascii=False) + "\n"
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def show_error(error: HidlError) -> None:
-    """Tell what failed and what to do next, on stderr."""
+    """Print an error and its hint to stderr."""
     from hidl_cli.errors import InvalidInput, ProcessFailed
 
     console = stderr()
@@ -182,27 +182,27 @@ def show_error(error: HidlError) -> None:
 
 
 def show_interrupt() -> None:
-    """Tell that the user ended the command, unless the terminal is gone."""
+    """Print that the command was interrupted, unless the terminal is gone."""
     with suppress(OSError):
         say("interrupted")
 
 
-# How an installation is followed: a spinner on a terminal, lines elsewhere; both on stderr.
+# Progress of an installation on stderr: a spinner on a terminal, otherwise lines.
 
 
 def progress() -> Progress:
-    """The one that suits stderr."""
-    return _Terminal() if sys.stderr.isatty() else _Lines()
+    """Return the progress display that suits stderr."""
+    return _StepSpinner() if sys.stderr.isatty() else _StepLines()
 
 
-# What make says of a build that CMake has set up: how far it is, and which target is complete.
+# Output of make in a CMake build: the progress and the completed targets.
 _PERCENT = re.compile(r"\[ *\d+%\] .*")
 _TARGET = re.compile(r"\[ *\d+%\] Built target .*")
 _POLL_SECONDS = 1.0
 
 
-class _Lines:
-    """One line for each step as it begins, and for each target or package that is built; no rich is imported for it."""
+class _StepLines:
+    """Progress with a line per step, completed target and built package; does not import rich."""
 
     def say(self, text: str) -> None:
         sys.stderr.write(printable(shown(text)) + "\n")
@@ -214,27 +214,24 @@ class _Lines:
             yield
             return
         over = threading.Event()
-        teller = threading.Thread(target=self._tell_targets, args=(log, _size(log), over), daemon=True)
-        teller.start()
+        watcher = threading.Thread(target=self._follow, args=(log, _size(log), over), daemon=True)
+        watcher.start()
         try:
             yield
         finally:
             over.set()
-            teller.join()
+            watcher.join()
 
-    def _tell_targets(self, log: Path, told: int, over: threading.Event) -> None:
-        """Say each target that make completes, each package of Spack's, and each download of uv's, as its line comes.
-
-        ``told`` is how much of the log is old.
-        """
+    def _follow(self, log: Path, position: int, over: threading.Event) -> None:
+        """Report the targets completed by make, packages built by Spack and downloads of uv after ``position``."""
         from hidl_cli.stack.providers.spack.call import done
 
         downloads = Downloads()
         while True:
             last = over.wait(_POLL_SECONDS)
-            new = _read(log, told)
+            new = _read(log, position)
             whole = new[: new.rfind(b"\n") + 1]
-            told += len(whole)
+            position += len(whole)
             for line in whole.decode("utf-8", "replace").splitlines():
                 before, downloads = downloads, downloads.after(line)
                 if downloads.done - before.done:
@@ -247,8 +244,8 @@ class _Lines:
                 return
 
 
-class _Terminal:
-    """A spinner with the step's time and the last line of its log; then one line with how long it took."""
+class _StepSpinner:
+    """Progress with a spinner that shows the time and the last line of the log, then a line with the duration."""
 
     def say(self, text: str) -> None:
         say(text, style="yellow")
@@ -263,7 +260,7 @@ class _Terminal:
         old = _size(log) if log is not None else 0
 
         class Status:
-            """What the spinner says, updated for each frame; while uv downloads, a bar of the bytes is below it."""
+            """Text of the spinner, updated for each frame, with a bar of the downloaded bytes while uv downloads."""
 
             def __rich__(self) -> RenderableType:
                 spinner.update(text=_status(title, time.monotonic() - began, log))
@@ -295,7 +292,7 @@ def _status(title: str, seconds: float, log: Path | None) -> Text:
 
 
 def _last_line(log: Path | None) -> str:
-    """What the step's program said last: uv names each download, make how far it is (warnings between do not count)."""
+    """Return the last line of the log, or the last progress of make, which warnings may follow."""
     if log is None:
         return ""
     tail = _read(log, max(0, _size(log) - 65536)).decode("utf-8", "replace")
@@ -309,7 +306,7 @@ def _size(log: Path) -> int:
 
 
 def _read(log: Path, begin: int) -> bytes:
-    """The log from ``begin`` on; nothing where there is none yet."""
+    """Return the log from ``begin`` on; empty if it does not exist."""
     if not log.is_file():
         return b""
     with log.open("rb") as file:
@@ -317,11 +314,11 @@ def _read(log: Path, begin: int) -> bytes:
         return file.read()
 
 
-# Tables for people: runs, results, workloads.
+# Tables of runs, results and workloads.
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], *, whole: Collection[str] = ()) -> None:
-    """Print rows of one shape as a table; the keys are the heads of the columns, ``whole`` those that never wrap."""
+    """Print rows with the same keys as a table; columns in ``whole`` do not wrap."""
     if not rows:
         say("none")
         return
@@ -343,7 +340,7 @@ def _table(rows: Sequence[Mapping[str, Any]], whole: Collection[str] = ()) -> Ta
 
 
 def show_sites(documents: Sequence[dict[str, Any]]) -> None:
-    """The sites, a line each."""
+    """Print a table of sites."""
     show_table(
         [
             {
@@ -360,12 +357,12 @@ def show_sites(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def show_runs(documents: Sequence[dict[str, Any]]) -> None:
-    """The last runs, a line each."""
+    """Print a table of runs."""
     show_table(_rows(documents))
 
 
 def runs_table(documents: Sequence[dict[str, Any]]) -> Table:
-    """The same, to be redrawn."""
+    """Return the table of ``show_runs``, to be updated on a terminal."""
     return _table(_rows(documents))
 
 
@@ -386,7 +383,7 @@ def _rows(documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def show_run(document: dict[str, Any]) -> None:
-    """One run, a line for each thing known."""
+    """Print a table of everything known about a run."""
     keys = ("run", "directory", "created", "site", "stack", "workload", "launcher")
     rows = [{"": key, " ": document[key]} for key in keys]
     more = ("scheduler", "job", "state", "reason")
@@ -409,14 +406,14 @@ def _format_seconds(seconds: float | None) -> str | None:
 
 
 def _format_attempt(attempt: dict[str, Any]) -> str:
-    """Format an attempt after which the job was put back into the queue: ``CANCELLED after 35 s on n1, n2``."""
+    """Format an attempt after which the job was requeued, such as ``CANCELLED after 35 s on n1, n2``."""
     ran = attempt["started"] is not None and attempt["ended"] is not None
     after = f" after {attempt['ended'] - attempt['started']:.0f} s" if ran else ""
     return f"{attempt['state']}{after} on {', '.join(attempt['hosts']) or 'no host'}"
 
 
 def show_results(documents: Sequence[dict[str, Any]]) -> None:
-    """Judged runs with what they yielded: the mean of one metric for the largest step."""
+    """Print a table of judged runs, with the mean of one metric in the largest step."""
     show_table([_result(document) for document in documents], whole=("run",))
 
 
@@ -439,7 +436,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_result(document: dict[str, Any]) -> None:
-    """One judged run: where it comes from, and each metric of each size and point over its repetitions."""
+    """Print a judged run: its origin, and each metric over the repetitions of every size and parameter value."""
     from hidl_cli.analysis.ranking import overheads
     from hidl_cli.plan.parameters import format_parameters
     from hidl_cli.report.tables import overhead_table
@@ -477,7 +474,7 @@ def show_result(document: dict[str, Any]) -> None:
 
 
 def show_workload(workload: Workload) -> None:
-    """A workload's parameters and metrics."""
+    """Print the parameters and metrics of a workload."""
     from hidl_cli.plan.workload import names_of
 
     found = {name: each.pattern for each in workload.program.patterns for name in names_of([each])}
@@ -515,13 +512,13 @@ def show_workload(workload: Workload) -> None:
 
 
 def _format_default(parameter: Parameter) -> str:
-    """A default, and those on GPUs: ``8 (GPUs: 256 or 64)``."""
+    """Format a default and the defaults on GPUs, such as ``8 (GPUs: 256 or 64)``."""
     on_gpus = " or ".join(str(each.value) for each in parameter.on_gpus)
     return f"{parameter.default} (GPUs: {on_gpus})" if on_gpus else str(parameter.default)
 
 
 def _format_device(choice: DeviceChoice) -> str:
-    """A device with its conditions: ``gpu (buffer=cupy; requires cupy)``."""
+    """Format a device and its conditions, such as ``gpu (buffer=cupy; requires cupy)``."""
     from hidl_cli.plan.parameters import format_parameters
 
     when = {name: "|".join(map(str, values)) for name, values in choice.when.items()}
@@ -530,14 +527,14 @@ def _format_device(choice: DeviceChoice) -> str:
     return choice.device + (f" ({'; '.join(conditions)})" if conditions else "")
 
 
-# Show findings, and stop at errors.
+# Findings of the doctor.
 
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def show(findings: Iterable[Finding], *, on_stderr: bool = False) -> None:
-    """Print findings grouped by rule: where, what was found, the fix, and why it matters."""
+    """Print findings grouped by rule: location, observation, fix and reason."""
     from itertools import groupby
 
     from rich.text import Text
@@ -559,7 +556,7 @@ def show(findings: Iterable[Finding], *, on_stderr: bool = False) -> None:
 
 
 def summary(findings: Iterable[Finding]) -> str:
-    """The number of findings of each severity: ``1 error, 2 warnings``."""
+    """Return the number of findings of each severity, such as ``1 error, 2 warnings``."""
     from hidl_workloads.doctor.finding import SEVERITIES
 
     severities = [finding.severity for finding in findings]
@@ -569,16 +566,16 @@ def summary(findings: Iterable[Finding]) -> str:
 
 
 def check_before_run(plan: Plan, site: Site, *, hypothetical: bool) -> None:
-    """Apply the cheap rules, and stop at errors as ``stop_at_errors`` does."""
+    """Apply the quick rules of the doctor to a plan, and stop at errors like ``stop_at_errors``."""
     from hidl_cli.doctor.examine import before_runs
 
     stop_at_errors(before_runs([plan], site), hypothetical=hypothetical)
 
 
 def stop_at_errors(examined: Examined, *, hypothetical: bool = False) -> None:
-    """Show errors and warnings on stderr. Raises ``MissingPrecondition`` at errors, unless ``hypothetical``."""
-    from hidl_cli.api.options import refusal
+    """Print errors and warnings to stderr; raises ``MissingPrecondition`` for errors unless ``hypothetical``."""
+    from hidl_cli.api.options import doctor_error
 
     show([finding for finding in examined.findings if finding.severity != "info"], on_stderr=True)
     if examined.errors and not hypothetical:
-        raise refusal(examined)
+        raise doctor_error(examined)

@@ -1,4 +1,4 @@
-"""``hidl report``: what runs yielded, as one page for a browser."""
+"""``hidl report``: render runs as an HTML page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def report(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Runs (default: all that fit).", autocompletion=complete_runs),
+        typer.Argument(
+            metavar="[RUN]...", help="Runs to show (default: all that match).", autocompletion=complete_runs
+        ),
     ] = None,
     *,
     site: Annotated[str | None, typer.Option(help="Only runs on this site.", autocompletion=complete_sites)] = None,
@@ -25,23 +27,23 @@ def report(
         str | None, typer.Option(help="Only runs of this workload.", autocompletion=complete_workloads)
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only runs planned since: a date, a time, or 12h, 30d, 2w ago.")
+        str | None, typer.Option(metavar="TIME", help="Only runs since a date, a time, or an age such as 12h, 30d, 2w.")
     ] = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="At most this many, the newest.")] = 200,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Maximum number of runs, newest first.")] = 200,
     baseline: Annotated[
         str | None,
         typer.Option(
             metavar="RUN|site=S|mpi=M",
-            help="Hold curves by message size against this run, or the newest at another site or on another MPI.",
+            help="Compare curves over message sizes with this run, or the newest one on a site or an MPI library.",
         ),
     ] = None,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The page; - is stdout.")
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")
     ] = "report.html",
-    open_: Annotated[bool, typer.Option("--open", help="Show it in the desktop's browser.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Write one HTML page: verdicts, scaling, history, message sizes, slow nodes and provenance."""
+    """Write an HTML page with verdicts, scaling, history, message sizes, slow nodes and provenance."""
     from datetime import datetime, timezone
 
     from hidl_cli import __version__
@@ -53,11 +55,11 @@ def report(
     from hidl_cli.report.html import to_html
 
     if output == "-" and (open_ or json):
-        raise UsageError("a page that goes to stdout leaves no room for --open or --json", hint="--output report.html")
+        raise UsageError("--output - cannot be combined with --open or --json", hint="use --output report.html")
     names = runs or []
     found = model.chosen(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
     if not found:
-        raise UsageError("no run fits", hint="hidl status lists the runs that this hidl reads")
+        raise UsageError("no matching runs", hint="list the runs: hidl status")
     read, notes = model.loaded(found)
     related = _related(read, notes) if names else []
     page = page_of(
@@ -85,7 +87,7 @@ def report(
 
 
 def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
-    """The run that is named, or those of a site (``site=S``) or on an MPI library (``mpi=M``: its name or family)."""
+    """Return the runs to compare with: the named run, or those of a site (``site=S``) or an MPI library (``mpi=M``)."""
     from hidl_cli.errors import UsageError
     from hidl_cli.record.run import find
     from hidl_cli.report import model
@@ -95,16 +97,16 @@ def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
     if not equals:
         return load(find(word))
     if kind not in ("site", "mpi") or not name:
-        raise UsageError(f"--baseline {word!r} is not understood", hint="a run, site=NAME or mpi=NAME")
+        raise UsageError(f"invalid --baseline {word!r}: expected a run, site=NAME or mpi=NAME")
     read, _ = model.loaded(model.chosen((), site=name if kind == "site" else None, most=number))
     found = [run for run in read if kind == "site" or name in (run.plan.mpi.name, run.plan.mpi.family)]
     if not found:
-        raise UsageError(f"no run fits --baseline {word}", hint="hidl status lists the runs that this hidl reads")
+        raise UsageError(f"no runs match --baseline {word}", hint="list the runs: hidl status")
     return found
 
 
 def _related(read: list[Loaded], notes: list[str]) -> list[Loaded]:
-    """The history of runs that were chosen by name; without a store there is none, which the page then says."""
+    """Return the history of runs that were chosen by name; empty with a note if there is no results store."""
     from hidl_cli.errors import HidlError
     from hidl_cli.report.model import related_runs
     from hidl_cli.store.store import Store
@@ -112,7 +114,7 @@ def _related(read: list[Loaded], notes: list[str]) -> list[Loaded]:
     try:
         return related_runs(read, Store())
     except HidlError as error:
-        notes.append(f"earlier runs are not taken into account: {error.message}")
+        notes.append(f"earlier runs are not included: {error.message}")
         return []
 
 
@@ -126,12 +128,12 @@ def _written(html: str, output: str) -> Path:
     try:
         write_text(path, html)
     except OSError as error:
-        raise HidlError(f"the report cannot be written: {error}", hint="--output names another place") from error
+        raise HidlError(f"cannot write the report: {error}", hint="write to another file: --output FILE") from error
     return path
 
 
 def _show(path: Path) -> None:
-    """Open the page with what this desktop opens files with."""
+    """Open the page in the desktop's default application."""
     import os
     import shutil
     import sys
@@ -142,6 +144,6 @@ def _show(path: Path) -> None:
 
     opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
     if opener is None:
-        raise MissingPrecondition("this machine has no xdg-open to show a page with", hint=f"open {path} in a browser")
+        raise MissingPrecondition("xdg-open not found", hint=f"open {path} in a browser")
     nowhere = Path(os.devnull)
     process.start_detached([opener, path], cwd=path.parent, env=os.environ, stdout=nowhere, stderr=nowhere)

@@ -1,4 +1,4 @@
-"""``hidl results``: what runs yielded."""
+"""``hidl results``: list, compare and export results of runs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from hidl_cli.store.store import Filters, Store
 
 
-app = typer.Typer(no_args_is_help=True, help="Results of runs: list, compare, export.")
+app = typer.Typer(no_args_is_help=True, help="List, compare and export results of runs.")
 
-#: Seconds that a command which only looks waits for those that write.
-_AT_MOST = 15.0
+#: Seconds that a reading command waits for a command that writes the index.
+_MAX_WAIT = 15.0
 
 
 @app.callback()
@@ -57,9 +57,9 @@ SiteOption = Annotated[str | None, typer.Option(help="Only runs on this site.", 
 StackOption = Annotated[str | None, typer.Option(help="Only runs on this stack.", autocompletion=complete_stacks)]
 MetricOption = Annotated[str | None, typer.Option(help="Only this metric.", autocompletion=complete_metrics)]
 SeriesOption = Annotated[str | None, typer.Option(help="Only this series (see hidl results show --json).")]
-HostOption = Annotated[str | None, typer.Option(help="Only steps that ran on this host, maybe among others.")]
+HostOption = Annotated[str | None, typer.Option(help="Only steps that used this host.")]
 SinceOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only runs planned since: a date, a time, or 12h, 30d, 2w ago.")
+    str | None, typer.Option(metavar="TIME", help="Only runs since a date, a time, or an age such as 12h, 30d, 2w.")
 ]
 
 
@@ -73,11 +73,11 @@ def list_(
     metric: MetricOption = None,
     host: HostOption = None,
     limit: Annotated[
-        int, typer.Option("--limit", "--number", "-n", min=1, help="At most so many runs, the newest first.")
+        int, typer.Option("--limit", "--number", "-n", min=1, help="Maximum number of runs, newest first.")
     ] = 20,
     json: JsonOption = False,
 ) -> None:
-    """List the runs that were judged, with a metric and the verdict. The index is brought up to date before."""
+    """List judged runs with a metric and the verdict. The index of results is updated first."""
     from hidl_cli.commands.render import emit_json, show_results
     from hidl_cli.store.store import Filters, result_document
 
@@ -96,13 +96,13 @@ def show(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A run's id, or its first or last characters (default: the last).",
+            help="Id of a run, or the start or end of it (default: the last run).",
             autocompletion=complete_runs,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one judged run: where it comes from, and all its metrics. Its directory need not be there any more."""
+    """Show the origin and all metrics of a judged run, even if its directory is gone."""
     from hidl_cli.commands.render import emit_json, show_result
     from hidl_cli.store.store import result_document
 
@@ -118,10 +118,11 @@ def show(
 def export(
     *,
     form: Annotated[
-        _Format | None, typer.Option("--format", help="Default: what --output ends with, or json.", show_default=False)
+        _Format | None,
+        typer.Option("--format", help="Format (default: the suffix of --output, or json).", show_default=False),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file (default: stdout).", dir_okay=False)
+        Path | None, typer.Option("--output", "-o", help="File to write (default: stdout).", dir_okay=False)
     ] = None,
     workload: WorkloadOption = None,
     site: SiteOption = None,
@@ -131,7 +132,7 @@ def export(
     series: SeriesOption = None,
     host: HostOption = None,
 ) -> None:
-    """Write all samples, one a row, for other programs: those of the oldest run first."""
+    """Export all samples for other programs, one per row, oldest run first."""
     from hidl_cli.commands.render import say
     from hidl_cli.store.export import export as write
     from hidl_cli.store.store import Filters
@@ -149,11 +150,11 @@ def export(
 def reindex(
     directory: Annotated[
         list[Path] | None,
-        typer.Option(help="A directory that holds run directories (default: yours, and those indexed before)."),
+        typer.Option(help="Directory of run directories (default: yours, and those indexed before)."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Rebuild the index from the run directories, and forget those that are gone."""
+    """Rebuild the index from the run directories, and drop runs whose directories are gone."""
     from hidl_cli.commands.render import emit_json, say, stdout
     from hidl_cli.runs.history import refresh
     from hidl_cli.store.indexing import reindex as rebuild
@@ -173,7 +174,7 @@ def reindex(
 
 
 def _format_of(output: Path | None) -> _Format:
-    """What the file's name ends with."""
+    """Return the format that the suffix of the file stands for."""
     from hidl_cli.errors import UsageError
 
     if output is None:
@@ -181,7 +182,7 @@ def _format_of(output: Path | None) -> _Format:
     try:
         return _Format(output.suffix.removeprefix("."))
     except ValueError:
-        raise UsageError(f"{output} does not end with a format's name", hint="--format json, csv or parquet") from None
+        raise UsageError(f"unknown format of {output}", hint="add --format json, csv or parquet") from None
 
 
 def _since(text: str | None) -> datetime | None:
@@ -189,44 +190,44 @@ def _since(text: str | None) -> datetime | None:
 
 
 def open_store() -> Store:
-    """The store, brought up to date; where that cannot be, what there is will do, and it is said."""
+    """Open and update the store of results; if the update fails, warn and return it as it is."""
     from hidl_cli.commands.render import say
     from hidl_cli.errors import HidlError, MissingPrecondition
     from hidl_cli.runs.history import refresh
     from hidl_cli.store.indexing import update
     from hidl_cli.store.store import Store
 
-    store = Store(on_wait=say, at_most=_AT_MOST)
+    store = Store(on_wait=say, at_most=_MAX_WAIT)
     try:
         with _progress() as tell:
             _tell(update(store, judge=refresh, tell=tell))
-    except MissingPrecondition:  # there is nothing that can be shown
+    except MissingPrecondition:  # there are no results to show
         raise
     except HidlError as error:
-        say(f"what is new is not shown: {error.message}", style="yellow")
+        say(f"new results are not shown: {error.message}", style="yellow")
         if error.hint:
             say(f"next: {error.hint}")
     return store
 
 
 def _tell(indexed: Indexed) -> None:
-    """What a user should know of directories that are not among the results."""
+    """Report directories that are not part of the results."""
     from hidl_cli.commands.render import say
 
     if indexed.aside:
-        say(f"what lay there was no index that hidl can use; it is now {indexed.aside}", style="yellow")
+        say(f"the existing index was unusable and has been moved to {indexed.aside}", style="yellow")
     if indexed.unjudged:
-        say(f"runs that ended meanwhile are not shown: {indexed.unjudged}", style="yellow")
-    for place in indexed.unlistable:
-        say(f"{place} cannot be listed: its runs stay as they were indexed", style="yellow")
+        say(f"runs that have ended are not judged yet and not shown: {indexed.unjudged}", style="yellow")
+    for directory in indexed.unlistable:
+        say(f"cannot list {directory}: its runs are shown as they were indexed", style="yellow")
     if indexed.gone:
-        say(f"{_count(indexed.gone, 'run')} left the index: the directories are gone")
+        say(f"{_count(indexed.gone, 'run')} removed from the index, because the directories are gone")
     if indexed.unreadable:
-        say(f"{_count(indexed.unreadable, 'run directory', 'run directories')} cannot be read now", style="yellow")
+        say(f"cannot read {_count(indexed.unreadable, 'run directory', 'run directories')}", style="yellow")
     if indexed.foreign:
         verb = "is" if indexed.foreign == 1 else "are"
         directories = _count(indexed.foreign, "run directory", "run directories")
-        say(f"{directories} {verb} left out: written by another version of hidl, or damaged")
+        say(f"{directories} {verb} left out, because another version of hidl wrote them or they are damaged")
 
 
 def _count(number: int, noun: str, plural: str | None = None) -> str:
@@ -235,7 +236,7 @@ def _count(number: int, noun: str, plural: str | None = None) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar on a terminal, where there is much to read; elsewhere a line every thousand directories."""
+    """Show a progress bar on a terminal if there is much to read; otherwise a line for every thousand directories."""
     from hidl_cli.commands.render import say, stderr
 
     if not stderr().is_terminal:
@@ -248,55 +249,55 @@ def _progress() -> Iterator[Progress]:
         yield lambda done, total: progress.update(task, completed=done, total=total, visible=total > 100)
 
 
-# ``hidl results compare`` and ``hidl results history``: did something become slower, and when?
+# ``hidl results compare`` and ``hidl results history``.
 
 
-_NAMES = "a run's id (or its first or last characters), a series (or its first characters), or a workload"
+_NAMES = "id of a run (or the start or end of it), a series (or the start of it), or a workload"
 
 
 @app.command()
 def compare(
     a: Annotated[
         str,
-        typer.Argument(metavar="A", help=f"What it was before: {_NAMES}.", autocompletion=complete_runs_and_workloads),
+        typer.Argument(metavar="A", help=f"Reference: {_NAMES}.", autocompletion=complete_runs_and_workloads),
     ],
     b: Annotated[
         str | None,
         typer.Argument(
             metavar="[B]",
-            help="What it is now (default: A, split by time).",
+            help="Results to compare with A (default: A itself, split by time).",
             autocompletion=complete_runs_and_workloads,
         ),
     ] = None,
     *,
     before: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of A, what was planned before (default: --since).")
+        str | None, typer.Option(metavar="TIME", help="Only runs of A planned before this time (default: --since).")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of B, what was planned since (default: --before).")
+        str | None, typer.Option(metavar="TIME", help="Only runs of B planned since this time (default: --before).")
     ] = None,
     metric: MetricOption = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=100, metavar="PERCENT", help="Ignore a smaller worsening.")
+        float, typer.Option(min=0, max=100, metavar="PERCENT", help="Smallest regression worth reporting.")
     ] = 3.0,
     json: JsonOption = False,
 ) -> None:
     """Compare B with A, metric by metric.
 
-    Exit code 10 if B is worse, or differs in a metric without a direction; 11 if inconclusive.
+    The exit code is 10 if B is worse, or differs in a metric without a direction, and 11 if the result is inconclusive.
     """
     from hidl_cli.analysis import changes as comparing
     from hidl_cli.commands.render import emit_json
 
     if b is None and before is None and since is None:
-        raise UsageError("there is only one thing to compare", hint="name a second one, or split by --since TIME")
+        raise UsageError("nothing to compare A with", hint="give B as well, or split A by --since TIME")
     store = open_store()
     upper, lower = (moment(text) if text else None for text in (before or since, since or before))
     left = _samples(store, a, metric, before=upper)
     right = _samples(store, b or a, metric, since=lower)
     for name, samples in ((a, left), (b or a, right)):
         if not samples:
-            raise UsageError(f"{name} has no samples there", hint="hidl results list")
+            raise UsageError(f"{name} has no matching samples", hint="list the results: hidl results list")
     try:
         comparison = comparing.compare(left, right, tolerance=tolerance / 100)
     except ValueError as error:
@@ -314,13 +315,13 @@ def history(
         str,
         typer.Argument(
             metavar="SERIES|WORKLOAD",
-            help="A series (its begin), or a workload.",
+            help="Series (or the start of it), or workload.",
             autocompletion=complete_workloads,
         ),
     ],
     *,
     metric: MetricOption = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs planned since.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs planned since this time.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Show each metric over time: the runs at which it changed, by how much, and what else changed there."""
@@ -329,7 +330,7 @@ def history(
 
     samples = _samples(open_store(), name, metric, since=moment(since) if since else None)
     if not samples:
-        raise UsageError(f"{name} has no samples there", hint="hidl results list")
+        raise UsageError(f"{name} has no matching samples", hint="list the results: hidl results list")
     found = histories(samples, metric=metric)
     if json:
         emit_json("hidl.history/1", histories=[_history_document(one) for one in found])
@@ -340,7 +341,7 @@ def history(
 def _samples(
     store: Store, name: str, metric: str | None, *, before: datetime | None = None, since: datetime | None = None
 ) -> list[Sample]:
-    """The steps' samples of what is called so, planned in that time."""
+    """Return the samples of a workload, series or run in a time range."""
     from hidl_cli.analysis.samples import instant
 
     filters = replace(_named(store, name), metric=metric, since=since, until=before)
@@ -349,7 +350,7 @@ def _samples(
 
 
 def _named(store: Store, name: str) -> Filters:
-    """What is called so: a workload, a series or a run."""
+    """Return filters for the workload, series or run with this name."""
     from hidl_cli.store.store import Filters
 
     series = store.series()
@@ -357,7 +358,7 @@ def _named(store: Store, name: str) -> Filters:
         return Filters(workload=name, of_ranks=False)
     fitting = {one.series for one in series if one.series.startswith(name)}
     if len(fitting) > 1:
-        raise UsageError(f"{len(fitting)} series begin with {name!r}: {', '.join(sorted(fitting)[:5])}")
+        raise UsageError(f"{len(fitting)} series start with {name!r}: {', '.join(sorted(fitting)[:5])}")
     if fitting:
         return Filters(series=fitting.pop(), of_ranks=False)
     return Filters(run=store.find(name).run, of_ranks=False)
@@ -372,7 +373,7 @@ def _history_document(history: History) -> dict[str, Any]:
 
 
 def exit_by(comparison: Comparison) -> None:
-    """Exit with the code of the outcome, unless it is 0."""
+    """Exit with the exit code of the comparison unless it is 0."""
     codes = {
         "worse": ExitCode.BELOW_TARGET,
         "different": ExitCode.BELOW_TARGET,
@@ -383,7 +384,7 @@ def exit_by(comparison: Comparison) -> None:
 
 
 def show_comparison(comparison: Comparison) -> None:
-    """Print a row for each metric, and why those that are not the same are not."""
+    """Print a row for each metric, and the reason for each outcome other than ``same``."""
     from hidl_cli.commands.render import say, show_table
 
     show_table([_difference(difference) for difference in comparison.differences])
@@ -399,14 +400,14 @@ def show_comparison(comparison: Comparison) -> None:
 
 
 def _describe_unshared(measure: Measure, others: Iterable[Measure]) -> str:
-    """Return a measure of one side in words, with its unit if that is all that differs from one of the other side."""
+    """Describe a measure of one side, with its unit if only the unit distinguishes it from one of the other side."""
     only_unit = measure._replace(unit="") in {other._replace(unit="") for other in others}
     unit = f" in {measure.unit}" if only_unit else ""
     return f"{measure.metric}{unit}{_which(measure)} on {measure.ranks} rank(s)"
 
 
 def _which(measure: Measure) -> str:
-    """Return the swept parameters and the copy of a measure in words; empty if it has neither."""
+    """Describe the swept parameters and the copy of a measure; empty if it has neither."""
     copy = {"": "", "all": "copies"}.get(measure.copy, f"copy on {measure.copy}")
     words = ", ".join(filter(None, [measure.point, copy]))
     return f" ({words})" if words else ""
@@ -431,7 +432,7 @@ def _difference(difference: Difference) -> dict[str, Any]:
 
 
 def _begin(series: str) -> str:
-    """Return the begin of a series: its prefix and the first 8 digits."""
+    """Return the start of a series: its prefix and the first 8 digits."""
     return series[: series.find("-") + 9]
 
 

@@ -1,4 +1,4 @@
-"""``hidl run``: plan, submit, follow, judge."""
+"""``hidl run``: plan, submit, follow and judge a run."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ if TYPE_CHECKING:
 
 
 class Device(str, Enum):
-    """What a run computes on."""
+    """The hardware that a run computes on."""
 
     cpu = "cpu"
     gpu = "gpu"
 
 
 NodesOption = Annotated[
-    int | None, typer.Option("--nodes", min=1, help="Number of nodes (default: 1; with --hosts all of them).")
+    int | None, typer.Option("--nodes", min=1, help="Number of nodes (default: 1, or all of --hosts).")
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option("--threads", min=1, help="Threads of each rank (default: the node's cores divided among its ranks)."),
+    typer.Option("--threads", min=1, help="Threads per rank (default: the node's cores divided among its ranks)."),
 ]
 DeviceOption = Annotated[
     Device | None,
     typer.Option(
         "--device",
-        help="Compute on processors or GPUs (default: GPUs if the nodes have some); cpu requests no GPUs, and takes a "
-        "partition without them if there is one and --partition names none.",
+        help="Compute on CPUs or GPUs (default: GPUs if the nodes have some). With cpu, no GPUs are requested, and a "
+        "partition without GPUs is preferred unless --partition is given.",
     ),
 ]
 LauncherOption = Annotated[
     str | None,
     typer.Option(
         "--launcher",
-        help="Starts the ranks (default: the site's first that serves the MPI library).",
+        help="Launcher of the ranks (default: the site's first that supports the MPI library).",
         autocompletion=complete_launchers,
     ),
 ]
@@ -72,7 +72,7 @@ MpiOption = Annotated[
     str | None,
     typer.Option(
         "--mpi",
-        help="One of the site's MPI libraries, or `stack`: the stack's own (default: the site's default).",
+        help="MPI library of the site, or `stack` for the stack's own (default: the site's default).",
         autocompletion=complete_libraries,
     ),
 ]
@@ -90,20 +90,17 @@ PartitionOption = Annotated[
     str | None,
     typer.Option("--partition", "-p", help="Partition (default: the site's).", autocompletion=complete_partitions),
 ]
-AccountOption = Annotated[str | None, typer.Option("--account", "-A", help="The project that pays.")]
+AccountOption = Annotated[str | None, typer.Option("--account", "-A", help="Account to charge.")]
 QosOption = Annotated[str | None, typer.Option("--qos", "-q", help="Quality of service.")]
-ConstraintOption = Annotated[str | None, typer.Option("--constraint", "-C", help="Node features.")]
-ReservationOption = Annotated[str | None, typer.Option("--reservation", help="A reservation.")]
+ConstraintOption = Annotated[str | None, typer.Option("--constraint", "-C", help="Required node features.")]
+ReservationOption = Annotated[str | None, typer.Option("--reservation", help="Reservation to use.")]
 
 
-# The words after ``--`` of ``hidl run``: a program of the user's own.
-
-
-# ``hidl run --estimate``: what a run costs at most, and what its metrics are expected to be.
+# ``hidl run --estimate``.
 
 
 def show_estimate(plan: Plan, *, json: bool) -> None:
-    """Print both; nothing is run but the workload's own module that tells its metrics."""
+    """Print the maximum cost and the predicted metrics of a run; executes only the workload's prediction module."""
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, write
@@ -112,29 +109,29 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
 
     site = load_site(plan.site)
     found = estimate(plan, site.partition(plan.partition))
-    told = _forecasts(plan, site.interconnect)
+    forecasts = _forecasts(plan, site.interconnect)
     if json:
         fields: dict[str, Any] = {"site": plan.site, "partition": plan.partition, **asdict(found)}
-        emit_json("hidl.estimate/1", **fields, forecasts=[each.to_json() for each in told])
+        emit_json("hidl.estimate/1", **fields, forecasts=[each.to_json() for each in forecasts])
         return
     write("\n".join(format_estimate(found, plan)) + "\n")
-    for each in told:
+    for each in forecasts:
         _show(each)
 
 
 def _forecasts(plan: Plan, interconnect: str | None) -> list[PointForecast]:
-    """What the workload's module tells; nothing where it has none, or where the stack that it needs is not there."""
+    """Return the predictions of the workload's module; empty if it has none or its stack is not installed."""
     from hidl_cli.commands.render import say
     from hidl_cli.runs.forecast import find_python, forecast_plan
 
     if plan.workload.estimate is None:
         return []
     if plan.device == "gpu":
-        say("the speed can be predicted for processors only: --device cpu", style="yellow")
+        say("no prediction of the speed: it is only available for CPUs (--device cpu)", style="yellow")
         return []
     python = find_python(plan)
     if python is None:
-        say(f"the speed cannot be predicted without its stack: hidl install {plan.stack}", style="yellow")
+        say(f"no prediction of the speed: it requires the stack (hidl install {plan.stack})", style="yellow")
         return []
     return forecast_plan(plan, python, interconnect)
 
@@ -156,7 +153,7 @@ def _show(forecast: PointForecast) -> None:
             write(f"{placement.ranks} rank(s): {expected.problem}\n")
     lines = [f"  {name}: {value}" for name, value in forecast.forecast.assumptions.items()]
     errors = [f"  {error}" for error in forecast.forecast.known_errors]
-    write("\n".join(["assuming:", *lines, *(["how wrong it can be:", *errors] if errors else [])]) + "\n")
+    write("\n".join(["assumptions:", *lines, *(["known errors:", *errors] if errors else [])]) + "\n")
 
 
 def _columns(expected: Expected) -> Iterator[tuple[str, str]]:
@@ -168,7 +165,7 @@ def _columns(expected: Expected) -> Iterator[tuple[str, str]]:
 
 
 class Suite(str, Enum):
-    """Whose micro-benchmarks: OMB's own in C, or hidl's."""
+    """Suite of micro-benchmarks: OMB's own in C, or hidl's in Python."""
 
     c = "c"
     python = "python"
@@ -176,7 +173,7 @@ class Suite(str, Enum):
 
 
 class Baseline(str, Enum):
-    """What a study is held against."""
+    """Baseline of the study."""
 
     single = "single"
     copies = "copies"
@@ -188,13 +185,13 @@ def run(
     workload: Annotated[
         str | None,
         typer.Argument(
-            help="A workload (hidl workload list). A program of your own stands after -- in its place.",
+            help="Workload to run (see hidl workload list); to run your own program, give it after -- instead.",
             autocompletion=complete_workloads,
         ),
     ] = None,
     further: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME=VALUE,VALUE", help="More of --matrix.", autocompletion=complete_matrix),
+        typer.Argument(metavar="NAME=VALUE,VALUE", help="More values for --matrix.", autocompletion=complete_matrix),
     ] = None,
     *,
     site: SiteOption = None,
@@ -204,7 +201,7 @@ def run(
     share_hosts: ShareHostsOption = False,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option(min=1, help="MPI ranks on each node (default: one for each GPU, else what the workload needs)."),
+        typer.Option(min=1, help="MPI ranks per node (default: one per GPU, else as the workload requires)."),
     ] = None,
     threads: ThreadsOption = None,
     set_: Annotated[
@@ -212,7 +209,7 @@ def run(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Change a parameter of the workload; repeatable.",
+            help="Set a parameter of the workload; repeatable.",
             autocompletion=complete_parameters,
         ),
     ] = None,
@@ -220,7 +217,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE,VALUE",
-            help="Compare values of parameters: all combinations, in turn in one allocation; more words may follow.",
+            help="Sweep parameter values; all combinations run in one allocation. More NAME=VALUE,... may follow.",
             autocompletion=complete_matrix,
         ),
     ] = None,
@@ -228,60 +225,58 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="NAME=REGEX",
-            help="A metric from the program's output, by a regular expression with one group; "
-            "NAME\\[unit=s,take=last]= sets more. Studies judge the first. Repeatable.",
+            help="Metric in the program's output, matched by a regular expression with one group; "
+            "NAME\\[unit=s,take=last]= sets options. Studies judge the first metric. Repeatable.",
         ),
     ] = None,
     suite: Annotated[
-        Suite | None, typer.Option(help="For benchmarks with a twin in C: which one, or both in one run.")
+        Suite | None, typer.Option(help="For benchmarks in C and Python: the suite to run, or both.")
     ] = None,
     stack: Annotated[
         str | None,
-        typer.Option(help="The stack to run on (default: the workload's).", autocompletion=complete_stacks),
+        typer.Option(help="Stack to run on (default: the workload's).", autocompletion=complete_stacks),
     ] = None,
     env: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="Run in this venv or conda environment of your own; --stack names the MPI library's."
+            metavar="DIR", help="Run in your own venv or conda environment; --stack then provides the MPI library."
         ),
     ] = None,
     scale: Annotated[
         str | None,
         typer.Option(
             metavar="SIZES",
-            help="A scaling study: sizes such as 1,2,4 (nodes; on the local site ranks), ranks=1,2 or nodes=1,2.",
+            help="Run a scaling study over sizes: 1,2,4 (nodes; ranks on the local site), ranks=1,2 or nodes=1,2.",
         ),
     ] = None,
     repeat: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions, interleaved (default: 5 with --scale or --matrix, else 1).")
+        int | None, typer.Option(min=1, help="Interleaved repetitions (default: 5 with --scale or --matrix, else 1).")
     ] = None,
     target: Annotated[
-        float | None, typer.Option(min=0.01, max=2.0, help="Efficiency to reach (default: the workload's).")
+        float | None, typer.Option(min=0.01, max=2.0, help="Target efficiency (default: the workload's).")
     ] = None,
     scaling: Annotated[
         Scaling | None,
-        typer.Option(
-            help="For a program of your own: its work is the same at all sizes (strong), or grows with them (weak)."
-        ),
+        typer.Option(help="For your own program: whether its work is the same at all sizes (strong) or grows (weak)."),
     ] = None,
     no_mpi: Annotated[
         bool,
-        typer.Option("--no-mpi", help="For a program of your own that uses no MPI: skip the check of MPI's world."),
+        typer.Option("--no-mpi", help="For your own program without MPI: skip the check of MPI's world."),
     ] = False,
     baseline: Annotated[
         Baseline | None,
         typer.Option(
-            help="What a study is held against: its smallest step (single), as many runs of one node at once as there "
-            "are nodes (copies: shows slow nodes; the default from 4 nodes on), or earlier runs (history)."
+            help="Baseline of the study: its smallest step (single), concurrent runs on each node (copies, which also "
+            "finds slow nodes; the default from 4 nodes on), or earlier runs (history)."
         ),
     ] = None,
     until_settled: Annotated[
-        bool, typer.Option("--until-settled", help="End a study with the first repetition that settles it.")
+        bool, typer.Option("--until-settled", help="Stop a study as soon as the verdict is settled.")
     ] = False,
     precision: Annotated[
         str | None,
         typer.Option(
-            metavar="PERCENT", help="Largest half width of the intervals for a verdict, such as 5% (default: any)."
+            metavar="PERCENT", help="Largest half-width of an interval for a verdict, such as 5% (default: any)."
         ),
     ] = None,
     device: DeviceOption = None,
@@ -295,31 +290,31 @@ def run(
     reservation: ReservationOption = None,
     prefix: PrefixOption = None,
     time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the whole job: 10 is ten minutes.")
+        str | None,
+        typer.Option("--time", "-t", metavar=TIME, help="Time limit of the whole job; 10 means ten minutes."),
     ] = None,
     save_tuning: Annotated[
         bool,
         typer.Option(
             "--save-tuning",
-            help="Write the run-time variables that win a --matrix of mpi.VARIABLE into your site file.",
+            help="Save the best setting of a --matrix over mpi.VARIABLE in your site file.",
         ),
     ] = False,
-    wait: Annotated[bool, typer.Option(help="Follow the run to its end and judge it.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait for the run and report its verdict.")] = True,
     estimate: Annotated[
         bool,
         typer.Option(
             "--estimate",
-            help="Show the maximum cost, whether limits allow it and, for some workloads, the predicted speed; "
-            "run nothing.",
+            help="Show the maximum cost, the limits and, for some workloads, the predicted speed; run nothing.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job script without running it.")] = False,
     no_check: NoCheckOption = False,
     verbose: VerboseOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Run a workload or a program of your own, study how it scales (--scale), or compare parameters (--matrix)."""
-    from hidl_cli.api.options import refuse_options_of_programs, with_suite
+    """Run a workload or your own program, study how it scales (--scale), or compare parameters (--matrix)."""
+    from hidl_cli.api.options import reject_program_options, with_suite
     from hidl_cli.commands.render import check_before_run, emit_json, say
     from hidl_cli.launch.hosts import named_hosts, on_hosts
     from hidl_cli.launch.placement import Asked, clock
@@ -330,7 +325,7 @@ def run(
 
     command = program_after(ctx, workload, further=() if matrix else further or ())
     if not command:
-        refuse_options_of_programs(scaling=scaling is not None, uses_mpi=not no_mpi, metrics=bool(metric))
+        reject_program_options(scaling=scaling is not None, uses_mpi=not no_mpi, metrics=bool(metric))
     assignments, axes = with_suite(suite.value if suite else None, set_ or (), [*(matrix or ()), *(further or ())])
     named = named_hosts(hosts, hostfile)
     machine = on_hosts(load_site(site), named)
@@ -398,7 +393,7 @@ def run(
             if json:
                 emit_json("hidl.run/1", run=record.id, directory=str(record.directory), state="PENDING")
             else:
-                say(f"follow it with: hidl resume {record.id}")
+                say(f"to follow it: hidl resume {record.id}")
             return
         _show_launches(plan)
         follow_and_judge(record, plan, json=json)
@@ -423,17 +418,19 @@ def _show_dry_run(plan: Plan, machine: Site, *, json: bool, check: bool) -> None
 
 
 def _require_comparison(plan: Plan, *, wait: bool) -> None:
-    """Raise ``UsageError`` if the run cannot end with a winner to save."""
+    """Raise ``UsageError`` if the run cannot end with a setting to save."""
     from hidl_cli.errors import UsageError
     from hidl_cli.tuning.judge import compared_variables
     from hidl_workloads.repetitions import LEAST
 
     if not any(map(compared_variables, plan.points)):
-        raise UsageError("--save-tuning requires a comparison of variables", hint="--matrix mpi.VARIABLE=VALUE,VALUE")
+        raise UsageError(
+            "--save-tuning requires a comparison of variables", hint="add --matrix mpi.VARIABLE=VALUE,VALUE"
+        )
     if plan.repetitions < LEAST:
-        raise UsageError(f"--save-tuning requires {LEAST} repetitions", hint=f"--repeat {LEAST} or more")
+        raise UsageError(f"--save-tuning requires {LEAST} repetitions", hint=f"use --repeat {LEAST} or more")
     if not wait:
-        raise UsageError("--save-tuning and --no-wait cannot be combined", hint="later: hidl tuning save RUN")
+        raise UsageError("--save-tuning and --no-wait cannot be combined", hint="save it later: hidl tuning save RUN")
 
 
 def _warn(plan: Plan) -> None:
@@ -445,7 +442,7 @@ def _warn(plan: Plan) -> None:
 
 
 def _show_launches(plan: Plan) -> None:
-    """Print the tuning and its origin, and one launch line for each size and compared variable (``-v``: in full)."""
+    """Print the tuning with its origin, and a launch line for each size and compared variable (in full with ``-v``)."""
     from hidl_cli.commands.render import say, say_detail
     from hidl_cli.redaction import redact_variable
     from hidl_cli.tuning.judge import compared_variables

@@ -1,4 +1,4 @@
-"""``hidl status``, ``hidl cancel`` and ``hidl resume``: a run's life."""
+"""``hidl status``, ``hidl cancel``, ``hidl resume``, ``hidl logs`` and ``hidl prune``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 def status(
     run: RunArgument = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Without RUN: how many of the last runs.")] = 10,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until they have ended.")] = False,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Number of runs to list without RUN.")] = 10,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Update the list until all runs have ended.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show the state of a run, or of the last runs. One query to the scheduler serves all of them."""
+    """Show the status of a run, or list the last runs. The scheduler is queried once for all of them."""
     from itertools import islice
 
     from hidl_cli.commands.render import emit_json, say, show_run, show_runs
@@ -34,7 +34,7 @@ def status(
     from hidl_cli.runs.history import refresh, run_document
 
     if watch and json:
-        raise UsageError("--watch and --json exclude each other", hint="hidl resume --json waits, and prints the end")
+        raise UsageError("--watch and --json cannot be combined", hint="to wait for the result: hidl resume --json")
     runs = list(islice(readable(all_runs()), number)) if run is None else [find(run)]
     if watch:
         _watch(runs)
@@ -53,13 +53,13 @@ def status(
 
 
 def _watch(runs: Sequence[Run]) -> None:
-    """Refresh the table of the runs until all have ended; without a terminal, a line for each change."""
-    from hidl_cli.commands.following import Table
+    """Update the table of the runs until all have ended; without a terminal, print a line for each change."""
+    from hidl_cli.commands.following import RunTable
     from hidl_cli.commands.render import show_runs
     from hidl_cli.runs.follow import follow
     from hidl_cli.runs.history import judge_if_ended, run_document
 
-    with Table(runs) as table:
+    with RunTable(runs) as table:
         statuses = follow(runs, tell=table.update)
     for run, status in zip(runs, statuses, strict=True):
         judge_if_ended(run, status)
@@ -67,14 +67,14 @@ def _watch(runs: Sequence[Run]) -> None:
 
 
 def cancel(run: RunArgument = None) -> None:
-    """End a run and all its processes."""
+    """Cancel a run with all its processes."""
     from hidl_cli.api.options import cancel as carry_out
     from hidl_cli.commands.render import say
     from hidl_cli.record.run import find
 
     record = find(run)
     ended_now, status = carry_out(record)
-    say(f"run {record.id}{'' if ended_now else ' has ended already'}: {status.state.value}")
+    say(f"run {record.id}{'' if ended_now else ' has already ended'}: {status.state.value}")
 
 
 def resume(
@@ -82,16 +82,16 @@ def resume(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Runs, each by its id, or the first or last characters of it (default: the last run).",
+            help="Ids of runs, or the start or end of an id (default: the last run).",
             autocompletion=complete_runs,
         ),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every run that has not ended.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Wait for all runs that have not ended.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Follow runs that were started before (--no-wait, or hidl was killed) to their ends, and judge them.
+    """Wait for earlier runs and report their verdicts.
 
-    Ctrl-C stops following; the runs go on.
+    Ctrl-C stops waiting; the runs continue.
     """
     from hidl_cli.commands.following import follow_all, follow_and_judge
     from hidl_cli.commands.render import say
@@ -101,11 +101,11 @@ def resume(
     from hidl_cli.runs.history import unfinished
 
     if runs and all_:
-        raise UsageError("RUN and --all exclude each other")
+        raise UsageError("RUN and --all cannot be combined")
     if all_:
         records = list(unfinished())
         if not records:
-            say("no run is unfinished")
+            say("no unfinished runs")
     else:
         records = list(dict.fromkeys(find(name) for name in runs or ["last"]))
         if len(records) == 1:
@@ -114,15 +114,15 @@ def resume(
     follow_all(records, json=json)
 
 
-# ``hidl logs``: what a run printed.
+# ``hidl logs``.
 
 
 def logs(
     run: RunArgument = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="Print its stderr, not its stdout.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the output until the run has ended.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Print stderr instead of stdout.")] = False,
 ) -> None:
-    """Print what a run's program printed."""
+    """Print the output of a run."""
     from hidl_cli.commands.render import say
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record.run import find
@@ -130,9 +130,9 @@ def logs(
     from hidl_cli.runs.follow import read_log
 
     record = find(run)
-    with suppress(HidlError):  # the log of a run of another version is shown too
-        plan_of(record)  # whose secrets its program may print
-    for log in (record.stdout, record.stderr):  # what one stream tells to be a secret is hidden in the other too
+    with suppress(HidlError):  # logs of runs of other versions are shown too
+        plan_of(record)  # remembers the secrets that the program may print
+    for log in (record.stdout, record.stderr):  # a secret recognized in one stream is hidden in the other too
         shown_output(_end(log))
     begun = b""
     for chunk in read_log(record, record.stderr if stderr else record.stdout, follow=follow):
@@ -142,18 +142,18 @@ def logs(
         begun = text[whole:]
     _echo(begun)
     if not stderr and not _size(record.stdout) and _size(record.stderr):
-        say(f"it printed nothing, but complained: hidl logs --stderr {record.id}")
+        say(f"stdout is empty; to see stderr: hidl logs --stderr {record.id}")
 
 
 def _echo(data: bytes) -> None:
-    """Print a part of a log that ends with a line."""
+    """Print part of a log that ends at a line end."""
     from hidl_cli.redaction import shown_output
 
     typer.echo(shown_output(data.decode(errors="surrogateescape")).encode(errors="surrogateescape"), nl=False)
 
 
 def _end(log: Path) -> str:
-    """Return the last 256 KiB of a log; "" if it does not exist."""
+    """Return the last 256 KiB of a log; empty if it does not exist."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, _size(log) - (256 << 10)))
@@ -172,20 +172,20 @@ def _size(log: Path) -> int:
 def prune(
     *,
     older_than: Annotated[
-        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Keep what was used in the last DAYS days.")
+        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Keep everything used in the last DAYS days.")
     ] = 30,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed, and why the rest stays.")
+        bool, typer.Option("--dry-run", help="Show what would be removed, and why the rest is kept.")
     ] = False,
     site: SiteOption = None,
     prefix: PrefixOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove installations, builds, logs, bisects and temporary files that nobody needs any more.
+    """Remove unused installations, builds, logs, bisects and temporary files.
 
-    An installation stays if it is in use or was so before, if a run under way, a process, a module collection or a file
-    of hidl's names it, or if hidl install would give it again.
+    An installation is kept if it is or was in use, if a running job, a process, a module collection or a file of hidl
+    refers to it, or if hidl install would create it again.
     """
     import sys
 
@@ -216,7 +216,7 @@ def prune(
         if kept is None:
             removed.append(item)
         else:
-            say(printable(f"{item.path} stays: {kept}"))
+            say(printable(f"kept {item.path}: {kept}"))
     if json:
         emit_json(
             "hidl.prune/1",
@@ -233,7 +233,7 @@ def prune(
         counted = wanted if dry_run else removed
         say(f"{what}: {len(counted)}, {sum(item.size for item in counted) / 2**20:,.0f} MiB")
     for line in failed:
-        say(printable(f"not removed: {line}"))
+        say(printable(f"cannot remove {line}"))
     if failed:
         raise typer.Exit(ExitCode.MISSING_PRECONDITION)
 

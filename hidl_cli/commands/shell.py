@@ -1,4 +1,4 @@
-"""``hidl shell``: work at a terminal in an allocation, with a stack active."""
+"""``hidl shell``: work at a terminal in an allocation with an active stack."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from hidl_cli.commands.run import (
 
 
 def shell(
-    stack: Annotated[str, typer.Argument(help="A stack (hidl stack list).", autocompletion=complete_stacks)],
+    stack: Annotated[str, typer.Argument(help="Stack to activate.", autocompletion=complete_stacks)],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="A program and its arguments in the place of a shell."),
+        typer.Argument(metavar="[-- COMMAND...]", help="Program to run instead of a shell."),
     ] = None,
     *,
     site: SiteOption = None,
@@ -47,7 +47,7 @@ def shell(
     share_hosts: ShareHostsOption = False,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option(min=1, help="MPI ranks that `ranks` starts on each node (default: one for each GPU, else 1)."),
+        typer.Option(min=1, help="MPI ranks per node started by `ranks` (default: one per GPU, else 1)."),
     ] = None,
     threads: ThreadsOption = None,
     device: DeviceOption = None,
@@ -61,15 +61,16 @@ def shell(
     reservation: ReservationOption = None,
     prefix: PrefixOption = None,
     time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the shell: 10 is ten minutes.")
+        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the shell; 10 means ten minutes.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be requested and started.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job script without running it.")] = False,
     no_check: NoCheckOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Open a shell, or run a command at this terminal (-- jupyter lab), in an allocation with a stack active.
+    """Open a shell in an allocation with an active stack, or run a command at this terminal (-- jupyter lab).
 
-    In it, `ranks PROGRAM` starts MPI ranks. The exit status is the shell's. Leaving it ends all that it started.
+    In the shell, `ranks PROGRAM` starts MPI ranks. Leaving the shell ends everything started in it. The exit status is
+    that of the shell.
     """
     from pathlib import Path
 
@@ -81,13 +82,13 @@ def shell(
     from hidl_cli.plan.prepare import RunRequest
     from hidl_cli.quoting import sh_line
     from hidl_cli.schedulers import scheduler
-    from hidl_cli.shell.session import make_files, open_shell, plan_shell, require_terminal
+    from hidl_cli.shell.session import open_shell, plan_shell, render_files, require_terminal
     from hidl_cli.site.load import load_site
 
     program = command[1:] if command and command[0] == "--" else command or []
     has_terminal = terminal.attached()
     if json and not dry_run:
-        raise UsageError("--json requires --dry-run: a shell prints what is typed in it", hint="add --dry-run")
+        raise UsageError("--json requires --dry-run", hint="add --dry-run")
     if not dry_run:
         require_terminal(program, terminal=has_terminal)
     named = named_hosts(hosts, hostfile)
@@ -120,7 +121,7 @@ def shell(
         machine,
         program,
     )
-    files = make_files(plan, machine, program, Path.cwd())
+    files = render_files(plan, machine, program, Path.cwd())
     for warning in plan.warnings:
         say(warning, style="yellow")
     if dry_run:

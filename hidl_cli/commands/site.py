@@ -1,4 +1,4 @@
-"""``hidl site``: the machines that hidl knows, and whether their files are in order."""
+"""``hidl site``: list, check and draft site files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from hidl_cli.inputs.overlay import OverlayEntry
 
-app = typer.Typer(no_args_is_help=True, help="The machines that hidl knows.")
+app = typer.Typer(no_args_is_help=True, help="Manage site definitions.")
 
 
 @app.command("list")
 def list_(json: JsonOption = False) -> None:
-    """List the sites: title, scheduler, launchers, and whether hidl can run jobs or why not.
+    """List the sites with their scheduler and launchers, and whether hidl can run jobs there.
 
-    `hidl config show --origin` tells where each one's file comes from.
+    For the file behind each site, see `hidl config show --origin`.
     """
     from dataclasses import asdict
 
@@ -37,10 +37,10 @@ def list_(json: JsonOption = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A site's name.", autocompletion=complete_sites)],
+    name: Annotated[str, typer.Argument(help="Name of the site.", autocompletion=complete_sites)],
     json: JsonOption = False,
 ) -> None:
-    """Show a site as it resolves: with what it extends, and with what is detected of this machine."""
+    """Show a resolved site, including everything that it extends and that is detected on this machine."""
     import yaml
 
     from hidl_cli.commands.render import emit_json, printable, write
@@ -64,17 +64,17 @@ def show(
 def check(
     sites: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME|FILE]...", help="Sites or files (default: all)", autocompletion=complete_sites),
+        typer.Argument(metavar="[NAME|FILE]...", help="Sites or files (default: all).", autocompletion=complete_sites),
     ] = None,
     on_host: Annotated[
-        bool, typer.Option("--on-host", help="Hold compilers, externals and MPI libraries against this machine.")
+        bool, typer.Option("--on-host", help="Compare compilers, externals and MPI libraries with this machine.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Check site files: all faults, which facts they leave unknown, and why hidl cannot run jobs there if it cannot.
+    """Check site files: report all errors, unknown facts, and why hidl cannot run jobs there.
 
-    Without a name, the unknown facts are counted. Ends with 3 where anything is wrong. `--on-host` asks this machine,
-    of the detected site where no name is given, whether the software is where and what the file says.
+    Without a name, unknown facts are only counted. The exit code is 3 if a file is invalid. With --on-host, the
+    software on this machine is compared with the file of the site (default: the detected one).
     """
     if on_host:
         _check_on_host(sites, json=json)
@@ -108,7 +108,7 @@ def check(
             raise typer.Exit(ExitCode.INVALID_INPUT)
         return
     for one, paths in zip(examined, unknown, strict=True):
-        state = "in order" if one.model else counted(len(one.problems))
+        state = "valid" if one.model else counted(len(one.problems))
         if sites:
             write(printable(f"{one.entry.name}: {state} ({one.entry.path})\n"))
             if one.model and (reason := reason_not_runnable(one.model)):
@@ -119,13 +119,13 @@ def check(
         else:
             write(printable(f"{one.entry.name}: {state}{f', {len(paths)} unknown' if paths else ''}\n"))
     if any(unknown) and not sites:
-        say("`hidl site check NAME` lists the facts that a site's file leaves unknown")
+        say("to list the unknown facts of a site: hidl site check NAME")
     if wrong:
         raise faulty(wrong)
 
 
 def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
-    """Ask this machine about the software of sites; ends with 3 where a file is wrong about it."""
+    """Compare the software in site files with this machine; the exit code is 3 if an entry is wrong."""
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, say, show_table
@@ -133,11 +133,11 @@ def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
     from hidl_cli.inputs.load import examine, valid
     from hidl_cli.site.checks import RULES
     from hidl_cli.site.load import load_site
-    from hidl_cli.site.on_host import check as held
+    from hidl_cli.site.on_host import check as check_entries
     from hidl_cli.site.probes.host import ThisHost
 
     found = [valid(examine(RULES, _named(word))) for word in sites] if sites else [load_site()]
-    checked = [(site.name, one) for site in found for one in held(site, ThisHost())]
+    checked = [(site.name, one) for site in found for one in check_entries(site, ThisHost())]
     wrong = [one for _, one in checked if one.verdict == "wrong"]
     if json:
         documents = [{"site": name, **asdict(one), "path": ".".join(one.path)} for name, one in checked]
@@ -147,32 +147,32 @@ def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
             [{"site": name, "": one.verdict, "entry": ".".join(one.path), "found": one.text} for name, one in checked]
         )
         if not checked:
-            say("the file names no compilers, externals or MPI libraries; `hidl site externals` drafts some")
+            say("the file has no compilers, externals or MPI libraries; to draft externals: hidl site externals")
     if wrong:
-        raise InvalidInput(f"{len(wrong)} of {len(checked)} entries are not as they are on this machine")
+        raise InvalidInput(f"{len(wrong)} of {len(checked)} entries do not match this machine")
 
 
 @app.command()
 def externals(spack: SpackOption = None) -> None:
-    """Draft `externals` for a site file, from what `spack external find` finds on this machine.
+    """Draft `externals` for a site file from the output of `spack external find`.
 
-    It is a draft: Spack takes programs by their names, and MPI libraries for others. Read it, keep what is right, and
-    hold it against the machine: hidl site check --on-host
+    Review the draft: Spack identifies programs by name only and mistakes some MPI libraries for others. Then compare it
+    with this machine: hidl site check --on-host
     """
     import os
 
     from hidl_cli.commands.arguments import directory
     from hidl_cli.commands.render import write
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack.providers.spack.drafting import draft as found
+    from hidl_cli.stack.providers.spack.drafting import draft
     from hidl_cli.stack.providers.spack.host import find as find_spack
 
-    write(found(find_spack(load_site(), directory(spack), os.environ)))
+    write(draft(find_spack(load_site(), directory(spack), os.environ)))
 
 
 @app.command()
 def detect(json: JsonOption = False) -> None:
-    """Show which site this is and why, and what hidl finds on this machine."""
+    """Show the detected site and why it was chosen, and the facts that hidl detects on this machine."""
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, say, show_table
@@ -199,10 +199,10 @@ def detect(json: JsonOption = False) -> None:
             machine=facts,
         )
         return
-    told = [one for one in outcomes if one.conditions or one.problems]
-    show_table([{"site": one.site, "": "yes" if one.matched else "no", "why": "; ".join(one.reasons)} for one in told])
-    if len(told) < len(outcomes):
-        say("without a `match`, never detected: " + ", ".join(one.site for one in outcomes if one not in told))
+    shown = [one for one in outcomes if one.conditions or one.problems]
+    show_table([{"site": one.site, "": "yes" if one.matched else "no", "why": "; ".join(one.reasons)} for one in shown])
+    if len(shown) < len(outcomes):
+        say("never detected, because they have no `match`: " + ", ".join(o.site for o in outcomes if o not in shown))
     if found.gpus == 0:
         del facts["gpu_model"]
     show_table([{"this machine": key, "": "unknown" if value is None else value} for key, value in facts.items()])
@@ -214,24 +214,24 @@ def detect(json: JsonOption = False) -> None:
 @app.command()
 def new(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The site's name (default: the cluster's, or the host's).")
+        str | None, typer.Argument(metavar="[NAME]", help="Name of the site (default: of the cluster or the host).")
     ] = None,
     *,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - prints it (default: your sites)."),
+        typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout (default: your sites)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-    alone: Annotated[bool, typer.Option("--alone", help="This machine only, whatever scheduler is here.")] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="Describe only this machine, without its scheduler.")] = False,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="DIR", help="Not this machine, but the one that was recorded in DIR."),
+        typer.Option("--from", metavar="DIR", help="Describe the machine recorded in DIR (see hidl doctor --collect)."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Draft a site file from what is found on this machine: its scheduler, nodes, GPUs, network and MPI libraries.
+    """Draft a site file from this machine: its scheduler, nodes, GPUs, network and MPI libraries.
 
-    What is not found is null. Run it on a login node of the cluster that you want to describe.
+    Unknown facts are null. Run this on a login node of the cluster that you want to describe.
     """
     from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.site import draft as drafting
@@ -240,7 +240,7 @@ def new(
     from hidl_cli.site.probes.survey import survey
     from hidl_cli.site.recordings import survey_from
 
-    if name is not None or output not in (None, "-"):  # refused before the machine is asked, which can take seconds
+    if name is not None or output not in (None, "-"):  # fail before the probes, which can take seconds
         drafting.require_free(drafting.target(name, output, ""), force=force)
     failures: Sequence[str] = ()
     if from_ is None:
@@ -277,9 +277,9 @@ def new(
         return
     say(f"drafted {target.file}")
     for hidden in drafting.hidden(target):
-        say(f"it comes before {hidden}, which has the same name")
+        say(f"it takes precedence over {hidden}, which has the same name")
     what = made.name if drafting.is_found(target) else str(target.file)
-    say(f"next: read it and fill in what is null; `hidl site check {what}` lists what is still unknown")
+    say(f"next: review it and fill in what is null; to list what is still unknown: hidl site check {what}")
 
 
 @app.command()
@@ -292,7 +292,7 @@ def schema() -> None:
 
 
 def _named(word: str) -> OverlayEntry:
-    """The entry that a word of the command line means: a file where it looks like one, else a site's name."""
+    """Return the entry for a word: a file if it looks like a path, else the site with this name."""
     from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import at_path, find, is_base
 

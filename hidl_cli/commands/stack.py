@@ -1,4 +1,4 @@
-"""``hidl stack``: what can be installed, what is, and how to use it."""
+"""``hidl stack``: list, lock, fetch, verify and use stacks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from hidl_cli.stack.lock import Locked
 
 
-app = typer.Typer(no_args_is_help=True, help="Stacks: what can be installed, and what is.")
+app = typer.Typer(no_args_is_help=True, help="Manage stacks.")
 
-StackArgument = Annotated[str, typer.Argument(help="A stack's name.", autocompletion=complete_stacks)]
+StackArgument = Annotated[str, typer.Argument(help="Name of the stack.", autocompletion=complete_stacks)]
 
 
 @app.command("list")
 def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
-    """List the stacks, and where they are installed."""
+    """List the stacks and their installations."""
     from dataclasses import asdict
 
     from hidl_cli.api.running import stacks
@@ -71,7 +71,7 @@ def show(
     device: StackDeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a stack: its recipe with what it extends, its lock and its installations."""
+    """Show a stack: its recipe with everything that it extends, its lockfile and its installations."""
     from hidl_cli.api.installing import for_device
     from hidl_cli.api.running import summarize_installation
     from hidl_cli.commands.render import emit_json, show_table
@@ -111,7 +111,7 @@ def show(
     facts += [("verified by", ", ".join(stack.verify.modules))] if stack.verify.modules else []
     facts += [("built", f"{build.name} {build.version}, from {build.source.file}") for build in stack.builds]
     facts += [(advisory.id, " ".join(filter(None, (advisory.text, advisory.url)))) for advisory in stack.advisories]
-    facts += [("lock", str(choice.file) if choice.file else "none fits; the next installation makes one")]
+    facts += [("lock", str(choice.file) if choice.file else "none fits; the next installation creates one")]
     facts += [("not used", f"{other['file']}: {other['reason']}") for other in passed_over]
     for found in installed:
         facts += [("installed", _format_installation(found)), ("verified", _format_verification(found["verification"]))]
@@ -120,14 +120,16 @@ def show(
     show_table([{"": fact, " ": value} for fact, value in facts])
     rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in here.packages.items()]
     rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in here.requirements]
-    show_table([{"package": package, "asked for": spec, "locked": version} for package, spec, version in rows])
+    show_table([{"package": package, "requested": spec, "locked": version} for package, spec, version in rows])
 
 
 @app.command()
 def lock(
     name: StackArgument,
     *,
-    check: Annotated[bool, typer.Option("--check", help="Only say whether a lock fits; exit code 4 if not.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check whether a lockfile fits; the exit code is 4 if not.")
+    ] = False,
     site: SiteOption = None,
     prefix: PrefixOption = None,
     offline: OfflineOption = False,
@@ -138,13 +140,13 @@ def lock(
         str | None,
         typer.Option(
             metavar="|".join(PORTABLE_PLATFORMS),
-            help="Lock wheels for another machine than this one.",
+            help="Lock wheels for another platform.",
             autocompletion=lambda: list(PORTABLE_PLATFORMS),
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a new lock of a stack, with the newest versions that its recipe allows; print its file."""
+    """Lock a stack to the newest versions that its recipe allows, and print the lockfile's path."""
     from hidl_cli.api.installing import for_device
     from hidl_cli.commands.render import emit_json, progress, say, write
     from hidl_cli.site import completion
@@ -155,7 +157,7 @@ def lock(
     from hidl_cli.stack.order import Order
 
     if platform not in (None, *PORTABLE_PLATFORMS):
-        raise UsageError(f"invalid value for --platform: {platform!r}", hint=" or ".join(PORTABLE_PLATFORMS))
+        raise UsageError(f"invalid --platform {platform!r}: must be {' or '.join(PORTABLE_PLATFORMS)}")
     where = for_device(
         completion.complete(load_site(site), provider_name(provider), keep=not check, say=say).site, device
     )
@@ -176,7 +178,7 @@ def lock(
         changes = _changes(before.lock, new)
         used = draft(order).choice.file
         if used != file:
-            progress().say(f"{used} comes first, and will be used")
+            progress().say(f"{used} takes precedence and will be used")
     if json:
         emit_json("hidl.stack-lock/1", stack=name, file=str(file), changes=changes)
         return
@@ -189,7 +191,7 @@ def lock(
 def fetch(
     name: StackArgument,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Where to put it; existing files are kept.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Directory to fill; existing files are kept.")],
     site: SiteOption = None,
     prefix: PrefixOption = None,
     provider: ProviderOption = None,
@@ -197,9 +199,9 @@ def fetch(
     device: StackDeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Bring all that installing a stack needs to a directory, for a machine without a network.
+    """Download everything needed to install a stack on a machine without a network.
 
-    There: hidl install STACK --offline --mirror DIR
+    To install it there: hidl install STACK --offline --mirror DIR
     """
     from hidl_cli.api.installing import for_device
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
@@ -232,12 +234,12 @@ def fetch(
 def push(
     name: StackArgument,
     cache: Annotated[
-        str, typer.Argument(metavar="CACHE", help="A build cache of the site (`spack.build_caches`), a URL or a path.")
+        str, typer.Argument(metavar="CACHE", help="Build cache of the site (`spack.build_caches`), URL or path.")
     ],
     *,
     key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Sign with this secret key of $SPACK_GNUPGHOME (default: unsigned)."),
+        typer.Option(metavar="KEY", help="Sign with this secret key from $SPACK_GNUPGHOME (default: unsigned)."),
     ] = None,
     site: SiteOption = None,
     prefix: PrefixOption = None,
@@ -245,9 +247,9 @@ def push(
     device: StackDeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Push the packages of an installed stack to a build cache of Spack's.
+    """Push the packages of an installed stack to a Spack build cache.
 
-    There: hidl install STACK --provider spack --cache-only
+    To install from it: hidl install STACK --provider spack --cache-only
     """
     from hidl_cli.api.installing import for_device
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
@@ -271,7 +273,7 @@ def push(
 
 @app.command()
 def env(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
-    """Print what activates a stack in this shell: eval "$(hidl stack env STACK)"."""
+    """Print the commands that activate a stack in this shell: eval "$(hidl stack env STACK)"."""
     from hidl_cli.commands.render import emit_json, write
     from hidl_cli.stack.installation import UNSET, variables
 
@@ -287,13 +289,13 @@ def env(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = Non
 def use(
     name: StackArgument,
     which: Annotated[
-        str, typer.Argument(metavar="ID", help="An installation's id, or its start.", autocompletion=complete_ids)
+        str, typer.Argument(metavar="ID", help="Id of an installation, or its start.", autocompletion=complete_ids)
     ],
     site: SiteOption = None,
     prefix: PrefixOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Use another installation of a stack than now. Jobs under way keep the one that they started with."""
+    """Switch to another installation of a stack. Running jobs keep the one that they started with."""
     from hidl_cli.commands.render import progress
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -308,7 +310,7 @@ def use(
 def rollback(
     name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False
 ) -> None:
-    """Use the installation of a stack that was in use before the present one; repeat it to undo."""
+    """Switch back to the previous installation of a stack; repeat to undo."""
     from hidl_cli.commands.render import progress
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -340,11 +342,11 @@ def _show(switch: Switch, *, json: bool) -> None:
 @app.command("exec")
 def exec_(
     name: StackArgument,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="A program and its arguments.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")],
     site: SiteOption = None,
     prefix: PrefixOption = None,
 ) -> None:
-    """Run a command in a stack's environment; it takes hidl's place."""
+    """Replace this process with a command in a stack's environment."""
     import os
     import shutil
 
@@ -374,7 +376,7 @@ def _format_installation(found: dict[str, Any]) -> str:
 
 
 def _format_verification(verification: dict[str, Any]) -> str:
-    """Where, in which job and with which MPI library an installation was verified."""
+    """Format where, in which job and with which MPI library an installation was verified."""
     if verification["where"] == "skip":
         return "never (--verify skip)"
     job = f", in job {verification['job']}" if verification["job"] else ""
@@ -384,14 +386,14 @@ def _format_verification(verification: dict[str, Any]) -> str:
 
 
 def _changes(before: Locked | None, now: Locked) -> list[str]:
-    """What the new lock has otherwise than the one used so far."""
+    """Return the differences between the new lockfile and the one used so far."""
     old = {package.name: package.version for package in before.packages} if before else {}
     new = {package.name: package.version for package in now.packages}
     words = {name: (old.get(name, "new"), new.get(name, "gone")) for name in sorted(old | new)}
     return [f"{name}: {was} -> {is_}" for name, (was, is_) in words.items() if was != is_] if before else []
 
 
-# ``hidl stack verify``, ``hidl stack sbom`` and ``hidl stack audit``: what installed stacks hold.
+# ``hidl stack verify``, ``hidl stack sbom`` and ``hidl stack audit``.
 
 
 @app.command()
@@ -401,16 +403,16 @@ def verify(
         typer.Argument(metavar="[STACK]...", help="Stacks (default: all in use).", autocompletion=complete_stacks),
     ] = None,
     *,
-    every: Annotated[bool, typer.Option("--all", help="Also installations that are not in use.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include installations that are not in use.")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Replace what is damaged or missing, from the cache or the index.")
+        bool, typer.Option("--repair", help="Replace damaged or missing files from the cache or the index.")
     ] = False,
     site: SiteOption = None,
     prefix: PrefixOption = None,
     offline: OfflineOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Read every file of installed stacks, and name those that are not as they were installed; exit code 4 if any."""
+    """Check every file of installed stacks for changes; the exit code is 4 if there are any."""
     from hidl_cli.commands.render import emit_json, progress, say, show_table
     from hidl_cli.errors import ExitCode
     from hidl_cli.site.load import load_site
@@ -440,18 +442,18 @@ def sbom(
         str | None,
         typer.Argument(
             metavar="[ID]",
-            help="An installation's id, or its start (default: the one in use).",
+            help="Id of an installation, or its start (default: the one in use).",
             autocompletion=complete_ids,
         ),
     ] = None,
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (default: stdout).")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write (default: stdout).")
     ] = None,
     site: SiteOption = None,
     prefix: PrefixOption = None,
 ) -> None:
-    """Print an installation's software bill of materials (CycloneDX 1.6, JSON): packages, builds, patches, licenses."""
+    """Print the software bill of materials of an installation (CycloneDX 1.6, JSON)."""
     from hidl_cli.commands.render import say, write
     from hidl_cli.documents import write_text
     from hidl_cli.inventory.bill import cyclonedx
@@ -473,7 +475,7 @@ def sbom(
         write_text(output, text)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}") from error
-    say(f"{output}: the bill of materials of {name}")
+    say(f"wrote the bill of materials of {name} to {output}")
 
 
 @app.command()
@@ -488,18 +490,18 @@ def audit(
         typer.Option(
             "--advisories",
             metavar="FILE",
-            help="Advisories in OSV's format: JSON or YAML, a zip archive or a directory of it. Repeatable.",
+            help="Advisories in OSV format: a JSON or YAML file, a zip archive or a directory; repeatable.",
         ),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="ID", help="An advisory that does not count. Repeatable.")
+        list[str] | None, typer.Option("--ignore", metavar="ID", help="Ignore this advisory; repeatable.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also installations that are not in use.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include installations that are not in use.")] = False,
     site: SiteOption = None,
     prefix: PrefixOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Hold installed stacks against published vulnerabilities, without a network; exit code 4 if any counts."""
+    """Check installed stacks for published vulnerabilities, without a network; the exit code is 4 if there are any."""
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.errors import ExitCode
     from hidl_cli.inventory.audit import audit as find_vulnerabilities
@@ -527,8 +529,8 @@ def audit(
                 rated = f", {one.severity}" if one.severity else ""
                 write(printable(f"{one.id}{rated}: {one.package} {one.version} of {each.prefix.parent.name}\n"))
                 write(printable(f"  what: {one.text}\n"))
-                write(printable(f"  {'does not count' if one.handled else 'fix'}: {one.handled or one.advice}\n"))
+                write(printable(f"  {'ignored' if one.handled else 'fix'}: {one.handled or one.advice}\n"))
         count = sum(one.handled is None for _, known in found for one in known)
-        say(f"{len(found)} installation(s), {count} known vulnerabilities that count")
+        say(f"{len(found)} installation(s), {count} known vulnerabilities to fix")
     if any(one.handled is None for _, known in found for one in known):
         raise typer.Exit(ExitCode.MISSING_PRECONDITION)

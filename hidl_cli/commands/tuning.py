@@ -1,4 +1,4 @@
-"""``hidl tuning``: the run-time variables of MPI libraries."""
+"""``hidl tuning``: list, explain and save run-time variables of MPI libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from hidl_cli.commands.arguments import JsonOption, RunArgument
 from hidl_cli.commands.completion import complete_variables
 
-app = typer.Typer(no_args_is_help=True, help="The run-time variables of MPI libraries.")
+app = typer.Typer(no_args_is_help=True, help="List, explain and save run-time variables of MPI libraries.")
 
 
 def complete_families(incomplete: str) -> list[str]:
@@ -23,19 +23,19 @@ def complete_families(incomplete: str) -> list[str]:
 def list_(
     pattern: Annotated[
         str | None,
-        typer.Argument(metavar="[PATTERN]", help="Part of a name or meaning, or a pattern such as 'MV2_CUDA_*'."),
+        typer.Argument(metavar="[PATTERN]", help="Part of a name or description, or a pattern such as 'MV2_CUDA_*'."),
     ] = None,
     mpi: Annotated[
         str | None,
         typer.Option(
             metavar="FAMILY[@VERSION]",
-            help="Only variables that this MPI library reads.",
+            help="Only variables of this MPI library.",
             autocompletion=complete_families,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List variables: values, readers and meaning."""
+    """List variables with their values, MPI libraries and descriptions."""
     from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.tuning.describe import format_rows, list_variables
 
@@ -50,11 +50,11 @@ def list_(
 def explain(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Variables, by any name.", autocompletion=complete_variables),
+        typer.Argument(metavar="NAME...", help="Variables, by any of their names.", autocompletion=complete_variables),
     ],
     json: JsonOption = False,
 ) -> None:
-    """Explain variables: type, default, readers, meaning, origin, counterparts, presets and sites."""
+    """Explain variables: type, default, MPI libraries, description, source, counterparts, presets and sites."""
     from hidl_cli.commands.render import emit_json, stdout
     from hidl_cli.site.tuned import list_settings
     from hidl_cli.tuning.catalogue import names_of
@@ -72,12 +72,12 @@ def explain(
 
 @app.command()
 def save(run: RunArgument = None) -> None:
-    """Write the variables that won a run's --matrix of mpi.VARIABLE into your site file."""
+    """Save the best setting of a run's --matrix over mpi.VARIABLE in your site file."""
     save_winner(run)
 
 
 def save_winner(name: str | None) -> None:
-    """Write the winner of a comparison into the user's file of the run's site; None: the latest run."""
+    """Save the winner of a comparison in the user's file of the run's site; by default, of the latest run."""
     from hidl_cli.commands.render import say
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
@@ -89,16 +89,20 @@ def save_winner(name: str | None) -> None:
     run = find(name)
     plan, ranking = plan_of(run), (run.document("verdict") or {}).get("ranking") or {}
     if "winner" not in ranking:
-        raise UsageError(f"run {run.id} compared no variables, or has no verdict", hint="hidl resume judges a run")
+        raise UsageError(
+            f"run {run.id} compared no variables, or has no verdict", hint=f"to judge it: hidl resume {run.id}"
+        )
     if ranking["winner"] is None:
         say("no tuning saved: no setting is better than the default")
         return
     if worse := ", ".join(f"{size} B" for size in ranking["worse_at"]):
-        raise UsageError(f"no tuning saved: worse than the default at {worse}", hint="compare at the sizes you need")
+        raise UsageError(
+            f"no tuning saved: worse than the default at {worse}", hint="compare only the sizes that you need"
+        )
     if tuned := [setting.name for setting in plan.tuning if setting.origin == "--tune"]:
         raise UsageError(
             f"no tuning saved: measured with --tune {', '.join(tuned)}, which is not part of the site",
-            hint="put that into the site's file first, or compare without it",
+            hint="add that setting to the site file first, or compare without it",
         )
     variables = compared_variables(ranking["winner"])
     gpus = bool(plan.allocation.gpus_per_node)
@@ -114,10 +118,10 @@ def _show(document: dict[str, Any]) -> None:
     for row in document["variables"]:
         rows = {
             "read by": format_readers(row["readers"]),
-            "takes": row["takes"],
+            "values": row["takes"],
             "default": row["default"] or "unknown, or chosen by the library",
-            "does": row["meaning"] + (" (its name, spelled out)" if row["meaning_from"] == "name" else ""),
-            "known from": row["provenance"],
+            "description": row["meaning"] + (" (derived from its name)" if row["meaning_from"] == "name" else ""),
+            "source": row["provenance"],
         }
         if row["name"] != document["name"] or row["also"]:
             rows["names"] = ", ".join([row["name"], *row["also"]])
@@ -127,9 +131,9 @@ def _show(document: dict[str, Any]) -> None:
         _show_pairs(
             {
                 "read by": ", ".join(pattern["families"]),
-                "takes": f"any value: every {pattern['prefix']}* is accepted",
-                "does": pattern["meaning"],
-                "known from": pattern["provenance"],
+                "values": f"any: every {pattern['prefix']}* is accepted",
+                "description": pattern["meaning"],
+                "source": pattern["provenance"],
             }
         )
     if document["counterparts"]:

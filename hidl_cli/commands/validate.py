@@ -1,4 +1,4 @@
-"""``hidl validate``: the ReFrame checks of a site, their verdicts, and the nightly that runs them."""
+"""``hidl validate``: run the ReFrame checks of a site, now or every night."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def validate(
     tag: Annotated[
         list[str] | None,
         typer.Option(
-            "--tag", "-t", metavar="TAG", help="Checks with this tag: smoke, nightly or scale (default: nightly)."
+            "--tag", "-t", metavar="TAG", help="Run checks with this tag: smoke, nightly or scale (default: nightly)."
         ),
     ] = None,
     check: Annotated[
-        list[str] | None, typer.Option("--check", "-c", metavar="NAME", help="This check; repeatable.")
+        list[str] | None, typer.Option("--check", "-c", metavar="NAME", help="Run this check; repeatable.")
     ] = None,
     partition: Annotated[
-        list[str] | None, typer.Option("--partition", "-p", help="On this partition (default: the site's); repeatable.")
+        list[str] | None, typer.Option("--partition", "-p", help="Partition (default: the site's); repeatable.")
     ] = None,
     hosts: HostsOption = None,
     hostfile: HostfileOption = None,
@@ -52,30 +52,30 @@ def validate(
     qos: QosOption = None,
     reservation: ReservationOption = None,
     time: Annotated[
-        str | None, typer.Option("--time", metavar=TIME, help="Time limit of each job: 10 is ten minutes.")
+        str | None, typer.Option("--time", metavar=TIME, help="Time limit of each job; 10 means ten minutes.")
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, help="Jobs at once (default: 8; 1 where they share this machine)."),
+        typer.Option("--jobs", "-j", min=1, help="Concurrent jobs (default: 8, or 1 if they share this machine)."),
     ] = None,
     device: DeviceOption = None,
     prefix: PrefixOption = None,
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML too.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print ReFrame's configuration and the commands, and touch nothing.")
+        bool, typer.Option("--dry-run", help="Print ReFrame's configuration and the command without running it.")
     ] = False,
     no_check: NoCheckOption = False,
     install_cron: Annotated[bool, typer.Option("--install-cron", help="Run this validation every night.")] = False,
     uninstall_cron: Annotated[
         bool, typer.Option("--uninstall-cron", help="Remove the nightly validation of this site.")
     ] = False,
-    at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When the nightly begins.")] = "02:00",
+    at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="Start time of the nightly validation.")] = "02:00",
     cron_with: Annotated[
-        str | None, typer.Option("--cron-with", help="crontab, scrontab or systemd (default: the first that is there).")
+        str | None, typer.Option("--cron-with", help="crontab, scrontab or systemd (default: the first one available).")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Validate a site with ReFrame: each check's verdict, by statistics where it is about scaling."""
+    """Run the site's ReFrame checks and report their verdicts."""
     from hidl_cli.api.options import absolute
     from hidl_cli.commands.render import emit_json, say, stop_at_errors
     from hidl_cli.errors import UsageError
@@ -98,7 +98,7 @@ def validate(
     )
     asked = session.Asked(place, tuple(partition or ()), tuple(tags), tuple(check or ()), jobs)
     if install_cron and uninstall_cron:
-        raise UsageError("--install-cron and --uninstall-cron exclude each other")
+        raise UsageError("--install-cron and --uninstall-cron cannot be combined")
     if install_cron or uninstall_cron:
         further = [*([f"--junit={junit.absolute()}"] if junit else []), *(["--no-check"] if no_check else [])]
         further += ["--json"] if json else []
@@ -169,15 +169,15 @@ def _show(cases: Sequence[Case]) -> None:
 
 
 def _next(cases: Sequence[Case], validation: Validation) -> str:
-    """How many passed, and the next step."""
+    """Return the number of passed cases, and the next step."""
     passed = sum(case.verdict == "pass" for case in cases)
     judged = [case for case in cases if case.verdict != "skipped"]
     bad = sorted((case for case in judged if case.exit_code), key=lambda case: case.exit_code)
     text = f"{passed} of {len(judged)} case(s) passed"
     if not bad:
-        return f"{text}; hidl results list shows their runs, hidl report the site's history"
-    of_the_run = f"hidl results show {bad[0].run}" if bad[0].run else f"{validation.log} has ReFrame's own words"
-    hint = bad[0].hint or of_the_run
+        return f"{text}; see the runs with hidl results list, and the site's history with hidl report"
+    fallback = f"hidl results show {bad[0].run}" if bad[0].run else f"see ReFrame's output in {validation.log}"
+    hint = bad[0].hint or fallback
     return f"{text}\nnext, for {bad[0].name}: {hint}"
 
 
@@ -213,13 +213,13 @@ def _cron(
         return
     if install:
         table.install(nightly)
-        say(f"the nightly of {nightly.site} begins at {at}, by {table.name}; what it says goes to {nightly.log}")
+        say(f"{table.name} starts the nightly validation of {nightly.site} at {at}; its output goes to {nightly.log}")
         words = ("hidl", "validate", "--uninstall-cron", f"--cron-with={table.name}", *nightly.selection)
-        say(f"take it away with: {sh_line(words)}")
+        say(f"to remove it: {sh_line(words)}")
         return
     if not table.uninstall(nightly):
         raise MissingPrecondition(
-            f"{table.name} has no nightly {nightly.key}",
-            hint=f"give the options that it was installed with; {table.name} has: {', '.join(table.keys()) or 'none'}",
+            f"nightly validation {nightly.key} not found in {table.name}",
+            hint=f"use the options that it was installed with; {table.name} has: {', '.join(table.keys()) or 'none'}",
         )
-    say(f"the nightly {nightly.key} is taken away")
+    say(f"removed the nightly validation {nightly.key}")

@@ -1,4 +1,4 @@
-"""``hidl workload``: what can be run."""
+"""``hidl workload``: list, show and draft workloads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks, complete_workloads
 from hidl_cli.commands.own_program import Scaling, WithWords, given_words, program_line, refuse_source
 
-app = typer.Typer(no_args_is_help=True, help="Workloads: what can be run.")
+app = typer.Typer(no_args_is_help=True, help="List, show and draft workloads.")
 
 
 @app.command("list")
 def list_(json: JsonOption = False) -> None:
-    """List the workloads, and where each comes from."""
+    """List the workloads and the origin of each."""
     from dataclasses import asdict
 
     from hidl_cli.api.running import workloads
@@ -33,10 +33,10 @@ def list_(json: JsonOption = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A workload's name.", autocompletion=complete_workloads)],
+    name: Annotated[str, typer.Argument(help="Name of the workload.", autocompletion=complete_workloads)],
     json: JsonOption = False,
 ) -> None:
-    """Show a workload: its parameters, metrics and how it scales."""
+    """Show the parameters, the metrics and the scaling of a workload."""
     from hidl_cli.commands.render import emit_json, show_workload
     from hidl_cli.plan.checks import load_workload
 
@@ -50,33 +50,33 @@ def show(
 @app.command(cls=WithWords)
 def new(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The program: a Python file, a script or a binary.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Program: a Python file, a script or a binary.")],
     *,
-    name: Annotated[str | None, typer.Option(help="The workload's name (default: the file's).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the workload (default: from the file).")] = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Its file; - prints it (default: your workloads)."),
+        typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout (default: your workloads)."),
     ] = None,
     stack: Annotated[
-        str | None, typer.Option(help="The stack that it runs on (default: mpi).", autocompletion=complete_stacks)
+        str | None, typer.Option(help="Stack to run on (default: mpi).", autocompletion=complete_stacks)
     ] = None,
     site: SiteOption = None,
     prefix: PrefixOption = None,
     scaling: Annotated[
         Scaling | None,
-        typer.Option(help="Its work is the same at all sizes (strong, the default), or grows with them (weak)."),
+        typer.Option(help="Whether its work is the same at all sizes (strong, the default) or grows (weak)."),
     ] = None,
-    no_mpi: Annotated[bool, typer.Option("--no-mpi", help="It uses no MPI: skip the check of MPI's world.")] = False,
+    no_mpi: Annotated[bool, typer.Option("--no-mpi", help="Skip the check of MPI's world.")] = False,
     run: Annotated[
         bool,
         typer.Option(
-            "--run/--no-run", help="Execute a Python program up to where it reads its options, which become parameters."
+            "--run/--no-run", help="Run a Python program until it parses its options, to turn them into parameters."
         ),
     ] = True,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Draft a workload's file from a program; its arguments stand after --."""
+    """Draft a workload from a program. The program's arguments follow after --."""
     from pathlib import Path
 
     from hidl_cli.commands.render import emit_json, say, write
@@ -98,7 +98,7 @@ def new(
         installed = installation.find(
             machine, stack or STACK, root=installation.root_of(machine, stack or STACK, prefix)
         )
-        say(f"executing {file} up to where it reads its options, for at most {SECONDS:.0f} s (--no-run: do not)")
+        say(f"running {file} until it parses its options, for at most {SECONDS:.0f} s (skip this with --no-run)")
         options = read_options(program, given, installed)
     draft = draft_workload(
         target.name,

@@ -1,1 +1,1 @@
-"""A run's directory, and the states of a run."""
+"""The directory and the state of a run."""

@@ -1,4 +1,4 @@
-"""A run's directory, the source of truth about one run. Files are written once; only ``status.json`` changes."""
+"""A run's directory, the source of truth about the run. Files are written once; only ``status.json`` changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from hidl_cli.redaction import holds_secret
 
 
 class State(str, Enum):
-    """The state of a run, in Slurm's words where Slurm has one.
+    """The state of a run, named as in Slurm where Slurm has it.
 
-    REFUSED: the scheduler accepted the job but would never start it. LOST: it disappeared without recording its end.
+    REFUSED means that the scheduler accepted the job but would never start it, LOST that the job disappeared without
+    recording its end.
     """
 
     PENDING = "PENDING"
@@ -37,16 +38,21 @@ class State(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """Is the state final?"""
+        """True if a run in this state has ended."""
         return self not in (State.PENDING, State.RUNNING)
 
 
 @dataclass(frozen=True)
 class Status:
-    """The status of a run: ``step`` of ``steps`` (from 1), times in seconds since the epoch, exit status.
+    """The status of a run.
 
-    ``reason``: why the run is in this state, from the scheduler, for people. ``job``: the id of the job that wrote it.
-    ``not_written``: why the job could not write files at its end (``No space left on device``), None if it could.
+    Attributes:
+        step: The current step of ``steps``, counted from 1.
+        started: Start of the job in seconds since the epoch.
+        ended: End of the job in seconds since the epoch.
+        reason: The scheduler's explanation of the state.
+        job: Id of the job that wrote the status.
+        not_written: Why the job could not write its last files, such as ``No space left on device``; None if it could.
     """
 
     state: State
@@ -62,81 +68,81 @@ class Status:
 
     @property
     def is_settled(self) -> bool:
-        """Is this the end, whatever a scheduler says?
+        """True if the run has ended regardless of the scheduler.
 
-        Without a reason, any end but COMPLETED is the script's word alone: a scheduler may start the job again.
+        Without a reason, only COMPLETED is certain: after any other end, the scheduler may start the job again.
         """
         return self.state is State.COMPLETED or (self.state.is_final and self.reason is not None)
 
     @property
     def seconds(self) -> float | None:
-        """The job's duration; None until it ends."""
+        """Duration of the job; None until it has ended."""
         return None if self.started is None or self.ended is None else self.ended - self.started
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, by its directory."""
+    """A run, identified by its directory."""
 
     directory: Path
 
     @property
     def id(self) -> str:
-        """The run's id: the name of its directory."""
+        """The id of the run, which is the name of its directory."""
         return self.directory.name
 
     @property
     def script(self) -> Path:
-        """The job script."""
+        """Path of the job script."""
         return self.directory / "job.sh"
 
     @property
     def stdout(self) -> Path:
-        """The job's standard output."""
+        """Path of the job's standard output."""
         return self.directory / "stdout.log"
 
     @property
     def stderr(self) -> Path:
-        """The job's standard error."""
+        """Path of the job's standard error."""
         return self.directory / "stderr.log"
 
     def metrics_file(self, step: int) -> Path:
-        """The metrics file of step ``step`` (from 1)."""
+        """Return the path of the metrics of step ``step``, counted from 1."""
         return self.directory / "steps" / str(step) / "metrics.json"
 
     def status(self) -> Status:
-        """Read the last status that the job wrote; PENDING if it wrote none."""
+        """Read the last status that the job wrote; PENDING if there is none."""
         try:
             return _status(read_json(self.directory / "status.json"))
         except FileNotFoundError:
             return Status(State.PENDING)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise HidlError(f"{self.directory / 'status.json'} cannot be read: {error}") from error
+            raise HidlError(f"cannot read {self.directory / 'status.json'}: {error}") from error
 
     def attempts(self) -> list[Status]:
-        """Read what the job wrote last before each time that it was put back into the queue, oldest first."""
+        """Read the last status of each attempt that ended with the job back in the queue, oldest first."""
         try:
             lines = (self.directory / "attempts.jsonl").read_text(encoding="utf-8").splitlines()
         except OSError:
             return []
         found = []
         for line in lines:
-            with suppress(ValueError, KeyError, TypeError):  # of a full disk
+            with suppress(ValueError, KeyError, TypeError):  # a line that a full disk has cut off
                 found.append(_status(json.loads(line)))
         return found
 
     def end_as(self, state: State, *, reason: str | None = None) -> Status:
-        """Write the final state of a job that could not write it itself, and return it; what the job recorded stays.
+        """Write and return the final state of a job that could not write it itself; the job's other records stay.
 
-        If it cannot be written (a full disk), the reason says so, and the next look writes it.
+        If the file cannot be written, for example on a full disk, the reason says so and the next call tries again.
 
         Args:
-            state: The state.
-            reason: The scheduler's reason, for people.
+            state: The final state.
+            reason: The scheduler's explanation.
         """
         try:
             last = self.status()
-        except HidlError:  # a full disk, or a node that went down
+        except HidlError:  # damaged by a full disk or a node failure
             last = Status(State.PENDING)
         document = {
             "schema": "hidl.status/1",
@@ -157,7 +163,7 @@ class Run:
             write_json(self.directory / "status.json", document)
         except OSError as error:
             why = f"{reason}; " if reason else ""
-            ended = replace(ended, reason=f"{why}status.json cannot be written: {error.strerror}")
+            ended = replace(ended, reason=f"{why}cannot write status.json: {error.strerror}")
         return ended
 
     def document(self, name: str) -> dict[str, Any] | None:
@@ -167,7 +173,7 @@ class Run:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise HidlError(f"{self.directory / name}.json cannot be read: {error}") from error
+            raise HidlError(f"cannot read {self.directory / name}.json: {error}") from error
         return document if isinstance(document, dict) else None
 
     def write(self, name: str, document: dict[str, Any]) -> None:
@@ -176,8 +182,10 @@ class Run:
 
 
 def job_id(job: Mapping[str, Any], status: Status) -> str | None:
-    """Return the scheduler's number of a run's job, from ``job.json``, or from what the job itself wrote if that is
-    more recent or hidl was killed before it knew it; None on this host, whose jobs have no number.
+    """Return the scheduler's id of a run's job; None on the local host, where jobs have no id.
+
+    The id comes from ``job.json``, or from the job's own status if that is newer, or if hidl was killed before it had
+    the id.
     """
     if "id" not in job:
         return None
@@ -186,7 +194,7 @@ def job_id(job: Mapping[str, Any], status: Status) -> str | None:
 
 
 def _status(document: Any) -> Status:
-    """Parse ``status.json``; raises ``ValueError``, ``KeyError`` or ``TypeError``."""
+    """Parse ``status.json``; raises ``ValueError``, ``KeyError`` or ``TypeError`` if it is invalid."""
     return Status(
         State(document["state"]),
         document["step"],
@@ -209,16 +217,23 @@ def create(
     *,
     root: Path | None = None,
 ) -> Run:
-    """Create a run's directory with ``plan.json``, ``job.sh`` and ``documents``; ``root``: None is the user's runs.
+    """Create the directory of a run with ``plan.json``, ``job.sh`` and further documents.
 
-    The directory may hold files of the run, but no plan yet. The job needs the secrets in its script, so a directory
-    that holds any is readable by its owner alone.
+    The directory may exist with files of the run, but without a plan. A job needs the secrets in its script, so a
+    directory with secrets is only accessible to its owner.
+
+    Args:
+        run_id: Id of the run.
+        plan: The plan as plain data.
+        script: Text of the job script.
+        documents: Further documents, by name.
+        root: Directory of all runs (default: the user's).
     """
     run = Run((root or paths.runs()) / run_id)
     try:
         run.directory.mkdir(parents=True, exist_ok=True)
         if (run.directory / "plan.json").exists():
-            raise FileExistsError(f"run {run_id} exists")
+            raise FileExistsError(f"run {run_id} already exists")
         kept = dict(documents or {})
         if holds_secret(script, plan, kept):
             run.directory.chmod(0o700)
@@ -235,20 +250,20 @@ def create(
 
 
 def all_runs(root: Path | None = None) -> Iterator[Run]:
-    """Yield every run of this user, newest first."""
+    """Yield all runs of this user, newest first."""
     directory = root or paths.runs()
     for plan in sorted(directory.glob("*/plan.json"), reverse=True):
         yield Run(plan.parent)
 
 
 def find(name: str | None, root: Path | None = None) -> Run:
-    """Find a run by its id, the unique start or end of its id, or its directory; None or ``last``: the newest."""
+    """Return a run by its directory, its id, or a unique start or end of its id (default or ``last``: the newest)."""
     if name and Path(name, "plan.json").is_file():
         return Run(Path(name).resolve())
     runs = list(all_runs(root))
     if name in (None, "last"):
         if not runs:
-            raise UsageError("no runs yet", hint="hidl run WORKLOAD")
+            raise UsageError("no runs yet", hint="start one: hidl run WORKLOAD")
         return runs[0]
     fitting = [run for run in runs if run.id.startswith(str(name)) or run.id.endswith(str(name))]
     exact = [run for run in fitting if run.id == name]
@@ -256,6 +271,6 @@ def find(name: str | None, root: Path | None = None) -> Run:
         several = ", ".join(run.id for run in fitting[:5])
         raise UsageError(
             f"{len(fitting)} runs match {name!r}: {several}" if fitting else f"run {name!r} not found",
-            hint="hidl status lists the runs",
+            hint="list the runs: hidl status",
         )
     return (exact or fitting)[0]

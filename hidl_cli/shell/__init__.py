@@ -1,1 +1,1 @@
-"""``hidl shell``: a shell or a command at the user's terminal, in an allocation, with a stack active."""
+"""``hidl shell``: a shell or a command at the user's terminal, in an allocation and with an active stack."""

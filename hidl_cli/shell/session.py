@@ -1,4 +1,4 @@
-"""Open a shell, wait for its end, and leave nothing behind, whatever ends it."""
+"""Open a shell, wait for its end, and clean up whatever ends it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from hidl_cli.templates import render_script
 
 
 @dataclass(frozen=True)
-class Files:
-    """Their texts; ``ranks_line``: what ``ranks PROGRAM`` starts."""
+class ShellFiles:
+    """Texts of the files of a shell; ``ranks_line`` is the command line behind ``ranks PROGRAM``."""
 
     script: str
     ranks: str
@@ -38,13 +38,13 @@ class Files:
     ranks_line: str
 
     def write(self, run: Run) -> None:
-        """Write what is beside the job script."""
+        """Write the files that accompany the job script."""
         write_text(run.directory / "bin" / "ranks", self.ranks, mode=0o755)
         write_text(run.directory / "bashrc", self.bashrc)
 
 
-def make_files(plan: Plan, site: Site, command: Sequence[str], cwd: Path) -> Files:
-    """Render them; ``cwd``: where the shell starts."""
+def render_files(plan: Plan, site: Site, command: Sequence[str], cwd: Path) -> ShellFiles:
+    """Render the files of a shell that starts in ``cwd``."""
     ranks, line = _ranks(plan)
     batch = batch_systems.system(plan.scheduler) is not None
     limit = plan.allocation.time_limit
@@ -58,7 +58,7 @@ def make_files(plan: Plan, site: Site, command: Sequence[str], cwd: Path) -> Fil
         "shell.sh.j2",
         {
             **values_of(plan),
-            "local_limit": 0,  # what runs at the terminal enforces it
+            "local_limit": 0,  # enforced by the process at the terminal
             "batch": batch,
             "command": list(command),
             "cwd": str(cwd),
@@ -68,11 +68,11 @@ def make_files(plan: Plan, site: Site, command: Sequence[str], cwd: Path) -> Fil
     )
     prefix = Path(plan.prefix)
     bashrc = render_script("bashrc.j2", {"unset": UNSET, "variables": variables(prefix, plan.stack)})
-    return Files(script, ranks, bashrc, line)
+    return ShellFiles(script, ranks, bashrc, line)
 
 
 def _ranks(plan: Plan) -> tuple[str, str]:
-    """Return the script ``ranks``, and its launch line for people."""
+    """Return the text of the script ``ranks``, and its launch line for display."""
     (step,) = plan.steps
     hosts = str(paths.runs() / plan.run / "steps" / "1" / "hosts")
     launch = replace(step.launch, argv=_at(hosts, step.launch.argv), rest=_at(hosts, step.launch.rest))
@@ -94,7 +94,7 @@ def _ranks(plan: Plan) -> tuple[str, str]:
 
 
 def _at(hosts: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Name the host file by its whole path: `ranks` is called in any directory."""
+    """Replace the host file by its absolute path, because ``ranks`` is called in any directory."""
     return tuple(hosts if word == "steps/1/hosts" else word for word in words)
 
 
@@ -103,28 +103,28 @@ def _title(plan: Plan) -> str:
 
 
 def _hints(plan: Plan, ranks_line: str) -> list[str]:
-    """What a user wants to know when the shell begins."""
+    """Return the lines that greet the user at the start of the shell."""
     limit = plan.allocation.time_limit
     until = f" for {clock(limit)}" if limit is not None else ""
     return [
-        f"stack {plan.stack} on {plan.site}{until}; exit or Ctrl-D leaves it, and ends all that was started in it",
+        f"stack {plan.stack} on {plan.site}{until}; exit or Ctrl-D ends the shell and everything started in it",
         f"ranks PROGRAM starts {_title(plan)}: {ranks_line}",
     ]
 
 
-# From the options of ``hidl shell`` to a launch plan, whose one step is what ``ranks`` starts in the shell.
+# Resolve the options of ``hidl shell`` to a plan, whose only step is the launch of ``ranks`` in the shell.
 
 
-#: The name of the workload that a shell is among runs.
+#: Name of the workload in the list of runs.
 NAME = "shell"
-#: What stands for the program in the launch line of a shell's ranks.
+#: Placeholder of the program in the launch line of ``ranks``.
 PROGRAM = "PROGRAM"
 
 
 def plan_shell(request: RunRequest, site: Site, command: Sequence[str]) -> Plan:
-    """Resolve the options without side effects; ``command``: runs in the place of a shell, if not empty.
+    """Resolve the options without side effects; ``command``, if any, runs instead of a shell.
 
-    Raises what ``prepare`` raises, and ``MissingPrecondition`` if the site's scheduler opens no shells.
+    Raises the errors of ``prepare``, and ``MissingPrecondition`` if the site's scheduler does not support shells.
     """
     assert request.stack is not None
     workload = Workload(
@@ -132,61 +132,59 @@ def plan_shell(request: RunRequest, site: Site, command: Sequence[str]) -> Plan:
         title="a command at a terminal" if command else "an interactive shell",
         program=Program(command=[PROGRAM], arguments=[]),
         stacks=[StackChoice(stack=request.stack)],
-        parameters={"command": Parameter(type="str", default="", help="what runs in the place of a shell")},
+        parameters={"command": Parameter(type="str", default="", help="command to run instead of a shell")},
     )
     assignments = (f"command={sh_line(command)}",) if command else ()
     plan = prepare(replace(request, workload=NAME, assignments=assignments), site, workload)
-    interactive = getattr(scheduler(plan.scheduler), "interactive", None)  # a plug-in may lack it
+    interactive = getattr(scheduler(plan.scheduler), "interactive", None)  # optional for plug-ins
     line = interactive and interactive(plan.header, plan.run, terminal=True)
     if not line:
         raise MissingPrecondition(
             f"hidl shell is not supported with scheduler {plan.scheduler}",
-            hint=f"open a shell on a node as the site documents it, and type in it: source {plan.activate}",
+            hint=f"open a shell on a node as the site documents it, and run: source {plan.activate}",
         )
     if not request.hypothetical and shutil.which(line[0]) is None:
-        raise MissingPrecondition(
-            f"{line[0]} not found on this host", hint=f"open the shell on a login host of site {site.name}"
-        )
+        raise MissingPrecondition(f"{line[0]} not found on this host", hint=f"use a login host of site {site.name}")
     return plan
 
 
 def require_terminal(command: Sequence[str], *, terminal: bool) -> None:
-    """Raise ``UsageError`` for a shell that nobody could type in."""
+    """Raise ``UsageError`` for an interactive shell without a terminal."""
     if not command and not terminal:
         raise UsageError(
-            "hidl shell requires a terminal: standard input and output are not one",
-            hint="name a command: hidl shell STACK -- COMMAND...",
+            "hidl shell requires a terminal, but standard input or output is not one",
+            hint="run a command instead: hidl shell STACK -- COMMAND...",
         )
 
 
 _ENDS = {
-    State.TIMEOUT: ("the shell reached its time limit", "ask for more with --time"),
+    State.TIMEOUT: ("the shell reached its time limit", "request more with --time"),
     State.CANCELLED: ("the shell was cancelled", "open it again"),
     State.INTERRUPTED: ("the shell was interrupted", "open it again"),
     State.NODE_FAIL: ("the shell ended: a node failed", "open it again"),
-    State.OUT_OF_MEMORY: ("the shell ended: out of memory", "ask for more nodes, or a partition with more memory"),
+    State.OUT_OF_MEMORY: ("the shell ended: out of memory", "request more nodes, or a partition with more memory"),
 }
-#: How long the scheduler may take to say how it ended a shell, in seconds.
+#: Seconds that the scheduler gets to explain the end of a shell.
 _EXPLAINING_SECONDS = 20.0
 
 
-def open_shell(plan: Plan, files: Files, *, terminal: bool) -> int:
+def open_shell(plan: Plan, files: ShellFiles, *, terminal: bool) -> int:
     """Open the shell of the plan at this process's terminal, and return its exit status.
 
-    ``hidl status`` lists it while it is open, and ``hidl cancel`` ends it. Its run is forgotten once the user left it,
-    and kept if something else ended it. Raises ``SubmitRefused`` or
-    ``SchedulerUnreachable`` if there is no allocation, and ``JobFailed`` if something else than the user ended it. An
-    interrupt is raised once nothing is left.
+    While the shell is open, ``hidl status`` lists it and ``hidl cancel`` ends it. The run is removed after the user
+    leaves the shell, and kept if something else ended it. Raises ``SubmitRefused`` or ``SchedulerUnreachable`` if there
+    is no allocation, and ``JobFailed`` if the shell did not end by the user's choice. An interrupt is raised after the
+    cleanup.
     """
     run, batch = create_run(plan, files.script), scheduler(plan.scheduler)
     with process.signals_deferred() as deferred:
         try:
             files.write(run)
             client = batch.attend(run, plan.header, deferred, terminal=terminal)
-            interrupted = client == -signal.SIGINT  # Ctrl-C at the terminal, which was the scheduler's own then
+            interrupted = client == -signal.SIGINT  # Ctrl-C at the terminal, which the scheduler's client owned
             status = _settle(run, batch, client, interrupted=interrupted or bool(deferred.arrived))
         except HidlError as error:
-            # `hidl status` tells how another ended it, and that other may still look; a job that goes on needs it.
+            # Keep the directory if a job exists: it may still run, and `hidl status` then shows who ended it and how.
             if isinstance(error, SubmitRefused) or run.document("job") is None:
                 _forget(run)
             raise
@@ -197,7 +195,7 @@ def open_shell(plan: Plan, files: Files, *, terminal: bool) -> int:
 
 
 def _settle(run: Run, batch: Scheduler, client: int, *, interrupted: bool) -> int:
-    """Return the exit status of the shell, once nothing of it is left; raise ``JobFailed`` for another end."""
+    """Return the exit status of the shell after the cleanup; raises ``JobFailed`` if something else ended it."""
     status = _status(run)
     if status.state is State.COMPLETED and client >= 0 and not interrupted:
         return status.exit_status or 0
@@ -206,7 +204,7 @@ def _settle(run: Run, batch: Scheduler, client: int, *, interrupted: bool) -> in
         return 0
     if status.state is State.PENDING and not _has_job(run, batch):
         raise SubmitRefused(
-            f"{batch.name} gave no allocation: its words are above",
+            f"{batch.name} did not grant an allocation: see its output above",
             hint="stay within the site's limits (hidl site show)",
         )
     status = _explained(run, batch)
@@ -215,7 +213,7 @@ def _settle(run: Run, batch: Scheduler, client: int, *, interrupted: bool) -> in
 
 
 def _explained(run: Run, batch: Scheduler) -> Status:
-    """Return the status, as soon as it is final or the scheduler had its time to explain it."""
+    """Wait until the status is final or the scheduler had its time to explain it, and return it."""
     deadline = time.monotonic() + _EXPLAINING_SECONDS
     while True:
         (status,) = batch.poll([run])
@@ -225,7 +223,7 @@ def _explained(run: Run, batch: Scheduler) -> Status:
 
 
 def _has_job(run: Run, batch: Scheduler) -> bool:
-    """Whether the scheduler took a job of the run."""
+    """Return whether the scheduler accepted a job of the run."""
     (status,) = batch.poll([run])
     return status.state.is_final
 

@@ -51,10 +51,10 @@ def test_an_installation_without_a_lock_or_network_fails_as_on_the_command_line(
     ("options", "message"),
     [
         ({"stacks": ["mpj"]}, "unknown stack 'mpj'"),
-        ({"stacks": ["mpi"], "packages": ["x"]}, "needs a name"),
-        ({"stacks": ["mpi"], "sources": {"omb": "x.tgz"}}, "is not understood"),
+        ({"stacks": ["mpi"], "packages": ["x"]}, "require a name"),
+        ({"stacks": ["mpi"], "sources": {"omb": "x.tgz"}}, "expected NAME=FILE"),
         ({"stacks": ["mpi"], "provider": "pip"}, "unknown provider 'pip'"),
-        ({"stacks": ["mpi"], "verify": "there"}, "invalid value"),
+        ({"stacks": ["mpi"], "verify": "there"}, "invalid --verify 'there'"),
     ],
 )
 def test_misfits_are_usage_errors(options: dict[str, object], message: str, config: Path) -> None:

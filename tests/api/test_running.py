@@ -125,7 +125,7 @@ def test_a_matrix_has_metrics_for_each_step(here: Path) -> None:
     assert [dict(step.parameters) for step in run.steps] == [{"lr": "0.1"}, {"lr": "0.2"}]
     with pytest.raises(hidl.UsageError) as raised:
         _ = run.metrics
-    assert raised.value.hint == "run.steps"
+    assert raised.value.hint == "use run.steps"
 
 
 def test_wait_times_out_and_the_run_goes_on_until_it_is_cancelled(here: Path) -> None:
@@ -191,8 +191,8 @@ def test_what_the_doctor_finds_is_an_error_with_the_findings(here: Path) -> None
     ("options", "message"),
     [
         ({}, "no workload and no command"),
-        ({"workload": "kmeans", "command": OWN}, "exclude each other"),
-        ({"command": "python show.py"}, "is one string"),
+        ({"workload": "kmeans", "command": OWN}, "cannot be combined"),
+        ({"command": "python show.py"}, "must be a list"),
         ({"workload": "kmeans", "nodes": 0}, "invalid nodes 0"),
         ({"workload": "kmeans", "target": 3}, "invalid target 3"),
         ({"workload": "kmeans", "scale": "1,2", "precision": 0}, "invalid precision 0"),
@@ -200,8 +200,8 @@ def test_what_the_doctor_finds_is_an_error_with_the_findings(here: Path) -> None
         ({"workload": "kmeans", "time": 0}, "invalid time 0"),
         ({"workload": "kmeans", "time": "10 min"}, "invalid time '10 min'"),
         ({"workload": "kmeans", "uses_mpi": False}, "--no-mpi"),
-        ({"command": OWN, "matrix": {"a": "bc"}}, "is one string"),
-        ({"command": OWN, "matrix": {"a": ["b,c", "d"]}}, "has a comma"),
+        ({"command": OWN, "matrix": {"a": "bc"}}, "must be a list"),
+        ({"command": OWN, "matrix": {"a": ["b,c", "d"]}}, "contains a comma"),
         ({"workload": "kmeanz"}, "unknown workload"),
         ({"workload": "kmeans", "site": "nowhere"}, "unknown site"),
         ({"workload": "kmeans", "scale": [1]}, "two or more"),

@@ -90,7 +90,7 @@ def test_the_change_that_matters_is_named(hidl: Hidl, nights: tuple[str, str]) -
 def test_a_plan_is_shown_and_nothing_is_touched(hidl: Hidl, nights: tuple[str, str]) -> None:
     completed = hidl("bisect", *nights, "--dry-run")
     assert completed.returncode == 0, completed.stderr
-    assert "3 change(s) to try, the likeliest first; about " in completed.stdout
+    assert "3 change(s) to try, most likely first; about " in completed.stdout
     assert f"{EAGER}: not set → 65536" in completed.stdout
     assert "parameter batch: 8 → 16" in completed.stdout
     assert not bisects(hidl).exists()
@@ -163,7 +163,7 @@ def test_hidden_words_of_capsules_are_given_to_the_runs(hidl: Hidl, tmp_path: Pa
     assert secret not in completed.stdout + completed.stderr
     found = json.loads(completed.stdout)
     assert (found["outcome"], [each["name"] for each in found["guilty"]]) == ("changes", [EAGER])
-    assert "hidden word TOKEN: not in the capsule → as given (all runs of it)" in found["left_out"]
+    assert "hidden word TOKEN: not in the capsule → supplied (all runs of it)" in found["left_out"]
     assert only(bisects(hidl)).stat().st_mode & 0o077 == 0
 
 
@@ -173,7 +173,10 @@ def test_capsules_do_as_well_and_ask_first(hidl: Hidl, nights: tuple[str, str], 
     for run, file in zip(nights, files, strict=True):
         hidl.json("capsule", run, "--output", file)
     completed = hidl("bisect", *files)
-    assert (completed.returncode, "packages and program are code that would run here" in completed.stderr) == (2, True)
+    assert (completed.returncode, "a replay runs the packages and the program of the capsule" in completed.stderr) == (
+        2,
+        True,
+    )
     assert not bisects(hidl).exists()
     found = hidl.json("bisect", *files, "--yes")
     assert (found["outcome"], [each["name"] for each in found["guilty"]]) == ("changes", [EAGER])

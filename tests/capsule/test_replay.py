@@ -85,7 +85,7 @@ def test_a_slower_machine_is_named_with_how_much(hidl: Hidl, capsule: Path, tmp_
     completed = hidl("replay", str(capsule), "--yes")
     assert completed.returncode == 10, completed.stderr
     assert "differs: rate on 2 rank(s) -20.0%" in completed.stdout
-    assert "what changed: nothing that was recorded" in completed.stdout
+    assert "changed: nothing that was recorded" in completed.stdout
 
 
 @pytest.mark.deep
@@ -105,7 +105,7 @@ def test_nothing_runs_unasked(hidl: Hidl, capsule: Path) -> None:
     before = sorted(hidl.runs.iterdir())
     completed = hidl("replay", str(capsule))
     assert completed.returncode == 2
-    assert "packages and program are code that would run here" in completed.stderr
+    assert "a replay runs the packages and the program of the capsule" in completed.stderr
     completed = hidl("replay", str(capsule), "--dry-run")
     assert completed.returncode == 0
     assert "program.py" in completed.stdout
@@ -153,7 +153,7 @@ def test_a_lock_for_another_machine_is_refused(hidl: Hidl, capsule: Path, tmp_pa
     other.write_bytes(replace(held, members=members, lock_name=name).to_bytes())
     completed = hidl("replay", str(other), "--yes")
     assert completed.returncode == 4, completed.stderr
-    assert f"the lock of the capsule, {name}, does not serve here" in completed.stderr
+    assert f"lockfile {name} of the capsule cannot be used" in completed.stderr
     other.write_bytes(replace(held, members={**members, "lock.txt": held.members["lock.txt"]}).to_bytes())
     completed = hidl("replay", str(other), "--yes")
     assert (completed.returncode, "is not the one that the run's plan names" in completed.stderr) == (3, True)
@@ -205,7 +205,7 @@ def test_an_input_that_an_older_file_replaced_is_not_the_run_s_own(hidl: Hidl, t
     (data,) = hidl.json("capsule", run, "-o", str(tmp_path / "b.capsule"))["inputs"]
     assert (data["modified"], data["sha256"]) == (True, "")
     completed = hidl("replay", str(tmp_path / "b.capsule"), "--yes")
-    assert (completed.returncode, "does not know the run's content" in completed.stderr) == (4, True)
+    assert (completed.returncode, "so the original content is unknown" in completed.stderr) == (4, True)
 
 
 def test_a_capsule_holds_the_recipe_and_the_site_of_the_run(hidl: Hidl, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_hidden_words_are_listed_and_a_replay_gets_them_or_refuses(hidl: Hidl, t
     (tmp_path / "seen").unlink()
     refused = hidl("replay", str(file), "--yes")
     assert refused.returncode == 4
-    assert "hides 3 word(s) that the run needs: HF_TOKEN, PASSWORD, TOKEN" in refused.stderr
+    assert "hides 3 word(s) that the run requires: HF_TOKEN, PASSWORD, TOKEN" in refused.stderr
     assert "--set TOKEN=VALUE" in refused.stderr
     assert not (tmp_path / "seen").exists()
     assert hidl("replay", str(file), "--yes", "--set", "nothing=1").returncode == 2
@@ -271,7 +271,7 @@ def test_hidden_words_are_listed_and_a_replay_gets_them_or_refuses(hidl: Hidl, t
     assert not re.search(r"hf_SECRET|hf_X2|hf_Y2", shown.stdout + shown.stderr)
     done = hidl("replay", str(file), "--yes", *given, PASSWORD="hf_Y2")
     assert done.returncode in (0, 10, 11), done.stderr
-    assert "hidden word HF_TOKEN: not in the capsule → as given" in done.stdout
+    assert "hidden word HF_TOKEN: not in the capsule → supplied" in done.stdout
     said = (tmp_path / "seen").read_text()
     assert said == repr(["--key", "hf_SECRET", "--hf-token", "hf_X2", "--password", "hf_Y2", "--pad_token_id=0"])
     # What the program itself prints is shown while it runs.
@@ -300,7 +300,7 @@ def test_a_capsule_that_does_not_name_its_hidden_words_is_not_run(hidl: Hidl, ca
     old.write_bytes(whole.to_bytes())
     refused = hidl("replay", str(old), "--yes")
     assert refused.returncode == 4
-    assert "hides words that the run needs, and does not name them" in refused.stderr
+    assert "hides words that the run requires, without their names" in refused.stderr
     for words in (("bisect", str(old), str(capsule), "--yes"), ("bisect", str(capsule), str(old), "--yes")):
         assert hidl(*words, "--metric", "rate").returncode in (2, 4)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hidl_cli.capsule import capsule_of, needed_words, parse, request_of, unpacked
+from hidl_cli.capsule import capsule_of, parse, request_of, required_words, unpacked
 from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
@@ -75,7 +75,7 @@ def test_plan_and_capsule_of_any_run_are_read_back_and_mean_the_same(tmp_path: P
     capsule = parse(capsule_of(run).to_bytes())
     assert not [name for name, data in capsule.members.items() if f"token={SECRET}".encode() in data]
     places = {each.name for each in capsule.hidden or ()}
-    words = {name: value for name in needed_words(capsule) for value in [f"u:{SECRET}" if "USER" in name else SECRET]}
+    words = {name: value for name in required_words(capsule) for value in [f"u:{SECRET}" if "USER" in name else SECRET]}
     assert words.keys() <= places
     with unpacked(capsule, words) as original:
         machine = load_site("local")

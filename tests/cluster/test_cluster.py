@@ -354,7 +354,9 @@ def test_down_names_the_clusters_that_stay_up(cluster: LivingCluster, hidl: Hidl
     with tempfile.TemporaryDirectory(prefix="hidl-", dir="/dev/shm") as state:  # sockets' paths are short
         done = hidl("cluster", "down", XDG_STATE_HOME=state)
         one = hidl("cluster", "down", "--like", "frontera", XDG_STATE_HOME=state)
-    named = f"still up: the cluster in {cluster.directory}; next: hidl cluster down --directory {cluster.directory}"
+    named = (
+        f"another cluster is up in {cluster.directory}; to stop it: hidl cluster down --directory {cluster.directory}"
+    )
     assert (done.returncode, named in " ".join(done.stderr.split())) == (0, True), done.stderr
     assert (one.returncode, "still up" in one.stderr) == (0, False)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.commands import following
-from hidl_cli.errors import ToldToEnd
+from hidl_cli.errors import Terminated
 from hidl_cli.record.run import Run, State
 from hidl_cli.runs import follow
 
@@ -70,7 +70,7 @@ def test_also_while_it_is_submitted(recorder: Recorder, monkeypatch: pytest.Monk
 
 
 def test_a_queued_job_outlives_the_host(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(monkeypatch, "slurm", ToldToEnd())
+    interrupted(monkeypatch, "slurm", Terminated())
     assert recorder.ended == []
 
 

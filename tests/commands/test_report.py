@@ -80,4 +80,4 @@ def test_a_desktop_without_an_opener_is_reported(toy: Hidl, tmp_path: Path) -> N
 def test_a_place_that_cannot_be_written_is_reported(toy: Hidl) -> None:
     ended = toy("report", "--output", "/proc/page.html")
     assert ended.returncode == ExitCode.UNEXPECTED
-    assert "the report cannot be written" in ended.stderr
+    assert "cannot write the report" in ended.stderr

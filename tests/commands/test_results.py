@@ -170,7 +170,7 @@ def test_an_index_that_may_only_be_read_is_shown_as_it_is(hidl_with_runs: Hidl, 
     index_of(hidl_with_runs).with_name("results.sqlite.lock").mkdir()
     completed = hidl_with_runs("results", "list")
     assert completed.stdout.count("items/s") == 2
-    assert "what is new is not shown" in completed.stderr
+    assert "new results are not shown" in completed.stderr
 
 
 def test_a_lock_that_another_machine_left_is_reported_and_taken_over_by_reindex(

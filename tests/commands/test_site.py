@@ -94,8 +94,8 @@ def test_check_without_a_name_counts_what_is_unknown_a_line_for_each_site(hidl: 
 
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == len(hidl.json("site", "list")["sites"])
-    assert "frontera: in order\n" in done.stdout
-    assert "frontier: in order, 1 unknown\n" in done.stdout
+    assert "frontera: valid\n" in done.stdout
+    assert "frontier: valid, 1 unknown\n" in done.stdout
     assert "hidl site check NAME" in done.stderr
 
 
@@ -124,7 +124,7 @@ def test_check_of_good_files_ends_with_0_and_names_what_is_unknown(hidl: Any) ->
     done = hidl("site", "check", "mine")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "mine: in order" in done.stdout
+    assert "mine: valid" in done.stdout
     assert "  unknown: node_types.cpu.memory_gib\n" in done.stdout
     assert "partitions.normal.max_wall" in hidl.json("site", "check", "mine")["sites"][0]["unknown"]
 
@@ -140,7 +140,7 @@ def test_check_of_faulty_files_ends_with_3_and_shows_every_finding(hidl: Any, tm
     assert [line.split(" (")[0] for line in done.stdout.splitlines() if line[0] != " "] == [
         "mine: 1 error",
         "other: 1 error",
-        "local: in order",
+        "local: valid",
     ]
     assert "6 |   cpu: {coers: 56}" in done.stderr
     assert "^^^^^ did you mean `cores`?" in done.stderr

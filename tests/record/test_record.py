@@ -59,7 +59,7 @@ def test_a_run_that_said_nothing_is_pending(root: Path) -> None:
 def test_a_broken_status_or_plan_is_reported(root: Path, content: str) -> None:
     run = find("aaaa", root)
     (run.directory / "status.json").write_text(content)
-    with pytest.raises(HidlError, match=r"status\.json cannot be read"):
+    with pytest.raises(HidlError, match=r"cannot read .*status\.json"):
         run.status()
     with pytest.raises(HidlError, match="not a run directory of this version of hidl"):
         plan_of(run)

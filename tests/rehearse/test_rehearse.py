@@ -55,7 +55,7 @@ def test_a_site_or_all_of_them_must_be_named(hidl: Hidl) -> None:
 def test_the_page_reports_of_each_site_what_came_of_it() -> None:
     began = datetime(2026, 11, 23, tzinfo=timezone.utc)
     steps = [
-        Stage("hidl cluster up --like a --nodes 4", 3.2, 0, "4 nodes are usable"),
+        Stage("hidl cluster up --like a --nodes 4", 3.2, 0, "4 nodes are ready"),
         Stage("hidl install mpi --site a", 5.0, 0, "installed"),
         Stage("hidl run mpi-sanity --site a", 2.0, 8, "run x | failed"),
     ]

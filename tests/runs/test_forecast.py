@@ -118,7 +118,7 @@ def test_the_module_imports_nothing_of_the_directory_that_hidl_is_called_in(tell
 def test_no_speed_is_predicted_for_gpus(hidl: Hidl) -> None:
     completed = hidl("run", "hyparflow-resnet", "--site", "pitzer", "--account", "any", "--estimate", "--json")
     assert json.loads(completed.stdout)["forecasts"] == []
-    assert "for processors only: --device cpu" in completed.stderr
+    assert "only available for CPUs (--device cpu)" in completed.stderr
 
 
 def test_without_the_stack_the_cost_alone_is_reported(hidl: Hidl) -> None:

@@ -203,8 +203,8 @@ def test_a_workload_is_found_in_a_directory_that_cannot_be_read(hidl: Hidl, here
     [
         (["--"], "no program after --"),
         ([], "no workload and no program"),
-        (["kmeans", "--", "prog"], "exclude each other"),
-        (["kmeans", "--scaling", "weak"], "are for a program after --"),
+        (["kmeans", "--", "prog"], "cannot be combined"),
+        (["kmeans", "--scaling", "weak"], "require a program after --"),
         (["traim.py"], "unknown workload 'traim.py'"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_drafted_workload_runs(hidl: Hidl, here: Path) -> None:
     shutil.copy(PROGRAMS / "pi_mpi4py.py", here / "pi.py")
     drafted = hidl("workload", "new", "pi.py", "--", "--intervals", "1000")
     assert drafted.returncode == 0, drafted.stderr
-    assert "executing pi.py up to where it reads its options" in drafted.stderr
+    assert "running pi.py until it parses its options" in drafted.stderr
     assert drafted.stderr.endswith("next: hidl run pi\n")
     again = hidl("workload", "new", "pi.py")
     assert (again.returncode, "is there already" in again.stderr) == (2, True)

@@ -73,4 +73,4 @@ def test_lsf_refuses(on_lsf: Hidl, lsf: StandIn, tmp_path: Path) -> None:
     lsf.set(queues={"batch": {"max_nodes": 0}})
     completed = on_lsf("shell", "mpi", *words)
     assert completed.returncode == 6, completed.stderr
-    assert "lsf gave no allocation: its words are above" in completed.stderr
+    assert "lsf did not grant an allocation: see its output above" in completed.stderr

@@ -159,7 +159,7 @@ def test_the_first_error_of_the_compiler_is_reported_and_nothing_is_published(hi
 @pytest.mark.parametrize("word", ["tools", "tools=", "others=/tmp/file"])
 def test_a_source_that_no_stack_builds_is_a_usage_error(hidl: Hidl, word: str) -> None:
     completed = hidl("install", "tools", "--source", word)
-    assert (completed.returncode, "NAME one of: tools" in " ".join(completed.stderr.split())) == (2, True)
+    assert (completed.returncode, "known names: tools" in " ".join(completed.stderr.split())) == (2, True)
 
 
 def test_a_file_that_is_not_there_or_no_archive_is_reported(hidl: Hidl, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_stack_is_installed_for_the_gpus_of_another_partition_than_the_default
 
 
 @pytest.mark.parametrize(
-    ("device", "words"), [("gpu", "no partition of site frontera"), ("tpu", "invalid value for --device: 'tpu'")]
+    ("device", "words"), [("gpu", "site frontera has no open partition"), ("tpu", "invalid --device 'tpu'")]
 )
 def test_a_device_that_the_site_does_not_have_is_refused(hidl: Hidl, device: str, words: str) -> None:
     refused = hidl("install", "pytorch", "--site", "frontera", "--device", device, "--dry-run")

@@ -73,7 +73,7 @@ def test_the_printed_line_takes_that_nightly_away_and_no_other(with_table: Hidl,
     one = with_table("validate", "--install-cron", "--check", "mpi_sanity", "--account", "a b")
     two = with_table("validate", "--install-cron", "--tag", "scale")
     assert (one.returncode, two.returncode, table.read_text().count("hidl_cli validate")) == (0, 0, 2)
-    words = shlex.split(re.findall("take it away with: (.*)", one.stderr)[0])
+    words = shlex.split(re.findall("to remove it: (.*)", one.stderr)[0])
 
     missing = with_table("validate", "--uninstall-cron")
     gone, again = with_table(*words[1:]), with_table(*words[1:])

@@ -36,7 +36,7 @@ def probe(context: Context) -> Gpus:
 
 
 def cuda_aware(host: Host, library: Library) -> bool | None:
-    """Return whether the library accepts pointers to GPU memory, as ``Traits.gpu_aware`` says; None if unknown."""
+    """Return whether the library accepts pointers to GPU memory (``FamilyTraits.gpu_aware``); None if unknown."""
     aware = library.traits.gpu_aware
     if not isinstance(aware, Query):
         return True if aware == "always" else None

@@ -10,7 +10,7 @@ from hidl_cli.batch_systems import SCHEDULERS
 from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.plan.workload import PARSERS
-from hidl_cli.plugins import Entry, Registry
+from hidl_cli.plugins import PluginEntry, Registry
 from hidl_cli.site.schema import PROVIDERS
 from hidl_workloads.doctor.finding import Evidence, Rules
 
@@ -22,7 +22,7 @@ class Plugin:
     """An installed plug-in; ``problem``: why it cannot be used, None if it can."""
 
     kind: str
-    entry: Entry
+    entry: PluginEntry
     problem: str | None
 
 

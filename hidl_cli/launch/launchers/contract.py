@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hidl_cli.launch.placement import Placement
-from hidl_cli.launchers import Traits
+from hidl_cli.launchers import LauncherTraits
 from hidl_cli.mpi import Library
 
 
@@ -97,7 +97,7 @@ class Launch:
         return (*self.argv, *self.rest)
 
 
-class Launcher(Traits, ABC):
+class Launcher(LauncherTraits, ABC):
     """Starts a program on every rank of a placement."""
 
     @abstractmethod

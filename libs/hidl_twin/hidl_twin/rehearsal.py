@@ -179,7 +179,7 @@ def _brought_up(twin: Cluster, name: str, nodes: int, directory: Path) -> Stage:
     except HidlError as error:
         return Stage(title, time.monotonic() - began, int(error.exit_code), error.message)
     hosts = len(twin.dress.hosts)
-    return Stage(title, time.monotonic() - began, 0, f"{hosts} nodes are usable")
+    return Stage(title, time.monotonic() - began, 0, f"{hosts} nodes are ready")
 
 
 def _name_hosts(site: Site, twin: Cluster, users: Users) -> None:

@@ -38,7 +38,7 @@ def test_a_launcher_starts_the_program_of_its_families_as_it_is(name: str, famil
 def test_a_launcher_refuses_other_families_with_the_launchers_that_fit(name: str, family: Family) -> None:
     with pytest.raises(InvalidInput, match=f"launcher {name} cannot start the ranks of {family}") as refused:
         launcher(name).launch(request(family))
-    assert refused.value.hint == f"launchers that can: {', '.join(fitting(family))}"
+    assert refused.value.hint == f"use one of: {', '.join(fitting(family))}"
     assert refused.value.exit_code == ExitCode.INVALID_INPUT
 
 
