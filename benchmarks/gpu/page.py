@@ -4,7 +4,7 @@
 
     python -m benchmarks.gpu.page
 
-writes that table, of the documents in ``results/``, into README.md, and their pages into the documentation.
+writes both, for the documents in ``results/``, into the documentation.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from benchmarks.gpu.launch import Found
 Document = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
-README = Path(__file__).parent.parent.parent / "README.md"
-PAGE = README.parent / "docs" / "reference" / "seen-on-gpus.md"
-BEGIN, END = "<!-- what GPUs have seen: python -m benchmarks.gpu.page -->\n", "<!-- end -->\n"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "seen-on-gpus.md"
 
 _LEARNING = ("kmeans", "knn", "matmul", "linear-regression", "tsvd")
 _BUFFERS = ("cupy", "numba", "torch")
@@ -67,21 +65,16 @@ def table(documents: Sequence[Document]) -> str:
 def published() -> dict[Path, str]:
     """Return the files that hold what the documents in ``RESULTS`` say, each with its text."""
     documents = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))]
-    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
     sections = [f"## {_gpu(each)}, {_mpi(each)}\n\n{_section(each, '###')}" for each in documents]
-    return {
-        README: f"{before}{BEGIN}{table(documents)}{END}{after}",
-        PAGE: _HEAD + table(documents) + "\n" + "\n".join(sections),
-    }
+    return {PAGE: _HEAD + table(documents) + "\n" + "\n".join(sections)}
 
 
 _HEAD = """\
 # What GPUs have seen of hidl
 
-[`make gpu`](../how-to/choose-the-device.md#try-a-gpu) tries on a machine's GPUs what hidl does there. This page and the
-table in README.md are made from its documents (`benchmarks/gpu/results/`) by `python -m benchmarks.gpu.page`. Where
-there are more ranks than GPUs, ranks share one. A cell is right only if all its trials are.
+[`make gpu`](../how-to/choose-the-device.md#try-a-gpu) tries on a machine's GPUs what hidl does there. This page is
+made from its documents (`benchmarks/gpu/results/`) by `python -m benchmarks.gpu.page`. Where there are more ranks than
+GPUs, ranks share one. A cell is right only if all its trials are.
 
 """
 
