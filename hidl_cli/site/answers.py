@@ -89,7 +89,7 @@ def probe(site: Site, wanted: Sequence[ProbeEntry], host: Host) -> ProbeResults:
             shell = shells.loaded(entry.modules)
             if len(entry.path) > 1:
                 results.files[entry.path] = shell.files
-            _ask_one(site, entry, ThisHost(shell.environment), shells, results)
+            _probe_one(site, entry, ThisHost(shell.environment), shells, results)
         except MissingPrecondition as error:
             results.remarks.append(f"{'.'.join(entry.path)}: {error.message}")
     return results
@@ -113,7 +113,7 @@ class _Shells:
         return place is not None and ThisHost(self.loaded(()).environment).which(program) == place
 
 
-def _ask_one(site: Site, entry: ProbeEntry, shell: Host, shells: _Shells, results: ProbeResults) -> None:
+def _probe_one(site: Site, entry: ProbeEntry, shell: Host, shells: _Shells, results: ProbeResults) -> None:
     if entry.path == ("compilers",):
         _any_compiler(entry, shell, results)
         return

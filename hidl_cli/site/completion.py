@@ -61,11 +61,10 @@ def complete(
     """
     if site.spack.detect:
         return CompletedSite(site)
-    # Imported only if needed: these modules take 60 ms.
-    from hidl_cli.site import keeping
-    from hidl_cli.site.answers import changed, entries, probe
-    from hidl_cli.site.detect import conditions_of
-    from hidl_cli.site.probes.host import ThisHost
+    from hidl_cli.site import keeping  # imported only if needed: these modules take 60 ms
+    from hidl_cli.site.answers import changed, entries, probe  # as above
+    from hidl_cli.site.detect import conditions_of  # as above
+    from hidl_cli.site.probes.host import ThisHost  # as above
 
     record = keeping.read_record(site.name)
     software = (provider or site.install.provider) == "spack"
