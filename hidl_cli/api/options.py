@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from hidl_cli.errors import MissingPrecondition, UsageError
 
 if TYPE_CHECKING:
-    from hidl_cli.doctor.examine import Examined
+    from hidl_cli.doctor.examine import DoctorReport
     from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.plan.prepare import RunRequest
     from hidl_cli.record.run import Run, Status
@@ -233,7 +233,7 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
     return (*plan.warnings, *([missing] if plan.missing else ()))
 
 
-def refusal(examined: Examined, *, detailed: bool = False) -> MissingPrecondition:
+def refusal(examined: DoctorReport, *, detailed: bool = False) -> MissingPrecondition:
     """Return the error of a run that the doctor's errors would make fail; ``detailed``: with what was found."""
     ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
     found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]

@@ -11,7 +11,7 @@ from hidl_cli.commands.arguments import JsonOption, complete_runs, complete_site
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hidl_cli.report.model import Loaded
+    from hidl_cli.report.model import LoadedRun
 
 
 def report(
@@ -55,10 +55,10 @@ def report(
     if output == "-" and (open_ or json):
         raise UsageError("a page that goes to stdout leaves no room for --open or --json", hint="--output report.html")
     names = runs or []
-    found = model.chosen(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
+    found = model.select_runs(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
     if not found:
         raise UsageError("no run fits", hint="hidl status lists the runs that this hidl reads")
-    read, notes = model.loaded(found)
+    read, notes = model.load_runs(found)
     related = _related(read, notes) if names else []
     page = page_of(
         read,
@@ -84,7 +84,7 @@ def report(
         _show(path)
 
 
-def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
+def _baseline(word: str, number: int) -> LoadedRun | list[LoadedRun]:
     """The run that is named, or those of a site (``site=S``) or on an MPI library (``mpi=M``: its name or family)."""
     from hidl_cli.errors import UsageError
     from hidl_cli.record.run import find
@@ -96,14 +96,14 @@ def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
         return load(find(word))
     if kind not in ("site", "mpi") or not name:
         raise UsageError(f"--baseline {word!r} is not understood", hint="a run, site=NAME or mpi=NAME")
-    read, _ = model.loaded(model.chosen((), site=name if kind == "site" else None, most=number))
+    read, _ = model.load_runs(model.select_runs((), site=name if kind == "site" else None, most=number))
     found = [run for run in read if kind == "site" or name in (run.plan.mpi.name, run.plan.mpi.family)]
     if not found:
         raise UsageError(f"no run fits --baseline {word}", hint="hidl status lists the runs that this hidl reads")
     return found
 
 
-def _related(read: list[Loaded], notes: list[str]) -> list[Loaded]:
+def _related(read: list[LoadedRun], notes: list[str]) -> list[LoadedRun]:
     """The history of runs that were chosen by name; without a store there is none, which the page then says."""
     from hidl_cli.errors import HidlError
     from hidl_cli.report.model import related_runs
