@@ -36,12 +36,12 @@ class RankedPoint:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the point is worse than the reference by more than the noise."""
+        """True if the point is worse than the reference by more than the noise."""
         return self.interval is not None and self.interval.high < 1
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the point is better than the reference by more than the noise."""
+        """True if the point is better than the reference by more than the noise."""
         return self.interval is not None and self.interval.low > 1
 
 

@@ -53,7 +53,7 @@ class Sample:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether another run used the same cores during the measurement."""
+        """True if another run used the same cores during the measurement."""
         return self.series.startswith(DISTURBED)
 
 

@@ -95,7 +95,7 @@ class Context:
 
     @cached_property
     def is_here(self) -> bool:
-        """Whether this host is part of the site, based on the site's ``match`` or else its scheduler's command."""
+        """True if this host is part of the site, based on the site's ``match`` or else its scheduler's command."""
         if self.saved is not None:
             return True
         if conditions := conditions_of(self.site, self.host):
@@ -114,7 +114,7 @@ class Context:
 
     @property
     def is_active(self) -> bool:
-        """Whether the stack is activated in the shell that started hidl."""
+        """True if the stack is activated in the shell that started hidl."""
         active = self.host.environment.get("VIRTUAL_ENV")
         return self.installation is not None and active == str(self.installation.prefix)
 

@@ -239,7 +239,7 @@ class Trend:
 
     @property
     def has_ranges(self) -> bool:
-        """Whether any point has a range."""
+        """True if any point has a range."""
         return any(point.low is not None for point in self.points)
 
 

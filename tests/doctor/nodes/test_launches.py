@@ -46,7 +46,7 @@ def test_another_type_that_fails_loudly_is_not_a_finding() -> None:
 def test_the_cure_of_a_type_that_does_not_work_is_one_that_does() -> None:
     facts = JobFacts(NODES, (tried(USUAL, size=1), tried(replace(OTHER, mpi_type="pmix"))))
     (finding,) = find_in_launches(facts)
-    assert "use one that works: srun --mpi=pmix" in finding.fix
+    assert "use a launcher that works: srun --mpi=pmix" in finding.fix
 
 
 @pytest.mark.parametrize(
