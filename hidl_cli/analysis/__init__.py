@@ -1,1 +1,1 @@
-"""Statistics over samples: pure functions that read no files."""
+"""Statistics on samples. All functions are pure and read no files."""

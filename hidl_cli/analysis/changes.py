@@ -1,4 +1,4 @@
-"""The scale on which values are compared: their ratios, or their differences where one of them is zero or less."""
+"""Compare metrics of two sets of runs, and detect changes of a metric over time."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Less than this part of another value is as good as 0; changes by less are those of floating-point arithmetic.
+#: Values below this fraction of another value count as 0; smaller changes are floating-point errors.
 NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """Places of values on which shifts are measured; ``ratios``: they are logarithms, else the values themselves."""
+class ValueScale:
+    """The scale on which values are compared: logarithmic if ``ratios``, else linear."""
 
     ratios: bool
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Scale:
-        """Return the scale of all these values, at least one, which are compared with each other."""
+    def of(cls, values: Sequence[float]) -> ValueScale:
+        """Return the scale for comparing ``values``: linear if any of them is zero or negative."""
         return cls(ratios=min(values) > NEGLIGIBLE * max(values))
 
-    def places(self, values: Iterable[float]) -> list[float]:
-        """Return where these values lie."""
+    def positions(self, values: Iterable[float]) -> list[float]:
+        """Convert values to positions on the scale."""
         return [math.log(value) for value in values] if self.ratios else list(values)
 
-    def value(self, place: float) -> float:
-        """Return the value that lies there."""
-        return math.exp(place) if self.ratios else place
+    def value(self, position: float) -> float:
+        """Convert a position on the scale to a value."""
+        return math.exp(position) if self.ratios else position
 
     def mean(self, values: Iterable[float]) -> float:
-        """Return the value in the middle of these values' places: their geometric mean, or the arithmetic one."""
-        return self.value(fmean(self.places(values)))
+        """Return the geometric mean on a logarithmic scale, else the arithmetic mean."""
+        return self.value(fmean(self.positions(values)))
 
     def change(self, shift: float, before: float, after: float) -> float:
-        """Return a shift of places as a fraction of the value ``before``; of the one ``after``, if that was 0.
+        """Convert a shift of positions to a fraction of ``before``, or of ``after`` if ``before`` is 0.
 
-        From 72 to 0 is -1.0, from 0 to 72 is +1.0. Between two values that are negligible beside the shift it is 1.0 or
-        -1.0.
+        A change from 72 to 0 is -1.0, from 0 to 72 it is +1.0. If both values are negligible compared with the shift,
+        the result is 1.0 or -1.0.
         """
         if self.ratios:
             return math.expm1(shift)
@@ -69,9 +69,9 @@ class Scale:
         return shift / (base or 1.0)
 
     def rounding(self, values: Sequence[float]) -> float:
-        """Return the greatest error of these values' places by the digits to which they were rounded.
+        """Return the largest rounding error of the positions, given the number of digits of the values.
 
-        Programs print few digits (OMB: two decimals), and what is rounded to the same number is not without noise.
+        Programs print few digits (OMB: two decimals), so equal values are not necessarily free of noise.
         """
         digit = 10.0 ** min(0, *(_exponent(value) for value in values))
         typical = median(map(abs, values)) or 1.0
@@ -80,26 +80,29 @@ class Scale:
 
 
 def _exponent(value: float) -> int:
-    """Return the power of ten of a value's last digit: -2 of 1.25."""
+    """Return the power of ten of a value's last digit: -2 for 1.25."""
     exponent = Decimal(repr(float(value))).normalize().as_tuple().exponent
     assert isinstance(exponent, int), value
     return exponent
 
 
-# Compare two samples by ranks: Mann-Whitney test, Hodges-Lehmann shift, Cliff's delta, Holm correction.
+# Rank tests for two samples: Mann-Whitney test, Hodges-Lehmann shift, Cliff's delta, Holm correction.
 
 
-#: Up to so many values in all, the distribution of the rank sum is counted out; beyond, it is all but normal.
+#: Largest total number of values for which the rank-sum distribution is exact. Above, it is nearly normal.
 EXACT_UP_TO = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How ``b`` differs from ``a``.
+    """The difference between two samples ``a`` and ``b``.
 
-    ``p``: two-sided, of the hypothesis that both have one distribution. ``delta``: how much more often a value of ``b``
-    exceeds one of ``a`` than the reverse, from -1 to 1 (Cliff 1993, Psychological Bulletin 114, 494-509). ``shift``:
-    the median of all differences ``b - a``, with its 95 % ``interval``; None for too few values.
+    Attributes:
+        p: Two-sided p-value of the hypothesis that both samples have the same distribution.
+        delta: Probability that a value of ``b`` exceeds one of ``a``, minus that of the reverse: -1 to 1 (Cliff 1993,
+            Psychological Bulletin 114, 494-509).
+        shift: Median of all differences ``b - a``.
+        interval: Confidence interval of ``shift``; None for too few values.
     """
 
     p: float
@@ -109,7 +112,11 @@ class Shift:
 
 
 def compare_ranks(a: Sequence[float], b: Sequence[float], *, confidence: float = CONFIDENCE) -> Shift:
-    """Compare two samples (Mann & Whitney 1947; Hodges & Lehmann 1963); ``ValueError`` if one is empty."""
+    """Compare two samples (Mann & Whitney 1947; Hodges & Lehmann 1963).
+
+    Raises:
+        ValueError: If either sample is empty.
+    """
     if not a or not b:
         raise ValueError("each side requires at least one value")
     differences = sorted(y - x for x in a for y in b)
@@ -122,12 +129,12 @@ def compare_ranks(a: Sequence[float], b: Sequence[float], *, confidence: float =
 
 
 def least_p(m: int, n: int) -> float:
-    """Return the smallest possible two-sided p-value of ``m`` against ``n`` values: ``2 / (m+n choose m)``."""
+    """Return the smallest possible two-sided p-value for samples of ``m`` and ``n`` values: ``2 / (m+n choose m)``."""
     return min(1.0, 2 / math.comb(m + n, m))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values, each adjusted for multiple tests (Holm 1979, Scand. J. Statist. 6, 65-70)."""
+    """Adjust p-values for multiple tests (Holm 1979, Scand. J. Statist. 6, 65-70)."""
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for position, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -137,7 +144,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def describe_effect(delta: float) -> str:
-    """Return the usual name of the size of a Cliff's delta (Romano et al. 2006)."""
+    """Return the conventional label for the size of a Cliff's delta (Romano et al. 2006)."""
     size = abs(delta)
     return next(
         (word for limit, word in ((0.147, "negligible"), (0.33, "small"), (0.474, "medium")) if size < limit), "large"
@@ -161,7 +168,7 @@ def _p_value(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def _doubled_ranks(values: Sequence[float]) -> list[int]:
-    """Return twice the rank of each value: an integer, since ties share the average of their ranks."""
+    """Return twice the rank of each value, which is an integer because ties share their average rank."""
     ordered = sorted(values)
     first = {value: i for i, value in reversed(list(enumerate(ordered, 1)))}
     last = {value: i for i, value in enumerate(ordered, 1)}
@@ -170,8 +177,8 @@ def _doubled_ranks(values: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _rank_sums(doubled: tuple[int, ...], m: int) -> NDArray[Any]:
-    """Return how many choices of ``m`` of these ranks have each sum, with ties (Streitberg & Röhmel 1986, Computational
-    Statistics Quarterly 3, 23-41).
+    """Count the subsets of ``m`` ranks by their sum, with ties (Streitberg & Röhmel 1986, Computational Statistics
+    Quarterly 3, 23-41).
     """
     import numpy as np
 
@@ -184,15 +191,15 @@ def _rank_sums(doubled: tuple[int, ...], m: int) -> NDArray[Any]:
 
 
 def _interval(differences: Sequence[float], m: int, confidence: float) -> Interval | None:
-    """Return the shifts that the test would not reject: all but the ``k`` least and greatest differences."""
+    """Return the interval of shifts that the test would not reject: all but the ``k`` smallest and largest."""
     n = len(differences) // m
-    k = _left_out(m, n, confidence)
+    k = _excluded(m, n, confidence)
     return Interval(differences[k - 1], differences[-k]) if k else None
 
 
 @lru_cache(maxsize=256)
-def _left_out(m: int, n: int, confidence: float) -> int:
-    """Return the largest k with P(U < k) <= (1 - confidence) / 2; 0 if there is none."""
+def _excluded(m: int, n: int, confidence: float) -> int:
+    """Return the largest k with P(U < k) <= (1 - confidence) / 2, or 0 if no k satisfies it."""
     tail = (1 - confidence) / 2
     if m + n > EXACT_UP_TO:
         z = NormalDist().inv_cdf(1 - tail)
@@ -201,25 +208,29 @@ def _left_out(m: int, n: int, confidence: float) -> int:
     return int((counts.cumsum() / counts.sum() <= tail).sum())
 
 
-# Compare two sets of runs metric by metric, by rank tests corrected for multiple metrics.
+# Comparison of two sets of runs, metric by metric, with rank tests corrected for multiple metrics.
 
 
 TOLERANCE = 0.03  # smallest regression worth reporting, as a fraction
 ALPHA = 0.05
-PER_SIDE = 10  # values a side, beyond which more are not asked for
+PER_SIDE = 10  # largest number of values per side to recommend
 
 ComparisonOutcome = Literal["worse", "better", "different", "same", "inconclusive"]
 Independent = Literal["runs", "repetitions"]
-_GRAVE: tuple[Literal["worse", "different", "inconclusive"], ...] = ("worse", "different", "inconclusive")
+_BY_SEVERITY: tuple[Literal["worse", "different", "inconclusive"], ...] = ("worse", "different", "inconclusive")
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """How a metric differs, in fractions: -0.05 is 5 % less in B; ``interval`` has 95 % confidence for this metric.
+class MetricDifference:
+    """The difference of one metric between two sides, A and B.
 
-    Fractions are of A's median; if that is 0, of B's.
-    ``effect`` is Cliff's delta; ``p`` is Mann-Whitney's, ``p_holm`` is corrected for all compared metrics.
-    ``independent``: what counts as one observation.
+    Attributes:
+        independent: The unit that counts as one observation.
+        shift: Change from A to B as a fraction of A's median (of B's, if A's is 0): -0.05 is 5 % less in B.
+        interval: 95 % confidence interval of ``shift``, for this metric alone.
+        effect: Cliff's delta.
+        p: p-value of the Mann-Whitney test.
+        p_holm: ``p`` corrected for the number of metrics compared.
     """
 
     measure: Measure
@@ -242,16 +253,19 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All metrics that A and B share. ``outcome``: the gravest of theirs; same if all are the same or better."""
+    """A comparison of all metrics that A and B share.
+
+    ``outcome`` is the most severe outcome of any metric, and ``same`` if every metric is the same or better.
+    """
 
     tolerance: float
-    differences: tuple[Difference, ...]
+    differences: tuple[MetricDifference, ...]
     outcome: Literal["worse", "different", "inconclusive", "same"]
     only_in_a: tuple[Measure, ...]
     only_in_b: tuple[Measure, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return a JSON-serializable dictionary."""
         document = asdict(self)
         for difference in document["differences"]:
             difference["measure"] = difference["measure"]._asdict()
@@ -261,22 +275,26 @@ class Comparison:
 
 
 def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLERANCE) -> Comparison:
-    """Compare the samples of B with those of A; ``ValueError`` if they share no measure.
+    """Compare the samples of B with those of A.
 
     Two single runs are compared by their repetitions, so the result holds for these two runs only. If a side has
-    several runs, each counts once (the median of its repetitions): repetitions in one allocation are not independent,
-    and counting each would find differences between any two nights. The points of a sweep are compared one by one, and
-    so are concurrent copies on hosts that both sides used. Values are converted to one unit. A metric
+    several runs, each run counts once, with the median of its repetitions: repetitions in one allocation are not
+    independent, and counting each of them would find differences between any two nights. The points of a sweep are
+    compared one by one, and so are concurrent copies on hosts that both sides used. Values are converted to a common
+    unit. The outcome of a metric is
 
-    - differs if its Holm-corrected p-value is at most 0.05 and its shift exceeds ``tolerance`` (a fraction):
-      *worse* or *better* by its direction, *different* if it has none;
-    - is the *same* if the 95 % interval of the shift excludes a worsening by more than the tolerance;
-    - is *inconclusive* otherwise: too few values, too much noise, or a side that was only measured while another run
+    - *worse*, *better* or, if the metric has no direction, *different* if its Holm-corrected p-value is at most 0.05
+      and its shift exceeds ``tolerance`` (a fraction);
+    - *same* if the 95 % interval of the shift excludes a regression by more than the tolerance;
+    - *inconclusive* otherwise: too few values, too much noise, or a side that was only measured while another run
       used the same cores.
+
+    Raises:
+        ValueError: If A and B share no measure.
     """
     before = list(a)
     every = in_common_units([*before, *b])
-    disturbed: set[_Place] = set()
+    disturbed: set[_SeriesKey] = set()
     samples_a, samples_b = (_of_one_series(side, disturbed) for side in (every[: len(before)], every[len(before) :]))
     shared_series = {sample.series for sample in samples_a} & {sample.series for sample in samples_b}
     hosts = _copy_hosts(samples_a) & _copy_hosts(samples_b)
@@ -286,11 +304,13 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     )
     measures = [measure for measure in runs_a if measure in runs_b]
     if not measures:
-        raise ValueError(_describe_units(runs_a, runs_b) or "they have no metric of one workload and size in common")
+        raise ValueError(
+            _describe_units(runs_a, runs_b) or "A and B have no metric of the same workload and size in common"
+        )
     sides = [_sides(runs_a[measure], runs_b[measure]) for measure in measures]
-    scales = [Scale.of([*left, *right]) for _, left, right in sides]
+    scales = [ValueScale.of([*left, *right]) for _, left, right in sides]
     shifts = [
-        compare_ranks(scale.places(left), scale.places(right))
+        compare_ranks(scale.positions(left), scale.positions(right))
         for scale, (_, left, right) in zip(scales, sides, strict=True)
     ]
     corrected = holm([shift.p for shift in shifts])
@@ -315,14 +335,14 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     return Comparison(
         tolerance,
         differences,
-        next((outcome for outcome in _GRAVE if outcome in found), "same"),
+        next((outcome for outcome in _BY_SEVERITY if outcome in found), "same"),
         tuple(measure for measure in runs_a if measure not in runs_b),
         tuple(measure for measure in runs_b if measure not in runs_a),
     )
 
 
 def _describe_units(a: Iterable[Measure], b: Iterable[Measure]) -> str | None:
-    """Name the first measure that differs between A and B in nothing but its unit; None without such a measure."""
+    """Describe the first measure that differs between A and B only in its unit; None if no measure does."""
     units = {measure._replace(unit=""): measure.unit for measure in a}
     for measure in b:
         unit = units.get(measure._replace(unit=""))
@@ -331,35 +351,35 @@ def _describe_units(a: Iterable[Measure], b: Iterable[Measure]) -> str | None:
     return None
 
 
-_Place = tuple[str, str, str]
+_SeriesKey = tuple[str, str, str]
 
 
-def _place(sample: Sample) -> _Place:
+def _series_key(sample: Sample) -> _SeriesKey:
     return sample.run, sample.series.removeprefix(DISTURBED), sample.metric
 
 
-def _of_one_series(samples: Sequence[Sample], disturbed: set[_Place]) -> list[Sample]:
-    """Return the samples without those of disturbed steps, unless a side has no others of that series and metric.
+def _of_one_series(samples: Sequence[Sample], disturbed: set[_SeriesKey]) -> list[Sample]:
+    """Drop samples of disturbed steps, unless there are no others of the same series and metric.
 
-    The places of those that stay are added to ``disturbed``, and they get the series of steps that ran alone.
+    Disturbed samples that remain are moved to the undisturbed series, and their keys are added to ``disturbed``.
     """
-    alone = {_place(sample)[1:] for sample in samples if not sample.is_disturbed}
-    left = [sample for sample in samples if not sample.is_disturbed or _place(sample)[1:] not in alone]
-    disturbed.update(_place(sample) for sample in left if sample.is_disturbed)
-    return [replace(sample, series=_place(sample)[1]) if sample.is_disturbed else sample for sample in left]
+    alone = {_series_key(sample)[1:] for sample in samples if not sample.is_disturbed}
+    kept = [sample for sample in samples if not sample.is_disturbed or _series_key(sample)[1:] not in alone]
+    disturbed.update(_series_key(sample) for sample in kept if sample.is_disturbed)
+    return [replace(sample, series=_series_key(sample)[1]) if sample.is_disturbed else sample for sample in kept]
 
 
-def _is_disturbed(runs: Sequence[RunValues], disturbed: set[_Place]) -> bool:
-    return any(_place(run.sample) in disturbed for run in runs)
+def _is_disturbed(runs: Sequence[RunValues], disturbed: set[_SeriesKey]) -> bool:
+    return any(_series_key(run.sample) in disturbed for run in runs)
 
 
-def _without_outcome(difference: Difference, disturbed: Sequence[bool]) -> Difference:
-    """Return an inconclusive difference if a side was ``disturbed``; what the other run took may have caused it."""
-    sides = [side for side, its in zip("AB", disturbed, strict=True) if its]
+def _without_outcome(difference: MetricDifference, disturbed: Sequence[bool]) -> MetricDifference:
+    """Mark the difference inconclusive if a side was ``disturbed``, since the other run may have caused it."""
+    sides = [side for side, is_disturbed in zip("AB", disturbed, strict=True) if is_disturbed]
     if not sides:
         return difference
-    what = f"{' and '.join(sides)} {'were' if len(sides) > 1 else 'was'}"
-    reason = f"{what} measured while another run used the same cores"
+    subject = f"{' and '.join(sides)} {'were' if len(sides) > 1 else 'was'}"
+    reason = f"{subject} measured while another run used the same cores"
     return replace(difference, outcome="inconclusive", reason=reason)
 
 
@@ -380,13 +400,13 @@ def _difference(
     measure: Measure,
     sample: Sample,
     side: _Side,
-    scale: Scale,
+    scale: ValueScale,
     ranks: Shift,
     *,
     p_holm: float,
     metrics: int,
     tolerance: float,
-) -> Difference:
+) -> MetricDifference:
     independent, a, b = side
     levels = median(a), median(b)
     interval = ranks.interval
@@ -395,7 +415,7 @@ def _difference(
     outcome, reason = _outcome(sample.better, shift, relative, p_holm, tolerance)
     if outcome == "inconclusive" and metrics * least_p(len(a), len(b)) > ALPHA:
         reason = _too_few(len(a), len(b), independent, metrics)
-    return Difference(
+    return MetricDifference(
         measure=measure,
         unit=sample.unit,
         better=sample.better,
@@ -428,42 +448,45 @@ def _outcome(
     down, up = interval.low < -tolerance, interval.high > tolerance
     excluded = {"higher": not down, "lower": not up}.get(better or "", not down and not up)
     if excluded:
-        what = "a change" if better is None else "a worsening"
-        return "same", f"{what} by more than {tolerance:.3g} is excluded"
+        change = "a change" if better is None else "a regression"
+        return "same", f"{change} by more than {tolerance:.3g} is excluded"
     return "inconclusive", f"too noisy: anything from {interval.low:+.1%} to {interval.high:+.1%} is possible"
 
 
 def _too_few(m: int, n: int, independent: Independent, metrics: int) -> str:
-    """Say why so few values show nothing, and how many would."""
+    """Explain that there are too few values to find a difference, and how many are required."""
     enough = next((k for k in range(2, PER_SIDE + 1) if metrics * least_p(k, k) <= ALPHA), PER_SIDE + 1)
     among = f" among {metrics} metrics" if metrics > 1 else ""
-    return f"{m} against {n} {independent} cannot show a difference{among}, {enough} on each side can"
+    return f"{m} and {n} {independent} are too few to show a difference{among}; use at least {enough} on each side"
 
 
-# Change points: the runs at which a metric's level changed, as opposed to noise, outliers and drifts.
+# Change points: runs at which the level of a metric changed, as opposed to noise, outliers and drifts.
 
 
-LEAST_RUNS = 20  # fewer do not tell noise from change
-SHORTEST = 3  # runs on one level: one bad night, or two, are no step
-PENALTY = 12.0  # what a further level must explain, in variances of one run
-STEP_OR_DRIFT = 10.0  # what a step must explain beyond a straight line, in the same
-FEW = 5  # the noise of n runs is known so badly that both are raised by 5/n
-CLIPPED = 2.5  # a run counts as no further than so many deviations from its neighbours
-NEIGHBOURS = 7  # runs whose median is what a run is held against
-_PERIODS = 3  # in which a set of nodes was used before its level is known apart from changes
+LEAST_RUNS = 20  # with fewer runs, noise and changes cannot be distinguished
+SHORTEST = 3  # minimum number of runs on a level: one or two bad nights are not a change
+PENALTY = 12.0  # variation that each additional level must explain, in variances of one run
+STEP_OR_DRIFT = 10.0  # variation that a step must explain beyond a straight line, in variances of one run
+FEW = 5  # both limits are raised by FEW/n, because n runs give only an estimate of the noise
+CLIPPED = 2.5  # runs are clipped to this many deviations from the median of their neighbours
+NEIGHBOURS = 7  # number of runs in that median
+_PERIODS = 3  # separate periods of use required to tell the level of a set of nodes from a change
 _REWEIGHTED = 10
 _MOST_CORRELATED = 0.9
-_LARGE = 4.0  # deviations of one run, by which levels of correlated noise rarely differ
-_CHANCE = 1.6  # correlations below this part of 1 / sqrt(runs) are chance
-AROUND = 5  # runs before and after a step whose circumstances are compared
+_LARGE = 4.0  # levels of correlated noise rarely differ by more than this many deviations of one run
+_CHANCE = 1.6  # correlations below _CHANCE / sqrt(runs) are attributed to chance
+AROUND = 5  # number of runs before and after a step whose circumstances are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstance:
-    """What else changed at a change point: ``what`` is ``lock``, ``mpi``, ``hosts`` or the name of a tuning variable.
+    """Something else that changed at a change point.
 
-    ``before`` and ``after`` are the values of most runs next to the change, None if a variable was not set; for
-    ``hosts``, those used only before, or only after.
+    Attributes:
+        what: ``lock``, ``mpi``, ``stack``, ``launcher``, ``hosts`` or the name of a tuning variable.
+        before: Most frequent value in the runs just before the change; None if the variable was not set. For
+            ``hosts``, the nodes used only before.
+        after: The same for the runs just after the change.
     """
 
     what: str
@@ -472,12 +495,16 @@ class Circumstance:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A change of level: ``run`` is the first one of the new level, planned at ``created``.
+class LevelChange:
+    """A change of the level of a metric.
 
-    ``change`` is a fraction of the old level (if that is 0, of the new one): -0.05 is 5 % less; ``interval``: its 95 %
-    confidence interval, given the position. ``worse`` is None if the metric has no direction. ``index`` counts runs
-    from 0.
+    Attributes:
+        index: Index of the first run on the new level, from 0.
+        run: Name of that run.
+        created: Time at which it was planned.
+        change: Change as a fraction of the old level (of the new level, if the old one is 0): -0.05 is 5 % less.
+        interval: 95 % confidence interval of ``change``, given its position.
+        worse: Whether the change is a regression; None if the metric has no direction.
     """
 
     index: int
@@ -492,10 +519,11 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """A measure over time, ``values`` by run; ``noise``: the relative deviation of one run from its level.
+class MetricHistory:
+    """The values of a measure over time, one per run.
 
-    ``reason``: why no changes were searched for, or None.
+    ``noise`` is the relative standard deviation of a run from its level. ``reason`` explains why changes were not
+    searched for, and is None if they were.
     """
 
     measure: Measure
@@ -506,12 +534,12 @@ class History:
     created: tuple[str, ...]
     values: tuple[float, ...]
     noise: float | None
-    steps: tuple[Change, ...]
+    steps: tuple[LevelChange, ...]
     reason: str | None
 
 
-def histories(samples: Iterable[Sample], *, metric: str | None = None) -> list[History]:
-    """Return the history of each metric of each series (of one metric if named), the oldest run first."""
+def histories(samples: Iterable[Sample], *, metric: str | None = None) -> list[MetricHistory]:
+    """Return the history of each series and metric, or only of ``metric`` if given, with the oldest run first."""
     measures = by_measure(sample for sample in samples if metric in (None, sample.metric))
     return [_history(measure, runs) for measure, runs in measures.items()]
 
@@ -521,18 +549,18 @@ def find_changes(
 ) -> list[int]:
     """Return the indices at which a new level begins in ``values``.
 
-    Their places (logarithms; where a value is not positive, the values themselves) are clipped at 2.5 deviations from
-    the median of seven neighbours, to limit the weight of outliers. The deviation is at least the error of rounding.
-    PELT (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ruptures' ``KernelCPD`` with a linear
-    kernel) divides them into levels. Each boundary must then explain more than a straight line through both its levels;
-    of those that do not, the weakest is dropped until all do, so a slow drift is not a change. Both limits are in units
-    of the long-run variance, because the noise of neighbouring nights is often correlated. Returns nothing for fewer
-    than 20 values, or if one is not finite.
+    The logarithms of the values (or the values, if any of them is not positive) are clipped at 2.5 deviations from the
+    median of seven neighbours to limit the weight of outliers. The deviation is at least the rounding error. PELT
+    (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ``KernelCPD`` of ruptures with a linear
+    kernel) divides them into levels. Each boundary must then explain more variation than a straight line through the
+    levels on both sides; the weakest boundary is dropped until all do, so that a slow drift does not count as a change.
+    Both limits are in units of the long-run variance, because the noise of consecutive nights is often correlated.
+    Returns an empty list for fewer than 20 values or if a value is not finite.
 
     Args:
-        values: One for each run, the oldest first.
-        days: Their times in days; by default, one run a day.
-        hosts: The nodes of each run. The level of a set of nodes that was used again and again is subtracted.
+        values: One value per run, with the oldest run first.
+        days: Times of the runs in days; by default, one run per day.
+        hosts: Nodes of each run. The level of a set of nodes that was used in several periods is subtracted.
     """
     import numpy as np
 
@@ -540,20 +568,20 @@ def find_changes(
     if n < LEAST_RUNS or not all(map(math.isfinite, values)):
         return []
     times = np.arange(n, dtype=float) if days is None else np.asarray(days, dtype=float)
-    scale = Scale.of(values)
-    places, deviation = _without_hosts(scale, values, hosts, [])
-    found = _boundaries(places, deviation, times)
+    scale = ValueScale.of(values)
+    positions, deviation = _without_hosts(scale, values, hosts, [])
+    found = _boundaries(positions, deviation, times)
     columns = _recurring(hosts) if hosts is not None else []
     if not columns or not found:
         return found
     design = np.array([[each == column for column in columns] for each in hosts or ()], dtype=float)
-    offsets = np.asarray(scale.places(values)) - places
-    unit = deviation * math.sqrt(_long_run(places))
-    return _beyond_hosts((_clipped(places, deviation) + offsets) / unit, design, found)
+    offsets = np.asarray(scale.positions(values)) - positions
+    unit = deviation * math.sqrt(_long_run(positions))
+    return _beyond_hosts((_clipped(positions, deviation) + offsets) / unit, design, found)
 
 
 def _beyond_hosts(y: NDArray[Any], design: NDArray[Any], changes: Sequence[int]) -> list[int]:
-    """Drop the changes that the levels of the sets of nodes explain as well, the weakest first."""
+    """Drop the changes that are also explained by the levels of the sets of nodes, starting with the weakest."""
     import numpy as np
 
     def squares(kept: Sequence[int]) -> float:
@@ -570,12 +598,12 @@ def _beyond_hosts(y: NDArray[Any], design: NDArray[Any], changes: Sequence[int])
     return found
 
 
-def _boundaries(places: NDArray[Any], deviation: float, times: NDArray[Any]) -> list[int]:
+def _boundaries(positions: NDArray[Any], deviation: float, times: NDArray[Any]) -> list[int]:
     import numpy as np
     from ruptures import KernelCPD
 
-    n = len(places)
-    clipped = _clipped(places, deviation) / (deviation * math.sqrt(_long_run(places)))
+    n = len(positions)
+    clipped = _clipped(positions, deviation) / (deviation * math.sqrt(_long_run(positions)))
     few = 1 + FEW / n
     detector = KernelCPD(kernel="linear", min_size=SHORTEST).fit(clipped[:, None])
     found = [int(index) for index in detector.predict(pen=PENALTY * few)[:-1]]
@@ -590,31 +618,31 @@ def _boundaries(places: NDArray[Any], deviation: float, times: NDArray[Any]) -> 
 
 
 def _without_hosts(
-    scale: Scale, values: Sequence[float], hosts: Sequence[tuple[str, ...]] | None, changes: Sequence[int]
+    scale: ValueScale, values: Sequence[float], hosts: Sequence[tuple[str, ...]] | None, changes: Sequence[int]
 ) -> tuple[NDArray[Any], float]:
-    """Return the places without the levels of their sets of nodes, and the deviation of one run.
+    """Subtract the levels of the sets of nodes; return the remaining positions and the deviation of one run.
 
-    The levels are fitted to the differences of neighbouring runs, which changes hardly affect, or with the levels
-    between known ``changes`` to all runs, which is more precise. Only sets that were
-    used in several separate periods count: a step at which the nodes changed for good remains a step. The deviation is
-    at least the error of rounding.
+    The levels are fitted to the differences of consecutive runs, which changes hardly affect. If ``changes`` are known,
+    the levels between them are fitted to all runs as well, which is more precise. Only sets of nodes that were used in
+    several separate periods have a level: a step at which the nodes changed permanently remains a step. The deviation
+    is at least the rounding error.
     """
     import numpy as np
 
-    places = np.asarray(scale.places(values), dtype=float)
+    positions = np.asarray(scale.positions(values), dtype=float)
     columns = _recurring(hosts) if hosts is not None else []
-    free = 1.0
+    correction = 1.0
     if columns:
         design = np.array([[each == column for column in columns] for each in hosts or ()], dtype=float)
         if changes:
-            begins = np.arange(len(places))[:, None] >= np.array([0, *changes])
-            levels = _robust_fit(np.column_stack([design, begins]), places)[: len(columns)]
+            begins = np.arange(len(positions))[:, None] >= np.array([0, *changes])
+            levels = _robust_fit(np.column_stack([design, begins]), positions)[: len(columns)]
         else:
-            levels = _robust_fit(np.diff(design, axis=0), np.diff(places))
+            levels = _robust_fit(np.diff(design, axis=0), np.diff(positions))
         offsets = design @ levels
-        places = places - offsets + np.median(offsets)
-        free = math.sqrt(len(places) / max(1, len(places) - len(columns)))
-    return places, max(free * _deviation(places), scale.rounding(values))
+        positions = positions - offsets + np.median(offsets)
+        correction = math.sqrt(len(positions) / max(1, len(positions) - len(columns)))
+    return positions, max(correction * _deviation(positions), scale.rounding(values))
 
 
 def _robust_fit(design: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
@@ -634,59 +662,57 @@ def _robust_fit(design: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
 
 
 def _recurring(hosts: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the sets of nodes that were used in at least three separate periods, if there are several."""
+    """Return the sets of nodes used in at least three separate periods; none if all runs used the same set."""
     periods = Counter(each for index, each in enumerate(hosts) if not index or hosts[index - 1] != each)
     found = [each for each, count in periods.items() if each and count >= _PERIODS]
     return found if len(periods) > 1 else []
 
 
-def _long_run(places: NDArray[Any], *, cautious: bool = False) -> float:
-    """Return the variance of a mean of many runs, in that which independent runs of this deviation would have.
+def _long_run(positions: NDArray[Any], *, cautious: bool = False) -> float:
+    """Return the variance of the mean of many runs relative to that of independent runs with the same deviation.
 
-    It is estimated for noise whose correlation falls geometrically, from the deviations of differences of runs that
-    are one, two and four apart. Differences across the strongest step do not count if it is larger than correlated
-    noise makes them: 40 runs with 1 % of independent noise and a step of 10 % can otherwise look so correlated that the
-    step is missed (in 15 of 200 simulated series). ``cautious`` lets them count.
+    It is estimated from the deviations of differences between runs that are one, two and four apart, for noise whose
+    correlation decays geometrically. Differences across the strongest step are excluded if the step is larger than
+    correlated noise would cause, unless ``cautious``: 40 runs with 1 % of independent noise and a step of 10 % can
+    otherwise look so correlated that the step is missed (15 of 200 simulated series).
     """
     import numpy as np
 
-    if np.median(np.abs(np.diff(places))) == 0:
+    if np.median(np.abs(np.diff(positions))) == 0:
         return 1.0
-    step: int | None = _strongest_step(places)
-    if cautious or abs(np.median(places[step:]) - np.median(places[:step])) < _LARGE * _deviation(places):
+    step: int | None = _strongest_step(positions)
+    if cautious or abs(np.median(positions[step:]) - np.median(positions[:step])) < _LARGE * _deviation(positions):
         step = None
-    one, two, four = (_deviation(places, apart, step) ** 2 for apart in (1, 2, 4))
+    one, two, four = (_deviation(positions, apart, step) ** 2 for apart in (1, 2, 4))
     if one == 0:
         return 1.0
-    # Of a correlation r: two = one (1 + r), four = one (1 + r + r^2 + r^3).
+    # For a correlation r, two = one (1 + r) and four = one (1 + r + r^2 + r^3).
     ends = two / one - 1, (four / one - 1) / 2
     correlation = min(_MOST_CORRELATED, max(ends))
-    if min(ends) < _CHANCE / math.sqrt(len(places)):
+    if min(ends) < _CHANCE / math.sqrt(len(positions)):
         return 1.0
     return (1 + correlation) / (1 - correlation) ** 2
 
 
-def _strongest_step(places: NDArray[Any]) -> int:
-    """Return the index at which two levels, each of at least ``SHORTEST`` runs, explain the most."""
+def _strongest_step(positions: NDArray[Any]) -> int:
+    """Return the index where splitting the runs into two levels of at least ``SHORTEST`` runs explains the most."""
     import numpy as np
 
-    n = len(places)
+    n = len(positions)
     first = np.arange(SHORTEST, n - SHORTEST + 1)
-    sums = np.cumsum(places - places.mean())[first - 1]
+    sums = np.cumsum(positions - positions.mean())[first - 1]
     return int(first[np.argmax(sums**2 / (first * (n - first)))])
 
 
-def _deviation(places: NDArray[Any], apart: int = 1, step: int | None = None) -> float:
-    """Return the noise of one run from differences of runs ``apart``, which changes and drifts hardly affect.
+def _deviation(positions: NDArray[Any], apart: int = 1, step: int | None = None) -> float:
+    """Estimate the noise of one run from the differences of runs ``apart``, which changes and drifts hardly affect.
 
-    Differences across the index ``step`` are left out.
-
-    The deviation of the differences, clipped at 2.5 times their median absolute deviation: nearly as efficient as the
-    standard deviation, and robust to outliers.
+    The result is the deviation of the differences, clipped at 2.5 times their median absolute deviation. It is nearly
+    as efficient as the standard deviation and robust to outliers. Differences across the index ``step`` are excluded.
     """
     import numpy as np
 
-    differences = places[apart:] - places[:-apart]
+    differences = positions[apart:] - positions[:-apart]
     if step is not None:
         index = np.arange(len(differences))
         differences = differences[(index >= step) | (index + apart < step)]
@@ -702,18 +728,18 @@ def _variance_left(limit: float) -> float:
     return inside - 2 * limit * normal.pdf(limit) + limit**2 * (1 - inside)
 
 
-def _clipped(places: NDArray[Any], deviation: float) -> NDArray[Any]:
+def _clipped(positions: NDArray[Any], deviation: float) -> NDArray[Any]:
     import numpy as np
 
     half = NEIGHBOURS // 2
-    padded = np.pad(places, half, constant_values=np.nan)
+    padded = np.pad(positions, half, constant_values=np.nan)
     medians = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS), axis=1)
-    clipped: NDArray[Any] = medians + np.clip(places - medians, -CLIPPED * deviation, CLIPPED * deviation)
+    clipped: NDArray[Any] = medians + np.clip(positions - medians, -CLIPPED * deviation, CLIPPED * deviation)
     return clipped
 
 
 def _beyond_a_line(y: NDArray[Any], times: NDArray[Any], begin: int, step: int, end: int) -> float:
-    """Return how much a change lowers the sum of squares below that of a straight line through both levels."""
+    """Return the reduction of the sum of squares by a step, relative to a straight line through both levels."""
     import numpy as np
 
     x, after = times[begin:end] - times[step], np.arange(begin, end) >= step
@@ -728,27 +754,27 @@ def _squares(design: NDArray[Any], y: NDArray[Any]) -> float:
     return float(residuals @ residuals)
 
 
-def _history(measure: Measure, runs: Sequence[RunValues]) -> History:
+def _history(measure: Measure, runs: Sequence[RunValues]) -> MetricHistory:
     import numpy as np
 
     sample = runs[-1].sample
     values = [run.value for run in runs]
-    scale = Scale.of(values)
+    scale = ValueScale.of(values)
     begin = instant(runs[0].sample.created)
     days = [(instant(run.sample.created) - begin).total_seconds() / 86400 for run in runs]
     hosts = [run.sample.hosts for run in runs]
-    places, noise = np.asarray(scale.places(values)), None
+    positions, noise = np.asarray(scale.positions(values)), None
     indices = find_changes(values, days, hosts)
     if len(runs) > 2:
-        places, noise = _without_hosts(scale, values, hosts, indices)
+        positions, noise = _without_hosts(scale, values, hosts, indices)
     edges = [0, *indices, len(values)]
-    levels = _clipped(places, noise) if noise else places
-    of_mean = (noise or 0.0) * math.sqrt(_long_run(places, cautious=True)) if indices else 0.0
+    levels = _clipped(positions, noise) if noise else positions
+    of_mean = (noise or 0.0) * math.sqrt(_long_run(positions, cautious=True)) if indices else 0.0
     steps = tuple(
         _step(runs, scale, levels, of_mean, edges[i : i + 3], better=sample.better) for i in range(len(indices))
     )
-    reason = f"{len(runs)} run(s): detecting changes requires {LEAST_RUNS}" if len(runs) < LEAST_RUNS else None
-    return History(
+    reason = f"{len(runs)} run(s): detecting changes requires at least {LEAST_RUNS}" if len(runs) < LEAST_RUNS else None
+    return MetricHistory(
         measure=measure,
         unit=sample.unit,
         better=sample.better,
@@ -764,20 +790,20 @@ def _history(measure: Measure, runs: Sequence[RunValues]) -> History:
 
 def _step(
     runs: Sequence[RunValues],
-    scale: Scale,
-    places: NDArray[Any],
+    scale: ValueScale,
+    positions: NDArray[Any],
     noise: float,
     edges: Sequence[int],
     *,
     better: str | None,
-) -> Change:
+) -> LevelChange:
     begin, index, end = edges
-    old, new = float(places[begin:index].mean()), float(places[index:end].mean())
+    old, new = float(positions[begin:index].mean()), float(positions[index:end].mean())
     half = NormalDist().inv_cdf(0.975) * noise * math.sqrt(1 / (index - begin) + 1 / (end - index))
     before, after = scale.value(old), scale.value(new)
     low, change, high = (scale.change(new - old + part, before, after) for part in (-half, 0, half))
     first = runs[index].sample
-    return Change(
+    return LevelChange(
         index=index,
         run=first.run,
         created=first.created,
@@ -794,29 +820,25 @@ def _step(
 
 
 def _circumstances(before: Sequence[Sample], after: Sequence[Sample]) -> tuple[Circumstance, ...]:
-    """Yield what differs between most runs after the change and most runs before it."""
+    """Return the circumstances that differ between most runs before a change and most runs after it."""
     found = [
         Circumstance(what, old, new)
         for what in ("lock", "mpi", "stack", "launcher")
-        if (old := _usual([getattr(s, what) for s in before])) != (new := _usual([getattr(s, what) for s in after]))
+        if (old := _mode([getattr(s, what) for s in before])) != (new := _mode([getattr(s, what) for s in after]))
     ]
     variables = sorted({name for sample in (*before, *after) for name in sample.tuning})
     for name in variables:
-        old, new = _tuned(before, name), _tuned(after, name)
+        old, new = (_mode([sample.tuning.get(name) for sample in side]) for side in (before, after))
         if old != new:
             found.append(Circumstance(name, old, new))
     hosts_before = {host for sample in before for host in sample.hosts}
     hosts_after = {host for sample in after for host in sample.hosts}
     if hosts_before != hosts_after:
-        gone, new_ones = sorted(hosts_before - hosts_after), sorted(hosts_after - hosts_before)
-        found.append(Circumstance("hosts", ",".join(gone) or None, ",".join(new_ones) or None))
+        removed, added = sorted(hosts_before - hosts_after), sorted(hosts_after - hosts_before)
+        found.append(Circumstance("hosts", ",".join(removed) or None, ",".join(added) or None))
     return tuple(found)
 
 
-def _tuned(samples: Sequence[Sample], name: str) -> str | None:
-    return _usual([sample.tuning.get(name) for sample in samples])
-
-
-def _usual(values: Sequence[str | None]) -> str | None:
-    """Return the most frequent value, the first of equally frequent ones."""
+def _mode(values: Sequence[str | None]) -> str | None:
+    """Return the most frequent value; the first one if several are equally frequent."""
     return max(dict.fromkeys(values), key=values.count)

@@ -1,14 +1,15 @@
-"""How likely each explanation of a slowdown is, after interleaved runs of mixed configurations.
+"""Find the changes that cause a slowdown, from interleaved runs of mixed configurations.
 
-Bayesian comparison of linear models. The logarithm of a run's slowness is the level of its round, plus the effect of
-the changes in it, plus normal noise. Each explanation says which mixtures are slow; its weight is its prior times its
-marginal likelihood: levels of rounds have flat priors and cancel (Harville 1974, Biometrika 61, 383-385), effects have
-normal priors around the recorded slowdown and are integrated in closed form (O'Hagan & Forster 2004, Kendall's Advanced
-Theory of Statistics 2B, ch. 11), the noise on a grid.
+This is a Bayesian comparison of linear models. The logarithm of a run's slowness is the sum of the level of its round,
+the effect of its changes and normal noise. Each explanation predicts which mixtures are slow. Its weight is its prior
+probability times its marginal likelihood: the levels of rounds have flat priors and cancel (Harville 1974, Biometrika
+61, 383-385), the effects have normal priors around the recorded slowdown and are integrated in closed form (O'Hagan &
+Forster 2004, Kendall's Advanced Theory of Statistics 2B, ch. 11), and the noise is integrated on a grid.
 
-Looking after each round costs nothing. Stopping once an explanation has probability c, the named one is wrong with
-probability 1 - c at most, on average over the priors; and whatever is true, the chance that the evidence against it
-ever exceeds 1/a is at most a, in however many looks (Ville 1939; Wald 1945, Ann. Math. Statist. 16, 117-186).
+The result can be checked after every round without a penalty. If the search stops once an explanation has probability
+c, that explanation is wrong with probability 1 - c at most, on average over the priors. Whatever the truth is, the
+probability that the evidence against it ever exceeds 1/a is at most a, for any number of checks (Ville 1939; Wald 1945,
+Ann. Math. Statist. 16, 117-186).
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: ``none``: no difference; ``one``: one change; ``together``: two that only matter together; ``both``: two that each
-#: add a share; ``either``: two of which either alone has the whole effect; ``opposite``: the first made it slower, the
-#: second made it faster by less; ``several``: anything else.
+#: ``none``: no difference; ``one``: a single change; ``together``: two changes that only matter in combination;
+#: ``both``: two changes that each contribute a part; ``either``: two changes that each have the whole effect;
+#: ``opposite``: one change that slows the program down and a second that speeds it up by less; ``several``: all else.
 Kind = Literal["none", "one", "together", "both", "either", "opposite", "several"]
 
-#: Prior probabilities of the kinds. Few slowdowns need two changes, and many do not come back.
+#: Prior probabilities of the kinds. Few slowdowns require two changes, and many are not reproducible.
 PRIORS: dict[Kind, float] = {
     "none": 0.3,
     "one": 0.55,
@@ -45,23 +46,23 @@ PRIORS: dict[Kind, float] = {
     "several": 0.025,
 }
 
-#: Mean and standard deviation of what the faster of two ``opposite`` changes gains, in recorded slowdowns.
+#: Mean and standard deviation of the speed-up by the second of two ``opposite`` changes, in recorded slowdowns.
 _GAIN = (2.0, 1.5)
 
-#: Standard deviation of the effect's prior, as a fraction of the recorded slowdown.
+#: Standard deviation of the prior of an effect, as a fraction of the recorded slowdown.
 _SPREAD = 0.4
-#: Of the logarithm of the noise, around the recorded noise; where none is recorded.
+#: Standard deviation of the prior of the logarithmic noise, if noise was recorded and if it was not.
 _NOISE_SPREAD, _NOISE_UNKNOWN = 0.7, 1.2
 _NOISE_STEPS = 41
 _LEAST_NOISE = 2e-4
 _QUANTILE = 1.96
-#: The effects of an explanation: that of all its changes, and those of two.
+#: Maximum number of effects of an explanation: that of all its changes together, and those of two changes.
 _MOST_EFFECTS = 3
 
 
 @dataclass(frozen=True)
-class Observation:
-    """One run: the round it belongs to, the numbers of the changes in it, and the logarithm of its slowness."""
+class RunObservation:
+    """A run with its round, the numbers of its changes, and the logarithm of its slowness."""
 
     round: str
     changes: frozenset[int]
@@ -70,9 +71,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the recorded runs let expect: the slowdown and the noise (None: unknown) as logarithms.
+    """The prior implied by the recorded runs.
 
-    ``weights``: how likely each change is to matter, relative to each other.
+    ``slowdown`` and ``noise`` (None if unknown) are logarithms. ``weights`` are the relative probabilities that each
+    change matters.
     """
 
     slowdown: float
@@ -82,13 +84,16 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why the bad configuration is slower: ``changes`` are the numbers of the guilty ones."""
+    """A possible reason why the bad configuration is slower; ``changes`` are the numbers of the changes involved."""
 
     kind: Kind
     changes: tuple[int, ...] = ()
 
     def share(self, present: frozenset[int]) -> float:
-        """Return the fraction of the slowdown that a mixture with these changes has; of ``several`` unknown: half."""
+        """Return the fraction of the slowdown predicted for a mixture with the changes ``present``.
+
+        The fraction is unknown for ``several``, which predicts half of the slowdown for any mixture.
+        """
         if self.kind == "none":
             return 0.0
         if self.kind == "several":
@@ -105,9 +110,9 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Belief:
-    """An explanation with its probability, and its effect on the logarithm of the slowness with standard error.
+    """An explanation with its probability and estimated effects on the logarithm of the slowness.
 
-    ``effect`` is that of all its changes together, ``effects`` are those of each change with their errors.
+    ``effect`` and its standard ``error`` belong to all changes together; ``effects`` are (effect, error) by change.
     """
 
     explanation: Explanation
@@ -118,12 +123,12 @@ class Belief:
 
     @property
     def guilty(self) -> tuple[int, ...]:
-        """The changes that it makes responsible for the slowdown."""
+        """The changes responsible for the slowdown."""
         return self.explanation.changes[: 1 if self.explanation.kind == "opposite" else None]
 
     @property
     def certainty(self) -> float:
-        """The probability of the explanation and that each effect has the sign that it says."""
+        """The probability that the explanation is right and that each effect has the predicted sign."""
         signs = [1.0] * len(self.guilty) + [-1.0] * (len(self.explanation.changes) - len(self.guilty))
         wrong = sum(
             NormalDist().cdf(-sign * effect / error) if error > 0 else float(sign * effect <= 0)
@@ -132,7 +137,7 @@ class Belief:
         return self.probability * max(0.0, 1 - wrong)
 
     def level(self, present: frozenset[int]) -> float:
-        """Return the effect of a mixture with these changes."""
+        """Return the effect of a mixture with the changes ``present``."""
         changes, kind = self.explanation.changes, self.explanation.kind
         if kind in ("both", "opposite"):
             return sum(effect for change, (effect, _) in zip(changes, self.effects, strict=True) if change in present)
@@ -140,14 +145,14 @@ class Belief:
 
     @property
     def slowdown(self) -> tuple[float, float, float]:
-        """The effect of the guilty changes as a fraction of the time, and the ends of its 95 % interval."""
+        """The effect of the guilty changes as a fraction of the run time, and the bounds of its 95 % interval."""
         if self.explanation.kind == "opposite":
             return _as_fraction(*self.effects[0])
         return _as_fraction(self.effect, self.error)
 
     @property
     def faster(self) -> tuple[int, tuple[float, float, float]] | None:
-        """The change that made it faster, and its effect as ``slowdown``; None if no change did."""
+        """The change that speeds the program up, and its effect in the form of ``slowdown``; None if there is none."""
         if self.explanation.kind != "opposite":
             return None
         return self.explanation.changes[1], _as_fraction(*self.effects[1])
@@ -162,7 +167,7 @@ def _as_fraction(effect: float, error: float) -> tuple[float, float, float]:
 
 
 def explanations(count: int) -> list[Explanation]:
-    """Return all explanations with ``count`` changes."""
+    """Return all possible explanations for ``count`` changes."""
     pairs = list(combinations(range(count), 2))
     return [
         Explanation("none"),
@@ -175,13 +180,13 @@ def explanations(count: int) -> list[Explanation]:
     ]
 
 
-def beliefs(observations: Sequence[Observation], expected: Expectation) -> list[Belief]:
-    """Return all explanations, the most probable first."""
+def beliefs(observations: Sequence[RunObservation], expected: Expectation) -> list[Belief]:
+    """Return the beliefs in all explanations, with the most probable first."""
     return list(_beliefs(tuple(observations), expected))
 
 
-@lru_cache(maxsize=4)  # the choice of a round and the answer after the one before ask for the same
-def _beliefs(observations: tuple[Observation, ...], expected: Expectation) -> tuple[Belief, ...]:
+@lru_cache(maxsize=4)  # ``answer`` and ``next_round`` require the beliefs after the same observations
+def _beliefs(observations: tuple[RunObservation, ...], expected: Expectation) -> tuple[Belief, ...]:
     import numpy as np
 
     every = explanations(len(expected.weights))
@@ -215,10 +220,10 @@ def _beliefs(observations: tuple[Observation, ...], expected: Expectation) -> tu
 
 
 def _log_of_signs(effect: NDArray[Any], error: NDArray[Any]) -> NDArray[Any]:
-    """Return the logarithm of the probability of the signs of ``opposite``, relative to that by its prior.
+    """Return the logarithm of the probability that ``opposite`` effects have the right signs, relative to the prior.
 
-    The normal priors of the effects include other signs. By these, two changes of which the first is slower and the
-    second faster by less are also explained, at a tenth of the probability, by the two in exchanged roles.
+    The normal priors of the effects include wrong signs. Without this correction, two opposite changes would also be
+    explained by the same changes with exchanged roles, at a tenth of the probability.
     """
     import numpy as np
 
@@ -237,7 +242,7 @@ def _log_of_signs(effect: NDArray[Any], error: NDArray[Any]) -> NDArray[Any]:
 
 
 def _averaged(weights: NDArray[Any], effect: NDArray[Any], error: NDArray[Any]) -> tuple[float, float]:
-    """Return mean and standard deviation of the effect over the noise."""
+    """Return the mean and standard deviation of an effect, averaged over the noise."""
     total = weights.sum()
     share = weights / total if total > 0 else weights + 1 / len(weights)
     mean = float(share @ effect)
@@ -256,37 +261,37 @@ def _priors(every: Sequence[Explanation], weights: Sequence[float]) -> list[floa
 
 
 def _noise(expected: Expectation) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the grid of standard deviations of the noise, and the logarithms of their prior weights."""
+    """Return a grid of standard deviations of the noise and the logarithms of their prior weights."""
     import numpy as np
 
     middle = math.log(max(_LEAST_NOISE, expected.noise or expected.slowdown / 2))
     spread = _NOISE_SPREAD if expected.noise else _NOISE_UNKNOWN
-    places = np.linspace(-3.5, 3.5, _NOISE_STEPS)
-    return np.exp(middle + spread * places), -(places**2) / 2
+    grid = np.linspace(-3.5, 3.5, _NOISE_STEPS)
+    return np.exp(middle + spread * grid), -(grid**2) / 2
 
 
 _Design = tuple[list[list[float]], list[float], list[float], list[tuple[float, ...]]]
 
 
-def _design(explanation: Explanation, observations: Sequence[Observation], slowdown: float) -> _Design:
+def _design(explanation: Explanation, observations: Sequence[RunObservation], slowdown: float) -> _Design:
     """Return the columns of the model, the prior means and standard deviations of their coefficients, and the effects.
 
-    The effects are weights of the coefficients: those of all changes together, then of each change.
+    Effects are given as weights of the coefficients, first for all changes together and then for each change.
     """
     kind = explanation.kind
     if kind == "none":
         return [], [], [], [()]
-    if kind == "several":  # each mixture has a level of its own
+    if kind == "several":  # each mixture has its own level
         mixtures = sorted({each.changes for each in observations if each.changes}, key=sorted)
         columns = [[float(each.changes == mixture) for each in observations] for mixture in mixtures]
         count = len(columns)
         return columns, [slowdown / 2] * count, [slowdown / 2] * count, [(1.0,) * count]
-    there = [[float(number in each.changes) for each in observations] for number in explanation.changes]
+    present = [[float(number in each.changes) for each in observations] for number in explanation.changes]
     if kind == "both":
         effects: list[tuple[float, ...]] = [(1.0, 1.0), (1.0, 0.0), (0.0, 1.0)]
-        return there, [slowdown / 2] * 2, [slowdown / 2 * _SPREAD * 1.5] * 2, effects
-    if kind == "opposite":  # the recorded slowdown is what is left: the first coefficient; the second is the gain
-        first, second = there
+        return present, [slowdown / 2] * 2, [slowdown / 2 * _SPREAD * 1.5] * 2, effects
+    if kind == "opposite":  # the first coefficient is the net (recorded) slowdown, the second is the speed-up
+        first, second = present
         columns = [first, [one - other for one, other in zip(first, second, strict=True)]]
         mean, deviation = _GAIN
         means, deviations = [slowdown, mean * slowdown], [slowdown * _SPREAD, deviation * slowdown]
@@ -297,9 +302,9 @@ def _design(explanation: Explanation, observations: Sequence[Observation], slowd
 
 
 class _Centred:
-    """Observations without the levels of their rounds."""
+    """Observations from which the levels of their rounds are subtracted."""
 
-    def __init__(self, observations: Sequence[Observation]) -> None:
+    def __init__(self, observations: Sequence[RunObservation]) -> None:
         import numpy as np
 
         names = sorted({each.round for each in observations})
@@ -324,9 +329,17 @@ class _Centred:
         effects: Sequence[Sequence[float]],
         noise: NDArray[Any],
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return the logarithm of the marginal likelihood, the effects and their errors.
+        """Return the logarithm of the marginal likelihood, the effects and their standard errors.
 
-        ``columns`` has the axes model, coefficient, observation; the results have model, (effect,) noise.
+        Args:
+            columns: Array with the axes (model, coefficient, observation).
+            means: Prior means of the coefficients.
+            deviations: Prior standard deviations of the coefficients.
+            effects: Weights of the coefficients in each effect.
+            noise: Grid of standard deviations of the noise.
+
+        Returns:
+            An array with the axes (model, noise), and two with (model, effect, noise).
         """
         import numpy as np
 
@@ -348,30 +361,31 @@ class _Centred:
         return log, effect, error
 
 
-# Choose the runs of the next round, and stop once the answer is certain enough: a pure function of what was measured.
+# The search: pure functions of the observations that choose the next round and decide when to stop.
 
 
-#: Rounds before which nothing is called certain: the noise of today must have shown.
+#: Minimum number of rounds for an answer: fewer rounds do not show how noisy the machine is today.
 LEAST_ROUNDS = 4
-#: Runs of the named changes alone, and of all others without them, before they are called guilty.
+#: Minimum number of runs with only the suspected changes, and with all others, before they are called guilty.
 _LEAST_CONFIRMING = 2
-#: The part of the effect by which the middle of these runs may be beside what the explanation says.
-_BESIDE = 0.25
-#: Runs of the good configuration where nothing differs that can be tried.
+#: Largest deviation of the median of these runs from the prediction, as a fraction of the effect.
+_TOLERANCE = 0.25
+#: Number of runs of the good configuration if the configurations do not differ in anything that can be tested.
 _LEAST_ALONE = 6
 _CANDIDATES = 60
 _EVEN = 0.5
 _NEGLIGIBLE = 1e-3
 
 Mixture = frozenset[int]
-#: ``changes``: the named ones explain it; ``several``: more than two, together; ``machine``: the good configuration is
-#: slow today; ``not reproducible``: both are fast today; ``undecided``: not yet, or not within the budget.
+#: ``changes``: one or two changes explain the slowdown; ``several``: more than two changes; ``machine``: the good
+#: configuration is slow today; ``not reproducible``: both configurations are fast today; ``undecided``: more runs are
+#: required.
 Outcome = Literal["changes", "several", "machine", "not reproducible", "undecided"]
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Logarithms of the slowness that was recorded when it was good, and when it was bad."""
+    """Logarithms of the slowness of the recorded good and bad runs."""
 
     good: tuple[float, ...]
     bad: tuple[float, ...]
@@ -379,17 +393,23 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Today:
-    """The good configuration today against its recorded values, as a fraction of the time; None: too few values."""
+    """The change of the good configuration since it was recorded, as a fraction of the run time.
+
+    ``interval`` is None for too few values.
+    """
 
     shift: float
     interval: Interval | None
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is known. ``confidence``: the probability of ``outcome`` with its effects' signs.
+class CulpritAnswer:
+    """The state of the search.
 
-    ``beliefs``: the most probable first. ``today``: None before the good configuration has run.
+    Attributes:
+        confidence: Probability that ``outcome`` is right and its effects have the predicted signs.
+        beliefs: All explanations, with the most probable first.
+        today: None before the good configuration has run.
     """
 
     outcome: Outcome
@@ -404,16 +424,21 @@ class Answer:
 
 
 def next_round(
-    observations: Sequence[Observation],
+    observations: Sequence[RunObservation],
     expected: Expectation,
     *,
     confidence: float,
     seed: int,
     broken: Collection[Mixture] = (),
 ) -> list[Mixture]:
-    """Return the mixtures of the next round in the order in which they run; ``broken`` ones are not run again.
+    """Return the mixtures to run in the next round, in order. The result is reproducible.
 
-    The same arguments give the same round.
+    Args:
+        observations: Runs of all previous rounds.
+        expected: Prior of the slowdown, the noise and the changes.
+        confidence: Probability at which an explanation is accepted.
+        seed: Seed of the random choices.
+        broken: Mixtures that failed and are not run again.
     """
     number = len({each.round for each in observations})
     chance = random.Random(f"{seed}.{number}")
@@ -431,33 +456,33 @@ def next_round(
 
 
 def answer(
-    observations: Sequence[Observation], expected: Expectation, recorded: Recorded, *, confidence: float
-) -> Answer:
-    """Return what the runs say so far."""
+    observations: Sequence[RunObservation], expected: Expectation, recorded: Recorded, *, confidence: float
+) -> CulpritAnswer:
+    """Evaluate the runs so far."""
     found = tuple(beliefs(observations, expected))
     today = _today(observations, recorded)
     if not expected.weights:
         enough = len(observations) >= _LEAST_ALONE
         outcome = _slow_or_not(observations, recorded, confidence) if enough else "undecided"
-        return Answer(outcome, confidence if outcome != "undecided" else 0.0, found, today)
+        return CulpritAnswer(outcome, confidence if outcome != "undecided" else 0.0, found, today)
     best = found[0]
     rounds = len({each.round for each in observations})
     if best.certainty < confidence or rounds < LEAST_ROUNDS:
-        return Answer("undecided", best.certainty, found, today)
+        return CulpritAnswer("undecided", best.certainty, found, today)
     kind = best.explanation.kind
     if kind == "none":
         outcome = _slow_or_not(observations, recorded, confidence)
-        # Both must hold: there is no difference today, and the level of today is not that of the other night.
-        return Answer(outcome, best.probability * (1 + confidence) / 2, found, today)
+        # Requires both that the configurations do not differ today and that today's level matches only one record.
+        return CulpritAnswer(outcome, best.probability * (1 + confidence) / 2, found, today)
     if kind == "several":
-        return Answer("several", best.probability, found, today)
+        return CulpritAnswer("several", best.probability, found, today)
     if not _is_confirmed(observations, best, len(expected.weights)):
-        return Answer("undecided", best.certainty, found, today)
-    return Answer("changes", best.certainty, found, today)
+        return CulpritAnswer("undecided", best.certainty, found, today)
+    return CulpritAnswer("changes", best.certainty, found, today)
 
 
-def _slow_or_not(observations: Sequence[Observation], recorded: Recorded, confidence: float) -> Outcome:
-    """Return which recorded level the good configuration has today; ``undecided`` if it can be both or is between."""
+def _slow_or_not(observations: Sequence[RunObservation], recorded: Recorded, confidence: float) -> Outcome:
+    """Return which recorded level the good configuration has today; ``undecided`` if it matches both or neither."""
     values = [each.value for each in observations if not each.changes]
     good = _difference(values, recorded.good, confidence)
     bad = _difference(values, recorded.bad, confidence)
@@ -469,19 +494,19 @@ def _slow_or_not(observations: Sequence[Observation], recorded: Recorded, confid
 
 
 def _difference(values: Sequence[float], recorded: Sequence[float], confidence: float) -> Interval | None:
-    """Return the interval of the difference of means; of too few recorded values by the noise of today."""
+    """Return the interval of the difference of means, using today's noise if too few values were recorded."""
     found = difference_interval(values, recorded, confidence=confidence)
     if found is not None or len(values) < MIN_REPETITIONS or not recorded:
         return found
     z, free = NormalDist().inv_cdf((1 + confidence) / 2), len(values) - 1
-    # Student's quantile by the expansion of Abramowitz & Stegun 26.7.5.
+    # Quantile of Student's t distribution (Abramowitz & Stegun 26.7.5).
     t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
     half = t * stdev(values) * math.sqrt(1 / len(values) + 1 / len(recorded))
     middle = fmean(values) - fmean(recorded)
     return Interval(middle - half, middle + half)
 
 
-def _today(observations: Sequence[Observation], recorded: Recorded) -> Today | None:
+def _today(observations: Sequence[RunObservation], recorded: Recorded) -> Today | None:
     values = [each.value for each in observations if not each.changes]
     if not values:
         return None
@@ -492,23 +517,23 @@ def _today(observations: Sequence[Observation], recorded: Recorded) -> Today | N
     )
 
 
-def _is_confirmed(observations: Sequence[Observation], best: Belief, count: int) -> bool:
-    """Were the named changes slow without any other, and all others fast without them?
+def _is_confirmed(observations: Sequence[RunObservation], best: Belief, count: int) -> bool:
+    """Check that the suspected changes alone are slow, and that all others without them are fast.
 
-    The likelihood forgives single runs; where these few belie the explanation, as where a third change has to come to
-    two, the next round runs them again.
+    The likelihood tolerates single runs that contradict an explanation, for example because a third change is required
+    as well. If these runs contradict it, the next round repeats them.
     """
-    named = frozenset(best.explanation.changes)
-    alone = _above_good(observations, named)
-    others = _above_good(observations, frozenset(range(count)) - named)
+    suspects = frozenset(best.explanation.changes)
+    alone = _above_good(observations, suspects)
+    others = _above_good(observations, frozenset(range(count)) - suspects)
     if min(len(alone), len(others)) < _LEAST_CONFIRMING:
         return False
-    beside = _BESIDE * max(best.effect, best.level(frozenset(best.guilty)))
-    return abs(median(alone) - best.level(named)) < beside and abs(median(others)) < beside
+    limit = _TOLERANCE * max(best.effect, best.level(frozenset(best.guilty)))
+    return abs(median(alone) - best.level(suspects)) < limit and abs(median(others)) < limit
 
 
-def _above_good(observations: Sequence[Observation], mixture: Mixture) -> list[float]:
-    """How much slower than the good configuration of its round each run of the mixture was."""
+def _above_good(observations: Sequence[RunObservation], mixture: Mixture) -> list[float]:
+    """Return by how much each run of the mixture was slower than the good configuration in the same round."""
     good = {each.round: each.value for each in observations if not each.changes}
     return [each.value - good[each.round] for each in observations if each.changes == mixture and each.round in good]
 
@@ -520,14 +545,14 @@ def _probability_of_none(found: Sequence[Belief]) -> float:
 def _choose(
     found: Sequence[Belief], count: int, confidence: float, chance: random.Random, broken: set[Mixture]
 ) -> Mixture | None:
-    """Return the mixture that says the most; None if all are broken."""
+    """Return the most informative mixture; None if all are broken."""
     every = frozenset(range(count))
     slow = [each for each in found if each.explanation.kind != "none"]
     slow = [each for each in slow if each.probability >= _NEGLIGIBLE * slow[0].probability]
     if slow[0].explanation.changes and slow[0].probability >= confidence * sum(each.probability for each in slow):
-        named = frozenset(slow[0].explanation.changes)
-        if named != every and not {named, every - named} & broken:
-            return named
+        suspects = frozenset(slow[0].explanation.changes)
+        if suspects != every and not {suspects, every - suspects} & broken:
+            return suspects
     candidates = [
         each
         for each in _candidates(slow, count, chance)
@@ -537,7 +562,7 @@ def _choose(
 
 
 def _candidates(slow: Sequence[Belief], count: int, chance: random.Random) -> Iterator[Mixture]:
-    """Yield mixtures that might tell explanations apart: random halves, and the changes of the most probable ones."""
+    """Yield mixtures that may distinguish explanations: random halves, and the changes of the most probable ones."""
     numbers = list(range(count))
     for _ in range(_CANDIDATES):
         yield frozenset(chance.sample(numbers, chance.choice([count // 2, (count + 1) // 2])))
@@ -549,7 +574,7 @@ def _candidates(slow: Sequence[Belief], count: int, chance: random.Random) -> It
 
 
 def _entropy(slow: Sequence[Belief], one: Mixture, other: Mixture) -> float:
-    """Return the entropy of the outcomes of the two mixtures, in nats."""
+    """Return the entropy of the predicted outcomes of two mixtures, in nats."""
     outcomes: dict[tuple[float, float], float] = defaultdict(float)
     for belief in slow:
         if belief.explanation.kind != "several":

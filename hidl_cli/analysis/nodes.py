@@ -1,8 +1,8 @@
-"""Find slow nodes and slow links from a metric measured between every two nodes.
+"""Detect slow nodes and slow links from a metric measured between all pairs of nodes.
 
-The rate of a pair is modelled as the product of factors of its two nodes and of the link between them. In logarithms
-this is a sum: ``y[i,j] = b[i] + b[j] + e[i,j]``. The nodes' part is fitted by least absolute residuals, so a few slow
-links do not show as slow nodes, and slow nodes do not make the others look fast.
+The rate of a pair is modelled as the product of two node factors and a link factor, so its logarithm is a sum:
+``y[i,j] = b[i] + b[j] + e[i,j]``. The node factors are fitted by least absolute residuals, so that a few slow links are
+not mistaken for slow nodes, and slow nodes do not make the other nodes look fast.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 Pair = tuple[str, str]
 
-LEAST_FOR_LINKS = 5  # nodes: of the 6 links among four, four go into what the nodes reach, and two are left
-_STEPS = 60  # of the iteration; it gains about a digit in three
+LEAST_FOR_LINKS = 5  # nodes: four nodes have 6 links, of which fitting the nodes leaves only two
+_STEPS = 60  # iterations; three of them gain about one digit
 _STEPS_OF_SIMULATION = 15
 _SIMULATED = 2000
-_MOST_ROUNDS = 3  # of the simulation: of more rounds, medians have lighter tails
-_MANY = 32  # nodes; of more, the fit takes so little from each link that the simulation can do without it
+_MOST_ROUNDS = 3  # in the simulation, a conservative limit: medians of more rounds have lighter tails
+_MANY = 32  # nodes, above which the fit changes links so little that the simulation skips it
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link: ``relative`` to what its two nodes reach with others (0.5: half the rate)."""
+    """The link between two nodes; ``relative`` is its rate relative to the other links of both nodes."""
 
     pair: Pair
     relative: float
@@ -48,10 +48,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One metric of all pairs. ``values``: the median of the repetitions.
+    """The analysis of a metric measured between all pairs of nodes.
 
-    ``nodes``: the slowest first, ``relative`` to the median node; ``links``: all, the slowest first, empty for too few
-    nodes.
+    Attributes:
+        values: Median of the repetitions of each pair.
+        nodes: Speeds relative to the median node, with the slowest first.
+        links: All links with the slowest first; empty for too few nodes.
     """
 
     metric: str
@@ -63,12 +65,12 @@ class Field:
 
     @property
     def slow_nodes(self) -> tuple[NodeSpeed, ...]:
-        """The nodes that are slower than chance explains."""
+        """The nodes that are slower than can be explained by chance."""
         return tuple(node for node in self.nodes if node.slow)
 
     @property
     def slow_links(self) -> tuple[Link, ...]:
-        """The links that are slower than their nodes and chance explain."""
+        """The links that are slower than can be explained by their nodes and chance."""
         return tuple(link for link in self.links if link.slow)
 
     @property
@@ -78,14 +80,20 @@ class Field:
 
 
 def field(metric: str, unit: str, better: str, rounds: Sequence[Mapping[Pair, float]]) -> Field:
-    """Analyse ``rounds`` (one for each repetition: pair -> value); ``better``: ``higher`` or ``lower``.
+    """Analyse the values of a metric between pairs of nodes.
 
-    Pairs that are missing in a round are excluded. Raises ``ValueError`` for a value that is not positive, and if no
-    pair is left.
+    Args:
+        metric: Name of the metric.
+        unit: Unit of the values.
+        better: ``higher`` or ``lower``.
+        rounds: Values by pair, for each repetition. Pairs that are missing in a round are excluded.
+
+    Raises:
+        ValueError: If a value is not positive or no pair is left.
     """
     pairs = [pair for pair in rounds[0] if all(pair in each for each in rounds)] if rounds else []
     if not pairs or any(each[pair] <= 0 for each in rounds for pair in pairs):
-        raise ValueError(f"{metric} was not measured between two nodes, or is not positive")
+        raise ValueError(f"{metric} was not measured between two nodes or has a value that is not positive")
     sign = 1 if better == "higher" else -1
     logs = [{pair: sign * math.log(each[pair]) for pair in pairs} for each in rounds]
     values = {pair: median(each[pair] for each in rounds) for pair in pairs}
@@ -95,26 +103,26 @@ def field(metric: str, unit: str, better: str, rounds: Sequence[Mapping[Pair, fl
     rates = {turn: {name: math.exp(b) for name, b in each.items()} for turn, each in enumerate(strengths)}
     digits = rounding([each[pair] for each in rounds for pair in pairs])
     found = nodes(rates, medians_of=len(strengths[0]) - 1, digits=digits)
-    left = {(i, j): median(y[i, j] - b[i] - b[j] for y, b in zip(logs, strengths, strict=True)) for i, j in pairs}
-    return Field(metric, unit, better, values, found, _links(left, len(strengths[0]), len(rounds), digits))
+    residuals = {(i, j): median(y[i, j] - b[i] - b[j] for y, b in zip(logs, strengths, strict=True)) for i, j in pairs}
+    return Field(metric, unit, better, values, found, _links(residuals, len(strengths[0]), len(rounds), digits))
 
 
 def fit(logs: Mapping[Pair, float]) -> dict[str, float]:
-    """Return the ``b`` that minimises the sum of ``|y[i,j] - b[i] - b[j]|``, for three nodes or more."""
+    """Return the ``b`` that minimizes the sum of ``|y[i,j] - b[i] - b[j]|`` for at least three nodes."""
     import numpy as np
 
     names = sorted({name for pair in logs for name in pair})
-    place = {name: number for number, name in enumerate(names)}
+    index = {name: number for number, name in enumerate(names)}
     y = np.full((1, len(names), len(names)), np.nan)
     for (i, j), log in logs.items():
-        y[0, place[i], place[j]] = y[0, place[j], place[i]] = log
+        y[0, index[i], index[j]] = y[0, index[j], index[i]] = log
     return dict(zip(names, _fit(y, _STEPS)[0].tolist(), strict=True))
 
 
 def _fit(y: NDArray[Any], steps: int) -> NDArray[Any]:
-    """Fit many symmetric matrices at once, NaN where nothing was measured: (fields, n, n) -> (fields, n).
+    """Fit many symmetric matrices at once by iteratively reweighted least squares: (fields, n, n) -> (fields, n).
 
-    Iteratively reweighted least squares: each step weighs a pair by the inverse of its last residual.
+    Missing values are NaN. Each step weights a pair by the inverse of its previous residual.
     """
     import numpy as np
 
@@ -132,31 +140,35 @@ def _fit(y: NDArray[Any], steps: int) -> NDArray[Any]:
     return b
 
 
-def _links(left: Mapping[Pair, float], count: int, rounds: int, digits: float) -> tuple[Link, ...]:
-    """Return the links by their residuals, which are medians over ``rounds``; ``count``: number of nodes.
+def _links(residuals: Mapping[Pair, float], count: int, rounds: int, digits: float) -> tuple[Link, ...]:
+    """Return all links, with the slowest first.
 
-    ``digits``: the error of the logarithms by the digits printed, the smallest spread.
+    The distance of each link, in spreads, is compared by simulation with that of the slowest link in fields of the same
+    size whose nodes and links are equal, fitted in the same way.
 
-    The distance of the slowest, in spreads, is compared by simulation with that in fields of equal nodes and links of
-    the same size, fitted in the same way.
+    Args:
+        residuals: Logarithmic residuals of the pairs, as medians over the rounds.
+        count: Number of nodes.
+        rounds: Number of rounds.
+        digits: Rounding error of the logarithms, which is the smallest spread.
     """
     if count < LEAST_FOR_LINKS:
         return ()
     import numpy as np
 
-    spread = max(digits, float(_spread(np.abs(np.array([list(left.values())])), count)[0]))
+    spread = max(digits, float(_spread(np.abs(np.array([list(residuals.values())])), count)[0]))
     farthest = _farthest(count, rounds)
     found = []
-    for pair, log in left.items():
+    for pair, log in residuals.items():
         unlikely = float(np.mean(farthest >= -log / spread)) < SIGNIFICANT
         found.append(Link(pair, math.exp(log), unlikely and math.exp(log) <= 1 - LEAST_BEHIND))
     return tuple(sorted(found, key=lambda link: link.relative))
 
 
 def _spread(distances: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return how far links differ by chance: the median distance of those that the fit does not pass through exactly.
+    """Return the spread of links by chance: the median distance of the links that the fit does not match exactly.
 
-    It passes through as many as there are nodes. (Maronna, Martin, Yohai: Robust Statistics, 4.4, on this kind of fit.)
+    The fit matches as many links exactly as there are nodes (Maronna, Martin & Yohai, Robust Statistics, section 4.4).
     """
     import numpy as np
 
@@ -166,15 +178,15 @@ def _spread(distances: NDArray[Any], count: int) -> NDArray[Any]:
 
 @lru_cache(maxsize=32)
 def _farthest(count: int, rounds: int) -> NDArray[Any]:
-    """Return the simulated distances, in spreads, of the slowest link among equal nodes, one for each field.
+    """Simulate the distance, in spreads, of the slowest link among equal nodes, once per field.
 
-    Each of ``rounds`` is fitted by itself, and the medians count, as in ``field``.
+    As in ``field``, each round is fitted separately and the medians over the rounds are used.
     """
     import numpy as np
 
     first, second = np.triu_indices(count, 1)
     shape = (_SIMULATED if count <= _MANY // 2 else _SIMULATED // 4, min(rounds, _MOST_ROUNDS), len(first))
-    # Student's t with 3 degrees of freedom: by the limit for normal noise, 5 % of equal fields have a slow link.
+    # Student's t with 3 degrees of freedom: limits for normal noise would report a slow link in 5 % of equal fields.
     values = np.random.default_rng(0).standard_t(3, shape)
     if count <= _MANY:
         y = np.full((*shape[:2], count, count), np.nan)
@@ -189,17 +201,17 @@ def _farthest(count: int, rounds: int) -> NDArray[Any]:
 def relative_rates(each: Field) -> dict[Pair, float]:
     """Return the rate of each pair relative to the median pair, in both directions: above 1 is better."""
     rates = {pair: value if each.better == "higher" else 1 / value for pair, value in each.values.items()}
-    usual = median(rates.values())
-    return {way: rate / usual for (a, b), rate in rates.items() for way in ((a, b), (b, a))}
+    typical = median(rates.values())
+    return {pair: rate / typical for (a, b), rate in rates.items() for pair in ((a, b), (b, a))}
 
 
 def natural(name: str) -> tuple[object, ...]:
-    """Sort key that puts node2 before node10."""
+    """Return a sort key that puts node2 before node10."""
     return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name))
 
 
 def to_json(fields: Sequence[Field]) -> list[dict[str, Any]]:
-    """Return the fields as plain data; the values are in the metrics."""
+    """Return a JSON-serializable form of the fields, without their values, which are part of the metrics."""
     return [
         {
             "metric": each.metric,
@@ -210,12 +222,12 @@ def to_json(fields: Sequence[Field]) -> list[dict[str, Any]]:
     ]
 
 
-# The verdict on a metric measured between every two nodes, and the nodes to exclude.
+# The verdict on the nodes and links, and the nodes to exclude.
 
 
 @dataclass(frozen=True)
 class PairsVerdict:
-    """``verdict``: pass, fail (something is slow), or None for too few nodes."""
+    """The verdict on nodes and links: ``pass``, ``fail`` if any is slow, or None for too few nodes."""
 
     verdict: str | None
     reason: str
@@ -223,7 +235,7 @@ class PairsVerdict:
 
 
 def fields_of(promised: Mapping[str, Metric], steps: Sequence[Mapping[str, Any]]) -> tuple[Field, ...]:
-    """Return the analysis of each metric of pairs of nodes; ``steps``: the repetitions of one plan."""
+    """Analyse each metric that was measured between pairs of nodes; ``steps`` are the repetitions of one plan."""
     fields = []
     for name, metric in promised.items():
         rounds = [dict(_pairs(step["metrics"].get(name, {}))) for step in steps]
@@ -233,32 +245,32 @@ def fields_of(promised: Mapping[str, Metric], steps: Sequence[Mapping[str, Any]]
 
 
 def judge_fields(fields: Sequence[Field]) -> PairsVerdict:
-    """Judge whether any node or link is slow by any of the metrics."""
+    """Return the verdict on all nodes and links, over all metrics."""
     if not fields:
-        return PairsVerdict(None, "no metric of pairs says which direction is better: nothing to judge", None)
+        return PairsVerdict(None, "not judged: no metric of pairs declares whether higher or lower is better", None)
     count = len(fields[0].names)
     if count < LEAST_NODES:
-        reason = f"{count} nodes: a comparison requires at least {LEAST_NODES}"
+        reason = f"not judged: comparing nodes requires at least {LEAST_NODES}, not {count}"
         return PairsVerdict(None, reason, None)
     slow = describe_slow(fields)
     if not slow:
-        unknown = "" if count >= LEAST_FOR_LINKS else f" (slow links are detected with {LEAST_FOR_LINKS} nodes or more)"
-        return PairsVerdict(
-            "pass", f"none of {count} nodes is slower than the others by more than chance{unknown}", None
-        )
-    left_out = slow_host_list(fields)
-    hint = f"exclude the slow nodes until they are fixed: --exclude={left_out}" if left_out else None
+        unknown = "" if count >= LEAST_FOR_LINKS else f" (detecting slow links requires {LEAST_FOR_LINKS} nodes)"
+        reason = f"none of {count} nodes is significantly slower than the others{unknown}"
+        return PairsVerdict("pass", reason, None)
+    excluded = slow_host_list(fields)
+    hint = f"exclude the slow nodes until they are fixed: --exclude={excluded}" if excluded else None
     return PairsVerdict("fail", "; ".join(slow), hint or "check the cables, ports and switches between them")
 
 
 def describe_slow(fields: Sequence[Field]) -> list[str]:
-    """Return sentences about what is slow."""
+    """Describe the slow nodes and links."""
     return [*_slow_nodes(fields), *_slow_links(fields)]
 
 
 def slow_host_list(fields: Sequence[Field]) -> str:
-    """Return the slow nodes as a folded list for the scheduler (``node[07,12]``); empty if none is slow, or if these
-    are ranks of one node.
+    """Return the slow nodes as a folded host list for the scheduler (``node[07,12]``).
+
+    Returns an empty string if no node is slow, or if the names are ranks of one node instead of hosts.
     """
     try:
         return fold({node.host for each in fields for node in each.slow_nodes})
@@ -268,14 +280,14 @@ def slow_host_list(fields: Sequence[Field]) -> str:
 
 def _slow_nodes(fields: Sequence[Field]) -> Iterator[str]:
     for each in fields:
-        slow = [f"{node.host} ({node.relative:.2f} of the usual rate)" for node in each.slow_nodes]
+        slow = [f"{node.host} ({node.relative:.2f} of the median rate)" for node in each.slow_nodes]
         if slow:
             yield f"slow in {each.metric}: {', '.join(slow)}"
 
 
 def _slow_links(fields: Sequence[Field]) -> Iterator[str]:
     for each in fields:
-        slow = [f"{' - '.join(link.pair)} ({link.relative:.2f} of what both reach)" for link in each.slow_links]
+        slow = [f"{' - '.join(link.pair)} ({link.relative:.2f} of the expected rate)" for link in each.slow_links]
         if slow:
             yield f"slow link in {each.metric}: {', '.join(slow)}"
 

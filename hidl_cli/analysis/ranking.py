@@ -1,4 +1,4 @@
-"""Rank the points of a matrix: the same program with different parameters, interleaved in one allocation."""
+"""Rank the points of a sweep, and compare benchmarks in C and Python."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from hidl_cli.analysis.statistics import Interval, coefficient_of_variation, mea
 from hidl_cli.plan.parameters import format_parameters
 from hidl_workloads.repetitions import LEAST, compare_rates, confidence, rounding
 
-WRONG = 0.05  # of the rankings without any difference may call one
+WRONG = 0.05  # false-positive rate: rankings of equal points that report a difference
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One point. ``mean``: the geometric mean of its ``repetitions``, ``variation``: their coefficient of variation.
+class RankedPoint:
+    """One point of a ranking.
 
-    ``relative``: compared with the best or the default, 1 for that itself, 0.8 for 4/5 of its rate or 5/4 of its time;
-    ``interval``: that of ``relative``, None for too few repetitions.
+    Attributes:
+        mean: Geometric mean of the repetitions.
+        variation: Coefficient of variation of the repetitions.
+        relative: Performance relative to the reference (the default or the best point): 0.8 is 4/5 of its rate or 5/4
+            of its time.
+        interval: Confidence interval of ``relative``; None for the reference and for too few repetitions.
     """
 
     point: Mapping[str, bool | int | float | str]
@@ -32,59 +36,61 @@ class Entry:
 
     @property
     def is_behind(self) -> bool:
-        """Is it worse than the best or the default by more than the noise?"""
+        """True if the point is worse than the reference by more than the noise."""
         return self.interval is not None and self.interval.high < 1
 
     @property
     def is_ahead(self) -> bool:
-        """Is it better than the default by more than the noise?"""
+        """True if the point is better than the reference by more than the noise."""
         return self.interval is not None and self.interval.low > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The points in the order in which they ran. ``confidence``: that of each interval.
+    """A ranking of points, listed in the order in which they ran.
 
-    ``default``: the point that the others are compared with; None: the best of them. ``size``: the message size of the
-    values, in bytes; None: the metric has none. ``worse_at``: the sizes at which the winner is worse than the default.
+    Attributes:
+        confidence: Confidence level of each interval.
+        default: Point that the others are compared with; None to compare them with the best one.
+        size: Message size of the values in bytes; None if the metric has no sizes.
+        worse_at: Message sizes at which the winner is worse than the default.
     """
 
     metric: str
     unit: str
     better: str
     confidence: float
-    entries: tuple[Entry, ...]
+    entries: tuple[RankedPoint, ...]
     default: Mapping[str, bool | int | float | str] | None = None
     size: int | None = None
     worse_at: tuple[int, ...] = ()
 
     @property
-    def best(self) -> Entry:
+    def best(self) -> RankedPoint:
         """The best point."""
         return max(self.entries, key=lambda entry: entry.relative)
 
     @property
-    def winner(self) -> Entry | None:
-        """The best point of those that are better than the default by more than the noise."""
+    def winner(self) -> RankedPoint | None:
+        """The best point that is better than the default by more than the noise, or None."""
         ahead = [entry for entry in self.entries if self.default is not None and entry.is_ahead]
         return max(ahead, key=lambda entry: entry.relative, default=None)
 
     @property
     def reason(self) -> str:
-        """The result in a sentence."""
+        """A one-sentence summary of the result."""
         if self.default is not None:
-            return self._compared_with_the_default()
+            return self._summary_with_default()
         best, metric = self.best, self.metric
         others = sorted((e for e in self.entries if e is not best), key=lambda entry: -entry.relative)
         tied = [format_parameters(entry.point) for entry in others if not entry.is_behind]
         if tied:
-            alike = ", ".join(tied)
-            return f"{format_parameters(best.point)} is best in {metric}, within the noise of {alike}"
+            return f"{format_parameters(best.point)} is best in {metric}, within the noise of {', '.join(tied)}"
         second = others[0]
         compared = f"{format_parameters(second.point)} reaches {second.relative:.3f} of it"
         return f"{format_parameters(best.point)} is best in {metric}; {compared}"
 
-    def _compared_with_the_default(self) -> str:
+    def _summary_with_default(self) -> str:
         others = [entry for entry in self.entries if entry.point != self.default]
         if self.winner is not None:
             worse = ", ".join(f"{size} B" for size in self.worse_at)
@@ -92,22 +98,22 @@ class Ranking:
         if behind := [entry for entry in others if entry.is_behind]:
             listed = ", ".join(f"{format_parameters(entry.point)} ({self._change(entry.relative)})" for entry in behind)
             rest = "" if len(behind) == len(others) else "; no other difference found"
-            return f"no setting is better than the default in {self._what}; worse: {listed}{rest}"
+            return f"no setting is better than the default in {self._metric_at_size}; worse: {listed}{rest}"
         intervals = [entry.interval for entry in others if entry.interval is not None]
         if len(intervals) < len(others):
-            return f"no difference found in {self._what}: an interval requires {LEAST} repetitions"
+            return f"no difference found in {self._metric_at_size}: an interval requires {LEAST} repetitions"
         most = max(max(each.high, 1 / each.low) for each in intervals) - 1
         if most > 1:
-            return f"no difference found in {self._what}: the repetitions differ too much to exclude a factor of 2"
-        return f"no difference found in {self._what} (less than {most:.1%})"
+            return f"no difference found in {self._metric_at_size}: too noisy to exclude a factor of 2"
+        return f"no difference found in {self._metric_at_size} (less than {most:.1%})"
 
     @property
-    def _what(self) -> str:
+    def _metric_at_size(self) -> str:
         return self.metric if self.size is None else f"{self.metric} at {self.size} B"
 
     @property
     def gain(self) -> str:
-        """How much better the winner is than the default, with its interval."""
+        """A description of the winner's improvement over the default, with its interval."""
         if self.winner is None or self.winner.interval is None:
             raise ValueError("no winner")
         low, high = (f"{self._gain(end):.1%}" for end in astuple(self.winner.interval))
@@ -115,14 +121,14 @@ class Ranking:
 
     @property
     def gain_in_short(self) -> str:
-        """How much better the winner is than the default."""
+        """A description of the winner's improvement over the default."""
         if self.winner is None:
             raise ValueError("no winner")
         change = "higher" if self.better == "higher" else "lower"
-        return f"{self._what} {self._gain(self.winner.relative):.1%} {change}"
+        return f"{self._metric_at_size} {self._gain(self.winner.relative):.1%} {change}"
 
     def _gain(self, relative: float) -> float:
-        """Return by how much the metric rises, or falls if lower is better, relative to the default."""
+        """Return the improvement of the metric as a fraction of the default."""
         return relative - 1 if self.better == "higher" else 1 - 1 / relative
 
     def _change(self, relative: float) -> str:
@@ -131,20 +137,28 @@ class Ranking:
 
 
 def rank(metric: str, unit: str, better: str, values: Sequence[tuple[Mapping[str, Any], Sequence[float]]]) -> Ranking:
-    """Rank two points or more by their positive values, round by round; ``better``: ``higher`` or ``lower``.
+    """Rank two or more points by their values, round by round.
 
-    The points of one round ran one after another, so what slows a whole round cancels in their ratio: the interval is
-    that of the mean logarithm of these ratios (``mean_interval``), corrected for the number of comparisons
-    (Bonferroni) and widened by half of the last digit of the values (``repetitions.rounding``). Raises ``ValueError``
-    for points with different numbers of values, or values that are not positive.
+    The points of a round ran one after another, so slowdowns of a whole round cancel in their ratios. The interval is
+    that of the mean logarithm of these ratios (``mean_interval``), corrected for the number of comparisons (Bonferroni)
+    and widened by half of the last digit of the values (``repetitions.rounding``).
+
+    Args:
+        metric: Name of the metric.
+        unit: Unit of the values.
+        better: ``higher`` or ``lower``.
+        values: Points with one positive value per round.
+
+    Raises:
+        ValueError: If the points have different numbers of values, or a value is not positive.
     """
     logs = _logarithms(better, values)
     best = max(logs, key=math.fsum)
     level = 1 - WRONG / max(1, len(values) - 1)
     entries = []
-    for (point, found), its in zip(values, logs, strict=True):
-        ratios = [one - other for one, other in zip(its, best, strict=True)]
-        bounds = None if its is best else mean_interval(ratios, confidence=level)
+    for (point, found), its_logs in zip(values, logs, strict=True):
+        ratios = [one - other for one, other in zip(its_logs, best, strict=True)]
+        bounds = None if its_logs is best else mean_interval(ratios, confidence=level)
         if bounds:
             margin = rounding(found, values[logs.index(best)][1])
             bounds = Interval(bounds.low - margin, bounds.high + margin)
@@ -160,19 +174,19 @@ def compare(
     *,
     rounds: int | None = None,
 ) -> Ranking:
-    """Compare points with the first one, the default, by their positive values, round by round.
+    """Compare points with the first one, which is the default, by their values, round by round.
 
-    The interval covers the typical ratio (``hidl_workloads.repetitions``), for all comparisons together.
+    The intervals cover the typical ratios (``hidl_workloads.repetitions``) of all comparisons simultaneously.
 
     Args:
         metric: Name of the metric.
-        unit: Its unit.
+        unit: Unit of the values.
         better: ``higher`` or ``lower``.
-        values: Points with one value per round.
-        rounds: Largest number of rounds of a run that is looked at after every round; None for a single look.
+        values: Points with one positive value per round.
+        rounds: Maximum number of rounds, if the results are checked after every round; None for a single check.
 
     Raises:
-        ValueError: For points with different numbers of values, or values that are not positive.
+        ValueError: If the points have different numbers of values, or a value is not positive.
     """
     if len({len(found) for _, found in values}) != 1:
         raise ValueError("each point requires the same number of values")
@@ -191,8 +205,8 @@ def _logarithms(better: str, values: Sequence[tuple[Mapping[str, Any], Sequence[
     return [[sign * math.log(value) for value in found] for _, found in values]
 
 
-def _entry(point: Mapping[str, Any], found: Sequence[float], relative: float, logs: Interval | None) -> Entry:
-    return Entry(
+def _entry(point: Mapping[str, Any], found: Sequence[float], relative: float, logs: Interval | None) -> RankedPoint:
+    return RankedPoint(
         point=point,
         repetitions=len(found),
         mean=geometric_mean(found),
@@ -203,7 +217,7 @@ def _entry(point: Mapping[str, Any], found: Sequence[float], relative: float, lo
 
 
 def to_json(ranking: Ranking) -> dict[str, Any]:
-    """Return the ranking as plain data."""
+    """Return the ranking as a JSON-serializable dictionary."""
     found = {**asdict(ranking), "best": dict(ranking.best.point)}
     if ranking.default is None:
         return {key: value for key, value in found.items() if key not in ("default", "size", "worse_at")}
@@ -214,13 +228,13 @@ def to_json(ranking: Ranking) -> dict[str, Any]:
 # The overhead of Python: the same benchmark in C and in Python, interleaved in one allocation, by message size.
 
 
-#: The parameter of a workload that has a twin in C, and its two values.
+#: The parameter of a workload that selects its implementation in C or Python, and its two values.
 SUITE, C, PYTHON = "suite", "c", "python"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One message size in bytes (None: the benchmark has none); ``c`` and ``python``: medians of the repetitions."""
+    """The medians of the repetitions at one message size in bytes (None if the benchmark has no sizes)."""
 
     size: int | None
     c: float
@@ -228,18 +242,18 @@ class Row:
 
     @property
     def difference(self) -> float:
-        """What Python adds, in the metric's unit."""
+        """The value added by Python, in the metric's unit."""
         return self.python - self.c
 
     @property
     def relative(self) -> float | None:
-        """The difference relative to C's value; None if that is 0."""
+        """The difference relative to the value of C; None if that is 0."""
         return self.difference / self.c if self.c else None
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """One metric of one benchmark; ``point``: the other parameters of the matrix, formatted."""
+    """The overhead of Python in one metric; ``point`` lists the other swept parameters."""
 
     metric: str
     unit: str
@@ -248,9 +262,9 @@ class Overhead:
 
 
 def overheads(steps: Sequence[Mapping[str, Any]]) -> tuple[Overhead, ...]:
-    """Return the overheads in the steps of one run (as in metrics.json); empty if it did not run both suites.
+    """Return the overheads of Python in a run, or an empty tuple if it did not run both suites.
 
-    Metrics and sizes that only one suite measured are excluded.
+    Metrics and sizes that only one suite measured are excluded. ``steps`` has the form of metrics.json.
     """
     points: dict[str, list[Mapping[str, Any]]] = {}
     for step in steps:
@@ -258,7 +272,7 @@ def overheads(steps: Sequence[Mapping[str, Any]]) -> tuple[Overhead, ...]:
         if parameters.get(SUITE) in (C, PYTHON):
             others = format_parameters({name: value for name, value in parameters.items() if name != SUITE})
             points.setdefault(others, []).append(step)
-    return tuple(found for point, its in points.items() for found in _of_point(point, its))
+    return tuple(found for point, steps_of_point in points.items() for found in _of_point(point, steps_of_point))
 
 
 def _of_point(point: str, steps: Sequence[Mapping[str, Any]]) -> Iterator[Overhead]:
@@ -272,7 +286,7 @@ def _of_point(point: str, steps: Sequence[Mapping[str, Any]]) -> Iterator[Overhe
 
 
 def _medians(metric: str, steps: Sequence[Mapping[str, Any]], suite: str) -> dict[int | None, float]:
-    """Return the median over the repetitions by size."""
+    """Return the median over the repetitions for each size."""
     values: dict[int | None, list[float]] = {}
     for step in steps:
         found = step["metrics"].get(metric)

@@ -1,4 +1,4 @@
-"""Samples: the values that runs measured, with their provenance; the rows of the store."""
+"""Samples: measured values of runs with their provenance, as stored in the results database."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from typing import NamedTuple
 
 from hidl_cli.plan.units import convert, is_reciprocal
 
-#: Precedes the digest in the series of a step during which another run used the same cores.
+#: Prefix of the series of a step during which another run used the same cores.
 DISTURBED = "disturbed-"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One value of one metric of one step of one run.
+    """A single value of a metric, measured by one step of a run.
 
-    ``created``: when the run was planned (ISO 8601, UTC). ``series`` identifies what can be compared over time: a
-    digest of site, partition, workload, parameters, stack, launcher, MPI library and placement, but not of lock, hosts
-    or tuning, whose changes are of interest. ``rank``: None for a value of the whole step, else the rank's number.
-    ``point``: the ``parameters`` of the matrix.
+    Attributes:
+        created: Time at which the run was planned (ISO 8601, UTC).
+        series: Digest of everything that must be equal for values to be comparable over time: site, partition,
+            workload, parameters, stack, launcher, MPI library and placement. The lockfile, hosts and tuning are not
+            part of it, because the effects of their changes are of interest.
+        rank: Number of the rank, or None for a value of the whole step.
+        point: The subset of ``parameters`` varied by a sweep.
     """
 
     run: str
@@ -50,19 +53,22 @@ class Sample:
 
     @property
     def is_disturbed(self) -> bool:
-        """Did another run use the same cores meanwhile?"""
+        """True if another run used the same cores during the measurement."""
         return self.series.startswith(DISTURBED)
 
 
-# Group samples by measure: one value for each repetition of each run, in the order of time.
+# Samples grouped by measure, with one value per repetition of each run, in chronological order.
 
 
 class Measure(NamedTuple):
-    """A metric at one size.
+    """A metric of a workload at one size.
 
-    ``series`` is empty if series are compared across; ``point`` holds the swept parameters (``batch=32``). ``copy`` is
-    the host of a concurrent copy, or ``all`` for the copies of all hosts together. Values in units of different things
-    are different measures.
+    Values whose units cannot be converted into each other belong to different measures.
+
+    Attributes:
+        series: Series of the samples; empty if series are compared with each other.
+        point: Swept parameters, for example ``batch=32``.
+        copy: Host of a concurrent copy, or ``all`` for the copies of all hosts together.
     """
 
     workload: str
@@ -77,14 +83,14 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True)
 class RunValues:
-    """One run's ``values`` of a measure by repetition; ``sample`` is one of them, for its provenance."""
+    """The values of a measure in one run, one per repetition, and a ``sample`` of the run for its provenance."""
 
     sample: Sample
     values: tuple[float, ...]
 
     @property
     def value(self) -> float:
-        """The median of the values."""
+        """The median over the repetitions."""
         return median(self.values)
 
 
@@ -95,23 +101,25 @@ def by_measure(
     swept: Collection[str] | None = None,
     hosts: Collection[str] = (),
 ) -> dict[Measure, list[RunValues]]:
-    """Return the runs of each measure, the oldest first; all its values are in the unit of the newest.
+    """Group samples by measure and run, with the oldest run first.
 
-    If a metric has only samples of single ranks, the value of a repetition is their median.
+    All values of a metric are converted to the unit of its newest sample. If a metric was only measured for single
+    ranks, the value of a repetition is the median over the ranks.
 
     Args:
-        samples: Of any number of runs.
+        samples: Samples of any number of runs.
         across_series: Whether to ignore the series, which otherwise separates all parameters.
-        swept: Parameters that separate measures across series; by default those of the samples' points.
-        hosts: Hosts whose concurrent copies are measures of their own.
+        swept: Parameters that separate measures if ``across_series``; by default, the parameters of the samples'
+            points.
+        hosts: Hosts whose concurrent copies are separate measures.
     """
-    from hidl_cli.plan.parameters import format_parameters  # pydantic, which a notebook need not wait for
+    from hidl_cli.plan.parameters import format_parameters  # lazily: imports pydantic, which is slow in notebooks
 
     every = in_common_units(samples)
     if swept is None:
         swept = swept_parameters(every)
     copies = {_step_of(sample) for sample in copies_of(every)}
-    # A series has all parameters in it, so that its samples have the same point.
+    # The series depends on all parameters, so all samples of a series have the same point.
     of_series = {} if across_series else {sample.series: sample for sample in every}
     points = {series: format_parameters(_point(sample, swept)) for series, sample in of_series.items()}
     found: dict[Measure, dict[tuple[str, str], dict[int, list[Sample]]]] = {}
@@ -135,13 +143,13 @@ def by_measure(
 
 
 def in_common_units(samples: Iterable[Sample], *, unit: str | None = None) -> list[Sample]:
-    """Return the samples with the values of each metric converted to one unit.
+    """Convert the values of each metric to a common unit.
 
-    Values whose unit cannot be converted, or only to its reciprocal, keep theirs.
+    Values keep their unit if it cannot be converted, or only to its reciprocal.
 
     Args:
-        samples: Of any number of runs.
-        unit: The unit to convert to; by default that of the metric's newest sample.
+        samples: Samples of any number of runs.
+        unit: Unit to convert to; by default, the unit of the metric's newest sample.
     """
     every = list(samples)
     newest: dict[tuple[str, str], dict[str, str]] = {}
@@ -167,17 +175,17 @@ def _is_convertible(printed: str, wanted: str) -> bool:
 def _in_unit(sample: Sample, unit: str) -> Sample:
     if sample.unit == unit:
         return sample
-    value = float(f"{convert(sample.value, sample.unit, unit):.12g}")  # without digits that the program did not print
+    value = float(f"{convert(sample.value, sample.unit, unit):.12g}")  # drops digits that the program did not print
     return replace(sample, value=value, unit=unit)
 
 
 def swept_parameters(samples: Iterable[Sample]) -> list[str]:
-    """Return the names of the parameters that a sweep varied."""
+    """Return the names of the parameters varied by a sweep."""
     return sorted({name for sample in samples for name in sample.point})
 
 
 def copies_of(samples: Iterable[Sample]) -> list[Sample]:
-    """Return the samples of concurrent copies: those of steps that ran on several sets of hosts at once."""
+    """Return the samples of concurrent copies, that is, of steps that ran on several sets of hosts at once."""
     steps: dict[tuple[object, ...], list[Sample]] = {}
     for sample in samples:
         if sample.rank is None:
@@ -195,7 +203,11 @@ def _point(sample: Sample, swept: Collection[str]) -> dict[str, bool | int | flo
 
 
 def instant(created: str) -> datetime:
-    """Parse an ISO 8601 time, UTC by default; ``ValueError`` if invalid."""
+    """Parse an ISO 8601 time, which defaults to UTC.
+
+    Raises:
+        ValueError: If the time is invalid.
+    """
     time = datetime.fromisoformat(created.replace("Z", "+00:00"))
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 

@@ -1,4 +1,4 @@
-"""A scaling study as data: observations, results, and its document ``hidl.verdict/1``."""
+"""Scaling studies: observations, baselines, verdicts, and the ``hidl.verdict/1`` document."""
 
 from __future__ import annotations
 
@@ -36,11 +36,15 @@ Verdict = Literal["pass", "fail", "inconclusive"]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One measurement: ``value`` (throughput for weak, time for strong scaling) at ``step`` ranks in ``round``.
+    """A single measurement of a scaling study.
 
-    ``step`` counts ranks or nodes, as the study does. A *copy* is one of several concurrent one-node programs, whose
-    sum is the limit for larger steps; its ``step`` is its own size. ``hosts``: where it ran; a copy has one, and steps
-    with hosts are compared with the copies on these.
+    A *copy* is one of several one-node programs that run concurrently. The sum of all copies is the limit for larger
+    steps.
+
+    Attributes:
+        step: Size in ranks or nodes, depending on the study; for a copy, its own size.
+        value: Throughput for weak scaling, time for strong scaling.
+        hosts: Hosts of the step, which is compared with the copies on the same hosts; a copy has one host.
     """
 
     step: int
@@ -52,12 +56,17 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The results of one step over its repetitions; the baseline has efficiency 1, no interval and no verdict.
+    """The result of one step over its repetitions.
 
-    ``mean`` is geometric, in the study's unit. ``efficiency`` and ``speedup`` are typical values over the rounds (the
-    pseudomedian, see ``hidl_workloads.repetitions``), which outliers hardly move. ``variation``:
-    the coefficient of variation of the repetitions, None for a single one. ``repetitions_needed``: how many would
-    probably settle a step that is inconclusive for its noise.
+    The baseline has efficiency 1, no interval and no verdict.
+
+    Attributes:
+        mean: Geometric mean, in the study's unit.
+        variation: Coefficient of variation of the repetitions; None for a single one.
+        speedup: Typical value over the rounds, like ``efficiency``.
+        efficiency: Typical value over the rounds: the pseudomedian (``hidl_workloads.repetitions``), which is robust to
+            outliers.
+        repetitions_needed: Estimated number of repetitions that would settle a step that is too noisy for a verdict.
     """
 
     n: int
@@ -76,10 +85,12 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpeed:
-    """The speed of a node by its copies: ``relative`` to the median node (0.9: 10 % slower), over all rounds.
+    """The speed of a node, measured by concurrent copies over all rounds.
 
-    ``p``: the probability that the slowest of as many equal nodes is this far behind; ``slow``: p below 1 %, and at
-    least 3 % behind.
+    Attributes:
+        relative: Speed relative to the median node: 0.9 is 10 % slower.
+        p: Probability that the slowest of the same number of equal nodes is at least this far behind.
+        slow: Whether ``p`` is below 1 % and the node is at least 3 % behind.
     """
 
     host: str
@@ -90,7 +101,7 @@ class NodeSpeed:
 
 @dataclass(frozen=True, slots=True)
 class SerialFraction:
-    """The serial fraction of one step, or (``n`` is None) of all steps together."""
+    """The serial fraction of the step of ``n``, or of all steps together if ``n`` is None."""
 
     n: int | None
     value: float
@@ -98,11 +109,11 @@ class SerialFraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """Amdahl's law (strong scaling) or Gustafson's (weak) through all steps, and the fraction of each step.
+class SerialFit:
+    """A fit of Amdahl's law (strong scaling) or Gustafson's law (weak scaling), and the serial fraction of each step.
 
-    ``rising``: the steps' fractions grow with their size, so the loss is not a fixed serial part but something that
-    grows, such as communication. None if unknown.
+    If ``rising``, the fractions increase with the size of the steps. The loss is then not caused by a fixed serial part
+    but by something that grows, such as communication. None means that this is unknown.
     """
 
     law: Literal["amdahl", "gustafson"]
@@ -113,11 +124,16 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A judged scaling study. ``verdict`` is None if there is only a baseline; ``hint``: what to do next.
+    """A scaling study with its verdict.
 
-    ``against``: the baseline of the steps. ``max_half_width``: the precision that the user required, None for none.
-    ``confidence``: that of each interval; it exceeds 95 % for several steps. ``nodes``: from copies. ``reference``: a
-    sentence about earlier or published results, for orientation.
+    Attributes:
+        max_half_width: Precision required by the user, or None.
+        verdict: None if only the baseline was measured.
+        hint: Recommended next step.
+        against: Kind of baseline.
+        confidence: Confidence level of each interval, which exceeds 95 % for several steps.
+        nodes: Speeds of the nodes, measured by copies.
+        reference: Sentence about earlier or published results, for comparison.
     """
 
     kind: Kind
@@ -134,24 +150,28 @@ class Study:
     against: Baseline = "single"
     confidence: float = CONFIDENCE
     nodes: tuple[NodeSpeed, ...] = ()
-    fit: Fit | None = None
+    fit: SerialFit | None = None
     reference: str | None = None
 
     @property
     def baseline(self) -> StepResult:
-        """The baseline of the other steps."""
+        """The step that the others are compared with."""
         return self.steps[0]
 
 
 def to_json(study: Study) -> dict[str, Any]:
-    """Return ``study`` as plain values for ``verdict.json``."""
+    """Return ``study`` as a JSON-serializable dictionary for ``verdict.json``."""
     return {"schema": SCHEMA, **asdict(study)}
 
 
 def from_json(document: Mapping[str, Any]) -> Study:
-    """Return the study written by ``to_json``; ``ValueError`` for any other document."""
+    """Parse a study written by ``to_json``.
+
+    Raises:
+        ValueError: If the document is invalid or has another schema.
+    """
     if document.get("schema") != SCHEMA:
-        raise ValueError(f"schema is {document.get('schema')!r}, not {SCHEMA!r}")
+        raise ValueError(f"schema must be {SCHEMA!r}, not {document.get('schema')!r}")
     fields = {name: value for name, value in document.items() if name != "schema"}
     try:
         fields["observations"] = tuple(
@@ -163,14 +183,12 @@ def from_json(document: Mapping[str, Any]) -> Study:
         fields["fit"] = _fit(fields["fit"]) if fields.get("fit") else None
         return Study(**fields)
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"no valid {SCHEMA} document: {error}") from error
+        raise ValueError(f"invalid {SCHEMA} document: {error}") from error
 
 
-def _fit(fit: Mapping[str, Any]) -> Fit:
-    overall = SerialFraction(**_with_interval(fit["overall"]))
-    return Fit(
-        fit["law"], overall, tuple(SerialFraction(**_with_interval(step)) for step in fit["steps"]), fit["rising"]
-    )
+def _fit(fit: Mapping[str, Any]) -> SerialFit:
+    overall, *steps = (SerialFraction(**_with_interval(each)) for each in (fit["overall"], *fit["steps"]))
+    return SerialFit(fit["law"], overall, tuple(steps), fit["rising"])
 
 
 def _with_interval(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,12 +196,12 @@ def _with_interval(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "interval": Interval(**interval) if interval else None}
 
 
-# Find slow nodes from copies of one program that ran on all of them at once.
+# Slow nodes, detected with copies of a program that run on all nodes at once.
 
 
-LEAST_NODES = 4  # of three, one differs most and two are near each other by chance too often
-LEAST_BEHIND = 0.03  # what is less is no reason to call somebody
-SLOW = 0.01  # of all sets of equal nodes, so many have one that is called slow
+LEAST_NODES = 4  # of three equal nodes, two are too often close to each other by chance
+LEAST_BEHIND = 0.03  # smaller deficits are not worth reporting
+SLOW = 0.01  # false-positive rate: sets of equal nodes with one that is reported as slow
 _SIMULATED = 5_000
 _PASSES = 10
 _QUANTILES = 4000
@@ -192,19 +210,20 @@ _QUANTILES = 4000
 def nodes(
     rates: Mapping[int, Mapping[str, float]], *, medians_of: int = 1, digits: float | None = None
 ) -> tuple[NodeSpeed, ...]:
-    """Return how fast each host is, the slowest first.
+    """Return the speed of each host, with the slowest first.
 
-    A host's rate is the median over its rounds, relative to what all hosts reach in these; values may be missing.
-    Its distance, in median absolute deviations of all hosts, is compared by simulation with that of the slowest of as
-    many equal hosts whose noise has heavy tails, which corrects for multiple comparisons. A host with fewer values
-    counts less. With fewer than four hosts, none is slow. The deviation is at least the error of rounding: most hosts
-    can have the same value to the last digit, and what is one digit lower is not slow.
+    The speed of a host is the median of its rates relative to those of all hosts in the same round; values may be
+    missing. Its distance from the median host, in median absolute deviations of all hosts, is compared by simulation
+    with that of the slowest of the same number of equal hosts with heavy-tailed noise, which corrects for multiple
+    comparisons. Hosts with fewer values have less weight. With fewer than four hosts, none is slow. The deviation is at
+    least the rounding error: if most hosts have exactly the same value, a host that differs in the last digit is not
+    slow.
 
     Args:
-        rates: By round and host; higher is better.
-        medians_of: How many measured values each of them is the median of.
-        digits: Error of their logarithms by the digits printed (``repetitions.rounding``); by default, that of
-            ``rates``. Rates that are inverted times have all digits.
+        rates: Rates by round and host; higher is better.
+        medians_of: Number of measured values of which each rate is the median.
+        digits: Rounding error of the logarithms (``repetitions.rounding``); by default, that of ``rates``. Required if
+            the rates are inverted times, whose digits are not those printed.
     """
     logs = {(round_, host): math.log(rate) for round_, of_round in rates.items() for host, rate in of_round.items()}
     hosts = sorted({host for _, host in logs})
@@ -225,9 +244,9 @@ def nodes(
 
 
 def _behind(logs: Mapping[tuple[int, str], float], hosts: Sequence[str]) -> dict[str, float]:
-    """Return the logarithmic rate of each host without the levels of the rounds, by median polish.
+    """Return the logarithmic rate of each host, with the levels of the rounds removed by median polish.
 
-    One pass is enough if no value is missing. Otherwise, the level of a round depends on which hosts it has.
+    A single pass is sufficient if no value is missing. Otherwise, the level of a round depends on its hosts.
     """
     of_round: dict[int, list[str]] = {}
     of_host: dict[str, list[int]] = {host: [] for host in hosts}
@@ -237,8 +256,8 @@ def _behind(logs: Mapping[tuple[int, str], float], hosts: Sequence[str]) -> dict
     behind = dict.fromkeys(hosts, 0.0)
     is_complete = len(logs) == len(of_round) * len(hosts)
     for _ in range(1 if is_complete else _PASSES):
-        levels = {each: median(logs[each, host] - behind[host] for host in its) for each, its in of_round.items()}
-        behind = {host: median(logs[each, host] - levels[each] for each in its) for host, its in of_host.items()}
+        levels = {r: median(logs[r, host] - behind[host] for host in present) for r, present in of_round.items()}
+        behind = {host: median(logs[r, host] - levels[r] for r in rounds) for host, rounds in of_host.items()}
     return behind
 
 
@@ -253,9 +272,9 @@ def _node(host: str, log: float, weight: float, deviation: float, farthest: NDAr
 
 @lru_cache(maxsize=32)
 def _farthest(hosts: int, values: int) -> NDArray[Any] | None:
-    """Return the simulated distances, in median absolute deviations, of the slowest of equal hosts; None for too few.
+    """Simulate the distance of the slowest of equal hosts, in median absolute deviations; None for too few hosts.
 
-    ``values``: how many values the rate of a host is the median of.
+    ``values`` is the number of values of which the rate of a host is the median.
     """
     if hosts < LEAST_NODES:
         return None
@@ -269,31 +288,35 @@ def _farthest(hosts: int, values: int) -> NDArray[Any] | None:
 
 
 def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: int) -> NDArray[Any]:
-    """Return medians of so many values each, which have Student's t distribution with 3 degrees of freedom.
+    """Draw medians of ``values`` variables with Student's t distribution with 3 degrees of freedom.
 
-    Times on shared machines have such tails: by the limit for normal noise, 3.4 % instead of 1 % of sets of 16 equal
-    nodes have one that is called slow. The median of an even number of values has the tails of one value less.
+    Times on shared machines have such heavy tails: with a limit for normal noise, 3.4 % instead of 1 % of all sets of
+    16 equal nodes have one that is reported as slow. The tails of the median of an even number of values are those of
+    one value fewer.
     """
     import numpy as np
 
-    rank = (values - 1) // 2 + 1  # of the median; its probability has a beta distribution
+    rank = (values - 1) // 2 + 1  # the probability of this order statistic has a beta distribution
     tangents = np.sinh(np.linspace(-12, 12, _QUANTILES))
     probabilities = 0.5 + (np.arctan(tangents) + tangents / (1 + tangents**2)) / math.pi
     quantiles: NDArray[Any] = np.interp(random.beta(rank, rank, shape), probabilities, tangents * math.sqrt(3))
     return quantiles
 
 
-# The baselines of a study: a step of the same rounds, concurrent copies, or earlier runs.
+# The baselines of a study: the smallest step, concurrent copies, or earlier runs.
 
 
-LEAST_EARLIER = 5  # runs that make a history: fewer hardly show how much nights differ
+LEAST_EARLIER = 5  # earlier runs: fewer hardly show how much nights differ
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """Earlier results of the baseline of ``step`` ranks or nodes, in the study's unit: one value for each run.
+    """Earlier results of the baseline.
 
-    ``printed``: the values of all repetitions, of which those of runs are means; by default, ``values``.
+    Attributes:
+        step: Size of the baseline in ranks or nodes.
+        values: One value per run, in the study's unit.
+        printed: Values of all repetitions, whose means are ``values``; by default, ``values`` themselves.
     """
 
     step: int
@@ -303,25 +326,26 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Efficiencies:
-    """The logarithms of a step's efficiency in the rounds that are complete.
+    """The logarithmic efficiencies of a step in all complete rounds.
 
-    ``lacking``: the missing (step, round). ``reference``: the logarithms of earlier baselines minus their typical
-    value, if the rounds have no baseline of their own. ``margin``: the error of all logarithms by the digits printed
-    (``repetitions.rounding``).
+    Attributes:
+        missing: The (step, round) of missing values.
+        reference: Logarithms of earlier baselines minus their typical value, if the rounds have no baseline.
+        margin: Rounding error of the logarithms (``repetitions.rounding``).
     """
 
     logs: tuple[float, ...]
-    lacking: tuple[tuple[int, int], ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
     reference: tuple[float, ...] = ()
     margin: float = 0.0
 
     def interval(self, steps: int, rounds: int | None) -> Interval | None:
-        """Return the interval of the typical logarithm; None for missing or too few values.
+        """Return the interval of the typical logarithm; None if values are missing or too few.
 
-        ``steps`` and ``rounds``: as for ``repetitions.interval``. The uncertainty of earlier runs is added in squares
-        (Zou and Donner 2008, Statistics in Medicine 27, 1693-1702).
+        ``steps`` and ``rounds`` are those of ``repetitions.interval``. The uncertainty of earlier runs is added in
+        quadrature (Zou and Donner 2008, Statistics in Medicine 27, 1693-1702).
         """
-        found = None if self.lacking else interval(self.logs, steps=steps, rounds=rounds)
+        found = None if self.missing else interval(self.logs, steps=steps, rounds=rounds)
         before = self.before(steps)
         if not found or not before:
             return None
@@ -330,12 +354,12 @@ class Efficiencies:
         return Interval(low, level + math.hypot(found.high - level, before.low) + self.margin)
 
     def before(self, steps: int) -> Bounds | None:
-        """Return the interval of ``reference`` around 0; None if earlier runs are alike to the last digit."""
+        """Return the interval of ``reference`` around 0; None if all earlier runs have exactly the same value."""
         return interval(self.reference, steps=steps) if self.reference else Bounds(0.0, 0.0)
 
 
-class Single:
-    """The smallest step of the same study."""
+class SingleBaseline:
+    """The smallest step of the study as its baseline."""
 
     def __init__(self, observations: Sequence[Observation], sign: int) -> None:
         self.n = min(observation.step for observation in observations)
@@ -344,17 +368,17 @@ class Single:
         self._rates = {o.round: sign * math.log(o.value) for o in observations if o.step == self.n}
 
     def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
-        """Return those of the step of ``n``, from its logarithmic rates by round."""
+        """Return the efficiencies of the step of ``n``, given its logarithmic ``rates`` by round."""
         ideal = math.log(n / self.n)
         logs = tuple(rates[r] - self._rates[r] - ideal for r in rates if r in self._rates)
-        lacking = [
-            (step, r) for r in self._rounds for step, there in ((self.n, self._rates), (n, rates)) if r not in there
+        missing = [
+            (step, r) for r in self._rounds for step, found in ((self.n, self._rates), (n, rates)) if r not in found
         ]
-        return Efficiencies(logs, tuple(lacking))
+        return Efficiencies(logs, tuple(missing))
 
 
-class Copies:
-    """Concurrent copies on one node each: their sum is the limit."""
+class CopiesBaseline:
+    """Concurrent copies on one node each as the baseline; their sum is the limit."""
 
     def __init__(self, observations: Sequence[Observation], sign: int) -> None:
         copies = [observation for observation in observations if observation.kind == "copy"]
@@ -367,19 +391,20 @@ class Copies:
         self._hosts = {copy.hosts[0] for copy in copies}
 
     def efficiencies(self, n: int, rates: Mapping[int, float], hosts: Mapping[int, tuple[str, ...]]) -> Efficiencies:
-        """Return those of the step of ``n``, against the copies on its own hosts if known, else against the average
-        copy.
+        """Return the efficiencies of the step of ``n``.
+
+        They are relative to the copies on the hosts of the step if these are known, else to the average copy.
         """
-        logs, lacking = [], []
+        logs, missing = [], []
         for r in self._rounds:
             copies = self.by_round[r]
             if len(copies) < len(self._hosts):
-                lacking.append((self.n, r))
+                missing.append((self.n, r))
             if r not in rates:
-                lacking.append((n, r))
+                missing.append((n, r))
             elif len(copies) == len(self._hosts):
                 logs.append(rates[r] - math.log(self._limit(n, copies, hosts.get(r, ()))))
-        return Efficiencies(tuple(logs), tuple(lacking))
+        return Efficiencies(tuple(logs), tuple(missing))
 
     def _limit(self, n: int, copies: Mapping[str, float], hosts: tuple[str, ...]) -> float:
         if len(hosts) * self.n == n and self._hosts.issuperset(hosts):
@@ -387,8 +412,8 @@ class Copies:
         return fmean(copies.values()) * n / self.n
 
 
-class History:
-    """Earlier runs of the same series."""
+class HistoryBaseline:
+    """Earlier runs of the same series as the baseline."""
 
     def __init__(self, earlier: Earlier, observations: Sequence[Observation], sign: int) -> None:
         self.n = earlier.step
@@ -398,19 +423,26 @@ class History:
         self._logs = tuple(sign * math.log(value) for value in earlier.values)
 
     def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
-        """Return those of the step of ``n``; both the rounds and the earlier runs vary."""
-        usual = typical(self._logs)
-        level = usual + math.log(n / self.n)
-        lacking = tuple((n, r) for r in self._rounds if r not in rates)
-        centred = tuple(log - usual for log in self._logs)
-        return Efficiencies(tuple(rate - level for rate in rates.values()), lacking, centred)
+        """Return the efficiencies of the step of ``n``, with the variation of the earlier runs."""
+        center = typical(self._logs)
+        level = center + math.log(n / self.n)
+        missing = tuple((n, r) for r in self._rounds if r not in rates)
+        centred = tuple(log - center for log in self._logs)
+        return Efficiencies(tuple(rate - level for rate in rates.values()), missing, centred)
 
 
 def earlier(samples: Iterable[Sample], metric: str, *, step: int, before: str | None = None) -> Earlier:
-    """Return the results of earlier runs: the geometric mean of each run's repetitions, in the order of time.
+    """Return the results of earlier runs: the geometric mean of each run's repetitions, in chronological order.
 
-    ``samples`` are those of the baseline's series; ``before`` excludes the run of that name. ``ValueError`` if fewer
-    than five runs have the metric, for more than one series, or if a value is zero or less.
+    Args:
+        samples: Samples of the baseline's series.
+        metric: Name of the metric.
+        step: Size of the baseline in ranks or nodes.
+        before: Name of a run to exclude.
+
+    Raises:
+        ValueError: If fewer than five runs have the metric, the samples belong to several series, or a value is not
+            positive.
     """
     runs = by_measure(sample for sample in samples if sample.metric == metric and sample.run != before)
     if len(runs) > 1:
@@ -425,31 +457,31 @@ def earlier(samples: Iterable[Sample], metric: str, *, step: int, before: str | 
     return Earlier(step, values, tuple(value for run in found for value in run.values))
 
 
-AnyBaseline = Single | Copies | History
+AnyBaseline = SingleBaseline | CopiesBaseline | HistoryBaseline
 
 
-# Detect a cold start: a first round slowed by caches, clocks and connections that were not ready.
+# Cold starts: a first round that is slow because caches, clocks or connections were not ready.
 
 
-LEAST_ROUNDS = 4  # of three, two say nothing about what is usual
+LEAST_ROUNDS = 4  # with three rounds, the spread of the other two is too uncertain
 COLD = 0.01  # false-positive rate: studies without a cold round that are reported to have one
 _SIMULATED_OF_COLD_START = 100_000
 
 
 def cold_rounds(observations: Sequence[Observation], sign: int) -> Iterator[str]:
-    """Yield a sentence if the first round of any step was slower than the noise of the others explains.
+    """Yield a note if the first round of any step was slower than can be explained by noise.
 
-    ``sign``: 1 if higher values are better, -1 if lower ones are.
+    ``sign`` is 1 if higher values are better and -1 if lower values are better.
     """
     steps = sorted({observation.step for observation in observations})
     cold = [step for step in steps if _cold(_logs(observations, step, sign), COLD / len(steps))]
     if cold:
-        named = ", ".join(map(str, cold))
-        yield f"the first round was slower than the others (at {named}): a cold start? warm up longer"
+        sizes = ", ".join(map(str, cold))
+        yield f"the first round was slower than the others (at {sizes}), possibly a cold start: warm up longer"
 
 
 def _logs(observations: Sequence[Observation], step: int, sign: int) -> list[float]:
-    """Return the logarithmic rate of each round; for copies, their average."""
+    """Return the logarithmic rate of each round, averaged over copies."""
     rounds: dict[int, list[float]] = {}
     for observation in sorted(observations, key=lambda o: o.round):
         if observation.step == step:
@@ -466,9 +498,7 @@ def _cold(logs: Sequence[float], level: float) -> bool:
 
 @lru_cache(maxsize=64)
 def _limit(rounds: int, level: float) -> float:
-    """Return the critical distance of the first of equal rounds from the others, in deviations, at ``level``
-    (simulated).
-    """
+    """Simulate the critical distance of the first of equal rounds from the others, in standard deviations."""
     import numpy as np
 
     values = np.random.default_rng(0).standard_normal((_SIMULATED_OF_COLD_START, rounds))
@@ -476,15 +506,22 @@ def _limit(rounds: int, level: float) -> float:
     return float(np.quantile(distances, level))
 
 
-# The serial fraction: Karp-Flatt metric for each step, Amdahl's and Gustafson's laws through all.
+# Serial fractions: the Karp-Flatt metric of each step, and Amdahl's or Gustafson's law for all steps.
 
 
-def fit(kind: Kind, steps: Sequence[StepResult], logs: Mapping[int, Sequence[float]], most: int | None) -> Fit | None:
-    """Return the serial fractions of the scaled ``steps`` and of all together; None for fewer than two steps.
+def fit(
+    kind: Kind, steps: Sequence[StepResult], logs: Mapping[int, Sequence[float]], most: int | None
+) -> SerialFit | None:
+    """Return the serial fractions of each step and of all steps together; None for fewer than two steps.
 
-    ``logs``: the logarithms of each step's efficiency by round. A step's interval is that of its efficiency,
-    transformed (the fraction falls as efficiency rises). The law is fitted to each round by least squares; the typical
-    value of the rounds has the same kind of interval as an efficiency. ``most``: see ``rounds`` of ``judge``.
+    The interval of a step follows from that of its efficiency. The law is fitted to each round by least squares, and
+    the typical value over the rounds has the same kind of interval as an efficiency.
+
+    Args:
+        kind: Kind of scaling.
+        steps: Results of all steps; those that are not larger than the baseline are ignored.
+        logs: Logarithmic efficiencies of each step by round.
+        most: Maximum number of rounds, as ``rounds`` of ``judge``.
     """
     scaled = [step for step in steps if step.ideal_speedup > 1]
     rounds = min((len(logs[step.n]) for step in scaled), default=0)
@@ -497,11 +534,11 @@ def fit(kind: Kind, steps: Sequence[StepResult], logs: Mapping[int, Sequence[flo
     overall = SerialFraction(None, typical(by_round), Interval(*found) if found else None)
     first, last = by_step[0].interval, by_step[-1].interval
     rising = last.low > first.high if first and last else None
-    return Fit("amdahl" if kind == "strong" else "gustafson", overall, by_step, rising)
+    return SerialFit("amdahl" if kind == "strong" else "gustafson", overall, by_step, rising)
 
 
 def fraction(kind: Kind, p: float, efficiency: float) -> float:
-    """Return the serial fraction at ``p`` times the baseline: the Karp-Flatt metric for strong scaling."""
+    """Return the serial fraction at ``p`` times the baseline, which is the Karp-Flatt metric for strong scaling."""
     return (1 / efficiency - 1) / (p - 1) if kind == "strong" else (1 - efficiency) * p / (p - 1)
 
 
@@ -512,18 +549,18 @@ def _of_step(kind: Kind, step: StepResult) -> SerialFraction:
 
 
 def _of_round(kind: Kind, ps: Sequence[float], efficiencies: Sequence[float]) -> float:
-    """Fit the loss (of time, relative to one baseline) over 1 - 1/p by least squares through the origin."""
+    """Fit the loss of time as a function of 1 - 1/p by least squares through the origin."""
     x = [1 - 1 / p for p in ps]
     pairs = zip(ps, efficiencies, strict=True)
     y = [(1 / e - 1) / p if kind == "strong" else 1 - e for p, e in pairs]
     return math.fsum(a * b for a, b in zip(x, y, strict=True)) / math.fsum(a * a for a in x)
 
 
-# Judge how well a workload scales: the efficiency of each step against a baseline, and the verdict on the study.
+# The verdict: the efficiency of each step relative to the baseline, compared with the target.
 
 
 USUAL_REPETITIONS = 5
-MANY_REPETITIONS = 50  # more than this is no advice: the noise or the target has to change
+MANY_REPETITIONS = 50  # more repetitions are not recommended: reduce the noise or change the target
 
 
 def judge(
@@ -539,26 +576,36 @@ def judge(
     rounds: int | None = None,
     better: Literal["higher", "lower"] | None = None,
 ) -> Study:
-    """Return the study of ``observations``, judged against the efficiency ``target``.
+    """Judge how well a workload scales.
 
-    The baseline is ``copies`` if the observations have any, else ``history`` with ``earlier`` values, else the smallest
-    step (``single``). ``rounds``: the largest number of rounds of a study that could have been stopped after each;
-    None for a fixed number. ``better``: the metric's direction (None: that of a rate for weak scaling, that of a time
-    for strong).
+    The baseline is ``copies`` if there are any, else ``history`` if there are ``earlier`` values, else the smallest
+    step (``single``). A step passes if the whole interval of its efficiency reaches the target, and fails if the whole
+    interval is below. It is inconclusive if the interval includes the target, is wider than ``±max_half_width`` of the
+    efficiency, or cannot be computed. The study fails if any step fails, and passes if all steps pass.
 
-    A step passes if the whole interval of its efficiency is at or above the target, fails if it is below, and is
-    inconclusive if the interval includes the target, is wider than ``±max_half_width`` of the efficiency (if given) or
-    cannot be computed. The study fails with any step, and passes with all of them. ``ValueError`` for a value that is
-    not positive and finite, two values of one step and round, a step of the size of copies or history, a copy without
-    a host, and for no observations.
+    Args:
+        kind: Kind of scaling.
+        target: Required efficiency.
+        metric: Name of the metric.
+        unit: Unit of the values.
+        step_unit: Unit of the steps: ``ranks`` or ``nodes``.
+        observations: All measurements.
+        max_half_width: Required precision as a fraction of the efficiency.
+        earlier: Results of earlier runs as the baseline.
+        rounds: Maximum number of rounds, if the study could have stopped after each; None for a fixed number.
+        better: Direction of the metric; by default, ``higher`` for weak scaling and ``lower`` for strong scaling.
+
+    Raises:
+        ValueError: If there are no observations, a value is not positive and finite, a step has two values in one
+            round, a step has the size of the copies or the history, or a copy has no host.
     """
     _check(target, observations)
     sign = 1 if (better or {"weak": "higher", "strong": "lower"}[kind]) == "higher" else -1
     baseline = _baseline(observations, earlier, sign)
     measured = _by_step(observations)
     scaled = {n: values for n, values in measured.items() if n != baseline.n}
-    if not isinstance(baseline, Single) and len(scaled) < len(measured):
-        raise ValueError(f"the step of {baseline.n} is the baseline and cannot be judged against itself")
+    if not isinstance(baseline, SingleBaseline) and len(scaled) < len(measured):
+        raise ValueError(f"the step of {baseline.n} is the baseline and cannot be compared with itself")
     confidence = confidence_for(len(scaled))
     found = {
         n: replace(
@@ -575,9 +622,11 @@ def judge(
     rules = _Rules(target, step_unit, max_half_width, len(scaled), rounds, first, sign)
     steps = (first, *(_step(n, scaled[n], found[n], rules) for n in scaled))
     verdict, reason, hint = _conclude(steps, step_unit)
-    of_copies = nodes(baseline.by_round, digits=rounding(baseline.printed)) if isinstance(baseline, Copies) else ()
+    of_copies = (
+        nodes(baseline.by_round, digits=rounding(baseline.printed)) if isinstance(baseline, CopiesBaseline) else ()
+    )
     notes = [*_slow(of_copies), *cold_rounds(observations, sign)] if verdict in ("fail", "inconclusive") else []
-    paired = not isinstance(baseline, History) and not any(each.lacking for each in found.values())
+    paired = not isinstance(baseline, HistoryBaseline) and not any(each.missing for each in found.values())
     return Study(
         kind=kind,
         target=target,
@@ -590,26 +639,24 @@ def judge(
         verdict=verdict,
         reason="; ".join([reason, *notes]),
         hint=hint,
-        against={Single: "single", Copies: "copies", History: "history"}[type(baseline)],  # type: ignore[arg-type]
+        against={SingleBaseline: "single", CopiesBaseline: "copies", HistoryBaseline: "history"}[type(baseline)],  # type: ignore[arg-type]
         confidence=confidence,
         nodes=of_copies,
         fit=fit(kind, steps, {n: each.logs for n, each in found.items()}, rounds) if paired else None,
     )
 
 
-def _baseline(observations: Sequence[Observation], earlier: Earlier | None, sign: int) -> Single | Copies | History:
+def _baseline(observations: Sequence[Observation], earlier: Earlier | None, sign: int) -> AnyBaseline:
     if any(observation.kind == "copy" for observation in observations):
-        return Copies(observations, sign)
-    return History(earlier, observations, sign) if earlier else Single(observations, sign)
+        return CopiesBaseline(observations, sign)
+    return HistoryBaseline(earlier, observations, sign) if earlier else SingleBaseline(observations, sign)
 
 
-def _baseline_values(
-    baseline: Single | Copies | History, measured: Mapping[int, Mapping[int, float]], sign: int
-) -> list[float]:
-    """Return the baseline's values in the study's unit: one for each round or earlier run."""
-    if isinstance(baseline, Single):
+def _baseline_values(baseline: AnyBaseline, measured: Mapping[int, Mapping[int, float]], sign: int) -> list[float]:
+    """Return the baseline's values in the study's unit, one per round or earlier run."""
+    if isinstance(baseline, SingleBaseline):
         return list(measured[baseline.n].values())
-    if isinstance(baseline, History):
+    if isinstance(baseline, HistoryBaseline):
         return list(baseline.values)
     return [fmean(copies.values()) ** sign for copies in baseline.by_round.values() if copies]
 
@@ -627,7 +674,7 @@ def _check(target: float, observations: Sequence[Observation]) -> None:
             raise ValueError(f"step and value must be positive and finite: {observation}")
         copy = observation.kind == "copy"
         if copy and len(observation.hosts) != 1:
-            raise ValueError(f"a copy runs on one host: {observation}")
+            raise ValueError(f"a copy must run on exactly one host: {observation}")
         key = (observation.step, observation.round, observation.hosts[0] if copy else "")
         if key in seen:
             on = f" on {key[2]}" if copy else ""
@@ -636,7 +683,7 @@ def _check(target: float, observations: Sequence[Observation]) -> None:
 
 
 def _by_step(observations: Sequence[Observation]) -> dict[int, dict[int, float]]:
-    """Return step -> round -> value, both ascending, without copies."""
+    """Return the values by step and round, both ascending, without copies."""
     by_step: dict[int, dict[int, float]] = {}
     for observation in sorted(observations, key=lambda o: (o.step, o.round)):
         if observation.kind == "step":
@@ -645,9 +692,9 @@ def _by_step(observations: Sequence[Observation]) -> dict[int, dict[int, float]]
 
 
 def _slow(found: Sequence[NodeSpeed]) -> list[str]:
-    """Return the sentence that names slow nodes, if any."""
-    named = [f"{node.host} ({1 - node.relative:.0%} behind the median node)" for node in found if node.slow]
-    return [f"slow {'node' if len(named) == 1 else 'nodes'}: {', '.join(named)}"] if named else []
+    """Return a note that lists the slow nodes, if any."""
+    slow = [f"{node.host} ({1 - node.relative:.0%} behind the median node)" for node in found if node.slow]
+    return [f"slow {'node' if len(slow) == 1 else 'nodes'}: {', '.join(slow)}"] if slow else []
 
 
 class _Rules(NamedTuple):
@@ -673,10 +720,10 @@ def _step(n: int, values: Mapping[int, float], found: Efficiencies, rules: _Rule
     log_interval = found.interval(rules.steps, rules.rounds)
     # Three values that differ by orders of magnitude have an interval beyond the range of a float.
     interval = Interval(math.exp(log_interval.low), math.exp(min(log_interval.high, 700))) if log_interval else None
-    # Where values are lacking, all that there are still give an efficiency, only no verdict.
-    efficiency = (mean / rules.baseline.mean) ** rules.sign / ideal if found.lacking else math.exp(typical(found.logs))
-    if found.lacking:
-        judgement = _incomplete(found.lacking, n, rules.step_unit)
+    # If values are missing, the others still give an efficiency, but no verdict.
+    efficiency = (mean / rules.baseline.mean) ** rules.sign / ideal if found.missing else math.exp(typical(found.logs))
+    if found.missing:
+        judgement = _incomplete(found.missing, n, rules.step_unit)
     else:
         judgement = _judge(found, interval, name=_count(n, rules.step_unit), rules=rules)
     return StepResult(
@@ -699,93 +746,92 @@ class _Judgement(NamedTuple):
     repetitions_needed: int | None = None
 
 
-def _incomplete(lacking: Sequence[tuple[int, int]], n: int, step_unit: str) -> _Judgement:
-    """Judge a step with a missing round, its own or the baseline's: the missing values may have been the slow ones."""
-    lost = [f"{_count(step, step_unit)} in round {r}" for step, r in lacking]
-    reason = f"{_count(n, step_unit)}: no value for {', '.join(lost)}"
-    return _Judgement("inconclusive", reason, "find out why these runs have no value, then measure again")
+def _incomplete(missing: Sequence[tuple[int, int]], n: int, step_unit: str) -> _Judgement:
+    """Judge a step as inconclusive because values of the step or its baseline are missing, possibly the slow ones."""
+    listed = [f"{_count(step, step_unit)} in round {r}" for step, r in missing]
+    reason = f"{_count(n, step_unit)}: no value for {', '.join(listed)}"
+    return _Judgement("inconclusive", reason, "check why these runs have no value, then measure again")
 
 
 def _judge(found: Efficiencies, interval: Interval | None, *, name: str, rules: _Rules) -> _Judgement:
     """Judge one step by the interval of its efficiency."""
     logs, n, target, max_half_width = found.logs, len(found.logs), rules.target, rules.max_half_width
     if n < MIN_REPETITIONS:
-        reason = f"{name}: {_count(n, 'repetitions')} give no interval: at least {MIN_REPETITIONS} are required"
+        reason = f"{name}: too few repetitions for an interval ({n} of at least {MIN_REPETITIONS})"
         return _Judgement("inconclusive", reason, f"measure again with --repeat {USUAL_REPETITIONS}", USUAL_REPETITIONS)
     if interval is None:
-        reason = f"{name}: all {n} repetitions give exactly the same efficiency, which measured rates never have"
-        return _Judgement(
-            "inconclusive", reason, "measure with more digits or longer, and check that every run measures"
-        )
+        reason = f"{name}: all {n} repetitions have exactly the same efficiency, which is implausible for measurements"
+        hint = "measure longer or with more digits, and check that each repetition really measures"
+        return _Judgement("inconclusive", reason, hint)
     efficiency = math.exp(typical(logs))
     precision = half_width(Bounds(math.log(max(interval.low, 1e-300)), math.log(interval.high)))
     level = f"{confidence_for(rules.steps) * 100:.3g} %"
-    known = f"{name}: efficiency {efficiency:.3f} ({level} interval {interval.low:.3f} to {interval.high:.3f})"
+    result = f"{name}: efficiency {efficiency:.3f} ({level} interval {interval.low:.3f} to {interval.high:.3f})"
     if max_half_width is not None and precision > max_half_width:
-        reason = f"{known} is known to {precision * 100:.1f} %; --precision requires {max_half_width * 100:g} %"
+        reason = f"{result} is known to {precision * 100:.1f} %; --precision requires {max_half_width * 100:g} %"
         return _undecided(reason, found, math.asinh(max_half_width), math.asinh(max_half_width), rules)
     if interval.low >= target:
-        return _Judgement("pass", f"{known} reaches the target {target:.3f}")
+        return _Judgement("pass", f"{result} reaches the target {target:.3f}")
     if interval.high < target:
-        return _Judgement("fail", f"{known} is below the target {target:.3f}")
+        return _Judgement("fail", f"{result} is below the target {target:.3f}")
     distance = math.log(target / efficiency)
-    reason = f"{known} cannot be distinguished from the target {target:.3f}"
+    reason = f"{result} cannot be distinguished from the target {target:.3f}"
     return _undecided(reason, found, max(-distance, 0.0), max(distance, 0.0), rules)
 
 
 def _undecided(reason: str, found: Efficiencies, down: float, up: float, rules: _Rules) -> _Judgement:
-    """Judge a step whose interval is too wide, with the cause: the digits, the earlier runs or the noise.
+    """Judge a step as inconclusive because its interval is too wide, with a hint on the cause.
+
+    The cause is the number of digits, the earlier runs or the noise.
 
     Args:
-        reason: Result in a sentence.
+        reason: One-sentence description of the result.
         found: Efficiencies of the step, which have an interval.
-        down: Half width that would settle the step, below its efficiency; 0 if only the other side matters.
-        up: The same above it.
-        rules: Those of the study.
+        down: Half width below the efficiency that would settle the step; 0 if only the other side matters.
+        up: Half width above the efficiency that would settle the step.
+        rules: Criteria of the study.
     """
     before, n, spread = found.before(rules.steps) or Bounds(0.0, 0.0), len(found.logs), stdev(found.logs)
-    # A low reference is a high efficiency. If both sides matter, the mean of both half widths is compared.
+    # A low reference corresponds to a high efficiency. If both sides matter, the mean of both half widths is compared.
     sides = [(down, before.high), (up, -before.low)]
     used = [(limit, part) for limit, part in sides if limit > 0] or sides
     limit = max(fmean(limit for limit, _ in used), spread / 100)  # a smaller limit requires too many repetitions
     earlier = fmean(part for _, part in used)
-    left = limit - found.margin
-    if left <= 0:
-        hint = (
-            f"the last digit of the values alone is ±{math.sinh(found.margin):.1%}: measure longer or print more digits"
-        )
+    remaining = limit - found.margin
+    if remaining <= 0:
+        hint = f"rounding alone causes an error of ±{math.sinh(found.margin):.1%}: measure longer or print more digits"
         return _Judgement("inconclusive", reason, hint)
-    if left <= earlier:
+    if remaining <= earlier:
         hint = (
-            f"the earlier runs alone are known to ±{math.sinh(earlier):.1%}: repetitions do not help; "
-            "measure with --baseline single, or again after more runs of the baseline"
+            f"the earlier runs are only known to ±{math.sinh(earlier):.1%}, so more repetitions do not help: "
+            "use --baseline single, or measure the baseline more often first"
         )
         return _Judgement("inconclusive", reason, hint)
     confidence = required_confidence(rules.steps, rules.rounds)
-    needed = repetitions_needed(spread, math.sqrt(left**2 - earlier**2), confidence=confidence)
+    needed = repetitions_needed(spread, math.sqrt(remaining**2 - earlier**2), confidence=confidence)
     return _more_repetitions(reason, n, max(needed, n + 1))
 
 
 def _more_repetitions(reason: str, n: int, needed: int) -> _Judgement:
-    """Judge a step that is inconclusive for its noise: how many repetitions would settle it?"""
-    less_noise = "exclusive nodes, bound ranks or more timed steps lower the noise"
+    """Judge a step as inconclusive because of noise, with a hint on the number of repetitions."""
+    less_noise = "use exclusive nodes, bound ranks or more timed steps to reduce the noise"
     if needed > MANY_REPETITIONS:
-        hint = f"about {needed} repetitions (now {n}) would be needed, too many to be worth it: {less_noise}"
+        hint = f"about {needed} repetitions (now {n}) would be required: {less_noise} instead"
     else:
-        hint = f"about {needed} repetitions (now {n}) are probably enough: --repeat {needed}; {less_noise}"
+        hint = f"about {needed} repetitions (now {n}) are probably enough: --repeat {needed}; or {less_noise}"
     return _Judgement("inconclusive", reason, hint, needed)
 
 
 def _conclude(steps: Sequence[StepResult], step_unit: str) -> tuple[Verdict | None, str, str | None]:
-    """Return verdict, reason and hint of the study from its steps (the first is the baseline)."""
+    """Return verdict, reason and hint of the study, given its steps (the first one is the baseline)."""
     scaled = steps[1:]
     if not scaled:
-        reason = f"only {_count(steps[0].n, step_unit)} was measured: nothing to compare"
-        return None, reason, "measure two steps or more, for example --scale 1,2"
+        reason = f"nothing to compare: only the step of {_count(steps[0].n, step_unit)} was measured"
+        return None, reason, "measure at least two steps, for example --scale 1,2"
     verdicts: tuple[Verdict, ...] = ("fail", "inconclusive", "pass")
     verdict = next(verdict for verdict in verdicts if any(step.verdict == verdict for step in scaled))
     deciding = [step for step in scaled if step.verdict == verdict]
-    if verdict == "inconclusive":  # what repetitions cannot fix comes first
+    if verdict == "inconclusive":  # problems that repetitions cannot fix come first
         worst = max(deciding, key=lambda step: step.repetitions_needed or math.inf)
     else:
         worst = min(deciding, key=lambda step: step.interval.low if step.interval else 0.0)
@@ -800,5 +846,5 @@ def _conclude(steps: Sequence[StepResult], step_unit: str) -> tuple[Verdict | No
 
 
 def _count(n: int, unit: str) -> str:
-    """Format ``1 rank``, ``2 ranks``."""
+    """Format a count with its unit, which is singular for 1."""
     return f"{n} {unit.removesuffix('s') if n == 1 else unit}"

@@ -1,4 +1,4 @@
-"""Confidence intervals of means from a few noisy repetitions, valid for n = 3 to 10."""
+"""Confidence intervals of means for small, noisy samples (n = 3 to 10)."""
 
 from __future__ import annotations
 
@@ -17,26 +17,34 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CONFIDENCE = 0.95  # of every interval that hidl prints, except for studies of several steps
-RESAMPLES = 4000  # the half width is then known to about 2 %
+CONFIDENCE = 0.95  # of every interval that hidl prints, except in studies of several steps
+RESAMPLES = 4000  # enough for a half width with an error of about 2 %
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A confidence interval, ends included."""
+    """A closed confidence interval."""
 
     low: float
     high: float
 
 
 def half_widths(samples: NDArray[Any], confidence: float, *, seed: int = 0) -> NDArray[Any]:
-    """Return the half width of the interval of the mean of each row of ``samples`` (rows, n): (rows,).
+    """Return the half width of the confidence interval of the mean of each row of ``samples``.
 
-    The interval is the symmetric bootstrap-t one, ``mean ± t*·s/√n`` with ``t*`` the quantile of
+    The interval is the symmetric bootstrap-t interval ``mean ± t*·s/√n``, where ``t*`` is the quantile of
     ``|mean' - mean|·√n/s'`` over resamples (Efron & Tibshirani 1993, An Introduction to the Bootstrap, section 12.5;
-    Hall 1988, J. R. Statist. Soc. B 50, 35-45). With few values a resample can hold one of them n times (``s' = 0``),
-    so the resamples are smoothed (Polansky 2000, Canadian Journal of Statistics 28, 501-516) by Gaussian noise of
-    width ``s/√n`` (Hesterberg 2004, Bootknife sampling vs. smoothing). n must be 2 or more, and no row constant.
+    Hall 1988, J. R. Statist. Soc. B 50, 35-45). With few values, a resample can consist of a single value repeated
+    (``s' = 0``). The resamples are therefore smoothed (Polansky 2000, Canadian Journal of Statistics 28, 501-516) with
+    Gaussian noise of width ``s/√n`` (Hesterberg 2004, Bootknife sampling vs. smoothing).
+
+    Args:
+        samples: Array of shape (rows, n) with n >= 2 and without constant rows.
+        confidence: Confidence level.
+        seed: Seed of the random number generator.
+
+    Returns:
+        Array of shape (rows,).
     """
     import numpy as np
 
@@ -54,10 +62,10 @@ def half_widths(samples: NDArray[Any], confidence: float, *, seed: int = 0) -> N
 
 
 def mean_interval(values: Sequence[float], *, confidence: float = CONFIDENCE, seed: int = 0) -> Interval | None:
-    """Return the confidence interval of the mean of ``values``, symmetric about their average.
+    """Return the confidence interval of the mean of ``values``, which is symmetric about their average.
 
-    None for fewer than 3 values, or values without spread, which say nothing about the noise. The order of the values
-    does not matter, and the same values always give the same interval.
+    Returns None for fewer than 3 values or if all values are equal, since the noise is then unknown. The result does
+    not depend on the order of the values and is reproducible.
     """
     import numpy as np
 
@@ -71,10 +79,10 @@ def mean_interval(values: Sequence[float], *, confidence: float = CONFIDENCE, se
 def difference_interval(
     values: Sequence[float], others: Sequence[float], *, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Interval | None:
-    """Return the confidence interval of the mean of ``values`` minus that of ``others``, two independent samples.
+    """Return the confidence interval of the difference of the means of two independent samples.
 
-    As ``mean_interval``, with Welch's standard error, ``√(s1²/n1 + s2²/n2)``, instead of ``s/√n``. None if one of them
-    has fewer than 3 values, or no spread.
+    The method is that of ``mean_interval``, with Welch's standard error ``√(s1²/n1 + s2²/n2)`` instead of ``s/√n``.
+    Returns None if either sample has fewer than 3 values or all its values are equal.
     """
     import numpy as np
 
@@ -91,7 +99,7 @@ def difference_interval(
 
 
 def _resampled(sample: NDArray[Any], random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the means of smoothed resamples minus the sample's own, and the squares of their standard errors."""
+    """Return the deviations of resampled means from the sample's mean, and their squared standard errors."""
     n, spread = len(sample), sample.std(ddof=1)
     ordered = (sample - sample.mean())[sample.argsort()]
     resampled = ordered[random.integers(0, n, size=(RESAMPLES, n))]
@@ -100,15 +108,20 @@ def _resampled(sample: NDArray[Any], random: np.random.Generator) -> tuple[NDArr
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation divided by the average of positive ``values``; None for a single value."""
+    """Return the sample standard deviation divided by the mean of positive ``values``; None for a single value."""
     return stdev(values) / fmean(values) if len(values) > 1 else None
 
 
 def repetitions_needed(spread: float, margin: float, *, confidence: float = CONFIDENCE) -> int:
-    """Return how many repetitions distinguish a mean from a value ``margin`` away with a power of 80 %.
+    """Return the number of repetitions that distinguish a mean from a value ``margin`` away with a power of 80 %.
 
-    ``spread``: the standard deviation of one repetition, in the unit of ``margin`` (> 0). Normal approximation with the
-    correction for an estimated spread: Guenther 1981, The American Statistician 35, 243-244.
+    Uses the normal approximation with a correction for the estimated spread (Guenther 1981, The American Statistician
+    35, 243-244).
+
+    Args:
+        spread: Standard deviation of one repetition.
+        margin: Distance to detect, in the unit of ``spread``; must be positive.
+        confidence: Confidence level.
     """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     return math.ceil(((z + NormalDist().inv_cdf(0.8)) * spread / margin) ** 2 + z**2 / 2)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from hidl_cli.errors import MissingPrecondition, UsageError
 
 if TYPE_CHECKING:
-    from hidl_cli.doctor.examine import Examined
+    from hidl_cli.doctor.examine import DoctorReport
     from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.plan.prepare import RunRequest
     from hidl_cli.record.run import Run, Status
@@ -240,7 +240,7 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
     return (*plan.warnings, *([missing] if plan.missing else ()))
 
 
-def doctor_error(examined: Examined, *, detailed: bool = False) -> MissingPrecondition:
+def doctor_error(examined: DoctorReport, *, detailed: bool = False) -> MissingPrecondition:
     """Return the error for a run that would fail according to the doctor; ``detailed`` includes its findings."""
     ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
     found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli import paths
 from hidl_cli.analysis import culprit
-from hidl_cli.analysis.culprit import Answer, Expectation, Mixture, Observation, Recorded
+from hidl_cli.analysis.culprit import CulpritAnswer, Expectation, Mixture, Recorded, RunObservation
 from hidl_cli.analysis.samples import Measure, Sample, by_measure, in_common_units
 from hidl_cli.analysis.statistics import MIN_REPETITIONS, SAME
 from hidl_cli.capsule import Original, stdin_of
@@ -616,10 +616,10 @@ class Journal:
         """The mixtures that cannot run."""
         return frozenset(frozenset(entry.changes) for entry in self.entries if entry.failure is not None)
 
-    def observations(self, metric: Metric) -> list[Observation]:
+    def observations(self, metric: Metric) -> list[RunObservation]:
         """Return what was measured. What is left of a round after an interruption is a round of its own."""
         return [
-            Observation(f"{entry.round:04}.{entry.session}", frozenset(entry.changes), metric.slowness(entry.value))
+            RunObservation(f"{entry.round:04}.{entry.session}", frozenset(entry.changes), metric.slowness(entry.value))
             for entry in self.entries
             if entry.round > 0 and entry.value is not None and entry.value > 0
         ]
@@ -636,7 +636,7 @@ class Journal:
         )
         return self.with_round(mixtures)
 
-    def answer(self, question: Question, confidence: float) -> Answer:
+    def answer(self, question: Question, confidence: float) -> CulpritAnswer:
         """Return what the runs say."""
         observations, expected = self.observations(question.metric), question.expectation
         return culprit.answer(observations, expected, question.metric.recorded, confidence=confidence)

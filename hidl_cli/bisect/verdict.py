@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import hidl_cli
-from hidl_cli.analysis.culprit import LEAST_ROUNDS, Answer
+from hidl_cli.analysis.culprit import LEAST_ROUNDS, CulpritAnswer
 from hidl_cli.analysis.statistics import repetitions_needed
 from hidl_cli.batch_systems import SSH
 from hidl_cli.bisect.journal import Bisect, Change, Journal, Question
@@ -37,7 +37,7 @@ _DIGITS = 0.001
 class Verdict:
     """The answer in a sentence, and what to know beside it."""
 
-    answer: Answer
+    answer: CulpritAnswer
     sentence: str
     notes: tuple[str, ...]
 
@@ -112,7 +112,7 @@ def _ends_of(effect: tuple[float, float, float]) -> dict[str, float]:
     return dict(zip(("value", "low", "high"), effect, strict=True))
 
 
-def _ends(answer: Answer) -> list[float] | None:
+def _ends(answer: CulpritAnswer) -> list[float] | None:
     interval = answer.today.interval if answer.today else None
     return [interval.low, interval.high] if interval else None
 
@@ -139,7 +139,7 @@ def describe_mixture(question: Question, numbers: Sequence[int]) -> str:
     return "good with " + ", ".join(tried[number].title for number in numbers)
 
 
-def _sentence(question: Question, answer: Answer) -> str:
+def _sentence(question: Question, answer: CulpritAnswer) -> str:
     sure = f"({_percent(answer.confidence)})" if question.changes.tried else ""
     if answer.outcome == "changes":
         return f"{_explained(question, answer)} {sure}"
@@ -159,7 +159,7 @@ def _sentence(question: Question, answer: Answer) -> str:
     return f"undecided: the most probable so far is {likeliest} ({_percent(answer.best.probability)})"
 
 
-def _explained(question: Question, answer: Answer) -> str:
+def _explained(question: Question, answer: CulpritAnswer) -> str:
     """Say which changes explain it, and by how much."""
     best = answer.best
     changes = " and ".join(question.changes.tried[number].in_words for number in best.guilty)
@@ -175,7 +175,7 @@ def _explained(question: Question, answer: Answer) -> str:
     return f"{sentence}; {question.changes.tried[number].in_words} made it {-gain:.1%} faster"
 
 
-def _likeliest(question: Question, answer: Answer) -> str:
+def _likeliest(question: Question, answer: CulpritAnswer) -> str:
     best = answer.best.explanation
     if best.kind == "none":
         return "no difference"
@@ -184,7 +184,7 @@ def _likeliest(question: Question, answer: Answer) -> str:
     return " and ".join(question.changes.tried[number].in_words for number in answer.best.guilty)
 
 
-def _notes(question: Question, journal: Journal, answer: Answer) -> list[str]:
+def _notes(question: Question, journal: Journal, answer: CulpritAnswer) -> list[str]:
     notes = []
     if answer.today is not None and answer.outcome in ("changes", "several", "not reproducible"):
         notes.append(f"the good configuration today against its recorded numbers: {_shift(answer)}")
@@ -198,13 +198,13 @@ def _notes(question: Question, journal: Journal, answer: Answer) -> list[str]:
     return notes
 
 
-def _shift(answer: Answer) -> str:
+def _shift(answer: CulpritAnswer) -> str:
     assert answer.today is not None
     shift = answer.today.shift
     return f"{abs(shift):.1%} {'slower' if shift > 0 else 'faster'}{_interval(answer)}"
 
 
-def _interval(answer: Answer) -> str:
+def _interval(answer: CulpritAnswer) -> str:
     ends = _ends(answer)
     return f" ({ends[0]:+.1%} to {ends[1]:+.1%})" if ends else ""
 

@@ -17,7 +17,7 @@ from hidl_cli.commands.arguments import (
 )
 
 if TYPE_CHECKING:
-    from hidl_cli.doctor.examine import Examined
+    from hidl_cli.doctor.examine import DoctorReport
     from hidl_workloads.doctor.finding import Rule
 
 app = typer.Typer(
@@ -266,7 +266,7 @@ def _document(rule: Rule[Any]) -> dict[str, Any]:
     }
 
 
-def _tell(examined: Examined, site: str, host: str, fixed: list[dict[str, str]], *, json: bool) -> None:
+def _tell(examined: DoctorReport, site: str, host: str, fixed: list[dict[str, str]], *, json: bool) -> None:
     from hidl_cli.commands.render import emit_json, say, show, summary
 
     if json:

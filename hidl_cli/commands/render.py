@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from hidl_cli.doctor.examine import Examined
+    from hidl_cli.doctor.examine import DoctorReport
     from hidl_cli.errors import HidlError
     from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.plan.workload import DeviceChoice, Parameter, Workload
@@ -572,7 +572,7 @@ def check_before_run(plan: Plan, site: Site, *, hypothetical: bool) -> None:
     stop_at_errors(before_runs([plan], site), hypothetical=hypothetical)
 
 
-def stop_at_errors(examined: Examined, *, hypothetical: bool = False) -> None:
+def stop_at_errors(examined: DoctorReport, *, hypothetical: bool = False) -> None:
     """Print errors and warnings to stderr; raises ``MissingPrecondition`` for errors unless ``hypothetical``."""
     from hidl_cli.api.options import doctor_error
 

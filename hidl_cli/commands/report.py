@@ -11,7 +11,7 @@ from hidl_cli.commands.arguments import JsonOption, complete_runs, complete_site
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hidl_cli.report.model import Loaded
+    from hidl_cli.report.model import LoadedRun
 
 
 def report(
@@ -57,10 +57,10 @@ def report(
     if output == "-" and (open_ or json):
         raise UsageError("--output - cannot be combined with --open or --json", hint="use --output report.html")
     names = runs or []
-    found = model.chosen(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
+    found = model.select_runs(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
     if not found:
         raise UsageError("no matching runs", hint="list the runs: hidl status")
-    read, notes = model.loaded(found)
+    read, notes = model.load_runs(found)
     related = _related(read, notes) if names else []
     page = page_of(
         read,
@@ -86,7 +86,7 @@ def report(
         _show(path)
 
 
-def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
+def _baseline(word: str, number: int) -> LoadedRun | list[LoadedRun]:
     """Return the runs to compare with: the named run, or those of a site (``site=S``) or an MPI library (``mpi=M``)."""
     from hidl_cli.errors import UsageError
     from hidl_cli.record.run import find
@@ -98,14 +98,14 @@ def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
         return load(find(word))
     if kind not in ("site", "mpi") or not name:
         raise UsageError(f"invalid --baseline {word!r}: expected a run, site=NAME or mpi=NAME")
-    read, _ = model.loaded(model.chosen((), site=name if kind == "site" else None, most=number))
+    read, _ = model.load_runs(model.select_runs((), site=name if kind == "site" else None, most=number))
     found = [run for run in read if kind == "site" or name in (run.plan.mpi.name, run.plan.mpi.family)]
     if not found:
         raise UsageError(f"no runs match --baseline {word}", hint="list the runs: hidl status")
     return found
 
 
-def _related(read: list[Loaded], notes: list[str]) -> list[Loaded]:
+def _related(read: list[LoadedRun], notes: list[str]) -> list[LoadedRun]:
     """Return the history of runs that were chosen by name; empty with a note if there is no results store."""
     from hidl_cli.errors import HidlError
     from hidl_cli.report.model import related_runs

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from hidl_cli.analysis.changes import Change, Comparison, Difference, History
+    from hidl_cli.analysis.changes import Comparison, LevelChange, MetricDifference, MetricHistory
     from hidl_cli.analysis.samples import Measure, Sample
     from hidl_cli.store.indexing import Indexed, Progress
     from hidl_cli.store.store import Filters, Store
@@ -364,7 +364,7 @@ def _named(store: Store, name: str) -> Filters:
     return Filters(run=store.find(name).run, of_ranks=False)
 
 
-def _history_document(history: History) -> dict[str, Any]:
+def _history_document(history: MetricHistory) -> dict[str, Any]:
     from dataclasses import asdict
 
     document = asdict(history)
@@ -413,7 +413,7 @@ def _which(measure: Measure) -> str:
     return f" ({words})" if words else ""
 
 
-def _difference(difference: Difference) -> dict[str, Any]:
+def _difference(difference: MetricDifference) -> dict[str, Any]:
     measure = difference.measure
     return {
         "workload": f"{measure.workload}{_which(measure)}",
@@ -440,7 +440,7 @@ def _interval(interval: Any) -> str:
     return f"{interval.low:+.1%} to {interval.high:+.1%}" if interval else "-"
 
 
-def _show_histories(histories: list[History]) -> None:
+def _show_histories(histories: list[MetricHistory]) -> None:
     from hidl_cli.commands.render import say, show_table
 
     show_table(
@@ -466,7 +466,7 @@ def _show_histories(histories: list[History]) -> None:
         say(reason)
 
 
-def _change(history: History, step: Change) -> dict[str, Any]:
+def _change(history: MetricHistory, step: LevelChange) -> dict[str, Any]:
     from hidl_cli.analysis.samples import instant
 
     what = {None: "different", True: "worse", False: "better"}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hidl_cli.validate.judge import Case
-    from hidl_cli.validate.reframe import Listed
+    from hidl_cli.validate.reframe import ListedCase
     from hidl_cli.validate.session import Validation
 
 NIGHTLY = "nightly"
@@ -81,12 +81,12 @@ def validate(
     from hidl_cli.errors import UsageError
     from hidl_cli.launch.hosts import named_hosts
     from hidl_cli.validate import session
-    from hidl_cli.validate.bridge import Place
-    from hidl_cli.validate.judge import gravest
+    from hidl_cli.validate.bridge import CheckLocation
+    from hidl_cli.validate.judge import worst_exit_code
 
     named = named_hosts(hosts, hostfile)
     tags = tag or ([] if check else [NIGHTLY])
-    place = Place(
+    place = CheckLocation(
         site=site,
         account=account,
         qos=qos,
@@ -96,7 +96,7 @@ def validate(
         device=device.value if device else None,
         hosts=named.expression if named else None,
     )
-    asked = session.Asked(place, tuple(partition or ()), tuple(tags), tuple(check or ()), jobs)
+    asked = session.ValidationRequest(place, tuple(partition or ()), tuple(tags), tuple(check or ()), jobs)
     if install_cron and uninstall_cron:
         raise UsageError("--install-cron and --uninstall-cron cannot be combined")
     if install_cron or uninstall_cron:
@@ -119,7 +119,7 @@ def validate(
         from hidl_cli.validate.judge import write
 
         write(junit, cases, name=f"hidl validate {validation.site.name}")
-    code = gravest(cases)
+    code = worst_exit_code(cases)
     if json:
         document = session.document(validation, cases, left_out)
         emit_json(document.pop("schema"), **document, exit_code=int(code))
@@ -130,7 +130,7 @@ def validate(
         raise typer.Exit(code)
 
 
-def _announce(validation: Validation, listed: Sequence[Listed], left_out: Sequence[Listed]) -> None:
+def _announce(validation: Validation, listed: Sequence[ListedCase], left_out: Sequence[ListedCase]) -> None:
     from hidl_cli.commands.render import say
     from hidl_cli.validate.session import reasons_left_out
 
@@ -206,7 +206,7 @@ def _cron(
     from hidl_cli.quoting import sh_line
     from hidl_cli.validate import cron
 
-    nightly = cron.Nightly.of(validation.site.name, validation.asked, at, further)
+    nightly = cron.Nightly.of(validation.site.name, validation.request, at, further)
     table = cron.choose(kind, hypothetical=dry_run)
     if dry_run:
         write(table.text(nightly) if install else f"# without the nightly of {nightly.site}\n{table.without(nightly)}")

@@ -1,5 +1,6 @@
-"""``hidl doctor``: find what is wrong with a machine, a site file, a stack or a run, before or after a job fails.
+"""``hidl doctor``: find problems of a machine, a site file, a stack or a run.
 
-``rules/`` examine the host that hidl runs on, ``nodes/`` compute nodes; ``registry`` lists all rules, including those
-of ``hidl_workloads.doctor``, which run inside jobs, and of ``hidl_cli.diagnoses``, which read a job's output.
+``rules`` examines the host that hidl runs on and ``nodes`` examines compute nodes. ``context`` lists all rules,
+including those of ``hidl_workloads.doctor``, which run inside jobs, and of ``hidl_cli.diagnoses``, which search the
+output of jobs.
 """

@@ -1,4 +1,4 @@
-"""What is examined: a host, a site, a stack, a plan."""
+"""Subjects of the doctor, the context in which they are examined, and the registry of rules and fixes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ Facts = TypeVar("Facts")
 
 @dataclass(frozen=True)
 class Fix:
-    """What ``hidl doctor --fix`` does for one rule.
+    """A fix that ``hidl doctor --fix`` applies to the findings of a rule.
 
-    ``does`` describes it, ``undo`` how to revert it; ``apply(finding, say)`` returns what it did, None if nothing.
-    A fix must be safe and reversible, and touch only hidl's own files.
+    A fix must be safe and reversible, and may only change files of hidl.
+
+    Attributes:
+        does: Description of the fix.
+        undo: Description of how to revert it.
+        apply: Function that is called with a finding and a callback for messages. It returns a description of the
+            change, or None if nothing was changed.
     """
 
     does: str
@@ -42,9 +47,14 @@ class Fix:
 
 @dataclass(frozen=True)
 class Subject(Generic[Facts]):
-    """``probe`` returns facts, None if it cannot know any; ``rules`` are pure functions over them.
+    """A subject that the doctor examines.
 
-    ``before_runs``: the probe takes milliseconds, so ``hidl run`` examines it before it submits. ``fixes``: by rule id.
+    Attributes:
+        probe: Function that collects facts; it returns None if nothing can be determined.
+        rules: Pure functions of the facts.
+        before_runs: Whether ``hidl run`` examines the subject before it submits a job. The probe should take only
+            milliseconds.
+        fixes: Fixes by rule id.
     """
 
     probe: Callable[[Context], Facts | None]
@@ -62,11 +72,15 @@ class Subject(Generic[Facts]):
 class Context:
     """The input of probes.
 
-    ``host``: this machine, or a recorded one; its ``failures`` list commands that failed. ``stack``: its name;
-    ``installation``: None if it is not installed, or no stack is named. ``plan``: the run about to be submitted, None
-    for ``hidl doctor``. ``nodes``: number of compute nodes to examine, None for none. ``roots``: directories of
-    installations, none of them: the user's and the site's. ``deep``: read every file of the installation.
-    ``saved``: the site's scheduler as outputs describe it that somebody saved, instead of the host's.
+    Attributes:
+        host: This machine, or a recorded one; its ``failures`` lists commands that failed.
+        installation: None if the stack is not installed or no stack is given.
+        stack: Name of the stack.
+        plan: Run that is about to be submitted; None for ``hidl doctor``.
+        nodes: Number of compute nodes to examine, if any.
+        roots: Directories of installations; by default, those of the user and the site.
+        deep: Whether to read every file of the installation.
+        saved: Description of the scheduler from saved outputs, used instead of the scheduler of the host.
     """
 
     host: Host
@@ -81,7 +95,7 @@ class Context:
 
     @cached_property
     def is_here(self) -> bool:
-        """Whether this host is part of the site: by the site's ``match``, else by its scheduler's command."""
+        """True if this host is part of the site, based on the site's ``match`` or else its scheduler's command."""
         if self.saved is not None:
             return True
         if conditions := conditions_of(self.site, self.host):
@@ -93,30 +107,32 @@ class Context:
 
     @property
     def gpus(self) -> int | None:
-        """GPUs of each node; 0 if the plan computes on processors, None if unknown."""
+        """Number of GPUs per node: 0 if the plan uses CPUs only, None if unknown."""
         if self.plan is not None and self.plan.device == "cpu":
             return 0
         return self.site.node_type(self.plan.partition if self.plan else None).gpus
 
     @property
     def is_active(self) -> bool:
-        """Whether the stack is activated in the shell that started hidl."""
-        place = self.host.environment.get("VIRTUAL_ENV")
-        return self.installation is not None and place == str(self.installation.prefix)
+        """True if the stack is activated in the shell that started hidl."""
+        active = self.host.environment.get("VIRTUAL_ENV")
+        return self.installation is not None and active == str(self.installation.prefix)
 
 
 def stack_directories(roots: Iterable[Path], site: str, stack: str | None = None) -> list[Path]:
-    """The directories below ``roots`` of the site's stacks, or of one, that have any installation, complete or not."""
-    places = [root / site for root in roots]
-    found = [directory for place in places if place.is_dir() for directory in sorted(place.iterdir())]
+    """Return the directories of the site's stacks (or of one stack) that contain an installation, even an incomplete
+    one.
+    """
+    parents = [root / site for root in roots]
+    found = [directory for parent in parents if parent.is_dir() for directory in sorted(parent.iterdir())]
     return [each for each in found if stack in (None, each.name) and installations.prefixes(each)]
 
 
-# All rules: the modules of ``hidl_cli.doctor.rules``, and the rules on compute nodes, ranks and output.
+# The registry of rules: those of ``hidl_cli.doctor.rules``, and those for compute nodes, ranks and job output.
 
 
-#: Rules that are not applied on this host: inside jobs, to launches, and to a job's output (``module:attribute``).
-_ELSEWHERE = (
+#: Rules that are not applied to this host but to nodes, launches and the output of jobs (``module:attribute``).
+_OTHER_RULES = (
     "hidl_workloads.doctor.nodes:RULES",
     "hidl_workloads.doctor.ranks:RULES",
     "hidl_cli.doctor.nodes:RULES",
@@ -127,22 +143,22 @@ _ELSEWHERE = (
 
 @cache
 def load_subjects() -> tuple[Subject[Any], ...]:
-    """The ``SUBJECT`` of every module of ``hidl_cli.doctor.rules``, sorted by module name."""
+    """Return the ``SUBJECT`` of every module of ``hidl_cli.doctor.rules``, sorted by module name."""
     names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__))
     return tuple(import_module(f"{rules.__name__}.{name}").SUBJECT for name in names)
 
 
 def all_rules() -> Iterator[Rule[Any]]:
-    """Every rule of every module, sorted within a module; a rule's id may occur again for output."""
+    """Yield the rules of every module, sorted by id within a module. Rules for job output may repeat an id."""
     for subject in load_subjects():
         yield from subject.rules
-    for place in _ELSEWHERE:
-        module, _, attribute = place.partition(":")
+    for reference in _OTHER_RULES:
+        module, _, attribute = reference.partition(":")
         yield from getattr(import_module(module), attribute)
 
 
 def list_rules() -> list[Rule[Any]]:
-    """Every rule once, sorted by id; of rules that share an id, the first of ``all_rules``."""
+    """Return all rules sorted by id. If several rules share an id, only the first one is included."""
     known: dict[str, Rule[Any]] = {}
     for rule in all_rules():
         known.setdefault(rule.id, rule)
@@ -150,52 +166,49 @@ def list_rules() -> list[Rule[Any]]:
 
 
 def find_rule(id: str) -> Rule[Any]:
-    """The rule with that id, in upper or lower case. Raises ``UsageError`` if it is unknown."""
+    """Return the rule with an id, which is case-insensitive.
+
+    Raises:
+        UsageError: If the rule is unknown.
+    """
     rule = next((rule for rule in list_rules() if rule.id == id.upper()), None)
     if rule is None:
-        raise UsageError(f"unknown rule {id!r}", hint="hidl doctor rules lists them")
+        raise UsageError(f"unknown rule {id!r}", hint="list all rules with: hidl doctor rules")
     return rule
 
 
 def fixes() -> dict[str, Fix]:
-    """The fixes of all subjects, by rule id."""
+    """Return the fixes of all subjects by rule id."""
     return {id: fix for subject in load_subjects() for id, fix in subject.fixes.items()}
 
 
-# ``hidl doctor --fix``: apply the fixes of findings.
-
-
 def fix(findings: Iterable[Finding], say: Callable[[str], None]) -> Iterator[tuple[Finding, str]]:
-    """Fix what can be fixed. Yields each fixed finding, and what was done."""
+    """Apply the available fixes, and yield each fixed finding with a description of the change."""
     known = fixes()
     for finding in findings:
         if finding.rule in known and (done := known[finding.rule].apply(finding, say)):
             yield finding, done
 
 
-# A host that runs each command once, for probes that run side by side.
-
-
-_SECONDS = 5.0  # per command: a hanging file server must not stop the doctor
+_SECONDS = 5.0  # per command, so that a hanging file server does not block the doctor
 
 
 @dataclass(frozen=True)
 class CachedHost(HostBehind):
-    """Keeps the output of every command. Threads that ask for the same command share one run."""
+    """A host that runs each command only once and caches its output, for probes that run in parallel."""
 
-    _answers: dict[tuple[str, ...], Future[str | None]] = field(default_factory=dict)
+    _outputs: dict[tuple[str, ...], Future[str | None]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
-        """The output of a command; None if it fails or is missing."""
-        question = (*command, "2>&1" if stderr else "")
+        key = (*command, "2>&1" if stderr else "")
         with self._lock:
-            known = self._answers.get(question)
-            answer = self._answers.setdefault(question, Future())
-        if known is None:
+            is_cached = key in self._outputs
+            output = self._outputs.setdefault(key, Future())
+        if not is_cached:
             try:
-                answer.set_result(super().ask(*command, seconds=seconds, stderr=stderr))
+                output.set_result(super().ask(*command, seconds=seconds, stderr=stderr))
             except BaseException as error:
-                answer.set_exception(error)
+                output.set_exception(error)
                 raise
-        return answer.result()
+        return output.result()

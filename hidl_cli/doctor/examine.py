@@ -1,4 +1,4 @@
-"""Examine all subjects in parallel."""
+"""Examine the host, a site and its stacks, and record machines to examine elsewhere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RULES: Rules[str] = Rules()
 
 
 def _register(diagnosis: Diagnosis) -> None:
-    """Make the diagnosis a rule, with its first example as its documentation."""
+    """Register a diagnosis as a rule that is documented by its first example."""
 
     def matches(text: str) -> Iterator[Evidence]:
         match = diagnosis.first_match(text)
@@ -52,7 +52,7 @@ def _register(diagnosis: Diagnosis) -> None:
             yield Evidence(finding.seen, finding.fix, finding.where)
 
     example = next(matches(diagnosis.examples[0].text))
-    matches.__doc__ = f"From the output of a job, for example: {example.seen}"
+    matches.__doc__ = f"Found in the output of a job, for example: {example.seen}"
     RULES.rule(diagnosis.id, diagnosis.title, severity=diagnosis.severity, why=diagnosis.why)(matches)
 
 
@@ -60,7 +60,7 @@ for _diagnosis in load_diagnoses():
     _register(_diagnosis)
 
 
-# Published vulnerabilities of packages, from ``recipes/advisories.yaml``: no network is used.
+# Published vulnerabilities of packages, read from ``recipes/advisories.yaml`` without network access.
 
 
 def _specifier(text: str) -> str:
@@ -71,9 +71,14 @@ def _specifier(text: str) -> str:
     return text
 
 
-class Advisory(Strict):
-    """One vulnerability: ``affected`` version ranges, and the first fixed version; None: ``fix`` describes a
-    workaround."""
+class SecurityAdvisory(Strict):
+    """A published vulnerability.
+
+    Attributes:
+        affected: Ranges of affected versions.
+        fixed: First fixed version, or None.
+        fix: Workaround, if there is no fixed version.
+    """
 
     id: Annotated[str, Field(pattern=r"^(CVE|GHSA|PYSEC)-[0-9A-Za-z-]+$")]
     packages: Annotated[list[str], Field(min_length=1)]
@@ -84,13 +89,13 @@ class Advisory(Strict):
     url: Annotated[str, Field(pattern=r"^https://")]
 
     @model_validator(mode="after")
-    def _mendable(self) -> Advisory:
+    def _has_one_fix(self) -> SecurityAdvisory:
         if (self.fixed is None) == (self.fix is None):
-            raise ValueError(f"{self.id}: either `fixed` or `fix`")
+            raise ValueError(f"{self.id}: requires either `fixed` or `fix`")
         return self
 
     def affects(self, version: str) -> bool:
-        """Whether that version is affected; False if it is not a PEP 440 version."""
+        """Return whether a version is affected. Versions that do not follow PEP 440 are never affected."""
         try:
             parsed = Version(version)
         except InvalidVersion:
@@ -99,15 +104,19 @@ class Advisory(Strict):
 
 
 class Advisories(Strict):
-    """All advisories, as of a date."""
+    """All advisories as of a date."""
 
     as_of: date
-    advisories: list[Advisory]
+    advisories: list[SecurityAdvisory]
 
 
 @cache
 def load_advisories() -> Advisories:
-    """Read the shipped advisories. Raises ``InvalidInput`` if the file is invalid."""
+    """Read the advisories that are shipped with hidl.
+
+    Raises:
+        InvalidInput: If the file is invalid.
+    """
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -118,41 +127,46 @@ def load_advisories() -> Advisories:
         raise InvalidInput(f"invalid advisories in {file}: {error}") from error
 
 
-def find_advisories(versions: Mapping[str, str]) -> Iterator[tuple[str, str, list[Advisory]]]:
-    """Yield the affected packages of ``versions`` (name to version), with their version and advisories."""
+def find_advisories(versions: Mapping[str, str]) -> Iterator[tuple[str, str, list[SecurityAdvisory]]]:
+    """Yield each affected package with its version and advisories; ``versions`` maps names to versions."""
     for package, version in versions.items():
         found = [each for each in load_advisories().advisories if package in each.packages and each.affects(version)]
         if found:
             yield package, version, found
 
 
-# The planned job: its MPI library, its launcher, and the environment of its ranks.
+# The planned job: its MPI library, its launcher and the environment of its ranks.
 
 
 #: Launchers that are not part of an MPI library.
-_OF_THE_SITE = ("srun", "ibrun", "jsrun")
+_SITE_LAUNCHERS = ("srun", "ibrun", "jsrun")
 _EXPORTING = ("-export", "-export-all")
 _GPU_ARRAYS = ("cupy", "numba")
 
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """The job of the plan, or the one that hidl would plan by default.
+    """The job of a plan, or the one that hidl would plan by default.
 
-    ``library``: linked by its ranks, None if unknown. ``program``: of its launcher, a path or a name; ``mpi_type``: of
-    ``srun --mpi=``. ``given``: variables that hidl or the site sets for all ranks. ``carried``: other variables of the
-    shell that started hidl; they reach the ranks if ``is_carried``. ``planned``: the run is about to be submitted.
-    ``device_buffers``: its program passes GPU memory to MPI. ``is_active``: the stack is activated in the shell, where
-    launchers may be called manually.
+    Attributes:
+        library: MPI library that the ranks are linked to; None if unknown.
+        program: Path or name of the launcher's program.
+        mpi_type: Value of ``srun --mpi=``.
+        configured: Variables that hidl or the site sets for all ranks.
+        inherited: Other variables of the shell that started hidl.
+        inherits_environment: Whether the ``inherited`` variables reach the ranks.
+        planned: Whether the job is about to be submitted.
+        device_buffers: Whether the program passes GPU memory to MPI.
+        is_active: Whether the stack is activated in the shell, where users may call launchers manually.
     """
 
     library: Library | None = None
     launcher: str | None = None
     program: str | None = None
     mpi_type: str | None = None
-    given: Mapping[str, str] = field(default_factory=dict)
-    carried: Mapping[str, str] = field(default_factory=dict)
-    is_carried: bool = True
+    configured: Mapping[str, str] = field(default_factory=dict)
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    inherits_environment: bool = True
     planned: bool = False
     device_buffers: bool = False
     is_active: bool = False
@@ -160,11 +174,11 @@ class PlannedJob:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of the ranks."""
-        return {**(self.carried if self.is_carried else {}), **self.given}
+        return {**(self.inherited if self.inherits_environment else {}), **self.configured}
 
 
 def plan_job(context: Context) -> PlannedJob:
-    """The job of the plan, of the installation, or one with only an environment."""
+    """Return the job of the plan or the installation, or if there is neither, a job with only an environment."""
     plan, site = context.plan, context.site
     library: Library | None
     launcher: str | None
@@ -172,25 +186,25 @@ def plan_job(context: Context) -> PlannedJob:
     if plan is not None:
         launch = plan.steps[0].launch
         library, launcher, program = plan.mpi, plan.launcher, launch.argv[0]
-        kind = next((word.partition("=")[2] for word in launch.argv if word.startswith("--mpi=")), None)
-        given = {**plan.environment, **launch.environment}
+        srun_type = next((word.partition("=")[2] for word in launch.argv if word.startswith("--mpi=")), None)
+        configured = {**plan.environment, **launch.environment}
     else:
         library = _library(context)
         launcher = _launcher(context, library) if library else None
         program = _program(library, launcher) if library and launcher else None
-        kind = mpi_type(library) if library and launcher == "srun" else None
-        given = {**site.policies.environment, **_of_the_library(context, library)}
-    carried = {
-        name: value for name, value in context.host.environment.items() if name not in given and name not in UNSET
+        srun_type = mpi_type(library) if library and launcher == "srun" else None
+        configured = {**site.policies.environment, **_library_environment(context, library)}
+    inherited = {
+        name: value for name, value in context.host.environment.items() if name not in configured and name not in UNSET
     }
     return PlannedJob(
         library=library,
         launcher=launcher,
         program=program,
-        mpi_type=kind,
-        given=given,
-        carried=carried,
-        is_carried=site.policies.export != "none" and (launcher != "mpirun_rsh" or _exports(library)),
+        mpi_type=srun_type,
+        configured=configured,
+        inherited=inherited,
+        inherits_environment=site.policies.export != "none" and (launcher != "mpirun_rsh" or _exports(library)),
         planned=plan is not None,
         device_buffers=plan is not None and uses_device_buffers(plan),
         is_active=context.is_active,
@@ -199,9 +213,9 @@ def plan_job(context: Context) -> PlannedJob:
 
 def _library(context: Context) -> Library | None:
     installation = context.installation
-    if installation is None or (noted := installation.mpi) is None:
+    if installation is None or (recorded := installation.mpi) is None:
         return None
-    own = Library(context.stack or "", noted[0], version=noted[1], prefix=str(installation.prefix))
+    own = Library(context.stack or "", recorded[0], version=recorded[1], prefix=str(installation.prefix))
     return library_for(context.site, own, None, gpus=bool(context.gpus))
 
 
@@ -212,11 +226,11 @@ def _launcher(context: Context, library: Library) -> str | None:
 
 
 def _program(library: Library, launcher: str) -> str:
-    return launcher if launcher in _OF_THE_SITE else library.program(launcher)
+    return launcher if launcher in _SITE_LAUNCHERS else library.program(launcher)
 
 
-def _of_the_library(context: Context, library: Library | None) -> dict[str, str]:
-    """The site's environment and tuning of its library."""
+def _library_environment(context: Context, library: Library | None) -> dict[str, str]:
+    """Return the environment and tuning that the site sets for its library."""
     if library is None or library.name not in context.site.mpi:
         return {}
     tuning = site_tuning(context.site, library, gpus=bool(context.gpus))
@@ -224,48 +238,61 @@ def _of_the_library(context: Context, library: Library | None) -> dict[str, str]
 
 
 def _exports(library: Library | None) -> bool:
-    """Whether the site makes mpirun_rsh export the environment, which is not its default."""
+    """Return whether the site makes mpirun_rsh export the environment, which is not its default."""
     return any(word in _EXPORTING for word in library.launcher_arguments.get("mpirun_rsh", ())) if library else False
 
 
 def uses_device_buffers(plan: Plan) -> bool:
-    """Whether any step passes arrays in GPU memory to MPI."""
+    """Return whether any step passes arrays in GPU memory to MPI."""
     on_gpus = plan.device == "gpu"
     return any(_on_device({**plan.parameters, **step.point}, on_gpus=on_gpus) for step in plan.steps)
 
 
 def _on_device(parameters: Mapping[str, Value], *, on_gpus: bool) -> bool:
-    """By the parameters of the shipped workloads: OMB's buffers, training's direct ones, Dask over MPI."""
+    """Return whether a step of a shipped workload (OMB, training or Dask) passes GPU memory to MPI."""
     of_dask = on_gpus and parameters.get("protocol") == "mpi"
     direct = on_gpus and parameters.get("gpu_buffers") == "direct"
     placed = on_gpus and "D" in str(parameters.get("places", "")).split("-")
     return of_dask or direct or placed or parameters.get("buffer") in _GPU_ARRAYS
 
 
-# Record a machine for somebody who looks into it elsewhere, and examine one that was recorded.
+# Recorded machines.
 
 
 def collect(directory: Path, site: str | None) -> Sequence[str]:
-    """Ask this machine all that ``hidl site new``, ``detect`` and ``doctor`` ask, and write it to ``directory``.
+    """Record all command output that ``hidl site new``, ``hidl site detect`` and ``hidl doctor`` use on this machine.
 
-    ``site``: its name, None for the detected one. Returns the names of the files.
+    Args:
+        directory: Directory to write to.
+        site: Name of the site; by default, the detected one.
+
+    Returns:
+        The names of the files.
     """
     found = load_site(site)
     host = RecordingHost(CachedHost(ThisHost()))
     this = machine()
     try:
         survey(host, this)
-    except SchedulerUnreachable:  # recorded too
+    except SchedulerUnreachable:  # is recorded as well
         survey(host, this, alone=True)
     detect(host, thorough=True)
     examine(contexts(found, roots=roots(found), host=host))
     return host.write(directory, this)
 
 
-def examine_recorded(directory: Path, site: str | None) -> tuple[Examined, str, str]:
-    """Examine a recorded machine, or saved outputs; also return the names of its site and of the host.
+def examine_recorded(directory: Path, site: str | None) -> tuple[DoctorReport, str, str]:
+    """Examine a recorded machine or a directory of saved outputs.
 
-    ``site``: None for the one whose ``match`` holds for the recording; ``UsageError`` if there is none.
+    Args:
+        directory: Directory of the recording.
+        site: Name of the site; by default, the one whose ``match`` fits the recording.
+
+    Returns:
+        The report, the name of the site and the name of the host.
+
+    Raises:
+        UsageError: If no site matches, or the site has another scheduler than the recording.
     """
     saved = None
     if directory.is_dir() and not (directory / DESCRIPTION).is_file():
@@ -275,14 +302,14 @@ def examine_recorded(directory: Path, site: str | None) -> tuple[Examined, str, 
     if name is None:
         raise UsageError(
             f"no site matches the machine in {directory}",
-            hint=f"name one with --site; hidl site new --from {directory} drafts one",
+            hint=f"set --site, or draft a site file with: hidl site new --from {directory}",
         )
     found = load_site(name)
     if saved is not None and saved.scheduler != found.scheduler:
         raise UsageError(
-            f"{directory} holds outputs of {SYSTEMS[saved.scheduler].title}, and the scheduler of site {name} is "
+            f"{directory} contains output of {SYSTEMS[saved.scheduler].title}, but the scheduler of site {name} is "
             f"{found.scheduler}",
-            hint="name the site that they are of with --site",
+            hint="set --site to the site on which the output was saved",
         )
     return examine(contexts(found, roots=(Path(os.devnull),), host=host, saved=saved)), found.name, host.hostname
 
@@ -291,45 +318,44 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Examined:
-    """Findings, worst first, and what could not be examined."""
+class DoctorReport:
+    """Findings sorted by severity, and descriptions of what could not be examined."""
 
     findings: tuple[Finding, ...]
     unknown: tuple[str, ...] = ()
 
-    def __add__(self, other: Examined) -> Examined:
-        """The union of both."""
+    def __add__(self, other: DoctorReport) -> DoctorReport:
         findings = worst_first(dict.fromkeys((*self.findings, *other.findings)))
-        return Examined(tuple(findings), tuple(dict.fromkeys((*self.unknown, *other.unknown))))
+        return DoctorReport(tuple(findings), tuple(dict.fromkeys((*self.unknown, *other.unknown))))
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings of severity error."""
+        """The findings with severity ``error``."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
-def examine(contexts: Sequence[Context], subjects: Sequence[Subject[Any]] | None = None) -> Examined:
-    """Examine every context for all ``subjects`` (default: every one), in threads: some run slow programs.
+def examine(contexts: Sequence[Context], subjects: Sequence[Subject[Any]] | None = None) -> DoctorReport:
+    """Examine all contexts for all ``subjects``, in threads because some probes run slow programs.
 
-    A finding that several contexts share is reported once. The contexts share one host.
+    Findings that occur in several contexts are reported once. All contexts must have the same host.
     """
     chosen = load_subjects() if subjects is None else subjects
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
-        asked = [threads.submit(subject.examine, context) for context in contexts for subject in chosen]
-        findings = {finding: None for one in asked for finding in one.result()}
+        futures = [threads.submit(subject.examine, context) for context in contexts for subject in chosen]
+        findings = {finding: None for future in futures for finding in future.result()}
     unknown = [sentence for context in contexts for sentence in (*_unknown(context), *context.host.failures)]
-    return Examined(tuple(worst_first(findings)), tuple(dict.fromkeys(unknown)))
+    return DoctorReport(tuple(worst_first(findings)), tuple(dict.fromkeys(unknown)))
 
 
 def _unknown(context: Context) -> Iterator[str]:
-    """What these rules cannot examine, and why."""
+    """Describe what cannot be examined, and why."""
     site, plan = context.site, context.plan
     if not context.is_here:
         yield f"this host is not part of site {site.name}: only the site file was checked"
     if context.stack is None:
         yield f"no stack is installed for site {site.name}, so MPI was not checked: hidl install STACK"
     elif context.installation is None and plan is None:
-        yield f"stack {context.stack} is not in use for site {site.name}, so its MPI was not checked"
+        yield f"stack {context.stack} is not in use on site {site.name}, so its MPI was not checked"
 
 
 def contexts(
@@ -342,8 +368,17 @@ def contexts(
     deep: bool = False,
     saved: SchedulerFacts | None = None,
 ) -> list[Context]:
-    """One context for each installation in use of ``stack``, or of any stack below ``roots`` and the activated one;
-    without any, one of the host and the site."""
+    """Return a context for each installation in use, or a single one for the host and the site if there is none.
+
+    Args:
+        site: Site to examine.
+        roots: Directories of installations.
+        stack: Name of the only stack to examine; by default, all stacks below ``roots`` and the activated one.
+        nodes: Number of compute nodes to examine.
+        host: Host to examine; by default, this one.
+        deep: Whether to read every file of the installations.
+        saved: Description of the scheduler from saved outputs.
+    """
     shared = CachedHost(host or ThisHost())
     directories = stack_directories(roots, site.name, stack) or ([roots[-1] / site.name / stack] if stack else [])
     found = [(directory, installation.current(directory)) for directory in directories]
@@ -364,8 +399,8 @@ def contexts(
     ] or [Context(shared, site, nodes=nodes, roots=tuple(roots), saved=saved)]
 
 
-def before_runs(plans: Iterable[Plan], site: Site) -> Examined:
-    """Apply the cheap rules before the jobs of ``plans`` are submitted."""
+def before_runs(plans: Iterable[Plan], site: Site) -> DoctorReport:
+    """Examine the subjects whose probes are fast, before the jobs of ``plans`` are submitted."""
     host = CachedHost(ThisHost())
-    asked = [Context(host, site, installation.at(Path(plan.prefix)), plan.stack, plan) for plan in plans]
-    return examine(asked, [subject for subject in load_subjects() if subject.before_runs])
+    planned = [Context(host, site, installation.at(Path(plan.prefix)), plan.stack, plan) for plan in plans]
+    return examine(planned, [subject for subject in load_subjects() if subject.before_runs])

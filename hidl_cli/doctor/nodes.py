@@ -1,4 +1,4 @@
-"""The rule on hosts without a scheduler that cannot be used."""
+"""Examine compute nodes, and the launchers that start ranks on them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 
 from hidl_cli import batch_systems, paths
 from hidl_cli.batch_systems import SSH
-from hidl_cli.doctor.examine import Examined
+from hidl_cli.doctor.examine import DoctorReport
 from hidl_cli.errors import SubmitRefused, UsageError
 from hidl_cli.launch.hosts import Hosts
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.launchers.contract import Gpus, Launch, Request
+from hidl_cli.launch.launchers.contract import Gpus, Request
 from hidl_cli.launch.launchers.srun import mpi_type
 from hidl_cli.launch.library import library_for, site_tuning
 from hidl_cli.launch.placement import Asked, Placement, allocate, bind_to_cores, missing
@@ -61,39 +61,42 @@ RULES: Rules[tuple[Trouble, ...]] = Rules()
     why="Runs on this host are refused before anything starts.",
 )
 def unusable(troubles: tuple[Trouble, ...]) -> Iterator[Evidence]:
-    """What hidl finds when it looks at the hosts of a run."""
+    """Report each host of a run that cannot be used."""
     for each in troubles:
         yield Evidence(each.what, each.fix.replace("{host}", each.host), each.host)
 
 
-# The examining job: what it queries on the nodes, the launchers that it tries, and its script.
+# The job that examines the nodes: the launches that it tries, and its script.
 
 
 _PROGRAM = "hidl_workloads.doctor.tries"
-_RANKS_PER_NODE = 2  # one rank cannot show shared cores
+_RANKS_PER_NODE = 2  # with one rank per node, ranks that share cores would not be detected
 PATIENCE_SECONDS = 20
 _MINUTES = 5.0
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One launch to try. ``mpi_type``: of srun; ``usual``: hidl would launch runs of the site this way."""
+    """A launch to try.
+
+    ``mpi_type`` is the value of ``srun --mpi=``. ``is_default`` means that hidl launches runs of the site this way.
+    """
 
     launcher: str
     mpi_type: str | None
-    usual: bool
+    is_default: bool
     ranks: int
     cores_per_rank: int | None
 
     @property
-    def words(self) -> str:
-        """The launch in messages: ``srun --mpi=pmi2``."""
+    def label(self) -> str:
+        """The launch as shown in messages, for example ``srun --mpi=pmi2``."""
         return f"{self.launcher} --mpi={self.mpi_type}" if self.mpi_type else self.launcher
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What the job does; ``attempts`` in the order of the plan's steps."""
+    """The job that examines nodes; ``attempts`` are in the order of the plan's steps."""
 
     plan: Plan
     attempts: tuple[Attempt, ...]
@@ -102,17 +105,17 @@ class Examination:
 
     @property
     def prefix(self) -> str | None:
-        """The prefix of the stack that nodes must see; None without a stack."""
+        """The prefix of the stack, which the nodes must see; None without a stack."""
         return self.plan.prefix or None
 
     def script(self) -> str:
-        """The job script."""
+        """Render the job script."""
         names = {attempt.launcher for attempt in self.attempts}
         values = {"patience": PATIENCE_SECONDS, "nodes": self.nodes, "ssh": self.ssh, "open_mpi": "mpirun" in names}
         return render_script("doctor.sh.j2", values_of(self.plan) | values)
 
     def probe(self) -> str:
-        """The script that each node runs, as text: nodes may not see hidl's files."""
+        """Render the script that each node runs. It is self-contained because nodes may not see hidl's files."""
         program = Path(node_probe.__file__).read_text(encoding="utf-8")
         return render_script("probe.sh.j2", {"prefix": self.prefix, "program": program})
 
@@ -127,11 +130,19 @@ def plan_examination(
     types: tuple[str, ...] = (),
     cores: int | None = None,
 ) -> Examination:
-    """Plan to examine ``nodes`` nodes with the stack of ``installation`` (None: without any stack).
+    """Plan the job that examines compute nodes.
 
-    ``mpi``: one of the site's libraries in place of the stack's, as for ``hidl run``. ``types``: what this Slurm's
-    ``srun --mpi=list`` offers. ``cores``: what an allocation has of each node; None: all. Raises what
-    ``scheduler_for``, ``allocate`` and ``bind_to_cores`` raise.
+    Args:
+        site: Site of the nodes.
+        installation: Installed stack whose launchers are tried; None to try no launcher.
+        nodes: Number of nodes.
+        asked: Requested resources.
+        mpi: MPI library of the site to use instead of the stack's, as for ``hidl run``.
+        types: Types listed by ``srun --mpi=list``.
+        cores: Number of cores per node in the current allocation; by default, all cores.
+
+    Raises:
+        HidlError: If the job cannot be planned; see ``scheduler_for``, ``allocate`` and ``bind_to_cores``.
     """
     batch = scheduler_for(site)
     cores = cores or site.node_type(asked.partition).cores or _RANKS_PER_NODE
@@ -153,7 +164,7 @@ def plan_examination(
         tuning = _tuning(site, library, stack, gpus=gpus > 0)
         environment = shared_environment(site, library, installation, placement, tuning)
         attempts = tuple(_attempts(site, library, placement, types))
-        usual = Request(
+        default = Request(
             placement,
             (str(installation.python), "-m", _PROGRAM),
             library,
@@ -162,7 +173,7 @@ def plan_examination(
             on_one_host=site.scheduler == "local",
             through_ssh=site.scheduler == SSH,
         )
-        steps = tuple(_steps(usual, gpus, attempts))
+        steps = tuple(_steps(default, gpus, attempts))
     now = datetime.now(timezone.utc)
     name = installation.prefix.parent.name if installation else ""
     plan = Plan(
@@ -197,12 +208,12 @@ def plan_examination(
 
 
 def root() -> Path:
-    """The directory of examinations."""
+    """Return the directory of all examinations."""
     return paths.user_state() / "doctor"
 
 
 def _tuning(site: Site, library: Library, stack: Stack, *, gpus: bool) -> tuple[Setting, ...]:
-    """The tuning of every run whose times are compared: of the site and the stack."""
+    """Merge the tuning of the site and the stack, as for runs whose times are compared."""
     layers = (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=gpus)),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
@@ -213,131 +224,131 @@ def _tuning(site: Site, library: Library, stack: Stack, *, gpus: bool) -> tuple[
 def _workload(stack: str) -> Workload:
     return Workload(
         name="doctor",
-        title="Look at nodes and launchers",
+        title="Examine nodes and launchers",
         program=Program(module=_PROGRAM),
         stacks=[StackChoice(stack=stack)],
     )
 
 
 def _attempts(site: Site, library: Library, placement: Placement, types: tuple[str, ...]) -> Iterator[Attempt]:
-    """Every launcher of the site that supports the library, srun with each type that Slurm supports."""
-    named = site.mpi[library.name].launchers if library.name in site.mpi else []
+    """Yield all launchers of the site that support the library, including srun with each type of Slurm."""
+    launchers = site.mpi[library.name].launchers if library.name in site.mpi else []
     bound = placement.threads_per_rank if placement.bind else None
-    for name in named or site.launchers:
+    for name in launchers or site.launchers:
         if name not in site.launchers or not starts(name, library):
             continue
-        usual = mpi_type(library) if name == "srun" else None
-        yield Attempt(name, usual, True, placement.ranks, bound)
+        default = mpi_type(library) if name == "srun" else None
+        yield Attempt(name, default, True, placement.ranks, bound)
         for other in _distinct(types) if name == "srun" else ():
-            if other != usual:
+            if other != default:
                 yield Attempt(name, other, False, placement.nodes, None)
 
 
 def _distinct(types: tuple[str, ...]) -> Iterator[str]:
-    """The types without aliases and those for Cray machines."""
+    """Yield the types without aliases and without those of Cray systems."""
     for name in types:
-        of_a_version = name.startswith("pmix_v") and "pmix" in types
-        if not of_a_version and not name.startswith("cray"):
+        is_alias = name.startswith("pmix_v") and "pmix" in types
+        if not is_alias and not name.startswith("cray"):
             yield name
 
 
-def _steps(usual: Request, gpus: int, attempts: tuple[Attempt, ...]) -> Iterator[Step]:
-    """A step per attempt: the usual launch, or one rank per node with another type of srun."""
-    one_each = replace(usual.placement, ranks_per_node=1, ranks=usual.placement.nodes)
+def _steps(default: Request, gpus: int, attempts: tuple[Attempt, ...]) -> Iterator[Step]:
+    """Yield a step for each attempt: the default launch, or one rank per node with another type of srun."""
+    one_each = replace(default.placement, ranks_per_node=1, ranks=default.placement.nodes)
     for number, attempt in enumerate(attempts, start=1):
-        placement = usual.placement if attempt.usual else one_each
+        placement = default.placement if attempt.is_default else one_each
         request = replace(
-            usual,
+            default,
             placement=placement,
-            mpi=usual.mpi if attempt.usual else replace(usual.mpi, srun_mpi=attempt.mpi_type),
+            mpi=default.mpi if attempt.is_default else replace(default.mpi, srun_mpi=attempt.mpi_type),
             hostfile=f"steps/{number}/hosts",
             gpus=Gpus.of(gpus, placement.ranks_per_node),
         )
-        yield Step(placement.ranks, 1, placement, _plain(launcher(attempt.launcher).launch(request)), None)
+        # Without the line that reports the exit status, the launch can run under timeout(1).
+        launch = replace(launcher(attempt.launcher).launch(request), status_on_stderr=False)
+        yield Step(placement.ranks, 1, placement, launch, None)
 
 
-def _plain(launch: Launch) -> Launch:
-    """The launch without the line that reports its status, so that it can run under timeout(1)."""
-    return replace(launch, status_on_stderr=False)
+# The facts that the job collects about nodes, launches and ssh connections between nodes.
 
 
-# Facts in the directory of the examining job: of nodes, launches, and ssh between nodes.
-
-
-_SAID = 2000
+_MAX_OUTPUT = 2000
+#: Exit statuses of timeout(1) if it ended the command with SIGTERM or SIGKILL.
 TIMED_OUT = (124, 137)
-"""Exit statuses of timeout(1): the command was ended by SIGTERM or SIGKILL."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One launch: its exit status (None: not started), its output, and the facts of its ranks.
+class LaunchResult:
+    """The result of a launch: its exit status (None if it was not started), its output and the facts of its ranks.
 
-    ``began``: ranks that did not return from MPI_Init.
+    ``unfinished`` lists the ranks that did not return from MPI_Init.
     """
 
     attempt: Attempt
     status: int | None
-    said: str = ""
+    output: str = ""
     ranks: tuple[Rank, ...] = ()
-    began: tuple[Rank, ...] = ()
+    unfinished: tuple[Rank, ...] = ()
 
 
 @dataclass(frozen=True)
-class Ssh:
-    """One connection from the job's first node, ``source``: exit status and output of ssh."""
+class SshCheck:
+    """The exit status and output of ssh from the job's first node, ``source``, to another node, ``target``."""
 
     source: str
     target: str
     status: int
-    said: str = ""
+    output: str = ""
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """All facts of the job."""
+    """All facts that a job collected."""
 
     nodes: Nodes
-    tried: tuple[Tried, ...] = ()
-    ssh: tuple[Ssh, ...] = ()
+    launches: tuple[LaunchResult, ...] = ()
+    ssh: tuple[SshCheck, ...] = ()
 
 
-def read_facts(directory: Path, asked: Examination, *, outside: Node | None) -> JobFacts:
-    """Read the facts that the job wrote to ``directory``; ``outside``: the host that hidl runs on."""
-    hosts = tuple(_text(directory / "hosts").split())[: asked.nodes]
-    memory = asked.plan.allocation.memory_gib
-    wanted = int(memory * 2**30) if memory else None
+def read_facts(directory: Path, examination: Examination, *, outside: Node | None) -> JobFacts:
+    """Read the facts that the job wrote to ``directory``; ``outside`` is the host that hidl runs on."""
+    hosts = tuple(_text(directory / "hosts").split())[: examination.nodes]
+    memory = examination.plan.allocation.memory_gib
+    requested = int(memory * 2**30) if memory else None
     times = _json(_text(directory / "asked.json")) or {}
-    told = _nodes(_text(directory / "nodes.jsonl"), wanted)
+    found = _nodes(_text(directory / "nodes.jsonl"), requested)
     nodes = Nodes(
-        tuple(sorted(told, key=lambda node: hosts.index(node.host) if node.host in hosts else len(hosts))),
+        tuple(sorted(found, key=lambda node: hosts.index(node.host) if node.host in hosts else len(hosts))),
         hosts,
         times.get("began"),
         times.get("ended"),
         outside,
-        " ".join(_text(directory / "nodes.err").split())[:_SAID],
+        " ".join(_text(directory / "nodes.err").split())[:_MAX_OUTPUT],
     )
-    tried = (_tried(directory / "steps" / str(number), each) for number, each in enumerate(asked.attempts, start=1))
-    return JobFacts(nodes, tuple(tried), tuple(_ssh(directory / "ssh", hosts)))
+    launches = (
+        _launch_result(directory / "steps" / str(number), attempt)
+        for number, attempt in enumerate(examination.attempts, start=1)
+    )
+    return JobFacts(nodes, tuple(launches), tuple(_ssh(directory / "ssh", hosts)))
 
 
-def _nodes(lines: str, wanted: int | None) -> Iterator[Node]:
-    """The lines that are facts of a node; shell profiles may print others."""
+def _nodes(lines: str, requested_memory: int | None) -> Iterator[Node]:
+    """Parse the facts of nodes, ignoring other lines, which shell profiles may print."""
     for line in lines.splitlines():
         document = _json(line)
         if document is not None:
             with suppress(TypeError):
-                yield Node.from_facts(document, wanted_memory=wanted)
+                yield Node.from_facts(document, wanted_memory=requested_memory)
 
 
-def _tried(place: Path, attempt: Attempt) -> Tried:
-    told = [_rank(file) for file in sorted((place / "ranks").glob("*.json"))]
-    ranks = [rank for rank in told if rank is not None]
-    status = _text(place / "status").strip()
-    return Tried(
+def _launch_result(directory: Path, attempt: Attempt) -> LaunchResult:
+    files = sorted((directory / "ranks").glob("*.json"))
+    ranks = [rank for file in files if (rank := _rank(file)) is not None]
+    status = _text(directory / "status").strip()
+    return LaunchResult(
         attempt,
         int(status) if status.isdecimal() else None,
-        (_text(place / "stderr.log") + _text(place / "stdout.log"))[-_SAID:].strip(),
+        (_text(directory / "stderr.log") + _text(directory / "stdout.log"))[-_MAX_OUTPUT:].strip(),
         tuple(sorted((rank for rank in ranks if rank.size), key=lambda rank: (rank.rank, rank.host))),
         tuple(rank for rank in ranks if not rank.size),
     )
@@ -351,11 +362,11 @@ def _rank(file: Path) -> Rank | None:
     return None
 
 
-def _ssh(place: Path, hosts: tuple[str, ...]) -> Iterator[Ssh]:
+def _ssh(directory: Path, hosts: tuple[str, ...]) -> Iterator[SshCheck]:
     for host in hosts[1:]:
-        status = _text(place / f"{host}.status").strip()
+        status = _text(directory / f"{host}.status").strip()
         if status.isdecimal():
-            yield Ssh(hosts[0], host, int(status), _text(place / f"{host}.said").strip()[-_SAID:])
+            yield SshCheck(hosts[0], host, int(status), _text(directory / f"{host}.said").strip()[-_MAX_OUTPUT:])
 
 
 def _json(text: str) -> dict[str, Any] | None:
@@ -366,23 +377,23 @@ def _json(text: str) -> dict[str, Any] | None:
 
 
 def _text(file: Path) -> str:
-    """The text of a file; empty if missing."""
+    """Read a file, which may be missing."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
 
-# Rules on the launchers that were tried on the nodes, and on ssh between them.
+# Rules for launches and ssh connections.
 
 
 LAUNCH_RULES: Rules[JobFacts] = Rules()
 
-_SAID_OF_LAUNCHES = 300
+_MAX_OUTPUT_IN_FINDING = 300
 
 
 def find_on_nodes(facts: JobFacts) -> list[Finding]:
-    """The findings about nodes, each by itself and compared."""
+    """Return the findings about single nodes, and about differences between nodes."""
     return [
         *nodes.RULES.findings(facts.nodes),
         *(finding for each in facts.nodes.nodes for finding in node.RULES.findings(each)),
@@ -390,17 +401,17 @@ def find_on_nodes(facts: JobFacts) -> list[Finding]:
 
 
 def find_in_launches(facts: JobFacts) -> list[Finding]:
-    """The findings about launches, ssh, and the worlds that started.
+    """Return the findings about launches, their ranks, and ssh.
 
-    A type of ``srun --mpi`` that hidl would not use is reported only if it gives singletons, as an info.
+    Types of ``srun --mpi`` that hidl would not use are only reported if they start singletons, with severity ``info``.
     """
     found = LAUNCH_RULES.findings(facts)
-    for tried in facts.tried:
-        judged = ranks.RULES.findings(_world(tried, facts)) if tried.ranks or tried.began else []
-        if tried.attempt.usual:
-            found += judged
+    for result in facts.launches:
+        findings = ranks.RULES.findings(_world(result, facts)) if result.ranks or result.unfinished else []
+        if result.attempt.is_default:
+            found += findings
         else:
-            found += [replace(each, severity="info") for each in judged if each.rule == "HD001"]
+            found += [replace(finding, severity="info") for finding in findings if finding.rule == "HD001"]
     return found
 
 
@@ -409,16 +420,14 @@ def find_in_launches(facts: JobFacts) -> list[Finding]:
     "ssh to a node requires a password",
     severity="error",
     why="mpirun_rsh, and Hydra and PRRTE outside a scheduler, start their processes with ssh from the job's first "
-    "node. If it prompts, or no sshd listens, the launch fails or hangs.",
+    "node. If ssh prompts for a password or no sshd is running, the launch fails or hangs.",
 )
 def no_ssh(facts: JobFacts) -> Iterator[Evidence]:
-    """``ssh -o BatchMode=yes`` from the first node to each other one."""
+    """Report an error if ``ssh -o BatchMode=yes`` from the first node to any other node fails."""
     for each in facts.ssh:
         if each.status != 0:
-            said = (
-                each.said.splitlines()[-1][:_SAID_OF_LAUNCHES] if each.said else f"ssh exited with status {each.status}"
-            )
-            yield Evidence(f"from {each.source}: {said}", _fix_ssh(each), each.target)
+            last_line = each.output.splitlines()[-1] if each.output else f"ssh exited with status {each.status}"
+            yield Evidence(f"from {each.source}: {last_line[:_MAX_OUTPUT_IN_FINDING]}", _fix_ssh(each), each.target)
 
 
 @LAUNCH_RULES.rule(
@@ -428,72 +437,72 @@ def no_ssh(facts: JobFacts) -> Iterator[Evidence]:
     why="Every run that uses it fails, or hangs until its time limit.",
 )
 def no_start(facts: JobFacts) -> Iterator[Evidence]:
-    """A launch that hidl would use failed, timed out, or not all of its ranks reported."""
-    for tried in facts.tried:
-        attempt = tried.attempt
-        missing = attempt.ranks - len(tried.ranks)
-        if not attempt.usual or tried.status is None or (tried.status == 0 and missing <= 0):
+    """Report an error if a default launch fails, times out, or does not start all ranks."""
+    for result in facts.launches:
+        attempt = result.attempt
+        missing = attempt.ranks - len(result.ranks)
+        if not attempt.is_default or result.status is None or (result.status == 0 and missing <= 0):
             continue
-        how = f"exited with status {tried.status}"
-        if tried.status in TIMED_OUT:
-            how = "timed out"
-        elif tried.status == 0:
-            how = f"exited with status 0, but {missing} of {attempt.ranks} ranks did not report"
-        if tried.began:
-            how += f"; {len(tried.began)} rank(s) did not return from MPI_Init"
-        words = [line.strip() for line in tried.said.splitlines() if re.search("[a-z]", line)]  # not what frames them
-        last = " | ".join(words[-3:])
-        yield Evidence(f"{how}; output: {last[-_SAID_OF_LAUNCHES:] or 'none'}", _fix_start(tried, facts), attempt.words)
+        failure = f"exited with status {result.status}"
+        if result.status in TIMED_OUT:
+            failure = "timed out"
+        elif result.status == 0:
+            failure = f"exited with status 0, but {missing} of {attempt.ranks} ranks did not report"
+        if result.unfinished:
+            failure += f"; {len(result.unfinished)} rank(s) did not return from MPI_Init"
+        lines = [line.strip() for line in result.output.splitlines() if re.search("[a-z]", line)]  # without rulers
+        output = " | ".join(lines[-3:])[-_MAX_OUTPUT_IN_FINDING:]
+        yield Evidence(f"{failure}; output: {output or 'none'}", _fix_start(result, facts), attempt.label)
 
 
-def _world(tried: Tried, facts: JobFacts) -> World:
-    """The ranks of one launch, for the rules of ranks."""
+def _world(result: LaunchResult, facts: JobFacts) -> World:
+    """Return the ranks of a launch in the form that the rules for ranks require."""
     boots = {node.host: node.boot for node in facts.nodes.nodes if node.boot}
     outside = facts.nodes.outside
     if outside is not None and outside.boot:
         boots[outside.host] = outside.boot
     return World(
-        tried.ranks or tried.began,
-        expected=tried.attempt.ranks if tried.ranks else None,
-        cores_per_rank=tried.attempt.cores_per_rank,
-        launch=tried.attempt.words,
-        instead=_instead(tried, facts),
+        result.ranks or result.unfinished,
+        expected=result.attempt.ranks if result.ranks else None,
+        cores_per_rank=result.attempt.cores_per_rank,
+        launch=result.attempt.label,
+        instead=_alternatives(result, facts),
         boots=boots,
     )
 
 
-def _instead(tried: Tried, facts: JobFacts) -> tuple[str, ...]:
-    """The other launches that succeeded."""
+def _alternatives(result: LaunchResult, facts: JobFacts) -> tuple[str, ...]:
+    """Return the other launches, which succeeded."""
     return tuple(
-        other.attempt.words
-        for other in facts.tried
-        if other is not tried
+        other.attempt.label
+        for other in facts.launches
+        if other is not result
         and other.status == 0
         and len(other.ranks) == other.attempt.ranks
         and all(rank.size == other.attempt.ranks for rank in other.ranks)
     )
 
 
-def _fix_start(tried: Tried, facts: JobFacts) -> str:
+def _fix_start(result: LaunchResult, facts: JobFacts) -> str:
     broken = dict.fromkeys(each.where for each in find_on_nodes(facts) if each.severity == "error" and each.where)
     if broken:
         return f"first fix {', '.join(filter(None, broken))}"
-    instead = _instead(tried, facts)
-    return f"use one that works: {', '.join(instead)}" if instead else "check its output; try another --launcher"
+    alternatives = ", ".join(_alternatives(result, facts))
+    return f"use a launcher that works: {alternatives}" if alternatives else "check its output; try another --launcher"
 
 
-def _fix_ssh(each: Ssh) -> str:
-    said = each.said.lower()
-    if "host key" in said:
+def _fix_ssh(each: SshCheck) -> str:
+    output = each.output.lower()
+    if "host key" in output:
         return f"ssh-keyscan {each.target} >> ~/.ssh/known_hosts (or the cluster's /etc/ssh/ssh_known_hosts)"
-    if "permission denied" in said:
+    if "permission denied" in output:
         return "ssh-keygen -t ed25519 -N '' && cat ~/.ssh/id_ed25519.pub >> ~/.ssh/authorized_keys"
-    if each.status in TIMED_OUT or "timed out" in said or "refused" in said:
-        return f"on {each.target}: systemctl status sshd; meanwhile --launcher srun, or --exclude={each.target}"
-    return f"ssh -v -o BatchMode=yes {each.target} true, from {each.source}"
+    if each.status in TIMED_OUT or "timed out" in output or "refused" in output:
+        return f"on {each.target}: systemctl status sshd; meanwhile use --launcher srun or --exclude={each.target}"
+    return f"run on {each.source}: ssh -v -o BatchMode=yes {each.target} true"
 
 
-# Examine compute nodes in one short job, or in the current allocation.
+# The examination itself, in one short job or in the current allocation.
 
 
 _TAIL = 500
@@ -508,14 +517,24 @@ def examine_nodes(
     mpi: str | None = None,
     host: Host | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Examined:
-    """Collect the facts of ``count`` compute nodes, and start a small MPI program on them with each launcher.
+) -> DoctorReport:
+    """Examine compute nodes, and start a small MPI program on them with each launcher.
 
-    Of hosts without a scheduler, those that cannot be used are findings, and the others are examined.
+    On a site without a scheduler, hosts that cannot be used are reported and the others are examined. An interrupt
+    cancels the job.
 
-    ``installation``: the stack; None: no launcher is tried. ``asked``: partition, account and so on, as for ``hidl
-    run``. ``tell`` gets lines of progress. An interrupt ends the job. Raises ``SubmitRefused`` if the site requires
-    more options, and what ``plan_examination`` and the scheduler's ``submit`` raise.
+    Args:
+        site: Site of the nodes.
+        installation: Installed stack whose launchers are tried; None to try no launcher.
+        count: Number of nodes.
+        asked: Partition, account and other resources, as for ``hidl run``.
+        mpi: MPI library of the site to use instead of the stack's.
+        host: Host that hidl runs on; by default, this one.
+        tell: Callback for progress messages.
+
+    Raises:
+        SubmitRefused: If the site requires more options.
+        HidlError: If the job cannot be planned or submitted.
     """
     this = host or ThisHost()
     inside = is_inside(site, this.environment)
@@ -531,18 +550,18 @@ def examine_nodes(
     if planned.plan.missing and not inside:
         raise SubmitRefused(
             f"site {site.name} requires {' and '.join(planned.plan.missing)}",
-            hint=f"{planned.plan.missing[0]} NAME; or run hidl doctor --nodes inside an allocation (salloc)",
+            hint=f"add {planned.plan.missing[0]} NAME, or run hidl doctor --nodes inside an allocation (salloc)",
         )
     stack = f" with stack {planned.plan.stack}" if planned.plan.stack else ""
-    tell(f"examining {count} node(s){stack}: {'in this allocation' if inside else 'in a job'}")
+    tell(f"examining {count} node(s){stack} {'in this allocation' if inside else 'in a job'}")
     run = create_run(planned.plan, planned.script(), root=root())
     (run.directory / "probe.sh").write_text(planned.probe(), encoding="utf-8")
     try:
         status = _run(run, planned, inside=inside, tell=tell)
     except UnusableHosts as error:
         shutil.rmtree(run.directory, ignore_errors=True)
-        unusable = Examined(tuple(RULES.findings(error.troubles)))
-        rest = _without(planned.plan.allocation.hosts, error, asked)
+        unusable = DoctorReport(tuple(RULES.findings(error.troubles)))
+        rest = _without_unusable(planned.plan.allocation.hosts, error, asked)
         if not rest.hosts:
             return unusable
         return unusable + examine_nodes(
@@ -555,46 +574,46 @@ def examine_nodes(
         shutil.rmtree(run.directory, ignore_errors=True)
     else:
         tell(f"output of the job: {run.directory}")
-    return Examined(tuple(worst_first(dict.fromkeys(found))), unknown)
+    return DoctorReport(tuple(worst_first(dict.fromkeys(found))), unknown)
 
 
-def _without(named: tuple[str, ...], error: UnusableHosts, asked: Asked | None) -> Asked:
-    """The request for the hosts that can be used; ``hosts`` is None if none is left."""
+def _without_unusable(hosts: tuple[str, ...], error: UnusableHosts, asked: Asked | None) -> Asked:
+    """Restrict the request to the hosts that can be used; its ``hosts`` is None if none can."""
     asked = asked or Asked()
-    bad = {each.host for each in error.troubles}
-    left = tuple(name for name in named if name not in bad)
+    unusable = {each.host for each in error.troubles}
+    usable = tuple(name for name in hosts if name not in unusable)
     slots = asked.hosts.slots if asked.hosts else {}
-    return replace(asked, hosts=Hosts(left, slots) if left else None)
+    return replace(asked, hosts=Hosts(usable, slots) if usable else None)
 
 
 def is_inside(site: Site, environment: Mapping[str, str]) -> bool:
-    """Whether this process runs in a job of the site's scheduler."""
+    """Return whether this process runs in a job of the site's scheduler."""
     system = batch_systems.system(site.scheduler)
     return system is not None and system.job_id in environment
 
 
 def _cores_of_the_allocation(environment: Mapping[str, str], count: int) -> int | None:
-    """The processors per node of the current Slurm job; None if unknown.
+    """Return the number of cores per node of the current Slurm job; None if unknown.
 
-    Raises ``UsageError`` if it has fewer nodes than ``count``.
+    Raises:
+        UsageError: If the job has fewer than ``count`` nodes.
     """
     nodes = environment.get("SLURM_JOB_NUM_NODES", "")
     if nodes.isdecimal() and int(nodes) < count:
-        raise UsageError(
-            f"this allocation has {nodes} node(s), not {count}", hint=f"--nodes {nodes}, or a larger allocation"
-        )
+        hint = f"use --nodes {nodes} or a larger allocation"
+        raise UsageError(f"this allocation has {nodes} node(s), not {count}", hint=hint)
     each = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
     return min(map(int, each), default=None)
 
 
 def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], None]) -> Status:
-    """Run the job script to its end, here or through the scheduler."""
+    """Run the job script in this allocation or through the scheduler, and wait for its end."""
     if inside:
-        local, began = Local(), time.monotonic()
+        local, start = Local(), time.monotonic()
         local.submit(run)
         try:
             while not (status := local.poll([run])[0]).state.is_final:
-                time.sleep(local.pause(time.monotonic() - began))
+                time.sleep(local.pause(time.monotonic() - start))
         except KeyboardInterrupt:
             local.cancel(run, state=State.INTERRUPTED)
             raise
@@ -603,10 +622,10 @@ def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], 
     seen: list[str] = []
 
     def report_state(_: Run, status: Status) -> None:
-        words = f"{status.state.value.lower()}{f': {status.reason}' if status.reason else ''}"
-        if words not in seen and not status.state.is_final:
-            seen.append(words)
-            tell(f"examining job {words}")
+        state = f"{status.state.value.lower()}{f': {status.reason}' if status.reason else ''}"
+        if state not in seen and not status.state.is_final:
+            seen.append(state)
+            tell(f"examining job {state}")
 
     def interrupted(run: Run, _: KeyboardInterrupt) -> None:
         scheduler_of(planned.plan).cancel(run, state=State.INTERRUPTED)
@@ -615,15 +634,15 @@ def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], 
 
 
 def _unknown(run: Run, status: Status, facts: JobFacts) -> tuple[str, ...]:
-    """What the job did not finish."""
+    """Describe what a job that did not complete left unexamined."""
     if status.state is State.COMPLETED:
         return ()
-    left = [tried.attempt.words for tried in facts.tried if tried.status is None]
-    text = ""
+    untried = [result.attempt.label for result in facts.launches if result.status is None]
+    output = ""
     with suppress(OSError):
-        text = " ".join(run.stderr.read_text(encoding="utf-8", errors="replace")[-_TAIL:].split())
-    what = f"the job ended as {status.state.value}{f' ({status.reason})' if status.reason else ''}"
+        output = " ".join(run.stderr.read_text(encoding="utf-8", errors="replace")[-_TAIL:].split())
+    end = f"the job ended as {status.state.value}{f' ({status.reason})' if status.reason else ''}"
     return (
-        f"{what} before it tried {', '.join(left)}" if left else what,
-        *([f"output: {text}"] if text else []),
+        f"{end} before it tried {', '.join(untried)}" if untried else end,
+        *([f"output: {output}"] if output else []),
     )

@@ -1,1 +1,1 @@
-"""The report: one HTML page with results, verdicts and history of runs; and tables and plots for terminals."""
+"""Reports of runs: an HTML page with results, verdicts and histories, and tables and plots for terminals."""

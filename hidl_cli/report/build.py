@@ -1,4 +1,4 @@
-"""Build the page's model from loaded runs."""
+"""Build the model of the report page from loaded runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from hidl_cli.analysis.changes import Scale
+from hidl_cli.analysis.changes import ValueScale
 from hidl_cli.analysis.nodes import describe_slow, fields_of, natural, relative_rates, slow_host_list
 from hidl_cli.analysis.ranking import SUITE
 from hidl_cli.analysis.scaling import nodes
@@ -19,25 +19,25 @@ from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.record.run import job_id
 from hidl_cli.redaction import Secrets, redact_document, redact_variable
 from hidl_cli.report.model import (
-    Change,
-    Comparison,
     Curve,
+    CurveComparison,
     HeatMap,
     HeatRow,
     Line,
-    Loaded,
-    Mark,
-    Measured,
+    LoadedRun,
+    MeasuredMetric,
     Outcome,
+    OutcomeMark,
     Page,
     PairMap,
     Pairs,
     Point,
-    RunRecord,
-    Scaling,
+    ReportedRun,
+    ReportedStudy,
     Standing,
     Trend,
-    Tuned,
+    TrendChange,
+    TunedVariable,
 )
 from hidl_cli.report.text import counted, minute, when
 from hidl_cli.runs.conclude import error_for
@@ -45,35 +45,38 @@ from hidl_cli.runs.verifying import Provenance, differences, fold_or_join, forma
 from hidl_cli.stack.installation import at
 from hidl_workloads.repetitions import rounding
 
-MOST_LINES = 5  # more cannot be told apart
+MOST_LINES = 5  # more lines cannot be distinguished
 
 
-def comparisons(newest: Sequence[Loaded]) -> tuple[Comparison, ...]:
-    """Yield the charts of runs (the newest of each kind) that differ only in suite, MPI library or site."""
-    alike: dict[object, list[Loaded]] = {}
+def comparisons(newest: Sequence[LoadedRun]) -> tuple[CurveComparison, ...]:
+    """Return the charts that compare runs that differ only in the suite, MPI library or site.
+
+    ``newest`` contains the newest run of each kind.
+    """
+    alike: dict[object, list[LoadedRun]] = {}
     for run in newest:
         alike.setdefault(_same(run), []).append(run)
     return tuple(found for runs in alike.values() if len(runs) > 1 for found in _of(runs))
 
 
-def _of(runs: Sequence[Loaded]) -> Iterator[Comparison]:
+def _of(runs: Sequence[LoadedRun]) -> Iterator[CurveComparison]:
     names = _names(runs)
     for metric in dict.fromkeys(metric for run in runs for metric in metrics_by_size(run)):
         drawn = [(name, run, line_of(run, metric)) for name, run in zip(names, runs, strict=True)]
         lines = tuple((name, line) for name, _, line in drawn if line is not None)[:MOST_LINES]
         if len(lines) > 1:
             first = next(run for _, run, line in drawn if line is not None)
-            yield Comparison(first.plan.workload.name, metric, *unit_of(first, metric), lines)
+            yield CurveComparison(first.plan.workload.name, metric, *unit_of(first, metric), lines)
 
 
-def _same(run: Loaded) -> object:
+def _same(run: LoadedRun) -> object:
     plan = run.plan
     parameters = tuple(sorted((name, str(value)) for name, value in plan.telling_parameters.items() if name != SUITE))
     return plan.workload.name, parameters, plan.unit, run.largest()
 
 
-def _names(runs: Sequence[Loaded]) -> list[str]:
-    """Name each run by what differs between them."""
+def _names(runs: Sequence[LoadedRun]) -> list[str]:
+    """Return labels of runs that consist of the properties in which they differ."""
     aspects = [
         [
             {"c": "C", "python": "Python"}.get(str(run.plan.parameters.get(SUITE, "")), ""),
@@ -87,27 +90,29 @@ def _names(runs: Sequence[Loaded]) -> list[str]:
     ]
     differ = [number for number, values in enumerate(zip(*aspects, strict=True)) if len(set(values)) > 1]
     return [
-        ", ".join(its[number] for number in differ if its[number]) or run.run.id
-        for its, run in zip(aspects, runs, strict=True)
+        ", ".join(values[number] for number in differ if values[number]) or run.run.id
+        for values, run in zip(aspects, runs, strict=True)
     ]
 
 
 # Metrics by message size, from point-to-point and collective benchmarks.
 
 
-LARGEST = 2**63  # bytes: no message has more
+LARGEST = 2**63  # bytes; larger message sizes are invalid
 
 
-def held_against(group: Sequence[Loaded], baseline: Loaded | Sequence[Loaded] | None) -> Loaded | None:
-    """Return the run that the newest of ``group`` is compared with.
+def find_baseline(group: Sequence[LoadedRun], baseline: LoadedRun | Sequence[LoadedRun] | None) -> LoadedRun | None:
+    """Return the run with which the newest run of a group is compared; None if there is no other run.
 
-    ``baseline``: this run, whatever it measured; of several, the newest with the same workload, parameters and size;
-    None: the first of the group with curves. Returns None if there is only the newest itself.
+    Args:
+        group: Runs of one kind.
+        baseline: Run to compare with. Among several runs, the newest one with the same workload, parameters and size is
+            used. By default, the first run of the group that has curves is used.
     """
     with_sizes = [run for run in group if metrics_by_size(run)]
     if baseline is None:
         found = with_sizes[0] if with_sizes else None
-    elif isinstance(baseline, Loaded):
+    elif isinstance(baseline, LoadedRun):
         found = baseline
     else:
         same = [point for run in baseline for point in run.by_point() if with_sizes and _alike(point, with_sizes[-1])]
@@ -115,15 +120,15 @@ def held_against(group: Sequence[Loaded], baseline: Loaded | Sequence[Loaded] | 
     return None if found and with_sizes and found.run.id == with_sizes[-1].run.id else found
 
 
-def _alike(one: Loaded, other: Loaded) -> bool:
+def _alike(one: LoadedRun, other: LoadedRun) -> bool:
     first, second = (
         (run.plan.workload.name, run.plan.telling_parameters, run.plan.unit, run.largest()) for run in (one, other)
     )
     return first == second
 
 
-def curves(group: Sequence[Loaded], other: Loaded | None, *, name: str, where: str) -> Iterator[Curve]:
-    """Return the curves of the newest run of ``group`` that has any, each against those of ``other``, if given."""
+def curves(group: Sequence[LoadedRun], other: LoadedRun | None, *, name: str, where: str) -> Iterator[Curve]:
+    """Yield the curves of the newest run of ``group`` that has any, compared with those of ``other`` if given."""
     with_sizes = [run for run in group if metrics_by_size(run)]
     if not with_sizes:
         return
@@ -135,22 +140,22 @@ def curves(group: Sequence[Loaded], other: Loaded | None, *, name: str, where: s
             yield Curve(name, where, metric, *unit_of(newest, metric), line, before)
 
 
-def unit_of(run: Loaded, metric: str) -> tuple[str, str | None]:
-    """Return the metric's unit and direction, if known."""
+def unit_of(run: LoadedRun, metric: str) -> tuple[str, str | None]:
+    """Return the unit of a metric and its direction, if known."""
     promised = run.plan.workload.metrics.get(metric)
     unit = next(step["metrics"][metric]["unit"] for step in run.steps if metric in step["metrics"])
     return unit, promised.better if promised else None
 
 
-def metrics_by_size(run: Loaded) -> list[str]:
-    """Return the metrics that have samples by size, each once."""
+def metrics_by_size(run: LoadedRun) -> list[str]:
+    """Return the names of metrics that have samples by message size."""
     return list(dict.fromkeys(m for step in run.steps for m, found in step["metrics"].items() if found.get("sizes")))
 
 
-def line_of(run: Loaded, metric: str) -> Line | None:
-    """Return the geometric means over the repetitions of the largest step by size; None without any.
+def line_of(run: LoadedRun, metric: str) -> Line | None:
+    """Return the geometric means over the repetitions of the largest step by message size; None if there are none.
 
-    A size of 0 is shown in the table only, since the axis is logarithmic.
+    A size of 0 is only shown in the table, because the axis is logarithmic.
     """
     by_size: dict[int, list[float]] = {}
     for step in run.steps:
@@ -164,20 +169,20 @@ def line_of(run: Loaded, metric: str) -> Line | None:
     return Line(run.run.id, run.plan.created, points) if any(size for size, _ in points) else None
 
 
-# Slow nodes: each host's values compared with the median of all hosts.
+# Heat maps of hosts, whose values are compared with the median of all hosts.
 
 
 MOST_COLUMNS = 12
-LATELY = 3  # columns: one bad night condemns no node, and an old one does not redeem it
+LATELY = 3  # columns that determine slow hosts, so that neither a single bad night nor old results matter
 
 Columns = dict[str, dict[str, float]]
 
 
-def heat_map(runs: Sequence[Loaded], metric: str, better: str, *, name: str, where: str) -> HeatMap | None:
-    """The map of one metric over runs of one kind; None where it was not measured on two hosts.
+def heat_map(runs: Sequence[LoadedRun], metric: str, better: str, *, name: str, where: str) -> HeatMap | None:
+    """Return the heat map of a metric over runs of one kind; None if it was measured on fewer than two hosts.
 
-    A run that measured several hosts is a column of its own. Runs that measured one host each are pooled: the usual
-    of that host. The last ``MOST_COLUMNS`` columns are shown.
+    Runs that measured several hosts have their own column. Runs that measured a single host share a column, with the
+    median of each host. Only the last ``MOST_COLUMNS`` columns are shown.
     """
     columns = _columns(runs, metric)
     hosts = sorted({host for values in columns.values() for host in values}, key=natural)
@@ -197,17 +202,14 @@ def heat_map(runs: Sequence[Loaded], metric: str, better: str, *, name: str, whe
 
 
 def slow_hosts(rounds: Sequence[Mapping[str, float]], *, digits: float | None = None) -> set[str]:
-    """Return the hosts whose rates are slow over these rounds, by the rule of the verdict on copies.
-
-    ``digits``: see ``nodes``.
-    """
+    """Return the hosts that are slow in these rounds, by the same criterion as for copies (see ``nodes``)."""
     return {node.host for node in nodes(dict(enumerate(rounds)), digits=digits) if node.slow}
 
 
-def _columns(runs: Sequence[Loaded], metric: str) -> Columns:
+def _columns(runs: Sequence[LoadedRun], metric: str) -> Columns:
     columns: Columns = {}
-    alone: dict[str, list[float]] = {}
-    alone_runs = 0
+    single: dict[str, list[float]] = {}
+    single_runs = 0
     for run in runs:
         of_run: dict[str, list[float]] = {}
         for host, value in _by_host(run, metric):
@@ -217,23 +219,23 @@ def _columns(runs: Sequence[Loaded], metric: str) -> Columns:
                 host: median(values) for host, values in of_run.items()
             }
         elif of_run:
-            alone_runs += 1
+            single_runs += 1
             for host, values in of_run.items():
-                alone.setdefault(host, []).append(median(values))
-    if len(alone) > 1:
-        usual = {host: median(values) for host, values in alone.items()}
-        columns = {f"{alone_runs} runs on one node": usual, **columns}
+                single.setdefault(host, []).append(median(values))
+    if len(single) > 1:
+        medians = {host: median(values) for host, values in single.items()}
+        columns = {f"{single_runs} runs on one node": medians, **columns}
     return columns
 
 
 def _unused(name: str, columns: Columns) -> str:
-    """Return the name of a further column: several runs may have been planned in the same minute."""
+    """Return a unique name for a column, since several runs may have been planned in the same minute."""
     numbered = (f"{name} ({number})" for number in count(2))
     return next(each for each in chain([name], numbered) if each not in columns)
 
 
-def _by_host(run: Loaded, metric: str) -> Iterator[tuple[str, float]]:
-    """What single hosts yielded in a run: copies, ranks that have a sample each, or a step that ran on one host."""
+def _by_host(run: LoadedRun, metric: str) -> Iterator[tuple[str, float]]:
+    """Yield the values of single hosts: from copies, ranks with separate samples, or steps that ran on one host."""
     study = run.study
     copies = [each for each in study.observations if each.kind == "copy"] if study and study.metric == metric else []
     if copies:
@@ -254,19 +256,19 @@ def _by_host(run: Loaded, metric: str) -> Iterator[tuple[str, float]]:
 
 
 def _rates(values: Mapping[str, float], better: str) -> dict[str, float]:
-    """The values as rates: the higher, the better."""
+    """Convert values to rates, for which higher is better."""
     positive = {host: value for host, value in values.items() if value > 0}
     return {host: 1 / value for host, value in positive.items()} if better == "lower" else positive
 
 
 def _relative(rates: Mapping[str, float]) -> dict[str, float]:
-    """By how much each host is better than the median (0.05: 5 %)."""
+    """Return the deviation of each host from the median: 0.05 is 5 % better."""
     middle = median(rates.values()) if rates else 1.0
     return {host: rate / middle - 1 for host, rate in rates.items()}
 
 
-def all_maps(groups: Iterable[tuple[str, str, Sequence[Loaded]]]) -> tuple[HeatMap, ...]:
-    """The maps of every (name, place, runs of one kind), for each metric that knows which direction is better."""
+def all_maps(groups: Iterable[tuple[str, str, Sequence[LoadedRun]]]) -> tuple[HeatMap, ...]:
+    """Return the heat maps of all metrics that have a direction; groups are (name, site, runs of one kind)."""
     maps = []
     for name, where, runs in groups:
         for metric, promised in runs[-1].plan.workload.metrics.items():
@@ -278,14 +280,14 @@ def all_maps(groups: Iterable[tuple[str, str, Sequence[Loaded]]]) -> tuple[HeatM
     return tuple(maps)
 
 
-# Maps of metrics measured between every two nodes, of the newest run of each kind.
+# Maps of metrics measured between all pairs of nodes, for the newest run of each kind.
 
 
-MOST_NODES = 64  # of more, no cell of a map could be read
+MOST_NODES = 64  # with more nodes, the cells of a map would be unreadable
 
 
-def pair_map(group: Sequence[Loaded], *, name: str, where: str) -> Iterator[PairMap]:
-    """Yield one map for each metric of pairs of nodes."""
+def pair_map(group: Sequence[LoadedRun], *, name: str, where: str) -> Iterator[PairMap]:
+    """Yield the maps of the newest run that measured pairs of nodes, one per metric."""
     for run in reversed(group):
         fields = fields_of(run.plan.workload.metrics, run.steps)
         for each in fields:
@@ -308,14 +310,14 @@ def pair_map(group: Sequence[Loaded], *, name: str, where: str) -> Iterator[Pair
             return
 
 
-# The provenance of a run's numbers: everything of its plan that a reader may want to know, formatted.
+# Runs with their provenance.
 
 
-def record_of(loaded: Loaded) -> RunRecord:
-    """Return one run with its provenance."""
+def record_of(loaded: LoadedRun) -> ReportedRun:
+    """Return a run with its provenance, formatted for the report."""
     plan, status = loaded.plan, loaded.status
     reason, hint = _why(loaded)
-    return RunRecord(
+    return ReportedRun(
         id=loaded.run.id,
         created=plan.created,
         workload=plan.workload.name,
@@ -339,7 +341,8 @@ def record_of(loaded: Loaded) -> RunRecord:
         launch_line=plan.command_line(plan.steps[-1]),
         modules=plan.modules,
         tuning=tuple(
-            Tuned(setting.name, redact_variable(setting.name, setting.value), setting.origin) for setting in plan.tuning
+            TunedVariable(setting.name, redact_variable(setting.name, setting.value), setting.origin)
+            for setting in plan.tuning
         ),
         hosts=fold_or_join(status.hosts),
         host_count=len(set(status.hosts)),
@@ -352,15 +355,15 @@ def record_of(loaded: Loaded) -> RunRecord:
 
 
 def size_of(plan: Plan) -> str:
-    """Format the planned sizes: ``1, 2, 4 ranks, 5 times``."""
+    """Format the planned sizes and repetitions: ``1, 2, 4 ranks, 5 times``."""
     sizes = sorted({step.size for step in plan.steps})
     unit = plan.unit.removesuffix("s") if sizes == [1] else plan.unit
     times = max(step.repetition for step in plan.steps)
     return f"{', '.join(map(str, sizes))} {unit}" + (f", {times} times" if times > 1 else "")
 
 
-def packages_of(loaded: Loaded) -> Pairs:
-    """Return the versions that the program reported, and those of the installation's packages if it still exists."""
+def packages_of(loaded: LoadedRun) -> Pairs:
+    """Return the versions reported by the program, and the packages of the installation if it still exists."""
     installation = at(Path(loaded.plan.prefix))
     of_the_stack: Mapping[str, Any] = {}
     if installation is not None and installation.lock == loaded.plan.lock:
@@ -368,21 +371,21 @@ def packages_of(loaded: Loaded) -> Pairs:
     return _pairs({**loaded.versions, **of_the_stack})
 
 
-def _why(loaded: Loaded) -> tuple[str, str | None]:
-    """Return the reason of the outcome, and what to do next."""
+def _why(loaded: LoadedRun) -> tuple[str, str | None]:
+    """Return the reason for the outcome and a hint."""
     if loaded.outcome is Outcome.BROKEN:
         error = error_for(loaded.run, loaded.status)
         first = error.message.partition("\n")[0]
         return first if isinstance(error, SubmitRefused) else first.removeprefix(f"run {loaded.run.id} "), error.hint
     if loaded.outcome is Outcome.ACTIVE:
         status = loaded.status
-        what = f"{status.state.value.lower()}, step {status.step} of {len(loaded.plan.steps)}"
-        return f"{what}: {status.reason}" if status.reason else what, None
+        progress = f"{status.state.value.lower()}, step {status.step} of {len(loaded.plan.steps)}"
+        return f"{progress}: {status.reason}" if status.reason else progress, None
     return str(loaded.verdict.get("reason") or ""), _optional(loaded.verdict.get("hint"))
 
 
-def _measured(loaded: Loaded) -> Iterator[Measured]:
-    """Yield the metrics of each size with all repetitions."""
+def _measured(loaded: LoadedRun) -> Iterator[MeasuredMetric]:
+    """Yield the values of each metric and size over all repetitions."""
     found: dict[tuple[int, str, str], list[float | str]] = {}
     for step in loaded.steps:
         for metric, measured in step["metrics"].items():
@@ -390,7 +393,7 @@ def _measured(loaded: Loaded) -> Iterator[Measured]:
             values = found.setdefault((step[loaded.plan.unit], metric, str(measured["unit"])), [])
             values.append(value if isinstance(value, (int, float)) else str(value))
     for (size, metric, unit), values in found.items():
-        yield Measured(counted(size, loaded.plan.unit), metric, tuple(values), unit)
+        yield MeasuredMetric(counted(size, loaded.plan.unit), metric, tuple(values), unit)
 
 
 def _pairs(values: Mapping[str, Any]) -> Pairs:
@@ -401,33 +404,41 @@ def _optional(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-#: Finds where a history steps to another level: (values, days) -> places of the first value of each new level.
+#: Function that detects changes of level: (values, days) -> indices of the first value on each new level.
 Detector = Callable[[Sequence[float], Sequence[float]], Sequence[int]]
 
-Group = tuple[Loaded, ...]
+Group = tuple[LoadedRun, ...]
 
 
 def page_of(
-    runs: Sequence[Loaded],
+    runs: Sequence[LoadedRun],
     *,
     detect: Detector,
     generated: str,
     hidl: str,
     selection: str,
-    related: Sequence[Loaded] = (),
-    baseline: Loaded | Sequence[Loaded] | None = None,
+    related: Sequence[LoadedRun] = (),
+    baseline: LoadedRun | Sequence[LoadedRun] | None = None,
     notes: Sequence[str] = (),
 ) -> Page:
-    """Return the page about ``runs``; curves are compared with ``baseline``: a run; of several, the newest that
-    measured the same (elsewhere, or on another MPI library); None: the first run of their kind.
+    """Build the report page.
 
-    ``related``: further runs of the same kinds, which count in the history but are not shown themselves.
+    Args:
+        runs: Runs to show.
+        detect: Function that detects changes of level.
+        generated: Creation time of the page (ISO 8601, UTC).
+        hidl: Version of hidl.
+        selection: Description of the selected runs.
+        related: Other runs of the same kinds, which are part of histories but are not shown themselves.
+        baseline: Run to compare curves with, or several runs of which the newest one that measured the same is used;
+            by default, the first run of each kind.
+        notes: Notes to show on the page.
     """
     shown = {run.run.id for run in runs}
     oldest_first = sorted([*runs, *related], key=lambda run: (run.plan.created, run.run.id))
     points = [point for run in oldest_first for point in run.by_point()]
     groups = [group for group in grouped(points) if shown & {run.run.id for run in group}]
-    standings = sorted((_standing(group) for group in groups), key=lambda s: (_GRAVITY.index(s.outcome), s.name))
+    standings = sorted((_standing(group) for group in groups), key=lambda s: (_BY_SEVERITY.index(s.outcome), s.name))
     page = Page(
         generated=generated,
         hidl=hidl,
@@ -438,7 +449,7 @@ def page_of(
         curves=tuple(
             curve
             for group in groups
-            for curve in curves(group, held_against(group, baseline), name=_name(group[-1]), where=_where(group[-1]))
+            for curve in curves(group, find_baseline(group, baseline), name=_name(group[-1]), where=_where(group[-1]))
         ),
         comparisons=comparisons([group[-1] for group in groups]),
         pair_maps=tuple(
@@ -451,7 +462,7 @@ def page_of(
     return Secrets().learn(*(run.plan.to_json() for run in oldest_first)).hide_document(page)
 
 
-_GRAVITY = (
+_BY_SEVERITY = (
     Outcome.FAIL,
     Outcome.BROKEN,
     Outcome.INCONCLUSIVE,
@@ -461,16 +472,16 @@ _GRAVITY = (
 )
 
 
-def grouped(oldest_first: Sequence[Loaded]) -> list[Group]:
-    """Group the runs that measure the same at the same place, in the order of the runs."""
-    groups: dict[object, list[Loaded]] = {}
+def grouped(oldest_first: Sequence[LoadedRun]) -> list[Group]:
+    """Group runs of the same kind on the same partition, preserving their order."""
+    groups: dict[object, list[LoadedRun]] = {}
     for run in oldest_first:
         groups.setdefault(_kind(run), []).append(run)
     return [tuple(group) for group in groups.values()]
 
 
-def _kind(run: Loaded) -> object:
-    """Return what must be equal for two runs to be compared over time; lock, hosts and tuning may differ."""
+def _kind(run: LoadedRun) -> object:
+    """Return the properties that must be equal for runs to be compared over time; lock, hosts and tuning may differ."""
     plan = run.plan
     placements = {(step.size, step.placement) for step in plan.steps}
     return (
@@ -480,7 +491,7 @@ def _kind(run: Loaded) -> object:
     )
 
 
-def _name(run: Loaded) -> str:
+def _name(run: LoadedRun) -> str:
     """Return the workload with its non-default parameters."""
     defaults = {name: parameter.default for name, parameter in run.plan.workload.parameters.items()}
     changed = [
@@ -491,18 +502,18 @@ def _name(run: Loaded) -> str:
     return " ".join([run.plan.workload.name, *changed])
 
 
-def _where(run: Loaded) -> str:
+def _where(run: LoadedRun) -> str:
     return "/".join(part for part in (run.plan.site, run.plan.partition) if part)
 
 
-def _detail(run: Loaded) -> str:
+def _detail(run: LoadedRun) -> str:
     return f"{size_of(run.plan)} · {run.plan.stack} · {run.plan.mpi.family}"
 
 
 def _standing(group: Group) -> Standing:
     newest = group[-1]
     record = record_of(newest)
-    before = [place for place, run in enumerate(group) if run.outcome is not newest.outcome]
+    before = [index for index, run in enumerate(group) if run.outcome is not newest.outcome]
     first = before[-1] + 1 if before else 0
     return Standing(
         name=_name(newest),
@@ -514,21 +525,21 @@ def _standing(group: Group) -> Standing:
         since=group[first].plan.created,
         in_a_row=len(group) - first,
         always=not before,
-        marks=tuple(Mark(run.run.id, run.plan.created, run.outcome) for run in group),
+        marks=tuple(OutcomeMark(run.run.id, run.plan.created, run.outcome) for run in group),
     )
 
 
-def _scaling(group: Group) -> Scaling | None:
-    """Return the newest study of the group."""
+def _scaling(group: Group) -> ReportedStudy | None:
+    """Return the newest scaling study of a group."""
     for run in reversed(group):
         study = run.study
         if study is not None and len(study.steps) > 1:
-            return Scaling(run.run.id, run.plan.created, _name(run), _where(run), run.outcome, study)
+            return ReportedStudy(run.run.id, run.plan.created, _name(run), _where(run), run.outcome, study)
     return None
 
 
 def _trends(group: Group, detect: Detector) -> list[Trend]:
-    """Yield efficiency and each metric with a direction at the largest size, for two runs or more."""
+    """Return the trends of the efficiency and of each metric with a direction at the largest size, for several runs."""
     newest = group[-1]
     found = [_efficiency_trend(group)] if newest.plan.is_study else []
     for metric, promised in newest.plan.workload.metrics.items():
@@ -550,7 +561,7 @@ def _trends(group: Group, detect: Detector) -> list[Trend]:
     return [_with_changes(trend, detect, by_id) for trend in found if len(trend.points) > 1]
 
 
-def _largest(run: Loaded) -> str:
+def _largest(run: LoadedRun) -> str:
     return f"at {counted(run.largest(), run.plan.unit)}"
 
 
@@ -577,24 +588,24 @@ def _efficiency_trend(group: Group) -> Trend:
     )
 
 
-def _point(run: Loaded, metric: str) -> Point | None:
+def _point(run: LoadedRun, metric: str) -> Point | None:
     values = run.values(metric, run.largest())
     if not values:
         return None
     low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
-    return Point(run.run.id, run.plan.created, Scale.of(values).mean(values), low, high, run.outcome)
+    return Point(run.run.id, run.plan.created, ValueScale.of(values).mean(values), low, high, run.outcome)
 
 
-def _with_changes(trend: Trend, detect: Detector, runs: Mapping[str, Loaded]) -> Trend:
+def _with_changes(trend: Trend, detect: Detector, runs: Mapping[str, LoadedRun]) -> Trend:
     values = [point.value for point in trend.points]
-    scale = Scale.of(values)
+    scale = ValueScale.of(values)
     times = [when(point.created).timestamp() / 86400 for point in trend.points]
-    places = [0, *detect(values, [time - times[0] for time in times]), len(values)]
+    edges = [0, *detect(values, [time - times[0] for time in times]), len(values)]
     changes = []
-    for before, start, after in zip(places, places[1:], places[2:], strict=False):
+    for before, start, after in zip(edges, edges[1:], edges[2:], strict=False):
         point, earlier = trend.points[start], trend.points[start - 1]
         changes.append(
-            Change(
+            TrendChange(
                 point.run,
                 point.created,
                 scale.mean(values[before:start]),
@@ -605,5 +616,5 @@ def _with_changes(trend: Trend, detect: Detector, runs: Mapping[str, Loaded]) ->
     return replace(trend, changes=tuple(changes))
 
 
-def _provenance(loaded: Loaded) -> Provenance:
+def _provenance(loaded: LoadedRun) -> Provenance:
     return Provenance(loaded.plan, loaded.status.hosts, dict(packages_of(loaded)))

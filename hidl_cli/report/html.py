@@ -1,8 +1,8 @@
-"""Elements of SVG whose text is always escaped, and scales from values to places on a drawing.
+"""Render the report page as HTML with inline SVG charts.
 
-The drawings are the report's own: as inline SVG they follow the page's colours (light, dark, print), are read out by
-screen readers and take a few kilobytes each. Matplotlib's SVG has fixed colours and its text as outlines, and plotly
-would put 4 MB of script into every page.
+Inline SVG adapts to the colour scheme of the page (light, dark, print), is accessible to screen readers and requires
+only a few kilobytes per chart. In contrast, Matplotlib's SVG has fixed colours and renders text as outlines, and Plotly
+would add 4 MB of JavaScript to every page.
 """
 
 from __future__ import annotations
@@ -20,32 +20,36 @@ from hidl_cli import paths
 from hidl_cli.analysis.scaling import StepResult, Study
 from hidl_cli.inputs.problems import visible
 from hidl_cli.report import text
-from hidl_cli.report.model import Comparison, Curve, Line, Outcome, Page, Trend
+from hidl_cli.report.model import Curve, CurveComparison, Line, Outcome, Page, Trend
 from hidl_cli.report.text import counted, day, minute, number, percent, short, size, when
 from hidl_cli.templates import render_page
 
 
 def element(name: str, *children: str | Markup, **attributes: object) -> Markup:
-    """One element; ``class_`` is the attribute class, underscores become hyphens, None leaves an attribute out."""
-    written = Markup("").join(
+    """Return an element with escaped text.
+
+    In names of attributes, a trailing underscore is removed (``class_``) and others become hyphens. Attributes whose
+    value is None are omitted.
+    """
+    rendered = Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _text(value))
         for key, value in attributes.items()
         if value is not None
     )
-    inside = Markup("").join(escape(child) if isinstance(child, Markup) else _text(child) for child in children)
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inside)
+    content = Markup("").join(escape(child) if isinstance(child, Markup) else _text(child) for child in children)
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), rendered, content)
 
 
 def _text(value: object) -> Markup:
-    """The value as text: whole numbers short, control characters visible, what is markup escaped."""
+    """Format a value as escaped text, with short whole numbers and visible control characters."""
     if isinstance(value, float):
         return Markup(f"{value:.1f}".removesuffix(".0"))
     return escape(visible(str(value)))
 
 
 @dataclass(frozen=True)
-class Scale:
-    """Puts values between ``low`` and ``high`` onto places between ``start`` and ``end``."""
+class AxisScale:
+    """A mapping from values between ``low`` and ``high`` to positions between ``start`` and ``end``."""
 
     low: float
     high: float
@@ -54,22 +58,22 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """The place of ``value``."""
-        low, high, here = (math.log(v) if self.logarithmic else v for v in (self.low, self.high, value))
-        share = (here - low) / (high - low) if high != low else 0.5
-        return self.start + share * (self.end - self.start)
+        """Return the position of a value."""
+        low, high, scaled = (math.log(v) if self.logarithmic else v for v in (self.low, self.high, value))
+        fraction = (scaled - low) / (high - low) if high != low else 0.5
+        return self.start + fraction * (self.end - self.start)
 
 
 @dataclass(frozen=True)
 class Tick:
-    """A labelled place of an axis."""
+    """A labelled position on an axis."""
 
     value: float
     label: str
 
 
 def linear_ticks(low: float, high: float, label: Callable[[float], str], most: int = 6) -> list[Tick]:
-    """Round values from ``low`` to ``high``, a step of 1, 2 or 5 times a power of ten apart."""
+    """Return ticks at round values, with a step of 1, 2 or 5 times a power of ten."""
     if high <= low:
         return [Tick(low, label(low))]
     raw = (high - low) / most
@@ -80,7 +84,7 @@ def linear_ticks(low: float, high: float, label: Callable[[float], str], most: i
 
 
 def log_ticks(low: float, high: float, label: Callable[[float], str], most: int = 7) -> list[Tick]:
-    """Powers of ten between ``low`` and ``high``, with twice and five times them where there are few."""
+    """Return ticks at powers of ten, and at 2, 3 or 5 times these if there are few."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         values = [f * 10.0**e for e in exponents for f in factors if low * 0.999 <= f * 10.0**e <= high * 1.001]
@@ -90,7 +94,7 @@ def log_ticks(low: float, high: float, label: Callable[[float], str], most: int 
 
 
 def doubling_ticks(values: Sequence[int], label: Callable[[int], str], most: int = 7) -> list[Tick]:
-    """Those of ``values`` that are far enough apart on a logarithmic axis, the last one among them."""
+    """Return ticks at the last value and at others that are far enough apart on a logarithmic axis."""
     if not values:
         return []
     chosen: list[int] = []
@@ -107,7 +111,7 @@ def _thinned(values: list[float], most: int) -> list[float]:
 
 
 def time_ticks(low: float, high: float, most: int = 5) -> list[Tick]:
-    """Days (hours, where all is within two days) between two times in seconds since the epoch, in UTC."""
+    """Return ticks at days, or at hours within two days; times are seconds since the epoch and labels are in UTC."""
     hours = (high - low) / 3600
     if hours <= 48:
         step = next((h for h in (1, 2, 3, 6, 12, 24) if hours / h <= most), 24) * 3600
@@ -125,16 +129,16 @@ def time_ticks(low: float, high: float, most: int = 5) -> list[Tick]:
     return ticks or [Tick(low, f"{datetime.fromtimestamp(low, timezone.utc):%d %b %H:%M}")]
 
 
-# The report's charts: scaling, history and curves by message size.
+# The charts: scaling, history and curves by message size.
 
 
-WIDEST_LINEAR = 12  # with more than so many times the baseline, small steps would crowd in a corner
-MOST_WIDE = 60  # marks of the usual size; more would cover one another
-_ROOM = 0.06  # of the range is left free above and below what is drawn
+WIDEST_LINEAR = 12  # times the baseline; on a wider linear axis, small steps would be crowded together
+MOST_WIDE = 60  # marks of normal size; more would overlap
+_MARGIN = 0.06  # free space above and below the values, as a fraction of their range
 
 
 def speedup(study: Study) -> Markup:
-    """Draw the speed-up of each step with its interval, and the ideal line; logarithmic over many octaves."""
+    """Draw the speed-up of each step with its interval and the ideal line, on logarithmic axes if the range is wide."""
     steps, wide = study.steps, _is_wide(study)
     highest = max(s.ideal_speedup * max(1.0, s.interval.high if s.interval else s.efficiency) for s in steps)
     lowest = min(step.speedup for step in steps)
@@ -144,7 +148,7 @@ def speedup(study: Study) -> Markup:
     frame = Frame(_step_scale(study), y, _step_ticks(study), ticks, study.step_unit, label)
     ideal = line([(frame.x(step.n), y(step.ideal_speedup)) for step in steps], "ideal")
     measured = line([(frame.x(step.n), y(step.speedup)) for step in steps], "measured")
-    points = [_step_point(frame, step, step.speedup, step.ideal_speedup, said(step, study)) for step in steps]
+    points = [_step_point(frame, step, step.speedup, step.ideal_speedup, describe_step(step, study)) for step in steps]
     return frame.draw(f"Speed-up by {study.step_unit}. {_format_verdict(study)}", ideal, measured, *points)
 
 
@@ -164,27 +168,27 @@ def efficiency(study: Study) -> Markup:
         "efficiency",
     )
     measured = line([(frame.x(step.n), y(step.efficiency)) for step in steps], "measured")
-    points = [_step_point(frame, step, step.efficiency, 1.0, said(step, study)) for step in steps]
+    points = [_step_point(frame, step, step.efficiency, 1.0, describe_step(step, study)) for step in steps]
     lines = [level(frame, 1.0, "ideal"), level(frame, study.target, "target")]
     return frame.draw(f"Efficiency by {study.step_unit}. {_format_verdict(study)}", *lines, measured, *points)
 
 
-def said(step: StepResult, study: Study) -> str:
-    """Describe a step in one sentence."""
+def describe_step(step: StepResult, study: Study) -> str:
+    """Describe the result of a step."""
     mean = f"{counted(step.n, study.step_unit)}: {number(step.mean)} {study.unit}"
     text = f"{mean}, speed-up {number(step.speedup)}, efficiency {step.efficiency:.3f}"
     return f"{text} ({step.interval.low:.3f} to {step.interval.high:.3f})" if step.interval else text
 
 
 def _format_verdict(study: Study) -> str:
-    return f"{'; '.join(said(step, study) for step in study.steps)}. Target {number(study.target)}."
+    return f"{'; '.join(describe_step(step, study) for step in study.steps)}. Target {number(study.target)}."
 
 
 def _is_wide(study: Study) -> bool:
     return study.steps[-1].ideal_speedup > WIDEST_LINEAR
 
 
-def _step_scale(study: Study) -> Scale:
+def _step_scale(study: Study) -> AxisScale:
     return across(study.steps[0].n, study.steps[-1].n, logarithmic=_is_wide(study), inset=14)
 
 
@@ -206,7 +210,7 @@ def _step_point(frame: Frame, step: StepResult, value: float, whole: float, text
 
 
 def history(trend: Trend) -> Markup:
-    """Draw a value over time: each run with its range, the levels between change points, and the target."""
+    """Draw a metric over time, with the range of each run, the levels between change points and the target."""
     times = [when(p.created).timestamp() for p in trend.points]
     values = [v for p in trend.points for v in (p.low, p.value, p.high) if v is not None]
     low, high = _with_room(values if trend.target is None else [*values, trend.target])
@@ -222,29 +226,29 @@ def history(trend: Trend) -> Markup:
         bar = None if p.low is None or p.high is None else (y(p.low), y(p.high))
         css = f"measured is-{p.outcome.value}"
         content.append(point(x(time), y(p.value), text, css, bar=bar, dense=len(times) > MOST_WIDE))
-    return frame.draw(_story(trend), *content)
+    return frame.draw(_describe_trend(trend), *content)
 
 
 def _changes(frame: Frame, trend: Trend, times: Sequence[float]) -> list[Markup]:
-    """Draw a vertical line at each change, and the levels before and after it."""
+    """Draw a vertical line at each change, and the levels before and after."""
     marks = []
     starts = {p.run: time for p, time in zip(trend.points, times, strict=True)}
     borders = [starts[change.run] for change in trend.changes if change.run in starts]
     for change, time in zip([c for c in trend.changes if c.run in starts], borders, strict=True):
         earlier = max((t for t in times if t < time), default=time)
-        place = frame.x((earlier + time) / 2)
+        x = frame.x((earlier + time) / 2)
         start = max((b for b in borders if b < time), default=times[0])
         stop = min((b for b in borders if b > time), default=times[-1])
-        marks.append(line([(frame.x(start), frame.y(change.before)), (place, frame.y(change.before))], "level"))
-        marks.append(line([(place, frame.y(change.after)), (frame.x(stop), frame.y(change.after))], "level"))
-        said_here = f"{day(change.created)}: {percent(change.relative, signed=True)}"
-        upright = element("line", element("title", said_here), x1=place, x2=place, y1=TOP, y2=HEIGHT - BOTTOM)
-        marks.append(element("g", upright, class_="change"))
+        marks.append(line([(frame.x(start), frame.y(change.before)), (x, frame.y(change.before))], "level"))
+        marks.append(line([(x, frame.y(change.after)), (frame.x(stop), frame.y(change.after))], "level"))
+        title = f"{day(change.created)}: {percent(change.relative, signed=True)}"
+        vertical = element("line", element("title", title), x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM)
+        marks.append(element("g", vertical, class_="change"))
     return marks
 
 
-def _story(trend: Trend) -> str:
-    """Describe the history in words, for screen readers."""
+def _describe_trend(trend: Trend) -> str:
+    """Describe a trend for screen readers."""
     first, last = trend.points[0], trend.points[-1]
     text = (
         f"{trend.metric} of {trend.name} over {len(trend.points)} runs, from {number(first.value)} {trend.unit} on "
@@ -256,7 +260,7 @@ def _story(trend: Trend) -> str:
 
 
 def curve(shown: Curve) -> Markup:
-    """Draw a metric by message size on logarithmic axes, with the baseline's if there is one."""
+    """Draw a metric by message size on logarithmic axes, with the baseline if there is one."""
     lines = [line_ for line_ in (shown.baseline, shown.line) if line_ is not None]
     points = [p for line_ in lines for p in line_.points if p[0] > 0 and p[1] > 0]
     sizes = sorted({p[0] for p in points})
@@ -266,18 +270,18 @@ def curve(shown: Curve) -> Markup:
     ticks = log_ticks(y.low, y.high, short)
     frame = Frame(x, y, doubling_ticks(sizes, size), ticks, "message size, bytes", shown.unit)
     content = []
-    for line_, css, whose in ((shown.baseline, "baseline square", "baseline, "), (shown.line, "measured", "")):
+    for line_, css, prefix in ((shown.baseline, "baseline square", "baseline, "), (shown.line, "measured", "")):
         if line_ is not None:
-            content += _curve_line(frame, line_, css, shown.unit, whose=whose)
+            content += _curve_line(frame, line_, css, shown.unit, prefix=prefix)
     first, last = shown.line.points[0], shown.line.points[-1]
-    story = (
+    title = (
         f"{shown.metric} of {shown.name} by message size: {number(first[1])} {shown.unit} at {size(first[0])} bytes, "
         f"{number(last[1])} {shown.unit} at {size(last[0])} bytes."
     )
-    return frame.draw(story, *content)
+    return frame.draw(title, *content)
 
 
-def comparison(shown: Comparison) -> Markup:
+def comparison(shown: CurveComparison) -> Markup:
     """Draw several curves on the same logarithmic axes."""
     points = [p for _, line_ in shown.lines for p in line_.points if p[0] > 0 and p[1] > 0]
     sizes = sorted({p[0] for p in points})
@@ -287,48 +291,48 @@ def comparison(shown: Comparison) -> Markup:
     ticks = log_ticks(y.low, y.high, short)
     frame = Frame(x, y, doubling_ticks(sizes, size), ticks, "message size, bytes", shown.unit)
     content = []
-    for place, (name, line_) in enumerate(shown.lines, start=1):
-        content += _curve_line(frame, line_, f"line-{place}", shown.unit, whose=f"{name}, ")
+    for index, (name, line_) in enumerate(shown.lines, start=1):
+        content += _curve_line(frame, line_, f"line-{index}", shown.unit, prefix=f"{name}, ")
     names = ", ".join(name for name, _ in shown.lines)
     return frame.draw(f"{shown.metric} of {shown.name} by message size: {names}.", *content)
 
 
-def _curve_line(frame: Frame, line_: Line, css: str, unit: str, *, whose: str = "") -> list[Markup]:
+def _curve_line(frame: Frame, line_: Line, css: str, unit: str, *, prefix: str = "") -> list[Markup]:
     drawn = [(size_, value) for size_, value in line_.points if size_ > 0 and value > 0]
     return [
         line([(frame.x(s), frame.y(v)) for s, v in drawn], css),
-        *(point(frame.x(s), frame.y(v), f"{whose}{size(s)} bytes: {number(v)} {unit}", css) for s, v in drawn),
+        *(point(frame.x(s), frame.y(v), f"{prefix}{size(s)} bytes: {number(v)} {unit}", css) for s, v in drawn),
     ]
 
 
 def _with_room(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
-    room = (high - low) * _ROOM or abs(high) * 0.1 or 1.0
-    return low - room, high + room
+    margin = (high - low) * _MARGIN or abs(high) * 0.1 or 1.0
+    return low - margin, high + margin
 
 
-# The frame of a chart: its place on the page, axes with labels and grid, and the marks that all charts share.
+# The frame of a chart: axes with labels and grid, and the marks that all charts share.
 
 
-#: A telephone shows the drawing at about 0.8 of this size, a desk at 1.3: letters stay readable on both.
+#: Phones scale the chart by about 0.8 and desktops by 1.3, so labels are readable on both.
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 60, 14, 12, 40
-_LETTER = 6.4  # about the width of one at the size of the labels
+_LETTER = 6.4  # approximate width of a letter in labels
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A chart's axes: where values go, and which ticks they have."""
+    """The axes of a chart with their scales, ticks and labels."""
 
-    x: Scale
-    y: Scale
+    x: AxisScale
+    y: AxisScale
     x_ticks: Sequence[Tick]
     y_ticks: Sequence[Tick]
     x_label: str
     y_label: str
 
     def draw(self, title: str, *content: Markup) -> Markup:
-        """The whole drawing, with ``content`` between grid and labels; ``title`` is what a screen reader says."""
+        """Return the chart with ``content`` between grid and labels; ``title`` describes it for screen readers."""
         return element(
             "svg",
             self._grid(),
@@ -366,41 +370,50 @@ class Frame:
         ]
         labels.append(element("text", self.x_label, x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 5, class_="label"))
         middle = (TOP + base) / 2
-        turned = f"rotate(-90 11 {middle:.0f})"
-        labels.append(element("text", self.y_label, x=11, y=middle, class_="label", transform=turned))
+        rotation = f"rotate(-90 11 {middle:.0f})"
+        labels.append(element("text", self.y_label, x=11, y=middle, class_="label", transform=rotation))
         return element("g", *labels, aria_hidden="true")
 
     @staticmethod
-    def _within(place: float, label: str) -> float:
-        """The middle of a label that would else reach beyond the drawing's right edge."""
-        return min(place, WIDTH - 2 - len(label) * _LETTER / 2)
+    def _within(x: float, label: str) -> float:
+        """Move the centre of a label to the left if it would exceed the right edge of the chart."""
+        return min(x, WIDTH - 2 - len(label) * _LETTER / 2)
 
 
-def across(low: float, high: float, *, logarithmic: bool = False, inset: float = 0.0) -> Scale:
-    """The scale of the horizontal axis; ``inset`` keeps the marks off its ends."""
-    return Scale(low, high, LEFT + inset, WIDTH - RIGHT - inset, logarithmic)
+def across(low: float, high: float, *, logarithmic: bool = False, inset: float = 0.0) -> AxisScale:
+    """Return the scale of the horizontal axis, with a distance of ``inset`` between its ends and the marks."""
+    return AxisScale(low, high, LEFT + inset, WIDTH - RIGHT - inset, logarithmic)
 
 
-def upwards(low: float, high: float, *, logarithmic: bool = False) -> Scale:
-    """The scale of the vertical axis."""
-    return Scale(low, high, HEIGHT - BOTTOM, TOP, logarithmic)
+def upwards(low: float, high: float, *, logarithmic: bool = False) -> AxisScale:
+    """Return the scale of the vertical axis."""
+    return AxisScale(low, high, HEIGHT - BOTTOM, TOP, logarithmic)
 
 
-def line(places: Sequence[tuple[float, float]], css: str) -> Markup:
-    """Straight lines from place to place."""
-    return element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places), class_=css)
+def line(points: Sequence[tuple[float, float]], css: str) -> Markup:
+    """Draw straight lines between points."""
+    return element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=css)
 
 
 def level(frame: Frame, value: float, css: str) -> Markup:
-    """A horizontal line over the whole width."""
+    """Draw a horizontal line over the whole width."""
     return line([(LEFT, frame.y(value)), (WIDTH - RIGHT, frame.y(value))], css)
 
 
 def point(
-    x: float, y: float, said: str, css: str, *, bar: tuple[float, float] | None = None, dense: bool = False
+    x: float, y: float, title: str, css: str, *, bar: tuple[float, float] | None = None, dense: bool = False
 ) -> Markup:
-    """A mark that says ``said`` where it is touched, with its interval as a bar; small where marks are ``dense``."""
-    parts = [element("title", said)]
+    """Draw a mark with a tooltip.
+
+    Args:
+        x: Horizontal position.
+        y: Vertical position.
+        title: Text of the tooltip.
+        css: CSS classes.
+        bar: Vertical positions of the ends of its interval.
+        dense: Whether to draw a small mark, for charts with many marks.
+    """
+    parts = [element("title", title)]
     if bar is not None:
         low, high = bar
         ends = "" if dense else f"M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8"
@@ -412,15 +425,15 @@ def point(
     return element("g", *parts, class_=f"pt {css}")
 
 
-# Render the page's model as HTML; a pure function of the model.
+# The page.
 
 
-_CLASSES = 3  # of better and of worse in the heat map
-_STEP = 0.03  # of a class: 3 %, so that ±1 % of noise stays colourless
+_CLASSES = 3  # number of shades for better and for worse values in heat maps
+_STEP = 0.03  # width of a shade; noise of ±1 % has no colour
 
 
 def to_html(page: Page) -> str:
-    """Return the whole document with inline style, script and drawings; its policy forbids all requests."""
+    """Render the page as a single document with inline style, script and charts; its policy forbids all requests."""
     style, script = _shipped("style.css"), _shipped("script.js")
     return render_page(
         "report/page.html.j2",
@@ -442,13 +455,13 @@ def to_html(page: Page) -> str:
 
 
 def shade(deviation: float) -> str:
-    """Return the class of a cell of the heat map: ``worse-3`` ... ``even`` ... ``better-3``."""
+    """Return the CSS class of a cell in a heat map: ``worse-3`` ... ``even`` ... ``better-3``."""
     degree = min(_CLASSES, int((abs(deviation) + _STEP / 2) / _STEP))
     return f"{'worse' if deviation < 0 else 'better'}-{degree}" if degree else "even"
 
 
 def ratios(curve: Curve) -> list[tuple[int, float, float | None, float | None]]:
-    """Yield the rows of a curve's table: size, value, baseline's value, ratio."""
+    """Return the rows of a curve's table: size, value, value of the baseline, ratio."""
     before = dict(curve.baseline.points) if curve.baseline else {}
     return [
         (length, value, before.get(length), value / before[length] if before.get(length) else None)
@@ -456,8 +469,8 @@ def ratios(curve: Curve) -> list[tuple[int, float, float | None, float | None]]:
     ]
 
 
-def side_by_side(comparison: Comparison) -> list[tuple[int, list[float | None], list[float | None]]]:
-    """Yield the rows of a comparison's table: size, each line's value, and their differences from the first."""
+def side_by_side(comparison: CurveComparison) -> list[tuple[int, list[float | None], list[float | None]]]:
+    """Return the rows of a comparison's table: size, value of each line, and differences from the first line."""
     lines = [dict(line.points) for _, line in comparison.lines]
     rows = []
     for length in sorted({length for line in lines for length in line}):
@@ -468,7 +481,7 @@ def side_by_side(comparison: Comparison) -> list[tuple[int, list[float | None], 
 
 
 def _policy(style: str, script: str) -> str:
-    """Return the content security policy: only this style and this script, and no requests."""
+    """Return a content security policy that only allows this style and this script, and no requests."""
     return "; ".join(
         [
             "default-src 'none'",
@@ -486,5 +499,5 @@ def _digest(content: str) -> str:
 
 
 def _shipped(name: str) -> Markup:
-    """Return one of the report's own files unescaped: it has no data of runs."""
+    """Return a shipped file without escaping, which is safe because it contains no data of runs."""
     return Markup((paths.shipped() / "templates" / "report" / name).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The content of the page as immutable values, independent of files, databases and HTML."""
+"""The model of the report page, and functions that select and load its runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import paths
-from hidl_cli.analysis.changes import Scale
+from hidl_cli.analysis.changes import ValueScale
 from hidl_cli.analysis.scaling import Study, from_json
 from hidl_cli.documents import read_json
 from hidl_cli.errors import HidlError
@@ -27,7 +27,10 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class Outcome(str, Enum):
-    """How a run came out. BROKEN: its job did not end well. UNJUDGED: it did, and there was nothing to judge."""
+    """The outcome of a run.
+
+    BROKEN means that the job failed. UNJUDGED means that it succeeded but there was nothing to judge.
+    """
 
     PASS = "pass"
     FAIL = "fail"
@@ -38,16 +41,16 @@ class Outcome(str, Enum):
 
     @property
     def word(self) -> str:
-        """The outcome as people read it."""
+        """The outcome as shown to users."""
         return _WORDS.get(self, self.value)
 
     @property
     def mark(self) -> str:
-        """A sign, for readers without colour."""
+        """A symbol that distinguishes outcomes without colour."""
         return _MARKS[self]
 
 
-_WORDS = {Outcome.BROKEN: "did not end well", Outcome.UNJUDGED: "no verdict", Outcome.ACTIVE: "not ended"}
+_WORDS = {Outcome.BROKEN: "job failed", Outcome.UNJUDGED: "no verdict", Outcome.ACTIVE: "not ended"}
 _MARKS = {
     Outcome.PASS: "✓",
     Outcome.FAIL: "✗",
@@ -59,8 +62,8 @@ _MARKS = {
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """One variable of a run's tuning, and where its value comes from."""
+class TunedVariable:
+    """A tuning variable of a run and the origin of its value."""
 
     name: str
     value: str
@@ -68,8 +71,8 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One metric at one size: ``size`` in words, ``values`` of the repetitions: numbers or, for checksums, text."""
+class MeasuredMetric:
+    """The values of a metric at one size, one per repetition. Checksums are strings; ``size`` is formatted."""
 
     size: str
     metric: str
@@ -78,11 +81,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """One run with its provenance. ``created`` is ISO 8601 in UTC, ``seconds`` its job's duration.
+class ReportedRun:
+    """A run with its provenance.
 
-    ``hosts`` is folded (``node[01-04]``), ``host_count`` how many they are. ``complaint`` is the end of what a job
-    that did not end well wrote to stderr.
+    Attributes:
+        created: Time at which the run was planned (ISO 8601, UTC).
+        seconds: Duration of the job.
+        hosts: Folded host list, such as ``node[01-04]``.
+        host_count: Number of hosts.
+        complaint: Last lines that a failed job wrote to stderr.
     """
 
     id: str
@@ -107,19 +114,19 @@ class RunRecord:
     scheduler: str
     launch_line: str
     modules: tuple[str, ...]
-    tuning: tuple[Tuned, ...]
+    tuning: tuple[TunedVariable, ...]
     hosts: str
     host_count: int
     hidl: str
     directory: str
     warnings: tuple[str, ...]
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredMetric, ...]
     complaint: str
 
 
 @dataclass(frozen=True)
-class Mark:
-    """One run in the row of outcomes of a standing."""
+class OutcomeMark:
+    """The outcome of one run, as part of a standing."""
 
     run: str
     created: str
@@ -128,10 +135,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Standing:
-    """How one thing that is measured again and again stands: the newest outcome, and since when it is so.
+    """The current status of a measurement that is repeated regularly.
 
-    ``since`` is when the first of the ``in_a_row`` newest runs with this outcome was planned; ``always`` where there
-    is none before it. ``marks`` are all runs, the oldest first.
+    Attributes:
+        outcome: Outcome of the newest run.
+        since: Creation time of the first of the ``in_a_row`` newest runs with this outcome.
+        in_a_row: Number of newest runs with this outcome.
+        always: Whether all runs have this outcome.
+        marks: Outcomes of all runs, with the oldest first.
     """
 
     name: str
@@ -143,17 +154,17 @@ class Standing:
     since: str
     in_a_row: int
     always: bool
-    marks: tuple[Mark, ...]
+    marks: tuple[OutcomeMark, ...]
 
     @property
-    def newest(self) -> Mark:
-        """The run that decides."""
+    def newest(self) -> OutcomeMark:
+        """The newest run, which determines the outcome."""
         return self.marks[-1]
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """A scaling study of one run."""
+class ReportedStudy:
+    """The scaling study of a run."""
 
     run: str
     created: str
@@ -165,7 +176,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Point:
-    """One run in a history: its value, and the range that it may lie in."""
+    """A run in a history, with its value and the range of the value."""
 
     run: str
     created: str
@@ -176,9 +187,15 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A step in a history: from ``run`` on the level is ``after`` where it was ``before``; ``differs``: what else
-    changed between that run and the one before it, in words."""
+class TrendChange:
+    """A change of level in a history.
+
+    Attributes:
+        run: First run on the new level.
+        before: Level before the change.
+        after: Level after the change.
+        differs: Descriptions of other differences between the run and the one before.
+    """
 
     run: str
     created: str
@@ -188,16 +205,22 @@ class Change:
 
     @property
     def relative(self) -> float:
-        """By how much the level changed as a fraction of the old, or if 0 of the new: 0.05 is 5 % up."""
-        scale = Scale.of((self.before, self.after))
-        before, after = scale.places((self.before, self.after))
+        """The change as a fraction of the old level, or of the new one if the old is 0: 0.05 is an increase by 5 %."""
+        scale = ValueScale.of((self.before, self.after))
+        before, after = scale.positions((self.before, self.after))
         return scale.change(after - before, self.before, self.after)
 
 
 @dataclass(frozen=True)
 class Trend:
-    """One figure over time, the oldest first. ``better``: ``higher``, ``lower`` or None; ``range_is`` names what
-    ``low`` and ``high`` of its points are; ``target``: a line to hold it against."""
+    """A metric over time.
+
+    Attributes:
+        better: ``higher``, ``lower`` or None.
+        points: Runs with the oldest first.
+        range_is: Description of the range between ``low`` and ``high`` of the points.
+        target: Value to compare the metric with.
+    """
 
     name: str
     detail: str
@@ -206,23 +229,23 @@ class Trend:
     unit: str
     better: str | None
     points: tuple[Point, ...]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[TrendChange, ...] = ()
     range_is: str = ""
     target: float | None = None
 
-    def is_worse(self, change: Change) -> bool:
-        """Is the level after the change the worse one? False where no direction is better."""
+    def is_worse(self, change: TrendChange) -> bool:
+        """Return whether a change is a regression. False if the metric has no direction."""
         return {"higher": change.relative < 0, "lower": change.relative > 0}.get(self.better or "", False)
 
     @property
     def has_ranges(self) -> bool:
-        """Has any of its points a range?"""
+        """True if any point has a range."""
         return any(point.low is not None for point in self.points)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One run's values by message size in bytes, the smallest first."""
+    """The values of a run by message size in bytes, in ascending order."""
 
     run: str
     created: str
@@ -231,7 +254,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric by message size: of one run, and of the run that it is held against (None: there is no other)."""
+    """A metric by message size, for one run and optionally the run that it is compared with."""
 
     name: str
     where: str
@@ -243,10 +266,10 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A metric by message size of several runs on one picture, that differ in the suite, the MPI library or the site.
+class CurveComparison:
+    """A chart of a metric by message size for several runs that differ in the suite, MPI library or site.
 
-    ``lines``: what each is called, and its values; the first is what the others are held against.
+    ``lines`` are pairs of a label and values. The others are compared with the first one.
     """
 
     name: str
@@ -258,10 +281,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class PairMap:
-    """What one run measured between every two nodes. ``cells``: for each node in ``names``, what it reaches with each
-    of them against the median pair (0.05: 5 % better; None: itself), whatever the metric's direction.
+    """A metric that a run measured between all pairs of nodes.
 
-    ``slow``: nodes and links that are slow, in sentences; ``exclude``: the nodes among them, folded.
+    Attributes:
+        usual: Value of the median pair.
+        names: Names of the nodes.
+        cells: For each node, its performance with each other node relative to the median pair: 0.05 is 5 % better for
+            any direction of the metric. None on the diagonal.
+        slow: Descriptions of slow nodes and links.
+        exclude: Folded list of slow nodes.
     """
 
     name: str
@@ -279,10 +307,12 @@ class PairMap:
 
 @dataclass(frozen=True)
 class HeatRow:
-    """One host: how it differs from the usual in each column (0.05: 5 % better; None: not measured), and
-    lately: over the last columns.
+    """A host in a heat map.
 
-    ``slow``: it is worse than the others by more than they differ among themselves.
+    Attributes:
+        cells: Deviation from the median host in each column: 0.05 is 5 % better, None is not measured.
+        lately: Median deviation over the last columns.
+        slow: Whether the host is significantly slower than the others.
     """
 
     host: str
@@ -293,7 +323,7 @@ class HeatRow:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """What each host yields against the median of all hosts, column by column (a run and a metric each)."""
+    """The performance of each host relative to the median of all hosts, with one column per run."""
 
     name: str
     where: str
@@ -303,29 +333,32 @@ class HeatMap:
 
     @property
     def slow(self) -> tuple[str, ...]:
-        """The hosts that are slow."""
+        """The slow hosts."""
         return tuple(row.host for row in self.rows if row.slow)
 
 
 @dataclass(frozen=True)
 class Page:
-    """The whole report. ``generated`` is ISO 8601 in UTC; ``selection`` says which runs it is about."""
+    """The content of a report.
+
+    ``generated`` is the time of its creation (ISO 8601, UTC), and ``selection`` describes the selected runs.
+    """
 
     generated: str
     hidl: str
     selection: str
     standings: tuple[Standing, ...]
-    scalings: tuple[Scaling, ...]
+    scalings: tuple[ReportedStudy, ...]
     trends: tuple[Trend, ...]
     curves: tuple[Curve, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[CurveComparison, ...]
     pair_maps: tuple[PairMap, ...]
     heat_maps: tuple[HeatMap, ...]
-    runs: tuple[RunRecord, ...]
+    runs: tuple[ReportedRun, ...]
     notes: tuple[str, ...] = ()
 
     def noticed(self) -> tuple[str, ...]:
-        """What a reader should know though no verdict says it: slow hosts, and levels that changed for the worse."""
+        """Return findings that are not part of any verdict: slow hosts, slow links and recent regressions."""
         slow = [f"Slow in {m.metric} of {m.name} on {m.where}: {', '.join(m.slow)}" for m in self.heat_maps if m.slow]
         slow += [f"{m.name} on {m.where}: {sentence}" for m in self.pair_maps for sentence in m.slow]
         worse = [
@@ -338,16 +371,16 @@ class Page:
         return (*slow, *worse)
 
     def tally(self) -> dict[Outcome, int]:
-        """How many standings have each outcome; every outcome is there."""
+        """Return the number of standings with each outcome, including outcomes that do not occur."""
         return count([standing.outcome for standing in self.standings])
 
 
 def count(outcomes: Sequence[Outcome]) -> dict[Outcome, int]:
-    """How often each outcome occurs; every outcome is there."""
+    """Return the number of occurrences of each outcome, including outcomes that do not occur."""
     return {outcome: outcomes.count(outcome) for outcome in Outcome}
 
 
-# Load a run from its directory: plan, status, metrics, verdict, and the hosts of its ranks.
+# Runs loaded from their directories.
 
 
 _COMPLAINT_LINES = 20
@@ -355,8 +388,11 @@ _COMPLAINT_BYTES = 8192
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """``steps`` as in metrics.json; ``worlds``: for each of them, the hosts of its ranks (empty if unknown)."""
+class LoadedRun:
+    """A run loaded from its directory.
+
+    ``steps`` have the form of metrics.json. ``worlds`` are the hosts of the ranks of each step, empty if unknown.
+    """
 
     run: Run
     plan: Plan
@@ -368,7 +404,7 @@ class Loaded:
 
     @property
     def outcome(self) -> Outcome:
-        """How it came out."""
+        """The outcome of the run."""
         if not self.status.state.is_final:
             return Outcome.ACTIVE
         if self.status.state is not State.COMPLETED:
@@ -378,40 +414,40 @@ class Loaded:
 
     @property
     def study(self) -> Study | None:
-        """The scaling study in its verdict; None where there is none that this hidl reads."""
+        """The scaling study of the verdict; None if there is none, or it cannot be read by this version of hidl."""
         document = self.verdict.get("study")
         try:
             return from_json(document) if document else None
         except ValueError:
             return None
 
-    def by_point(self) -> tuple[Loaded, ...]:
-        """Each point of a matrix, as if it had been run alone; the run itself where there is no matrix."""
+    def by_point(self) -> tuple[LoadedRun, ...]:
+        """Split a sweep into one run per point; return only the run itself if it is not a sweep."""
         if len(self.plan.points) == 1:
             return (self,)
         return tuple(self._at(point) for point in self.plan.points)
 
-    def _at(self, point: Mapping[str, Any]) -> Loaded:
-        its = [number for number, step in enumerate(self.steps) if step.get("parameters", {}) == point]
+    def _at(self, point: Mapping[str, Any]) -> LoadedRun:
+        numbers = [number for number, step in enumerate(self.steps) if step.get("parameters", {}) == point]
         return replace(
             self,
             plan=self.plan.at(point),
-            steps=tuple(self.steps[number] for number in its),
-            worlds=tuple(self.worlds[number] for number in its),
+            steps=tuple(self.steps[number] for number in numbers),
+            worlds=tuple(self.worlds[number] for number in numbers),
         )
 
     def largest(self) -> int:
-        """The largest size that was planned, in ``plan.unit``."""
+        """Return the largest planned size in ``plan.unit``."""
         return max(step.size for step in self.plan.steps)
 
     def values(self, metric: str, size: int) -> list[float]:
-        """What the repetitions of one size yielded, as far as it is a number."""
+        """Return the numeric values of a metric in the repetitions of one size."""
         of_size = [step for step in self.steps if step.get(self.plan.unit) == size]
         found = [step["metrics"].get(metric, {}).get("value") for step in of_size]
         return [float(v) for v in found if isinstance(v, (int, float)) and not isinstance(v, bool)]
 
     def complaint(self) -> str:
-        """The last lines of what the job wrote to stderr."""
+        """Return the last lines that the job wrote to stderr."""
         try:
             with self.run.stderr.open("rb") as file:
                 file.seek(max(0, file.seek(0, 2) - _COMPLAINT_BYTES))
@@ -421,15 +457,23 @@ class Loaded:
         return "\n".join(text.splitlines()[-_COMPLAINT_LINES:])
 
 
-def load(run: Run, status: Status | None = None) -> Loaded:
-    """Read a run's directory; ``status`` None: as its job last recorded. ``HidlError`` if it cannot be read."""
+def load(run: Run, status: Status | None = None) -> LoadedRun:
+    """Load a run from its directory.
+
+    Args:
+        run: Run to load.
+        status: Status of the run; by default, the status that its job last recorded.
+
+    Raises:
+        HidlError: If the directory cannot be read.
+    """
     plan = plan_of(run)
     steps = tuple((run.document("metrics") or {}).get("steps", ()))
     written = [_written(run, number) for number in range(1, len(steps) + 1)]
     versions: Mapping[str, Any] = next(
         (document["versions"] for document in written if isinstance(document.get("versions"), dict)), {}
     )
-    return Loaded(
+    return LoadedRun(
         run=run,
         plan=plan,
         status=status or run.status(),
@@ -441,7 +485,7 @@ def load(run: Run, status: Status | None = None) -> Loaded:
 
 
 def _written(run: Run, step: int) -> Mapping[str, Any]:
-    """Return what the program itself wrote in a step; empty if unreadable, since it has been judged already."""
+    """Read the metrics that the program wrote in a step; empty if unreadable, which the verdict already reports."""
     try:
         document = read_json(run.metrics_file(step))
     except (OSError, ValueError):
@@ -450,16 +494,16 @@ def _written(run: Run, step: int) -> Mapping[str, Any]:
 
 
 def _hosts(step: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the hosts of a step from its metrics or from the program's world."""
+    """Return the hosts of a step, from its metrics or the world that the program recorded."""
     world = document.get("world")
     hosts = step.get("hosts") or (world.get("hosts") if isinstance(world, dict) else None)
     return tuple(str(host) for host in hosts) if isinstance(hosts, list) else ()
 
 
-# Select the runs of a report, after updating their directories.
+# The selection of runs for a report.
 
 
-def chosen(
+def select_runs(
     names: Sequence[str],
     *,
     site: str | None = None,
@@ -468,9 +512,19 @@ def chosen(
     most: int | None = None,
     root: Path | None = None,
 ) -> list[Run]:
-    """Return the named runs, or all of this user's; of these, the newest that match.
+    """Select the newest runs that match.
 
-    Raises ``UsageError`` for an unknown name, and ``HidlError`` for a named run that cannot be read.
+    Args:
+        names: Names of runs; by default, all runs of this user.
+        site: Name of the site.
+        workload: Name of the workload.
+        since: Earliest creation time.
+        most: Maximum number of runs.
+        root: Directory of runs.
+
+    Raises:
+        UsageError: If a name is unknown.
+        HidlError: If a named run cannot be read.
     """
     runs = [find(name, root) for name in names]
     newest_first = sorted(((run, plan_of(run)) for run in runs), key=lambda each: each[1].created, reverse=True)
@@ -480,7 +534,7 @@ def chosen(
 
 
 def _newest_first(root: Path | None, since: datetime | None) -> Iterator[tuple[Run, Plan]]:
-    """Yield all readable runs until one is too old; a run's directory is named by the time of its plan."""
+    """Yield all readable runs created after ``since``; names of run directories start with the creation time."""
     for run in all_runs(root):
         try:
             plan = plan_of(run)
@@ -491,22 +545,22 @@ def _newest_first(root: Path | None, since: datetime | None) -> Iterator[tuple[R
         yield run, plan
 
 
-def loaded(runs: Sequence[Run]) -> tuple[list[Loaded], list[str]]:
-    """Return the loaded runs, and sentences about what could not be read."""
+def load_runs(runs: Sequence[Run]) -> tuple[list[LoadedRun], list[str]]:
+    """Load runs, and return them with notes about runs that could not be read."""
     statuses, notes = _refreshed(runs)
     found = []
     for run in runs:
         try:
             found.append(load(run, statuses.get(run)))
         except HidlError as error:
-            notes.append(f"run {run.id} is left out: {error.message}")
+            notes.append(f"run {run.id} is not shown: {error.message}")
     return found, notes
 
 
 def _refreshed(runs: Sequence[Run]) -> tuple[dict[Run, Status], list[str]]:
-    """Return the schedulers' statuses of runs that have not ended, and judge those that have.
+    """Query the status of runs that have not ended, and judge those that have.
 
-    Only this user's own runs: a copied directory stays as it is, because its job is unknown here.
+    Only the user's own runs are updated. Copied directories remain unchanged, because their jobs are unknown here.
     """
     statuses: dict[Run, Status] = {}
     notes = []
@@ -526,7 +580,7 @@ def _refreshed(runs: Sequence[Run]) -> tuple[dict[Run, Status], list[str]]:
     try:
         statuses = dict(zip(open_ones, refresh(open_ones), strict=True)) if open_ones else {}
     except HidlError as error:
-        notes.append(f"runs that have not ended are shown as their jobs said last: {error.message}")
+        notes.append(f"runs that have not ended are shown with their last recorded status: {error.message}")
     return statuses, notes
 
 
@@ -538,10 +592,11 @@ def _fits(plan: Plan, site: str | None, workload: str | None, since: datetime | 
     )
 
 
-def related_runs(runs: Sequence[Loaded], store: Store) -> list[Loaded]:
-    """Return earlier runs that measured the same, if the store knows them and their directories exist.
+def related_runs(runs: Sequence[LoadedRun], store: Store) -> list[LoadedRun]:
+    """Return earlier runs of the same series that are in the store and whose directories exist.
 
-    Raises ``HidlError`` if the store cannot be read.
+    Raises:
+        HidlError: If the store cannot be read.
     """
     seen = {run.run.id for run in runs}
     found = []
@@ -558,7 +613,7 @@ def related_runs(runs: Sequence[Loaded], store: Store) -> list[Loaded]:
 
 
 def format_selection(names: Sequence[str], site: str | None, workload: str | None, since: str | None) -> str:
-    """Format the selection for the page's title."""
+    """Format the selection of runs for the title of the page."""
     if names:
         return ", ".join(names) if len(names) < 4 else f"{len(names)} chosen runs"
     parts = [workload or "all workloads", f"on {site}" if site else "on all sites", f"since {since}" if since else ""]

@@ -1,4 +1,4 @@
-"""Heat maps of metrics measured between every two nodes."""
+"""Plots of scaling studies, and heat maps of metrics measured between all pairs of nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def draw_pairs(fields: Sequence[Field], path: Path) -> None:
-    """Write the heat maps of all metrics side by side as PNG: each pair's rate relative to the median pair."""
+    """Plot heat maps of all metrics side by side as PNG, with the rate of each pair relative to the median pair."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -33,9 +33,7 @@ def draw_pairs(fields: Sequence[Field], path: Path) -> None:
         marks = [f"{names[n]}{' (slow)' if names[n] in slow else ''}" for n in labelled]
         axes.set_xticks(labelled, [names[n] for n in labelled], rotation=90)
         axes.set_yticks(labelled, marks)
-        axes.set_title(
-            f"{each.metric} (1: the median pair, {median(each.values.values()):.4g} {each.unit})", fontsize=9
-        )
+        axes.set_title(f"{each.metric} (1 = median pair, {median(each.values.values()):.4g} {each.unit})", fontsize=9)
         figure.colorbar(image, ax=axes, shrink=0.8)
     beside = path.with_name(f".{os.getpid()}-{path.name}")
     try:
@@ -45,24 +43,28 @@ def draw_pairs(fields: Sequence[Field], path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-# Plot a scaling study: measured against ideal, and efficiency against its target.
+# Plots of scaling studies: measured and ideal performance, and the efficiency with its target.
 
 
-# Okabe and Ito's palette, told apart with any colour vision: blue for what was measured, vermilion for the target.
+# Blue and vermilion of the palette of Okabe and Ito, which are distinguishable with any colour vision.
 MEASURED = "#0072B2"
 TARGET = "#D55E00"
 FAINT = "#767676"
-WIDTH, HEIGHT = 6.4, 5.6  # inches; a picture shown 640 pixels wide has 10-point labels
-CHARACTERS = 98  # of 9 points fill the width
-WIDEST_LINEAR = 12  # with more than so many times the baseline, small steps would crowd in a corner
+WIDTH, HEIGHT = 6.4, 5.6  # inches, for 10-point labels at a width of 640 pixels
+CHARACTERS = 98  # number of 9-point characters that fill the width
+WIDEST_LINEAR = 12  # times the baseline; on a wider linear axis, small steps would be crowded together
 
 
 def draw_scaling(study: Study, path: Path) -> None:
-    """Write the plot of ``study`` as PNG or SVG by the suffix of ``path``; ``ValueError`` for any other."""
+    """Plot a study as PNG or SVG, depending on the suffix of ``path``.
+
+    Raises:
+        ValueError: If the suffix is neither .png nor .svg.
+    """
     from matplotlib.figure import Figure
 
     if path.suffix not in {".png", ".svg"}:
-        raise ValueError(f"a picture is written as .png or .svg, not as {path.name}")
+        raise ValueError(f"unsupported image format {path.name}: must be .png or .svg")
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _measured(upper, study)
@@ -79,7 +81,7 @@ def draw_scaling(study: Study, path: Path) -> None:
 
 
 def _title(figure: Any, study: Study) -> None:
-    """Write title, verdict and reason above the axes, which get the rest of the height."""
+    """Write title, verdict and reason above the axes, which use the remaining height."""
     verdict = study.verdict or "no verdict"
     reason = textwrap.wrap(study.reason, CHARACTERS)
     top, line = 1 - 0.1 / HEIGHT, 0.18 / HEIGHT
@@ -89,7 +91,7 @@ def _title(figure: Any, study: Study) -> None:
 
 
 def _measured(axes: Any, study: Study) -> None:
-    """Plot throughput (weak) or speed-up (strong) of each step, with its interval and the ideal line."""
+    """Plot the throughput (weak) or speed-up (strong) of each step, with its interval and the ideal line."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     scale = study.baseline.mean if study.kind == "weak" else 1.0
@@ -143,7 +145,7 @@ def _efficiency(axes: Any, study: Study) -> None:
 
 
 def _errors(study: Study) -> tuple[list[float], list[float]]:
-    """Return the distances of each step's efficiency to the ends of its interval; 0 without an interval."""
+    """Return the distances from each step's efficiency to the ends of its interval; 0 without an interval."""
     down = [step.efficiency - step.interval.low if step.interval else 0.0 for step in study.steps]
     up = [step.interval.high - step.efficiency if step.interval else 0.0 for step in study.steps]
     return down, up
@@ -154,7 +156,7 @@ def _spans_octaves(study: Study) -> bool:
 
 
 def _steps_axis(axes: Any, study: Study) -> None:
-    """Label the measured steps; of two labels that would touch, only the larger."""
+    """Label the measured steps, omitting the smaller one of two labels that would overlap."""
     ns = [step.n for step in study.steps]
     position = math.log if _spans_octaves(study) else float
     if _spans_octaves(study):

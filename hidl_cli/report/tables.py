@@ -1,4 +1,4 @@
-"""The overhead of Python, as a table for terminals."""
+"""Tables for terminals: scaling studies, sweeps, pairs of nodes and the overhead of Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def overhead_table(overhead: Overhead) -> Table:
-    """Return the table of sizes with C's value, Python's, and the difference."""
+    """Return a table with the values of C and Python and their difference by message size."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -36,16 +36,16 @@ def overhead_table(overhead: Overhead) -> Table:
     return rows
 
 
-# Metrics measured between every two nodes, as tables for terminals.
+# Metrics measured between all pairs of nodes.
 
 
-MOST_COLUMNS = 12  # nodes: more do not fit on a terminal, and are in the picture
-_SLOWEST = 10  # of the nodes are listed
-_BEHIND, _FAR_BEHIND = 0.9, 0.7  # of the usual: yellow, red
+MOST_COLUMNS = 12  # nodes; more do not fit into a terminal and are only shown in the plot
+_SLOWEST = 10  # number of nodes to list
+_BEHIND, _FAR_BEHIND = 0.9, 0.7  # rates relative to the median that are shown in yellow and red
 
 
 def pairs_tables(each: Field) -> list[Table]:
-    """Return a heat map of the pairs, if it fits, and the slowest nodes."""
+    """Return a heat map of the pairs, if it fits into the terminal, and a table of the slowest nodes."""
     found = [_matrix(each)] if len(each.names) <= MOST_COLUMNS else []
     return [*found, _nodes(each)] if each.nodes else found
 
@@ -56,7 +56,7 @@ def _matrix(each: Field) -> Table:
     from rich.text import Text
 
     rates = relative_rates(each)
-    values: Mapping[Pair, float] = {way: v for (a, b), v in each.values.items() for way in ((a, b), (b, a))}
+    values: Mapping[Pair, float] = {pair: v for (a, b), v in each.values.items() for pair in ((a, b), (b, a))}
     rows = Table(title=Text(f"{each.metric}, {each.unit}"), title_justify="left", title_style="bold")
     rows.box, rows.show_edge, rows.padding = box.SIMPLE_HEAD, False, (0, 0, 0, 1)
     for heading in ("", *each.names):
@@ -79,7 +79,7 @@ def _nodes(each: Field) -> Table:
 
     rows = Table(title=Text(f"nodes by {each.metric}"), title_justify="left", title_style="bold")
     rows.box, rows.show_edge, rows.padding = box.SIMPLE_HEAD, False, (0, 0, 0, 1)
-    for heading in ("node", "of the usual", "by chance", ""):
+    for heading in ("node", "of median", "by chance", ""):
         rows.add_column(Text(heading), justify="left" if heading in ("node", "") else "right")
     for node in each.nodes[:_SLOWEST]:
         chance = "-" if node.p is None else f"{node.p:.2g}" if node.p >= 0.001 else "<0.001"
@@ -88,7 +88,7 @@ def _nodes(each: Field) -> Table:
     return rows
 
 
-# A scaling study or a matrix as a table for terminals of at least 80 columns.
+# Scaling studies and sweeps, for terminals of at least 80 columns.
 
 
 BAR_WIDTH = 10
@@ -96,10 +96,10 @@ COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", None: "defa
 
 
 def scaling_table(study: Study) -> Table:
-    """Return one row per step, with verdict, reason and hint as the caption.
+    """Return a table with one row per step, and verdict, reason and hint as the caption.
 
-    Means come with the coefficient of variation of the repetitions, efficiencies with their 95 % interval. The bar is
-    the measured part of the ideal. Only ASCII is used if the console's encoding has no more.
+    The table shows means with the coefficient of variation of the repetitions, efficiencies with their interval, and
+    bars with the fraction of the ideal. It only contains ASCII characters if the console does not support others.
     """
     from rich import box
     from rich.progress_bar import ProgressBar
@@ -137,9 +137,10 @@ def scaling_table(study: Study) -> Table:
 
 
 def ranking_table(ranking: Ranking) -> Table:
-    """Return one row per point of a matrix, in the order in which they ran.
+    """Return a table with one row per point of a sweep, in the order in which the points ran.
 
-    Green: the best, or better than the default beyond noise. Red: worse than that beyond noise.
+    The best point, or the best one that is better than the default, is green. Points that are worse than the best or
+    the default by more than the noise are red.
     """
     from rich import box
     from rich.table import Table
@@ -185,7 +186,7 @@ def _cells(step: StepResult) -> tuple[str, ...]:
 
 
 def _conclusion(study: Study) -> Text:
-    """Return verdict, reason and, if any, what to do next."""
+    """Return the verdict, the reason, the hint and additional results."""
     from rich.text import Text
 
     text = Text("\n")
@@ -199,21 +200,21 @@ def _conclusion(study: Study) -> Text:
 
 
 def _more(study: Study) -> Iterator[str]:
-    """Yield what else is known: the baseline, slow nodes, the serial fraction, results of others."""
+    """Yield additional results: the baseline, slow nodes, the serial fraction and the reference."""
     if study.against != "single":
-        yield "baseline: " + {"copies": "copies that ran at once", "history": "earlier runs"}[study.against]
+        yield "baseline: " + {"copies": "concurrent copies", "history": "earlier runs"}[study.against]
     slow = [f"{node.host} ({node.relative:.2f} of the median)" for node in study.nodes if node.slow]
     if slow and "slow node" not in study.reason:
         yield f"slow: {', '.join(slow)}"
     if study.fit:
         overall, interval = study.fit.overall, study.fit.overall.interval
         known = f" ({interval.low:.4f} to {interval.high:.4f})" if interval else ""
-        grows = f"; it grows with the {study.step_unit}, as communication does" if study.fit.rising else ""
+        grows = f"; it increases with the number of {study.step_unit}, as for communication" if study.fit.rising else ""
         yield f"serial fraction ({study.fit.law.capitalize()}): {overall.value:.4f}{known}{grows}"
     if study.reference:
         yield study.reference
 
 
 def four_digits(value: float) -> str:
-    """Return a positive number with four significant digits and no exponent: 0.03061, 26.14, 13,457."""
+    """Format a positive number with four significant digits and no exponent: 0.03061, 26.14, 13,457."""
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"

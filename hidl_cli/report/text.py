@@ -22,9 +22,9 @@ def number(value: float) -> str:
 
 
 def listed(values: Sequence[float | str]) -> str:
-    """Format several values: numbers, or the beginnings of checksums; equal checksums only once."""
-    told = [value[:16] if isinstance(value, str) else number(value) for value in values]
-    return told[0] if len(set(values)) == 1 and len(values) > 1 and isinstance(values[0], str) else "  ".join(told)
+    """Format several numbers or checksums. Checksums are truncated, and shown once if all are equal."""
+    texts = [value[:16] if isinstance(value, str) else number(value) for value in values]
+    return texts[0] if len(set(values)) == 1 and len(values) > 1 and isinstance(values[0], str) else "  ".join(texts)
 
 
 def short(value: float) -> str:
@@ -36,24 +36,24 @@ def short(value: float) -> str:
 
 
 def percent(share: float, *, signed: bool = False) -> str:
-    """Format a fraction as per cent: 0.0512 is 5.1 %."""
+    """Format a fraction as a percentage: 0.0512 is 5.1 %."""
     share = share if abs(share) >= 0.0005 else 0.0
     text = f"{share * 100:+.1f}" if signed and share else f"{share * 100:.1f}"
     return f"{text.replace('-', MINUS)} %"
 
 
 def counted(number: int, unit: str) -> str:
-    """Format ``1 rank``, ``2 ranks``."""
+    """Format a count with its unit: ``1 rank``, ``2 ranks``."""
     return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
 def level(confidence: float) -> str:
-    """Format a level of confidence: 0.95 is 95 %, 0.9833 is 98.3 %."""
+    """Format a confidence level: 0.95 is 95 %, 0.9833 is 98.3 %."""
     return f"{confidence * 100:.3g} %"
 
 
 def size(count: int) -> str:
-    """Format a message size in bytes as OMB's users do: 512, 8 Ki, 4 Mi."""
+    """Format a message size in bytes with binary prefixes: 512, 8 Ki, 4 Mi."""
     power = 0
     while count and count % 1024 == 0 and power < len(_BINARY) - 1:
         count //= 1024
@@ -62,18 +62,22 @@ def size(count: int) -> str:
 
 
 def when(created: str) -> datetime:
-    """Parse an ISO 8601 time, UTC by default. ``ValueError`` if invalid."""
+    """Parse an ISO 8601 time, which defaults to UTC.
+
+    Raises:
+        ValueError: If the time is invalid.
+    """
     time = datetime.fromisoformat(created.replace("Z", "+00:00"))
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
 def day(created: str) -> str:
-    """Format ``2026-11-20``."""
+    """Return the date of an ISO 8601 time: ``2026-11-20``."""
     return created[:10]
 
 
 def minute(created: str) -> str:
-    """Format ``2026-11-20 14:05 UTC``; an invalid time is returned unchanged."""
+    """Format a time as ``2026-11-20 14:05 UTC``. An invalid time is returned unchanged."""
     try:
         return f"{when(created).astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
     except ValueError:
@@ -81,7 +85,7 @@ def minute(created: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format ``42 s``, ``3 min 20 s``, ``2 h 5 min``; empty for None."""
+    """Format a duration: ``42 s``, ``3 min 20 s``, ``2 h 5 min``; empty for None."""
     if seconds is None:
         return ""
     if seconds < 60:

@@ -1,1 +1,1 @@
-"""The bridge to ReFrame: its configuration out of a site, our launchers, its runs, and what they say about the site."""
+"""``hidl validate``: run ReFrame checks on a site, with a configuration generated from the site file."""

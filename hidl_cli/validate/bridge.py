@@ -1,9 +1,9 @@
-"""A run of hidl as the job of a ReFrame check: hidl plans it and judges it, ReFrame submits it and waits for it.
+"""Runs of hidl as jobs of ReFrame checks: hidl plans and judges a run, ReFrame submits it and waits for it.
 
-The check's job starts the very script that ``hidl run`` would have submitted, in an allocation that is asked for in the
-same words. So all repetitions of a study take place in one allocation, baseline and scaled steps interleaved, and the
-verdict is that of ``hidl_cli.analysis.scaling``: ReFrame compares one number with a constant and knows no noise.
-What is left is a run's directory like any other.
+The job of a check starts the same script that ``hidl run`` would submit, with the same allocation. All repetitions of a
+study therefore run in one allocation, with interleaved steps, and the verdict is computed by
+``hidl_cli.analysis.scaling``, whereas ReFrame would compare a single number with a constant and ignore noise. The run
+directory is the same as that of any other run.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from hidl_cli.stack.schema import Device
 from hidl_cli.validate.reframe import scale
 
 _END_SECONDS = 60.0
-#: Names the file that lists the runs of one validation, one a line, so that an interrupt can end them.
+#: Variable with the path of a file that lists the runs of a validation, so that an interrupt can cancel them.
 RUNS_FILE = "HIDL_VALIDATION_RUNS"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where checks run: what the partition's ``extras`` in ReFrame's configuration say. None: hidl's own default.
+class CheckLocation:
+    """The site, partition and resources for checks, stored in the partition's ``extras`` of ReFrame's configuration.
 
-    ``hosts``: as ``--hosts`` has them.
+    None selects the default of hidl. ``hosts`` has the form of ``--hosts``.
     """
 
     site: str | None = None
@@ -58,7 +58,7 @@ class Place:
     hosts: str | None = None
 
     def load_site(self) -> Site:
-        """Return the site, on the hosts if any are named."""
+        """Load the site, restricted to ``hosts`` if set."""
         return on_hosts(load_site(self.site), self._hosts)
 
     @property
@@ -67,7 +67,7 @@ class Place:
 
     @property
     def asked(self) -> Asked:
-        """What the scheduler is asked for."""
+        """The resources to request from the scheduler."""
         return Asked(
             partition=self.partition,
             time_limit=self.time_limit,
@@ -78,19 +78,29 @@ class Place:
         )
 
     def extras(self) -> dict[str, Any]:
-        """As ``extras``."""
+        """Return the ``extras`` of a partition in ReFrame's configuration."""
         return {f"hidl_{name}": value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
-    def of(cls, extras: Mapping[str, Any]) -> Place:
-        """What ``extras`` wrote."""
+    def of(cls, extras: Mapping[str, Any]) -> CheckLocation:
+        """Parse the ``extras`` of a partition."""
         return cls(**{name: extras[f"hidl_{name}"] for name in cls.__dataclass_fields__ if f"hidl_{name}" in extras})
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a check wants to be run. ``study``: how it scales up to ``scale``; ``fill_nodes``: as many ranks on each
-    node as on the one node of the scale ``1-node``; ``ranks_per_node``: so many, whatever the scale has."""
+class CheckRequest:
+    """The run that a check requires.
+
+    Attributes:
+        workload: Name of the workload.
+        scale: Name of the scale.
+        study: Whether to run a scaling study up to ``scale``.
+        assignments: Values of parameters, as for ``--set``.
+        repeat: Number of repetitions.
+        target: Required efficiency.
+        fill_nodes: Whether to use as many ranks per node as the scale ``1-node``.
+        ranks_per_node: Number of ranks per node, which overrides that of the scale.
+    """
 
     workload: str
     scale: str
@@ -102,50 +112,54 @@ class Wish:
     ranks_per_node: int | None = None
 
 
-def plan(place: Place, wish: Wish) -> Plan:
-    """The launch plan of the wish; raises what ``prepare`` raises."""
-    site = place.load_site()
-    size = scale(site, place.partition, wish.scale).with_overhead(load_workload(wish.workload).overhead_ranks)
-    if wish.study and size.study is None:
-        raise UsageError(
-            f"scale {wish.scale} has no smaller scale to compare with", hint="leave it out of the study's scales"
-        )
-    per_node = wish.ranks_per_node or size.ranks_per_node
-    if wish.fill_nodes and size.nodes > 1:
+def plan(location: CheckLocation, request: CheckRequest) -> Plan:
+    """Plan the run of a check.
+
+    Raises:
+        UsageError: If there is no smaller scale for a study.
+        HidlError: If the run cannot be planned; see ``prepare``.
+    """
+    site = location.load_site()
+    size = scale(site, location.partition, request.scale).with_overhead(load_workload(request.workload).overhead_ranks)
+    if request.study and size.study is None:
+        hint = "remove it from the scales of the study"
+        raise UsageError(f"scale {request.scale} has no smaller scale to compare with", hint=hint)
+    per_node = request.ranks_per_node or size.ranks_per_node
+    if request.fill_nodes and size.nodes > 1:
         per_node = size.fullest
     return prepare(
         RunRequest(
-            workload=wish.workload,
-            site=place.site,
-            nodes=1 if wish.study else size.nodes,
+            workload=request.workload,
+            site=location.site,
+            nodes=1 if request.study else size.nodes,
             ranks_per_node=per_node,
-            assignments=wish.assignments,
-            scale=size.study if wish.study else None,
-            repeat=wish.repeat,
-            target=wish.target,
-            prefix=place.prefix,
-            device=place.device,
+            assignments=request.assignments,
+            scale=size.study if request.study else None,
+            repeat=request.repeat,
+            target=request.target,
+            prefix=location.prefix,
+            device=location.device,
             any_device=True,
-            asked=place.asked,
+            asked=location.asked,
             validates=True,
         )
     )
 
 
 def begin(planned: Plan) -> Run:
-    """Make the run's directory, with its job script, which the check's job is to start."""
+    """Create the run directory with the job script that the check's job will start."""
     run = create_run(planned, job_script(planned))
     if RUNS_FILE in os.environ:
         with open(os.environ[RUNS_FILE], "a", encoding="utf-8") as file:  # noqa: PTH123 - appended in one write
             file.write(f"{run.directory}\n")
     if planned.scheduler == "local":
-        # Until its process is known, this one stands for it, or a concurrent query would take it for lost.
+        # Until the process of the run is known, record this one; otherwise a concurrent query would report it as lost.
         scheduler("local").adopt(run, str(os.getpid()), str(run.directory))
     return run
 
 
 def directives(planned: Plan) -> list[str]:
-    """Return the lines that request the plan's allocation, without those that ReFrame's scheduler writes itself."""
+    """Return the directives for the plan's allocation, without those that ReFrame's scheduler writes itself."""
     if planned.scheduler == SSH:
         return [*planned.header, started_run(planned.run)]
     system = batch_systems.system(planned.scheduler)
@@ -155,14 +169,15 @@ def directives(planned: Plan) -> list[str]:
 
 
 def submitted(run: Run, name: str, job: str, directory: str) -> None:
-    """Write down which job the run is, and where it was submitted from: ``hidl status`` knows it by both."""
+    """Record the job id and submission directory of a run, by which ``hidl status`` finds its job."""
     scheduler(name).adopt(run, job, directory)
 
 
 def ended(run: Run, *, seconds: float = _END_SECONDS) -> Status:
-    """The final state of a run whose job is over by ReFrame's word, which calls a job that ran out of time ended too.
+    """Return the final state of a run whose job has ended according to ReFrame.
 
-    So the scheduler is queried again, and the job's own record counts. LOST if it is still unknown after ``seconds``.
+    ReFrame does not distinguish jobs that reached their time limit, so the scheduler and the job's own record are
+    queried again. The state is LOST if it is still unknown after ``seconds``.
     """
     watch = Watch([run])
     deadline = time.monotonic() + seconds
@@ -171,19 +186,19 @@ def ended(run: Run, *, seconds: float = _END_SECONDS) -> Status:
         if status.state.is_final:
             return status
         if time.monotonic() > deadline:
-            said = read_status(run)
-            state = said.state if said.state.is_final else State.LOST
-            return run.end_as(state, reason="ReFrame reports the job as ended, and the scheduler does not say how")
+            recorded = read_status(run).state
+            state = recorded if recorded.is_final else State.LOST
+            return run.end_as(state, reason="the job has ended according to ReFrame, but its final state is unknown")
         watch.pause()
 
 
 def judge(run: Run) -> Conclusion:
-    """Judge a run whose job is over; raises what ``conclude`` raises."""
+    """Judge a run whose job has ended; see ``conclude`` for exceptions."""
     return conclude(run, plan_of(run), ended(run))
 
 
 def numbers(conclusion: Conclusion) -> dict[str, tuple[float, str]]:
-    """The figures of the largest step, each with its unit; of a study, its efficiency with the interval besides."""
+    """Return the metrics of the largest step with their units, and the efficiency and its interval for a study."""
     last = max(conclusion.steps, key=lambda step: step["ranks"])
     found = {
         name: (float(metric["value"]), metric["unit"])

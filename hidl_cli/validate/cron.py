@@ -1,6 +1,7 @@
-"""The nightly: one line in the user's crontab (or Slurm's scrontab), or a systemd timer, that runs ``hidl validate``.
+"""Nightly validations: run ``hidl validate`` from the user's crontab, Slurm's scrontab or a systemd timer.
 
-It cannot pile up on itself: a validation that finds the last one still running says so and ends (``session.alone``).
+Nightly validations never overlap: if the previous one is still running, the next one exits with an error (see
+``session.alone``).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from hidl_cli.errors import HidlError, MissingPrecondition, ProcessFailed, Usage
 from hidl_cli.launch.placement import clock
 from hidl_cli.quoting import comment, sh, sh_line
 from hidl_cli.site import hidl_cluster
-from hidl_cli.validate.session import Asked
+from hidl_cli.validate.session import ValidationRequest
 
-#: What a nightly needs of the user's environment: cron gives it next to nothing. No secret is among these.
+#: Variables that nightly validations need and cron does not set. They must not contain secrets.
 _KEPT = re.compile(
     r"PATH|XDG_(CONFIG|STATE|DATA|CACHE)_HOME|PYTHONPATH"
     r"|MODULEPATH|LMOD_CMD|LMOD_PKG|MODULESHOME|MODULES_CMD|"
@@ -34,10 +35,16 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Nightly:
-    """A validation that is run every night.
+    """A validation that runs every night.
 
-    ``hour`` and ``minute`` are in the machine's local time. ``key`` distinguishes nightlies; ``selection`` are the
-    options of ``hidl validate`` that it comes from.
+    Attributes:
+        key: Unique key of the nightly validation.
+        selection: Options of ``hidl validate`` that select the checks.
+        hour: Hour in the machine's local time.
+        minute: Minute in the machine's local time.
+        command: Command to run.
+        environment: Variables to set.
+        log: File to which the output is appended.
     """
 
     site: str
@@ -50,30 +57,31 @@ class Nightly:
     log: Path
 
     @classmethod
-    def of(cls, site: str, asked: Asked, at: str, further: Sequence[str] = ()) -> Nightly:
-        """Return the nightly of a validation.
+    def of(cls, site: str, request: ValidationRequest, at: str, further: Sequence[str] = ()) -> Nightly:
+        """Return the nightly validation for a request.
 
         Args:
             site: Name of the site.
-            asked: Options of the validation.
+            request: Requested validation.
             at: Time of day, such as ``02:00``.
-            further: Options that change what is reported, such as ``--json``.
+            further: Options that affect the output, such as ``--json``.
 
         Raises:
-            UsageError: ``at`` is not a time of day, or a value has a line break, which no table of lines can hold.
+            UsageError: If ``at`` is not a time of day, or a value contains a line break, which crontabs do not support.
         """
         match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", at)
         if match is None:
-            raise UsageError(f"{at!r} is not a time of day", hint="for example --at 02:00")
-        place = asked.place
-        selection = (f"--site={place.site or site}", *(f"--{name}={value}" for name, value in asked.selection))
+            raise UsageError(f"invalid time of day {at!r}", hint="use for example --at 02:00")
+        location = request.location
+        selection = (f"--site={location.site or site}", *(f"--{name}={value}" for name, value in request.selection))
         words = [sys.executable, "-m", "hidl_cli", "validate", *selection]
-        words += [f"--time={clock(place.time_limit)}"] if place.time_limit else []
-        words += [f"--jobs={asked.jobs}"] if asked.jobs else []
+        words += [f"--time={clock(location.time_limit)}"] if location.time_limit else []
+        words += [f"--jobs={request.jobs}"] if request.jobs else []
         broken = next((word for word in words if len(word.splitlines()) > 1), None)
         if broken is not None:
-            raise UsageError(f"invalid value {broken!r}: a nightly cannot have a line break", hint="leave it out")
-        key = asked.key(site)
+            hint = "remove the option"
+            raise UsageError(f"invalid value {broken!r}: nightly validations do not support line breaks", hint=hint)
+        key = request.key(site)
         variables = sorted(hidl_cluster.environment().items())
         environment = {name: value for name, value in variables if _KEPT.fullmatch(name)}
         log = paths.user_state() / "validate" / f"{key}.log"
@@ -81,78 +89,84 @@ class Nightly:
         return cls(site, key, selection, int(match[1]), int(match[2]), command, environment, log)
 
     def shell(self) -> str:
-        """The command as a line for a shell, with its environment and its log."""
+        """Return a shell command line with the environment and the log."""
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         return f"{sh_line(['env', *variables, *self.command])} >> {sh(str(self.log))} 2>&1"
 
 
-class Table(Protocol):
-    """Something that starts programs at a time of the day."""
+class NightlyTable(Protocol):
+    """A program that starts others at a given time of day."""
 
     @property
     def name(self) -> str:
-        """The program's name."""
+        """The name of the program."""
 
     def text(self, nightly: Nightly) -> str:
-        """What would be written."""
+        """Return the text that ``install`` writes."""
 
     def without(self, nightly: Nightly) -> str:
-        """What would be left without the nightly."""
+        """Return the text that remains after ``uninstall``."""
 
     def install(self, nightly: Nightly) -> None:
-        """Write it; one of the same key that is there is replaced."""
+        """Install a nightly validation, replacing an earlier one with the same key."""
 
     def uninstall(self, nightly: Nightly) -> bool:
-        """Remove it and return whether it was there."""
+        """Remove a nightly validation and return whether it was installed."""
 
     def keys(self) -> Sequence[str]:
-        """Return the keys of all nightlies in the table."""
+        """Return the keys of all nightly validations."""
 
 
-def choose(kind: str | None, *, hypothetical: bool = False) -> Table:
-    """The table of that name, or the first that this machine has; ``hypothetical``: it need not be there if named.
+def choose(kind: str | None, *, hypothetical: bool = False) -> NightlyTable:
+    """Return the table with the name ``kind``, or by default the first one available on this machine.
 
-    Raises ``UsageError`` for an unknown name, ``MissingPrecondition`` where its program is not there.
+    Args:
+        kind: ``crontab``, ``scrontab`` or ``systemd``.
+        hypothetical: Whether to accept a table whose program is missing, if ``kind`` is given.
+
+    Raises:
+        UsageError: If the name is unknown.
+        MissingPrecondition: If the program is missing.
     """
-    tables: dict[str, Table] = {"crontab": _Lines("crontab"), "scrontab": _Lines("scrontab"), "systemd": _Timer()}
+    tables: dict[str, NightlyTable] = {
+        "crontab": _Crontab("crontab"),
+        "scrontab": _Crontab("scrontab"),
+        "systemd": _SystemdTimer(),
+    }
     programs = {"crontab": "crontab", "scrontab": "scrontab", "systemd": "systemctl"}
     if kind is not None and kind not in tables:
-        raise UsageError(f"{kind!r} not found: it cannot run a nightly", hint=f"--cron-with {', '.join(tables)}")
+        raise UsageError(f"unknown value {kind!r} for --cron-with", hint=f"use one of: {', '.join(tables)}")
     for name in [kind] if kind else list(tables):
         if shutil.which(programs[name]) or (hypothetical and kind):
             return tables[name]
     raise MissingPrecondition(
-        f"this machine has no {kind or 'crontab, scrontab or systemctl'}",
-        hint="hidl validate --install-cron --dry-run --cron-with crontab prints a line for what runs nightlies here",
+        f"{kind or 'crontab, scrontab or systemctl'} not found on this machine",
+        hint="print a line for another scheduler with: hidl validate --install-cron --dry-run --cron-with crontab",
     )
 
 
 @dataclass(frozen=True)
-class _Lines:
-    """``crontab`` or ``scrontab``: a file of lines, of which ours stand between two marks."""
+class _Crontab:
+    """The user's table of ``crontab`` or ``scrontab``, in which the lines of hidl are enclosed by two marker lines."""
 
     name: str
 
     def text(self, nightly: Nightly) -> str:
-        """See ``Table.text``."""
         first, last = _marks(nightly)
-        # In a crontab a % begins the command's standard input, unless it is escaped.
+        # In a crontab, an unescaped % starts the command's standard input.
         line = f"{nightly.minute} {nightly.hour} * * * {nightly.shell().replace('%', chr(92) + '%')}"
         return "\n".join((first, line, last)) + "\n"
 
     def without(self, nightly: Nightly) -> str:
-        """See ``Table.without``."""
         first, last = _marks(nightly)
         return re.sub(rf"(?ms)^{re.escape(first)}$.*?^{re.escape(last)}$\n?", "", self._read())
 
     def install(self, nightly: Nightly) -> None:
-        """See ``Table.install``."""
         nightly.log.parent.mkdir(parents=True, exist_ok=True)
         rest = self.without(nightly)
         self._write(rest + ("" if not rest or rest.endswith("\n") else "\n") + self.text(nightly))
 
     def uninstall(self, nightly: Nightly) -> bool:
-        """See ``Table.uninstall``."""
         rest = self.without(nightly)
         found = rest != self._read()
         if found:
@@ -163,7 +177,7 @@ class _Lines:
         return re.findall(r"(?m)^# hidl validate (.*): begin$", self._read())
 
     def _read(self) -> str:
-        """The user's table; nothing where there is none yet, or no such program at all."""
+        """Read the user's table; empty if there is none or the program is missing."""
         if not shutil.which(self.name):
             return ""
         completed = process.run([self.name, "-l"], timeout=_SECONDS, check=False)
@@ -171,7 +185,7 @@ class _Lines:
             return completed.stdout
         if re.search(r"no (s?crontab|entries)|not found", completed.stderr, re.IGNORECASE):
             return ""
-        raise HidlError(f"{self.name} -l failed: {completed.stderr.strip()}", hint="nothing was changed")
+        raise HidlError(f"{self.name} -l failed: {completed.stderr.strip()}", hint="no changes were made")
 
     def _write(self, text: str) -> None:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".cron") as file:
@@ -181,26 +195,23 @@ class _Lines:
                 process.run([self.name, file.name], timeout=_SECONDS)
             except ProcessFailed as error:
                 raise MissingPrecondition(
-                    f"{self.name} does not take the nightly: {error.output.strip()}",
-                    hint="ask the site who may use it, or try --cron-with systemd",
+                    f"{self.name} rejected the nightly validation: {error.output.strip()}",
+                    hint="ask the staff of the site who may use it, or try --cron-with systemd",
                 ) from error
 
 
-class _Timer:
-    """A systemd user timer. It runs while the user is logged in, or always after ``loginctl enable-linger``."""
+class _SystemdTimer:
+    """A systemd user timer, which runs while the user is logged in, or always after ``loginctl enable-linger``."""
 
     name = "systemd"
 
     def text(self, nightly: Nightly) -> str:
-        """See ``Table.text``."""
         return "".join(f"# {path}\n{text}\n" for path, text in self._units(nightly).items())
 
     def without(self, nightly: Nightly) -> str:
-        """See ``Table.without``."""
-        return "".join(f"# {path} is taken away\n" for path in self._units(nightly) if path.exists())
+        return "".join(f"# {path} is removed\n" for path in self._units(nightly) if path.exists())
 
     def install(self, nightly: Nightly) -> None:
-        """See ``Table.install``."""
         nightly.log.parent.mkdir(parents=True, exist_ok=True)
         for path, text in self._units(nightly).items():
             write_text(path, text)
@@ -208,7 +219,6 @@ class _Timer:
         self._systemctl("enable", "--now", f"{self._unit(nightly)}.timer")
 
     def uninstall(self, nightly: Nightly) -> bool:
-        """See ``Table.uninstall``."""
         units = [path for path in self._units(nightly) if path.exists()]
         if units:
             self._systemctl("disable", "--now", f"{self._unit(nightly)}.timer")
@@ -227,7 +237,7 @@ class _Timer:
     def _units(self, nightly: Nightly) -> dict[Path, str]:
         directory, unit = paths.user_config().parent / "systemd" / "user", self._unit(nightly)
         title = comment(f"hidl validate {nightly.key}")
-        # systemd expands % and $ by itself, and knows the quotes of C rather than those of a shell.
+        # systemd expands % and $ itself, and uses C-style quotes instead of shell quotes.
         shell = nightly.shell().replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
         service = f'[Unit]\nDescription={title}\n\n[Service]\nType=oneshot\nExecStart=/bin/sh -c "{shell}"\n'
         when = f"OnCalendar=*-*-* {nightly.hour:02d}:{nightly.minute:02d}:00\nPersistent=true"
@@ -240,7 +250,7 @@ class _Timer:
         except ProcessFailed as error:
             raise MissingPrecondition(
                 f"systemctl --user {words[0]} failed: {error.output.strip()}",
-                hint="is there a user session (loginctl enable-linger)? else --cron-with crontab",
+                hint="enable a user session with loginctl enable-linger, or use --cron-with crontab",
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""What a session of ReFrame says about the site: each case's verdict with its reason, and the exit code of them all."""
+"""Verdicts on the cases of a ReFrame session, and the exit code of the session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hidl_cli.errors import ExitCode, HidlError
 from hidl_cli.record.run import Run, State
 from hidl_cli.redaction import shown
 from hidl_cli.runs.follow import Watch
-from hidl_cli.validate.reframe import Listed
+from hidl_cli.validate.reframe import ListedCase
 
 CaseVerdict = Literal["pass", "fail", "inconclusive", "skipped"]
 _Verdict = tuple[CaseVerdict, str, str | None, ExitCode]
@@ -25,10 +25,15 @@ _SUBMISSION = ("setup", "compile", "run")
 
 @dataclass(frozen=True)
 class Case:
-    """One case: a check with its parameters, where it ran, and its verdict.
+    """A case of a ReFrame session with its verdict.
 
-    ``run`` and ``directory`` are those of the run of hidl that it was (None: it had none). ``figures`` holds value and
-    unit by name, as ReFrame logged them. ``exit_code`` is what ``hidl run`` would have ended with.
+    Attributes:
+        name: Name of the check, including its parameters.
+        place: System, partition and environment in which the case ran.
+        exit_code: Exit code with which ``hidl run`` would have ended.
+        run: Name of the run, or None if the case has no run of hidl.
+        directory: Directory of the run.
+        figures: Value and unit of each performance variable that ReFrame logged.
     """
 
     name: str
@@ -45,37 +50,40 @@ class Case:
 
     @property
     def check(self) -> str:
-        """The check's name alone."""
+        """The name of the check without its parameters."""
         return self.name.split()[0]
 
 
-def judged(entries: Sequence[Mapping[str, Any]]) -> list[Case]:
-    """The cases of ReFrame's report, each judged; what its run has not recorded of its end yet is recorded now."""
+def judge_cases(entries: Sequence[Mapping[str, Any]]) -> list[Case]:
+    """Judge the cases in a report of ReFrame, and record the end of runs that did not record it themselves."""
     return [_case(entry) for entry in entries]
 
 
-def gravest(cases: Sequence[Case]) -> ExitCode:
-    """The exit code that stands for all of them: the lowest of those that are not 0."""
+def worst_exit_code(cases: Sequence[Case]) -> ExitCode:
+    """Return the exit code of the session: the lowest nonzero exit code of all cases."""
     return ExitCode(min((case.exit_code for case in cases if case.exit_code), default=ExitCode.OK))
 
 
-def complete(cases: Sequence[Case], listed: Sequence[Listed]) -> None:
-    """Raise ``HidlError`` where ReFrame has not run each of the cases that it listed, or all were skipped.
+def require_complete(cases: Sequence[Case], listed: Sequence[ListedCase]) -> None:
+    """Check that ReFrame has run all cases that it listed.
 
-    It reports success for 0 of 0 cases, and leaves out what was never started.
+    ReFrame itself reports success for 0 of 0 cases and omits cases that were never started.
+
+    Raises:
+        HidlError: If a case was not run, or all cases were skipped.
     """
     ran = [case for case in cases if case.verdict != "skipped"]
     if len(cases) != len(listed) or not ran:
         names = {case.name for case in cases}
-        lost = [each.name for each in listed if each.name not in names]
+        missing = ", ".join(each.name for each in listed if each.name not in names)
         raise HidlError(
-            f"ReFrame ran {len(ran)} of {len(listed)} case(s)" + (f"; not run: {', '.join(lost)}" if lost else ""),
-            hint="its own words are in reframe.out of the validation's directory",
+            f"ReFrame ran {len(ran)} of {len(listed)} case(s)" + (f"; not run: {missing}" if missing else ""),
+            hint="see its output in reframe.out of the validation's directory",
         )
 
 
 def to_json(case: Case) -> dict[str, Any]:
-    """The case as plain values."""
+    """Return a case as a JSON-serializable dictionary."""
     return {**asdict(case), "tags": list(case.tags), "figures": {k: list(v) for k, v in case.figures.items()}}
 
 
@@ -102,7 +110,7 @@ def _verdict(entry: Mapping[str, Any]) -> _Verdict:
     if result in _NOT_JUDGED:
         return "skipped", str(entry.get("fail_reason") or result), None, ExitCode.OK
     if result == "pass":
-        if verdict in ("", "pass"):  # a check of the user's own has no verdict of hidl
+        if verdict in ("", "pass"):  # checks written by users may have no verdict of hidl
             return "pass", reason, None, ExitCode.OK
         return _not_passed(reason, hint, entry)
     if verdict in ("fail", "inconclusive"):
@@ -119,16 +127,17 @@ def _not_passed(reason: str, hint: str | None, entry: Mapping[str, Any]) -> _Ver
 
 
 def _failure(entry: Mapping[str, Any]) -> tuple[ExitCode, str]:
-    """A failure that ReFrame found by itself: a job that was refused or ran out of time, a check that is broken."""
+    """Return the exit code and reason of a failure that ReFrame detected: a rejected or timed-out job, or an error."""
     phase, reason = str(entry.get("fail_phase") or ""), " ".join(str(entry.get("fail_reason") or "").split())
     text = f"{entry['result']} in phase {phase}: {reason}" if phase else f"ReFrame: {entry['result']}"
     timed_out = "timed out" in reason
-    refused = phase in _SUBMISSION and not timed_out
+    rejected = phase in _SUBMISSION and not timed_out
     if entry.get("hidl_directory"):
-        _end(Run(Path(entry["hidl_directory"])), State.REFUSED if refused else None, timed_out=timed_out, reason=reason)
+        state = State.REFUSED if rejected else None
+        _end(Run(Path(entry["hidl_directory"])), state, timed_out=timed_out, reason=reason)
     if timed_out:
         return ExitCode.JOB_FAILED, f"the job reached its time limit ({reason})"
-    if refused:
+    if rejected:
         return (ExitCode.SUBMIT_REFUSED if phase == "run" else ExitCode.UNEXPECTED), text
     if phase == "performance":
         return ExitCode.BELOW_TARGET, text
@@ -136,7 +145,7 @@ def _failure(entry: Mapping[str, Any]) -> tuple[ExitCode, str]:
 
 
 def _end(run: Run, state: State | None, *, timed_out: bool, reason: str) -> None:
-    """Record the end of a run that could not do it itself."""
+    """Record the end of a run that could not record it itself."""
     if not run.status().state.is_final and state is None and not timed_out:
         (status,) = Watch([run]).poll()
         state = None if status.state.is_final else State.LOST
@@ -147,7 +156,7 @@ def _end(run: Run, state: State | None, *, timed_out: bool, reason: str) -> None
 
 
 def _figures(entry: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
-    """ReFrame's ``perfvalues``: by ``system:partition:name``, value, reference, thresholds, unit, and more."""
+    """Return value and unit by name from ReFrame's ``perfvalues``, whose keys are ``system:partition:name``."""
     found = {}
     for key, values in (entry.get("perfvalues") or {}).items():
         value, unit = values[0], values[4]
@@ -156,11 +165,11 @@ def _figures(entry: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
     return found
 
 
-# JUnit's XML, for continuous integration: a case that is inconclusive has not passed there either.
+# JUnit XML for continuous integration, in which inconclusive cases are failures.
 
 
 def write(path: Path, cases: Sequence[Case], *, name: str) -> None:
-    """Write the cases as one test suite called ``name``; failures carry verdict, reason, next step and the run."""
+    """Write the cases as a JUnit test suite; failures contain the verdict, reason, hint and run directory."""
     failed = [case for case in cases if case.verdict in ("fail", "inconclusive")]
     skipped = [case for case in cases if case.verdict == "skipped"]
     counts = {"tests": len(cases), "failures": len(failed), "errors": 0, "skipped": len(skipped)}
@@ -184,5 +193,5 @@ def write(path: Path, cases: Sequence[Case], *, name: str) -> None:
 
 
 def _text(text: str) -> str:
-    """``text`` without secrets and the control characters that XML 1.0 has no way to write."""
+    """Remove secrets, and replace control characters that XML 1.0 cannot represent."""
     return "".join(c if c in "\n\t" or c.isprintable() else "?" for c in shown(text))

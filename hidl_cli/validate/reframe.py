@@ -1,4 +1,4 @@
-"""ReFrame itself: how it is started, and what it lists and reports."""
+"""The interface to ReFrame: scales, launchers, schedulers, its command line and its reports."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ if TYPE_CHECKING:
 
 _LARGEST = 4096
 FULL = "full"
-#: Every name, the smallest first.
+#: Names of all scales in ascending order.
 NAMES = ("1-rank", "1-node", *(f"{2**power}-nodes" for power in range(1, _LARGEST.bit_length())), FULL)
-#: What a nightly can afford, and what is for maintenance days.
+#: Scales for nightly validations, and scales for maintenance days.
 SMALL = NAMES[:4]
 LARGE = NAMES[4:]
 
 
 @dataclass(frozen=True)
-class Scale:
-    """``nodes`` nodes with ``ranks_per_node`` ranks on each; ``fullest``: as many as fill a node.
+class CheckScale:
+    """A number of nodes and ranks at which checks run.
 
-    ``least``: the fewest nodes that the partition allows, from which studies start. ``overhead``: ranks of each launch
-    that do no work of their own, such as Dask's scheduler and client.
+    Attributes:
+        fullest: Number of ranks that fill a node.
+        least: Minimum number of nodes of the partition, at which studies start.
+        overhead: Number of ranks of each launch that do not compute, such as the scheduler and client of Dask.
     """
 
     name: str
@@ -61,67 +63,72 @@ class Scale:
 
     @property
     def study(self) -> str | None:
-        """The sizes of a scaling study up to here, as ``hidl run --scale`` takes them; None: there is none."""
+        """The argument of ``hidl run --scale`` for a study up to this scale; None if there is no smaller size."""
         if self.nodes > 1:
             return f"nodes={self.least},{self.nodes}" if self.nodes > self.least else None
         one = 1 + self.overhead
         return f"ranks={one},{self.ranks_per_node}" if self.ranks_per_node > one else None
 
-    def with_overhead(self, ranks: int) -> Scale:
-        """The same for a workload of which so many ranks of each launch do no work of their own.
+    def with_overhead(self, ranks: int) -> CheckScale:
+        """Return the scale for a workload in which ``ranks`` ranks of each launch do not compute.
 
-        They come on top where a node would not hold two that do, so that a study finds something to compare.
+        They are added to the ranks if fewer than two computing ranks would remain on a node, since a study requires at
+        least two.
         """
         if not ranks:
             return self
 
-        def grown(each: int) -> int:
-            return each if each > ranks + 1 else each + ranks
+        def enlarge(count: int) -> int:
+            return count if count > ranks + 1 else count + ranks
 
-        return replace(self, ranks_per_node=grown(self.ranks_per_node), fullest=grown(self.fullest), overhead=ranks)
+        return replace(self, ranks_per_node=enlarge(self.ranks_per_node), fullest=enlarge(self.fullest), overhead=ranks)
 
 
-def offered(site: Site, partition: str | None = None) -> dict[str, Scale]:
-    """The scales that a partition (None: the default one) allows, by name, the smallest first."""
+def allowed_scales(site: Site, partition: str | None = None) -> dict[str, CheckScale]:
+    """Return the scales that a partition (by default, the default one) allows, by name in ascending order."""
     found, node = site.partition(partition), site.node_type(partition)
     most = (found.max_nodes if found else None) or _count(site, node)
     least = found.min_nodes if found else 1
     per_node = _ranks_per_node(node)
     scales = []
     if least == 1:
-        scales.append(Scale("1-rank", 1, 1, per_node))
-        scales += [Scale("1-node", 1, per_node, per_node)] if per_node > 1 else []
+        scales.append(CheckScale("1-rank", 1, 1, per_node))
+        scales += [CheckScale("1-node", 1, per_node, per_node)] if per_node > 1 else []
     sizes = [2**power for power in range(1, _LARGEST.bit_length()) if least <= 2**power <= most]
-    scales += [Scale(f"{nodes}-nodes", nodes, _of_each_node(node), per_node, least) for nodes in sizes]
+    scales += [CheckScale(f"{nodes}-nodes", nodes, _default_ranks_per_node(node), per_node, least) for nodes in sizes]
     if most > 1:
-        scales.append(Scale(FULL, most, _of_each_node(node), per_node, least))
+        scales.append(CheckScale(FULL, most, _default_ranks_per_node(node), per_node, least))
     return {scale.name: scale for scale in scales}
 
 
-def scale(site: Site, partition: str | None, name: str) -> Scale:
-    """The scale of that name; ``UsageError`` if the partition does not allow it."""
-    scales = offered(site, partition)
+def scale(site: Site, partition: str | None, name: str) -> CheckScale:
+    """Return the scale with a name.
+
+    Raises:
+        UsageError: If the partition does not allow it.
+    """
+    scales = allowed_scales(site, partition)
     if name not in scales:
         raise UsageError(
             f"partition {partition or site.default_partition} of site {site.name} has no scale {name!r}",
-            hint=f"it has: {', '.join(scales) or 'none'}",
+            hint=f"available scales: {', '.join(scales) or 'none'}",
         )
     return scales[name]
 
 
 def _count(site: Site, node: NodeType) -> int:
-    """The number of nodes; 1 if unknown."""
+    """Return the number of nodes; 1 if unknown."""
     hosts = parse_hosts(node.hosts).names if site.scheduler == SSH and node.hosts else ()
     return node.count or len(hosts) or 1
 
 
-def _of_each_node(node: NodeType) -> int:
-    """A rank for each GPU, as ``hidl run`` has it."""
+def _default_ranks_per_node(node: NodeType) -> int:
+    """Return one rank per GPU, as ``hidl run`` does."""
     return node.gpus or 1
 
 
 def _ranks_per_node(node: NodeType) -> int:
-    """Ranks on one full node: one for each GPU, else for each socket; two where it has neither of them twice."""
+    """Return the number of ranks that fill a node: one per GPU or socket, or two if it has fewer than two of both."""
     if (node.gpus or 0) > 1:
         return int(node.gpus or 0)
     if (node.sockets or 0) > 1:
@@ -129,38 +136,38 @@ def _ranks_per_node(node: NodeType) -> int:
     return 1 if node.cores == 1 else 2
 
 
-# Our launchers as ReFrame's: those that it lacks, for whatever check names no run of hidl.
+# Launchers of hidl that are registered with ReFrame, for checks that do not start a run of hidl.
 
 
-#: Before their names in ReFrame, which refuses a second launcher of the same name (4.10 has an ``ibrun``).
+#: Prefix of the names in ReFrame, which rejects duplicate launchers (ReFrame 4.10 has its own ``ibrun``).
 _OURS_PREFIX = "hidl-"
 _HOSTS = "hidl-hosts"
-#: What stands for the program, which ReFrame puts after the command by itself.
+#: Placeholder for the program, which ReFrame itself appends to the command.
 _PROGRAM = "hidl-program"
-#: What the ranks of a check get, as far as it is set in its job.
+#: Variables that are passed to the ranks if they are set in the job.
 _FORWARDED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
 
 
-def ours(site: Site) -> list[str]:
-    """The site's launchers that ReFrame starts by hidl's own command.
+def missing_launchers(site: Site) -> list[str]:
+    """Return the launchers of a site that must be registered with ReFrame.
 
-    ReFrame has srun, mpirun and mpiexec itself; its ``ibrun`` takes all of the job's slots, whatever the check's
-    placement.
+    ReFrame itself supports srun, mpirun and mpiexec. Its ``ibrun`` is not used because it always starts ranks in all
+    slots of the job, regardless of the check's placement.
     """
     return [name for name in site.launchers if not LAUNCHERS.get(name).in_reframe]
 
 
 def name_in_reframe(launcher: str) -> str:
-    """Return the name under which ReFrame knows the launcher."""
+    """Return the name of a launcher in ReFrame."""
     return launcher if LAUNCHERS.get(launcher).in_reframe else f"{_OURS_PREFIX}{launcher}"
 
 
 def register_launchers(site: Site) -> None:
-    """Register the launchers that are ``ours`` with ReFrame; again: nothing happens."""
+    """Register the launchers that ReFrame lacks. Repeated calls have no effect."""
     from reframe.core.backends import register_launcher
     from reframe.core.launchers import JobLauncher
 
-    for name in ours(site):
+    for name in missing_launchers(site):
         _register(name, site, register_launcher, JobLauncher)
 
 
@@ -173,12 +180,20 @@ def _register(name: str, site: Site, register_launcher: Any, base: Any) -> None:
 
     try:
         register_launcher(name_in_reframe(name))(Ours)
-    except ConfigError:  # by an earlier call: nobody else has a name with this prefix
+    except ConfigError:  # already registered by an earlier call
         return
 
 
 def launcher_command(site: Site, name: str, ranks: int | None, ranks_per_node: int | None, threads: int | None) -> str:
-    """The line, without the program, that starts so many ranks with launcher ``name``, as shell text."""
+    """Return the shell command that starts ranks with a launcher, without the program.
+
+    Args:
+        site: Site of the launcher.
+        name: Name of the launcher.
+        ranks: Number of ranks; by default 1.
+        ranks_per_node: Number of ranks per node; by default 1.
+        threads: Number of threads per rank; by default 1.
+    """
     ranks = ranks or 1
     per_node = min(ranks, ranks_per_node or 1)
     placement = Placement(
@@ -196,42 +211,41 @@ def launcher_command(site: Site, name: str, ranks: int | None, ranks_per_node: i
     variables = [f"{key}={value}" for key, value in launch.environment.items()]
     argv = [word for word in launch.argv if word != _PROGRAM]
     start = sh_line([*(["env", *variables] if variables else []), *argv])
-    if launch.forwarded:  # each of these names that is set, as NAME='value'
+    if launch.forwarded:  # expands to NAME=value for each variable that is set
         start += "".join(f' ${{{variable}+"{variable}=${variable}"}}' for variable in launch.forwarded)
     if _HOSTS not in launch.argv:
         return start
-    # The hosts come from the allocation, when the job runs.
+    # The hosts of the allocation are only known when the job runs.
     hosts = scheduler_for(site).functions.strip()
     form = launch.host_line.replace("{host}", "&")
     return f"{hosts}\nlist_hosts | head -n {placement.nodes} | sed 's/.*/{form}/' > {_HOSTS}\n{start}"
 
 
 def _library(site: Site, name: str) -> Library:
-    """The site's MPI library that this launcher starts: the default one where it does."""
+    """Return an MPI library of the site that a launcher supports, preferably the default one."""
     own = Library("stack", "mpich")
     for key in dict.fromkeys([site.default_mpi, *site.mpi]):
         if key is None:
             continue
         library = library_for(site, own, key, gpus=bool(site.node_type().gpus))
-        named = site.mpi[key].launchers
-        if starts(name, library) and (not named or name in named):
+        launchers = site.mpi[key].launchers
+        if starts(name, library) and (not launchers or name in launchers):
             return library
-    raise InvalidInput(
-        f"site {site.name} has no MPI library that {name} starts", hint="describe it under `mpi` in the site's file"
-    )
+    hint = "add the library to `mpi` in the site file"
+    raise InvalidInput(f"site {site.name} has no MPI library that supports launcher {name}", hint=hint)
 
 
-# hidl's launchers and schedulers as ReFrame's: those that ReFrame lacks, or cannot use from hidl's Python.
+# Schedulers of hidl that are registered with ReFrame, if ReFrame lacks them or cannot use them from hidl's Python.
 
 
-#: Seconds between two queries of one job, the last for ever.
+#: Seconds between queries of a job; the last value is repeated.
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
-#: Queries in a row without the job after which it has ended.
+#: Number of consecutive queries without a job after which it is considered ended.
 _MISSING = 3
 
 
 def scheduler_in_reframe(site: Site, accounting: bool) -> str:
-    """Return the name of ReFrame's scheduler for the site; ``accounting``: it answers."""
+    """Return the name of ReFrame's scheduler for a site, depending on whether ``accounting`` is available."""
     system = batch_systems.system(site.scheduler)
     if system is None:
         return str(site.scheduler)
@@ -241,17 +255,20 @@ def scheduler_in_reframe(site: Site, accounting: bool) -> str:
 
 
 def register_backends(site: Site) -> None:
-    """Register with ReFrame what the site needs of hidl's own; again: nothing happens."""
+    """Register the launchers and the scheduler that the site requires and ReFrame lacks.
+
+    Repeated calls have no effect.
+    """
     register_launchers(site)
     system = batch_systems.system(site.scheduler)
     if system is not None and system.reframe is None:
         _register_scheduler(_name(system), batch_systems.SCHEDULERS.get(system.name))
 
 
-def needed(site: Site) -> list[str]:
-    """Return the names of what ``register_backends`` registers."""
+def registrations(site: Site) -> list[str]:
+    """Return the names of the launchers and the scheduler that ``register_backends`` registers."""
     system = batch_systems.system(site.scheduler)
-    return [*ours(site), *([system.name] if system is not None and system.reframe is None else [])]
+    return [*missing_launchers(site), *([system.name] if system is not None and system.reframe is None else [])]
 
 
 def _name(system: batch_systems.BatchSystem) -> str:
@@ -259,14 +276,13 @@ def _name(system: batch_systems.BatchSystem) -> str:
 
 
 @dataclass(frozen=True)
-class _Staged(Run):
-    """A job script of ReFrame's in its stage directory."""
+class _StagedJob(Run):
+    """A job script of ReFrame in its stage directory."""
 
     name: str
 
     @property
     def script(self) -> Path:
-        """See ``Run``."""
         return self.directory / self.name
 
 
@@ -276,13 +292,16 @@ def _register_scheduler(name: str, backend: Backend) -> None:
     from reframe.core.schedulers import Job, JobScheduler
 
     class Ours(JobScheduler):  # type: ignore[misc]  # ReFrame is not typed
-        """Jobs of one batch system, through hidl's backend."""
+        """A scheduler of ReFrame that uses a backend of hidl."""
 
         def make_job(self, *arguments: Any, **options: Any) -> Any:
             return Job(*arguments, **options)
 
         def emit_preamble(self, job: Any) -> list[str]:
-            """The header, and where output goes. The check's options come before ``access``: hidl reads the first."""
+            """Return the header and the redirection of the output.
+
+            The options of the check precede ``access``, because hidl uses the first of several equal options.
+            """
             lines = dict.fromkeys([*job.options, *job.cli_options, *job.sched_access])
             redirection = f"exec > {sh(job.stdout)} 2> {sh(job.stderr)}"
             return [*lines, f"cd {sh(str(Path(job.workdir).resolve()))}", redirection]
@@ -290,11 +309,11 @@ def _register_scheduler(name: str, backend: Backend) -> None:
         def submit(self, job: Any) -> None:
             directory = Path(job.workdir).resolve()
             try:
-                receipt = backend.submit(_Staged(directory, job.script_filename))
+                receipt = backend.submit(_StagedJob(directory, job.script_filename))
             except Refused as refused:
-                raise JobSchedulerError(f"{backend.traits.title} refused the job: {refused.words}") from refused
-            except NoAnswer as silence:
-                raise JobSchedulerError(f"{backend.traits.title} does not answer: {silence}") from silence
+                raise JobSchedulerError(f"{backend.traits.title} rejected the job: {refused.words}") from refused
+            except NoAnswer as error:
+                raise JobSchedulerError(f"{backend.traits.title} does not respond: {error}") from error
             if receipt is None:
                 raise JobSchedulerError(f"{backend.traits.submit} printed no job id")
             job._jobid, job._submit_time, job._state, job._missing = receipt.id, time.time(), "PENDING", 0
@@ -305,21 +324,21 @@ def _register_scheduler(name: str, backend: Backend) -> None:
                 return
             try:
                 known = {job.id: job for job in backend.parse(backend.query(None))}
-            except NoAnswer as silence:
-                self.log(f"{backend.traits.title} does not answer: {silence}")
+            except NoAnswer as error:
+                self.log(f"{backend.traits.title} does not respond: {error}")
                 return
             for job in open_jobs:
                 found = known.get(job.jobid)
                 job._missing = 0 if found else job._missing + 1
                 if found is not None:
                     job._state = found.state.value
-                elif job._missing >= _MISSING:  # forgotten: the job's own record tells how it ended
+                elif job._missing >= _MISSING:  # no longer listed; the job itself records how it ended
                     job._state = State.COMPLETED.value
-                self._end_what_waits_too_long(job)
+                self._enforce_max_pending_time(job)
 
-        def _end_what_waits_too_long(self, job: Any) -> None:
-            waits = job.state == State.PENDING.value and job.max_pending_time
-            if waits and time.time() - job.submit_time >= job.max_pending_time:
+        def _enforce_max_pending_time(self, job: Any) -> None:
+            is_limited = job.state == State.PENDING.value and job.max_pending_time
+            if is_limited and time.time() - job.submit_time >= job.max_pending_time:
                 self.cancel(job)
                 job._exception = JobError("maximum pending time exceeded", job.jobid)
 
@@ -337,10 +356,10 @@ def _register_scheduler(name: str, backend: Backend) -> None:
             backend.kill(job.jobid, None)
 
         def allnodes(self) -> Any:
-            raise NotImplementedError(f"{name} lists no nodes")
+            raise NotImplementedError(f"{name} cannot list nodes")
 
         def filternodes(self, job: Any, nodes: Any) -> Any:
-            raise NotImplementedError(f"{name} filters no nodes")
+            raise NotImplementedError(f"{name} cannot filter nodes")
 
     try:
         register_scheduler(name)(Ours)
@@ -354,7 +373,7 @@ _PREFIX = re.compile(r"^(?P<indent> *)[-^] (?P<name>.+?) /(?P<hash>[0-9a-f]{6,})
 
 @dataclass(frozen=True)
 class Selection:
-    """Which checks are run: by tags, all of which must fit, by names, any of which, and on which system."""
+    """A selection of checks: those that have all ``tags`` and match any of ``checks``, on one system."""
 
     settings: Path
     system: str
@@ -362,7 +381,7 @@ class Selection:
     checks: Sequence[str] = ()
 
     def words(self) -> list[str]:
-        """The options of ReFrame that say so."""
+        """Return the command-line options of ReFrame."""
         found = [f"--config-file={self.settings}", f"--system={self.system}", "--nocolor"]
         found += [f"--checkpath={directory}" for directory in directories()]
         found += [f"--tag=^{re.escape(tag)}$" for tag in self.tags]
@@ -372,21 +391,30 @@ class Selection:
 
 
 def pattern(*checks: str) -> str:
-    """The regular expression by which checks are known: a whole name, with parameters (``name%scale=1-node``) or not.
+    """Return a regular expression that matches whole names of checks, with or without parameters.
 
-    ReFrame holds it against the name without its blanks. ``UsageError`` where it is none.
+    ReFrame compares it with the name without spaces, for example ``name%scale=1-node``.
+
+    Raises:
+        UsageError: If a name is not a valid regular expression.
     """
     found = f"^(?:{'|'.join(checks)})(?:%|$)"
     try:
         re.compile(found)
     except re.error as error:
-        raise UsageError(f"--check {' '.join(checks)} is not a valid regular expression: {error}") from error
+        raise UsageError(f"invalid regular expression in --check {' '.join(checks)}: {error}") from error
     return found
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A case as ReFrame lists it: the check's name with its parameters, its hash, and ``system:partition+environ``."""
+class ListedCase:
+    """A case listed by ReFrame.
+
+    Attributes:
+        name: Name of the check, including its parameters.
+        hash: Hash that identifies the test.
+        place: ``system:partition+environ``, or None for tests.
+    """
 
     name: str
     hash: str
@@ -394,40 +422,44 @@ class Listed:
 
     @property
     def check(self) -> str:
-        """The check's name alone."""
+        """The name of the check without its parameters."""
         return self.name.split()[0]
 
     @property
     def scale(self) -> str | None:
-        """The name of its scale; None for a check without one."""
+        """The name of the scale; None for a check without scales."""
         found = re.search(r"%scale=(\S+)", self.name)
         return found[1] if found and found[1] in NAMES else None
 
     def fits(self, check: str) -> bool:
-        """Whether ``--check`` means it."""
+        """Return whether an argument of ``--check`` matches the case."""
         return re.search(pattern(check), self.name.replace(" ", "")) is not None
 
 
 def directories() -> list[Path]:
-    """Where checks are looked for: those that ship with hidl, and the site's and the user's own."""
-    own = [place / "reframe_checks" for place in (paths.system_config(), paths.user_config())]
-    return [shipped_checks(), *(place for place in own if place.is_dir())]
+    """Return the directories that are searched for checks: those of hidl, the system and the user."""
+    own = [config / "reframe_checks" for config in (paths.system_config(), paths.user_config())]
+    return [shipped_checks(), *(directory for directory in own if directory.is_dir())]
 
 
 def shipped_checks() -> Path:
-    """The checks that ship with hidl."""
+    """Return the directory of the checks that are shipped with hidl."""
     return paths.shipped() / "reframe_checks"
 
 
 def reframe_command(*arguments: str) -> list[str]:
-    """ReFrame of this very Python, so that its checks find hidl; ``MissingPrecondition`` where it is not there."""
+    """Return the command that runs ReFrame with this Python, so that its checks can import hidl.
+
+    Raises:
+        MissingPrecondition: If ReFrame is not installed.
+    """
     if importlib.util.find_spec("reframe") is None:
         raise MissingPrecondition(
             f"ReFrame is not installed for {sys.executable}",
             hint=f"{sys.executable} -m pip install 'hidl[validate]', or: {sys.executable} -m pip install reframe-hpc",
         )
-    beside = Path(sys.executable).with_name("reframe")
-    start = [sys.executable, str(beside)] if beside.is_file() else [sys.executable, "-c", _MAIN]
+    program = Path(sys.executable).with_name("reframe")
+    start = [sys.executable, str(program)] if program.is_file() else [sys.executable, "-c", _MAIN]
     return [*start, *arguments]
 
 
@@ -435,7 +467,10 @@ _MAIN = "import sys; del sys.path[0]; from reframe.frontend.cli import main; sys
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment as it is, without what would change ReFrame's answers; the library of checks can be imported."""
+    """Return the environment for ReFrame, without variables that affect its output.
+
+    PYTHONPATH contains hidl and its library of checks. ``more`` variables are added.
+    """
     kept = {name: value for name, value in hidl_cluster.environment().items() if not name.startswith("RFM_")}
     path = [str(Path(__file__).parents[2]), str(shipped_checks()), kept.get("PYTHONPATH", "")]
     return {
@@ -446,43 +481,55 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
-def cases(selection: Selection, directory: Path) -> list[Listed]:
-    """The cases that would be run, fixtures and all; ``HidlError`` where ReFrame cannot list them."""
+def list_cases(selection: Selection, directory: Path) -> list[ListedCase]:
+    """Return the cases that would be run, including fixtures.
+
+    Raises:
+        HidlError: If ReFrame cannot list them.
+    """
     return _list(selection, "--list=C", directory)
 
 
-def everything(selection: Selection, directory: Path) -> list[Listed]:
-    """The tests that fit by name and tag, whether this site has what they want or not."""
+def list_tests(selection: Selection, directory: Path) -> list[ListedCase]:
+    """Return all tests that match by name and tag, even if this site does not meet their requirements."""
     return _list(selection, "--list=T", directory, "--skip-system-check", "--skip-prgenv-check")
 
 
-def _list(selection: Selection, how: str, directory: Path, *more: str) -> list[Listed]:
+def _list(selection: Selection, how: str, directory: Path, *more: str) -> list[ListedCase]:
     words = reframe_command(*selection.words(), f"--prefix={directory}", *more, how)
     completed = process.run(words, cwd=directory, env=environment(), timeout=_LIST_SECONDS, check=False)
     if completed.status != 0:
         raise HidlError(
             f"ReFrame cannot list its checks: {(completed.stdout + completed.stderr).strip()[-1500:]}",
-            hint="hidl validate --dry-run prints the configuration and the command",
+            hint="print the configuration and the command with: hidl validate --dry-run",
         )
     skipped = [line for line in completed.stdout.splitlines() if "skipping test" in line]
     if skipped:
         raise HidlError(
-            "ReFrame cannot read all checks:\n" + "\n".join(skipped), hint="correct the check, or remove its file"
+            "ReFrame cannot load all checks:\n" + "\n".join(skipped), hint="correct the check, or remove its file"
         )
     matches = [_PREFIX.match(line) for line in completed.stdout.splitlines()]
-    return [Listed(m["name"], m["hash"], m["place"]) for m in matches if m]
+    return [ListedCase(m["name"], m["hash"], m["place"]) for m in matches if m]
 
 
 def run(
     selection: Selection, directory: Path, *, log: Path, report: Path, more: Mapping[str, str] | None = None
 ) -> int:
-    """Run the checks, with ``more`` variables set; ReFrame's exit status, which says no more than that some failed."""
+    """Run the checks and return the exit status of ReFrame, which only indicates whether any check failed.
+
+    Args:
+        selection: Checks to run.
+        directory: Directory of the validation.
+        log: File for the output of ReFrame.
+        report: File for the JSON report of ReFrame.
+        more: Additional environment variables.
+    """
     words = run_command(selection, directory, report)
     return process.run(words, cwd=directory, env=environment(more), log=log, check=False).status
 
 
 def run_command(selection: Selection, directory: Path, report: Path) -> list[str]:
-    """The command of ``run``."""
+    """Return the command of ``run``."""
     return reframe_command(
         *selection.words(),
         f"--prefix={directory}",
@@ -494,18 +541,20 @@ def run_command(selection: Selection, directory: Path, report: Path) -> list[str
 
 
 def read_report(report: Path) -> list[Mapping[str, Any]]:
-    """The cases in ReFrame's JSON report; ``HidlError`` where there is none."""
+    """Read the cases in a JSON report of ReFrame.
+
+    Raises:
+        HidlError: If there is no valid report.
+    """
     try:
         document = read_json(report)
         return list(document["runs"][-1]["testcases"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise HidlError(
-            f"ReFrame left no report that can be read: {error}", hint=f"its output is in {report.parent}"
+            f"cannot read the report of ReFrame: {error}", hint=f"see its output in {report.parent}"
         ) from error
 
 
 def accounting_answers(site: Site) -> bool:
-    """Whether sacct answers here, now; without it ReFrame's scheduler `slurm` fails after three tries."""
-    if site.scheduler != "slurm":
-        return False
-    return slurm.accounting_answers()
+    """Return whether sacct works on this host; without it, ReFrame's scheduler `slurm` fails after three attempts."""
+    return site.scheduler == "slurm" and slurm.accounting_answers()

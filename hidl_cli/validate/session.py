@@ -1,4 +1,4 @@
-"""One validation: its directory, what is in it, and how it takes its course."""
+"""Validations of a site: prepare, run and report a session of ReFrame."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import __version__, paths
-from hidl_cli.doctor.examine import Examined, before_runs
+from hidl_cli.doctor.examine import DoctorReport, before_runs
 from hidl_cli.documents import write_json, write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.plan.prepare import RunRequest
@@ -28,10 +28,9 @@ from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.installation import held
 from hidl_cli.validate import reframe
-from hidl_cli.validate import reframe as backends
-from hidl_cli.validate.bridge import RUNS_FILE, Place
-from hidl_cli.validate.judge import Case, complete, judged, to_json
-from hidl_cli.validate.reframe import NAMES, Listed, Selection, offered
+from hidl_cli.validate.bridge import RUNS_FILE, CheckLocation
+from hidl_cli.validate.judge import Case, judge_cases, require_complete, to_json
+from hidl_cli.validate.reframe import NAMES, ListedCase, Selection, allowed_scales
 from hidl_cli.validate.settings import configuration, word
 
 SCHEMA = "hidl.validation/1"
@@ -39,10 +38,13 @@ _INTERVAL_SECONDS = 86400.0
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What ``hidl validate`` was asked for. ``partitions``: empty: the site's default one, or all where it has none."""
+class ValidationRequest:
+    """The options of ``hidl validate``.
 
-    place: Place
+    If ``partitions`` is empty, checks run on the site's default partition, or on all if there is no default.
+    """
+
+    location: CheckLocation
     partitions: Sequence[str] = ()
     tags: Sequence[str] = ()
     checks: Sequence[str] = ()
@@ -50,19 +52,20 @@ class Asked:
 
     @property
     def selection(self) -> tuple[tuple[str, str], ...]:
-        """Options of ``hidl validate``, and their values, that distinguish validations of one site."""
+        """The options of ``hidl validate``, with their values, that distinguish validations of a site."""
         names = ("hosts", "account", "qos", "reservation", "prefix", "device")
-        given = ((name, getattr(self.place, name)) for name in names)
+        single = ((name, getattr(self.location, name)) for name in names)
         lists = (("tag", self.tags), ("check", self.checks), ("partition", self.partitions))
         return (
             *((name, value) for name, values in lists for value in values),
-            *((name, value) for name, value in given if value is not None),
+            *((name, value) for name, value in single if value is not None),
         )
 
     def key(self, site: str) -> str:
-        """Return a name of a validation of ``site``, in letters, digits and ``._-``.
+        """Return a unique key of the validation that consists of letters, digits and ``._-``.
 
-        Only that of a single tag has no digest: names of several options, or with other characters, may look alike.
+        The key ends with a digest unless the validation is selected by a single tag, because different combinations of
+        options may have the same readable part.
         """
         named = (value if name in ("tag", "check") else f"{name} {value}" for name, value in self.selection)
         readable = "-".join((site, *(re.sub(r"[^A-Za-z0-9.]+", "_", each) for each in named)))
@@ -74,52 +77,53 @@ class Asked:
 
 @dataclass(frozen=True)
 class Validation:
-    """A validation by its directory, ready to be run."""
+    """A validation that is ready to run."""
 
     id: str
     directory: Path
     site: Site
-    asked: Asked
+    request: ValidationRequest
     configuration: dict[str, Any]
 
     @property
     def settings(self) -> Path:
-        """ReFrame's configuration."""
+        """The configuration of ReFrame."""
         return self.directory / "settings.py"
 
     @property
     def log(self) -> Path:
-        """What ReFrame printed."""
+        """The output of ReFrame."""
         return self.directory / "reframe.out"
 
     @property
     def report(self) -> Path:
-        """ReFrame's own report."""
+        """The report of ReFrame."""
         return self.directory / "report.json"
 
     @property
     def selection(self) -> Selection:
-        """Which checks are run."""
-        return Selection(self.settings, word(self.site.name), self.asked.tags, self.asked.checks)
+        """The checks to run."""
+        return Selection(self.settings, word(self.site.name), self.request.tags, self.request.checks)
 
     @property
     def command(self) -> list[str]:
-        """The command that runs them."""
+        """The command that runs the checks."""
         return reframe.run_command(self.selection, self.directory, self.report)
 
     def settings_text(self) -> str:
-        """The text of ``settings``."""
-        ours, place = backends.needed(self.site), self.asked.place
+        """Render the file ``settings``."""
+        ours, location = reframe.registrations(self.site), self.request.location
+        arguments = f"site={location.site!r}, hosts={location.hosts!r}"
         registration = [
+            "from hidl_cli.validate.bridge import CheckLocation",
             "from hidl_cli.validate.reframe import register_backends",
-            "from hidl_cli.validate.bridge import Place",
             "",
-            f"register_backends(Place(site={place.site!r}, hosts={place.hosts!r}).load_site())  # {', '.join(ours)}",
+            f"register_backends(CheckLocation({arguments}).load_site())  # {', '.join(ours)}",
         ]
         body = pprint.pformat(self.configuration, width=118, sort_dicts=False)
         return "\n".join(
             (
-                f'"""ReFrame\'s configuration of site {self.site.name}, made by hidl {__version__}."""',
+                f'"""ReFrame configuration of site {self.site.name}, generated by hidl {__version__}."""',
                 "",
                 *([*registration, ""] if ours else []),
                 f"site_configuration = {body}",
@@ -128,109 +132,124 @@ class Validation:
         )
 
 
-def prepare(asked: Asked) -> Validation:
-    """Resolve what was asked; nothing is touched. Raises ``UsageError`` for a partition that the site has not."""
-    site = asked.place.load_site()
-    unknown = [name for name in asked.partitions if name not in site.partitions]
+def prepare(request: ValidationRequest) -> Validation:
+    """Prepare a validation without writing any files.
+
+    Raises:
+        UsageError: If a partition is unknown.
+    """
+    site = request.location.load_site()
+    unknown = [name for name in request.partitions if name not in site.partitions]
     if unknown:
         known = ", ".join(site.partitions) or "none"
-        raise UsageError(f"site {site.name} has no partition {unknown[0]!r}", hint=f"its partitions: {known}")
-    usual = [site.default_partition] if site.default_partition else list(site.partitions)
-    asked = replace(asked, place=replace(asked.place, site=asked.place.site or site.name))
-    made = configuration(
+        raise UsageError(f"site {site.name} has no partition {unknown[0]!r}", hint=f"available partitions: {known}")
+    default = [site.default_partition] if site.default_partition else list(site.partitions)
+    request = replace(request, location=replace(request.location, site=request.location.site or site.name))
+    settings = configuration(
         site,
-        asked.place,
-        partitions=list(asked.partitions) or usual,
-        stacks=installation.in_use(site, asked.place.prefix),
-        jobs=asked.jobs,
+        request.location,
+        partitions=list(request.partitions) or default,
+        stacks=installation.in_use(site, request.location.prefix),
+        jobs=request.jobs,
         accounting=reframe.accounting_answers(site),
         environ=os.environ,
     )
     name = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{site.name}-{secrets.token_hex(2)}"
-    return Validation(name, root() / name, site, asked, made)
+    return Validation(name, root() / name, site, request, settings)
 
 
 def root() -> Path:
-    """Where validations lie."""
+    """Return the directory of all validations."""
     return paths.user_state() / "validate"
 
 
-def examine(validation: Validation) -> Examined:
-    """What is cheap to know before anything is submitted: of the least job on each partition with each stack."""
-    site, place = validation.site, validation.asked.place
+def examine(validation: Validation) -> DoctorReport:
+    """Apply the fast rules of the doctor to the smallest job on each partition with each stack."""
+    site, location = validation.site, validation.request.location
     partitions = validation.configuration["systems"][0]["partitions"]
     plans = []
-    for partition in (Place.of(each["extras"]) for each in partitions):
-        for stack in installation.in_use(site, place.prefix):
+    for partition in (CheckLocation.of(each["extras"]) for each in partitions):
+        for stack in installation.in_use(site, location.prefix):
             request = RunRequest(
                 "mpi-sanity",
-                site=place.site,
+                site=location.site,
                 stack=stack.prefix.parent.name,
-                prefix=place.prefix,
-                device=place.device,
+                prefix=location.prefix,
+                device=location.device,
                 any_device=True,
                 asked=partition.asked,
                 hypothetical=True,
             )
-            with suppress(HidlError):  # the check that asks for it says so
+            with suppress(HidlError):  # is reported by the check that requests the run
                 plans.append(prepare_run(request, site))
     return before_runs(plans, site)
 
 
-def begin(validation: Validation) -> tuple[list[Listed], list[Listed]]:
-    """Make the directory; return the cases that will be run, and the tests that this site has not what they want for.
+def begin(validation: Validation) -> tuple[list[ListedCase], list[ListedCase]]:
+    """Create the directory of a validation.
 
-    Raises ``UsageError`` where no case is left, for ReFrame would call that a success.
+    Returns:
+        The cases that will be run, and the tests whose requirements this site does not meet.
+
+    Raises:
+        UsageError: If no case matches, which ReFrame itself would report as a success.
     """
     validation.directory.mkdir(parents=True)
     write_text(validation.settings, validation.settings_text())
-    found = reframe.cases(validation.selection, validation.directory)
-    every = reframe.everything(validation.selection, validation.directory)
+    found = reframe.list_cases(validation.selection, validation.directory)
+    every = reframe.list_tests(validation.selection, validation.directory)
     left_out = [test for test in every if test.hash not in {case.hash for case in found}]
-    asked = validation.asked
-    unmet = [check for check in asked.checks if not any(case.fits(check) for case in found)]
-    if not found or unmet:
-        what = f"check {', '.join(unmet)}" if unmet else " and ".join(f"tag {tag}" for tag in asked.tags) or "anything"
+    request = validation.request
+    unmatched = [check for check in request.checks if not any(case.fits(check) for case in found)]
+    if not found or unmatched:
+        tags = " and ".join(f"tag {tag}" for tag in request.tags) or "the options"
+        criteria = f"check {', '.join(unmatched)}" if unmatched else tags
         stacks = ", ".join(each["name"] for each in validation.configuration["environments"]) or "none"
         names = ", ".join(sorted({test.check for test in every}))
         raise UsageError(
-            f"no case on site {validation.site.name} fits {what}; installed stacks: {stacks}"
-            + (f"; checks that need more nodes or ranks: {names}" if names else ""),
-            hint="hidl install STACK, or another --tag, --check or --partition",
+            f"no case on site {validation.site.name} matches {criteria}; installed stacks: {stacks}"
+            + (f"; checks with unmet requirements: {names}" if names else ""),
+            hint="install a stack with hidl install, or use another --tag, --check or --partition",
         )
     return found, left_out
 
 
-def reasons_left_out(validation: Validation, left_out: Sequence[Listed]) -> dict[str, str]:
-    """Return why this validation runs none of these tests, by check: a scale that no partition allows, or the rest."""
+def reasons_left_out(validation: Validation, left_out: Sequence[ListedCase]) -> dict[str, str]:
+    """Return the reason why tests are not run, by check: the scale, or a missing feature or stack."""
     site = validation.site
     chosen = [each["extras"] for each in validation.configuration["systems"][0]["partitions"]]
-    allowed = {scale for extras in chosen for scale in offered(site, Place.of(extras).partition)}
+    allowed = {scale for extras in chosen for scale in allowed_scales(site, CheckLocation.of(extras).partition)}
     return {
         check: _reason(site, [test for test in left_out if test.check == check], allowed)
         for check in sorted({test.check for test in left_out})
     }
 
 
-def _reason(site: Site, tests: Sequence[Listed], allowed: Set[str]) -> str:
+def _reason(site: Site, tests: Sequence[ListedCase], allowed: Set[str]) -> str:
     scales = [test.scale for test in tests if test.scale is not None and test.scale not in allowed]
     parts = []
     if scales:
         names = sorted(set(scales), key=NAMES.index)
-        others = [name for name in site.partitions if set(names) <= set(offered(site, name))]
-        elsewhere = f"; --partition {others[0]} allows it" if others else ""
+        others = [name for name in site.partitions if set(names) <= set(allowed_scales(site, name))]
+        alternative = f"; use --partition {others[0]}" if others else ""
         parts.append(
-            f"{len(scales)} case(s) of scale {', '.join(names)}, which the partition does not allow{elsewhere}"
+            f"{len(scales)} case(s) of scale {', '.join(names)}, which the partition does not allow{alternative}"
         )
     if len(tests) > len(scales):
-        parts.append(f"{len(tests) - len(scales)} case(s) that require a trait or a stack that is not here")
+        parts.append(f"{len(tests) - len(scales)} case(s) that require a missing feature or stack")
     return "; ".join(parts)
 
 
-def run(validation: Validation, listed: Sequence[Listed], tell: Callable[[str], None]) -> list[Case]:
-    """Run the cases, and return them judged; ``tell`` gets each line of ReFrame's progress.
+def run(validation: Validation, listed: Sequence[ListedCase], tell: Callable[[str], None]) -> list[Case]:
+    """Run the cases and return their verdicts. An interrupt cancels all runs that have been started.
 
-    An interrupt ends the runs that were begun. Raises ``HidlError`` where ReFrame did not run all of them.
+    Args:
+        validation: Validation to run.
+        listed: Cases that must be run.
+        tell: Callback for each line of ReFrame's output.
+
+    Raises:
+        HidlError: If ReFrame did not run all cases.
     """
     runs = validation.directory / "runs"
     try:
@@ -245,22 +264,22 @@ def run(validation: Validation, listed: Sequence[Listed], tell: Callable[[str], 
     except BaseException:
         _end_all(runs)
         raise
-    cases = judged(reframe.read_report(validation.report))
+    cases = judge_cases(reframe.read_report(validation.report))
     write_json(validation.directory / "validation.json", document(validation, cases))
-    complete(cases, listed)
+    require_complete(cases, listed)
     return cases
 
 
-def document(validation: Validation, cases: Sequence[Case], left_out: Sequence[Listed] = ()) -> dict[str, Any]:
-    """The validation as plain values."""
+def document(validation: Validation, cases: Sequence[Case], left_out: Sequence[ListedCase] = ()) -> dict[str, Any]:
+    """Return the validation as a JSON-serializable dictionary."""
     verdicts = [case.verdict for case in cases]
     return {
         "schema": SCHEMA,
         "validation": validation.id,
         "directory": str(validation.directory),
         "site": validation.site.name,
-        "tags": list(validation.asked.tags),
-        "checks": list(validation.asked.checks),
+        "tags": list(validation.request.tags),
+        "checks": list(validation.request.checks),
         "counts": {verdict: verdicts.count(verdict) for verdict in ("pass", "fail", "inconclusive", "skipped")},
         "cases": [to_json(case) for case in cases],
         "left_out": [test.name for test in left_out],
@@ -269,26 +288,28 @@ def document(validation: Validation, cases: Sequence[Case], left_out: Sequence[L
 
 @contextmanager
 def alone(validation: Validation) -> Iterator[None]:
-    """Only one validation of a site and selection at a time: a nightly that is late must not pile up on itself.
+    """Prevent concurrent validations with the same site and selection, so that late nightly validations do not overlap.
 
-    Raises ``MissingPrecondition`` where another one runs, and says since when.
+    Raises:
+        MissingPrecondition: If the same validation is already running.
     """
-    lock = root() / f".{validation.asked.key(validation.site.name)}.lock"
+    lock = root() / f".{validation.request.key(validation.site.name)}.lock"
 
-    def busy(owner: str) -> None:
+    def fail(owner: str) -> None:
         age = _age(lock)
-        late = " It is older than a day, the interval of a nightly." if age and age > _INTERVAL_SECONDS else ""
+        late = " It has been running for more than a day." if age and age > _INTERVAL_SECONDS else ""
+        owner = owner.removeprefix("waiting for ")
         raise MissingPrecondition(
-            f"this validation of site {validation.site.name} still runs: {owner.removeprefix('waiting for ')}.{late}",
-            hint="wait for it, or see with hidl status which of its runs is slow, and end that with hidl cancel RUN",
+            f"this validation of site {validation.site.name} is still running: {owner}.{late}",
+            hint="wait for it, or find its slow runs with hidl status and cancel them with: hidl cancel RUN",
         )
 
-    with held(lock, busy):
+    with held(lock, fail):
         yield
 
 
 def _age(lock: Path) -> float | None:
-    """For how many seconds the lock has been held; None where its owner has not written it down."""
+    """Return the age of a lock in seconds; None if its owner has not recorded it yet."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         since = datetime.fromisoformat(json.loads(lock.read_text(encoding="utf-8"))["since"])
         return (datetime.now().astimezone() - since).total_seconds()
@@ -296,7 +317,7 @@ def _age(lock: Path) -> float | None:
 
 
 def _end_all(runs: Path) -> None:
-    """End the runs that were begun and have not ended."""
+    """Cancel all runs that have been started and have not ended."""
     with suppress(OSError):
         for line in runs.read_text(encoding="utf-8").splitlines():
             with suppress(HidlError, OSError):
@@ -305,7 +326,7 @@ def _end_all(runs: Path) -> None:
 
 @contextmanager
 def _following_log(log: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Pass on the lines that are added to ``log`` meanwhile."""
+    """Call ``tell`` for each line that is added to ``log`` while the context is active."""
     stop = threading.Event()
     thread = threading.Thread(target=_follow, args=(log, tell, stop), daemon=True)
     thread.start()
@@ -317,14 +338,14 @@ def _following_log(log: Path, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def _follow(log: Path, tell: Callable[[str], None], stop: threading.Event) -> None:
-    seen = 0
-    last = False
-    while not last:
-        last = stop.wait(0.2)
+    position = 0
+    is_last = False
+    while not is_last:
+        is_last = stop.wait(0.2)
         with suppress(OSError), log.open("rb") as file:
-            file.seek(seen)
-            new = file.read()
-            whole = new[: new.rfind(b"\n") + 1]
-            seen += len(whole)
-            for line in whole.decode("utf-8", "replace").splitlines():
+            file.seek(position)
+            added = file.read()
+            lines = added[: added.rfind(b"\n") + 1]
+            position += len(lines)
+            for line in lines.decode("utf-8", "replace").splitlines():
                 tell(line)

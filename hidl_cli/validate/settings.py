@@ -1,4 +1,4 @@
-"""ReFrame's configuration, made from a site: scheduler, launchers, partitions with their traits, installed stacks."""
+"""Generate the configuration of ReFrame from a site: scheduler, launchers, partitions and installed stacks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ from hidl_cli.site.schema import NodeType, Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation
-from hidl_cli.validate.bridge import Place
-from hidl_cli.validate.reframe import accounting_answers, directories, name_in_reframe, offered, scheduler_in_reframe
+from hidl_cli.validate.bridge import CheckLocation
+from hidl_cli.validate.reframe import (
+    accounting_answers,
+    allowed_scales,
+    directories,
+    name_in_reframe,
+    scheduler_in_reframe,
+)
 from hidl_cli.validate.reframe import register_backends as register
 
 _JOBS_AT_ONCE = 8
@@ -34,7 +40,7 @@ _MODULES = {"lmod": "LMOD_CMD", "tmod4": "MODULES_CMD"}
 
 def configuration(
     site: Site,
-    place: Place,
+    location: CheckLocation,
     *,
     partitions: Sequence[str],
     stacks: Iterable[Installation],
@@ -42,20 +48,28 @@ def configuration(
     accounting: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The configuration for these partitions of ``site``, with the installed ``stacks`` as environments.
+    """Return the configuration of ReFrame for a site.
 
-    A site whose partitions are unknown gets one, ``default``, for jobs that name none.
+    A site without partitions gets a single one, ``default``, for jobs that do not request a partition.
 
-    ``jobs``: how many jobs at once (None: one on the local machine, where they would disturb each other).
-    ``accounting``: whether sacct answers; where it does not, ReFrame asks squeue. ``environ``: the variables by which
-    a modules system is known. Raises ``InvalidInput`` for a site that cannot run jobs, ``UsageError`` for an option
-    that the site does not allow, and what ``scheduler_for`` raises.
+    Args:
+        site: Site to configure.
+        location: Options for the jobs of all partitions.
+        partitions: Names of the partitions.
+        stacks: Installed stacks, which become environments.
+        jobs: Maximum number of concurrent jobs; by default one on a local machine, where jobs would disturb each other.
+        accounting: Whether sacct works; otherwise ReFrame uses squeue.
+        environ: Environment variables by which the modules system is detected.
+
+    Raises:
+        InvalidInput: If the site cannot run jobs.
+        UsageError: If the site does not allow an option.
     """
     scheduler_for(site)
     if reason := reason_not_runnable(site):
         raise InvalidInput(f"site {site.name}: {reason}", hint=f"hidl site show {site.name}")
     environments = {stack.prefix.parent.name: stack for stack in stacks}
-    wanted: Sequence[str | None] = partitions or [None]
+    partition_names: Sequence[str | None] = partitions or [None]
     names = [word(name) for name in environments]
     system = {
         "name": word(site.name),
@@ -64,7 +78,8 @@ def configuration(
         "modules_system": _modules_system(environ or {}),
         "max_local_jobs": jobs or 1,
         "partitions": [
-            _partition(site, replace(place, partition=name), names, jobs=jobs, accounting=accounting) for name in wanted
+            _partition(site, replace(location, partition=name), names, jobs=jobs, accounting=accounting)
+            for name in partition_names
         ],
     }
     modules = _modules(site) if system["modules_system"] != "nomod" else []
@@ -76,12 +91,15 @@ def configuration(
 
 
 def plain(name: str | None) -> dict[str, Any]:
-    """The configuration of a site (None: the detected one) with all its partitions, for ReFrame without hidl."""
+    """Return the configuration of a site with all its partitions, for ReFrame without ``hidl validate``.
+
+    ``name`` defaults to the detected site.
+    """
     site = load_site(name)
     register(site)
     return configuration(
         site,
-        Place(site=name or site.name),
+        CheckLocation(site=name or site.name),
         partitions=list(site.partitions),
         stacks=installation.in_use(site),
         accounting=accounting_answers(site),
@@ -90,25 +108,25 @@ def plain(name: str | None) -> dict[str, Any]:
 
 
 def word(name: str) -> str:
-    """``name`` as ReFrame accepts names: letters, digits, ``_`` and ``-``, and no digit first."""
+    """Convert a name to one that ReFrame accepts: letters, digits, ``_`` and ``-``, not starting with a digit."""
     plain_name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     return plain_name if re.match(r"[A-Za-z_]", plain_name) else f"_{plain_name}"
 
 
 def _partition(
-    site: Site, place: Place, environments: Sequence[str], *, jobs: int | None, accounting: bool
+    site: Site, location: CheckLocation, environments: Sequence[str], *, jobs: int | None, accounting: bool
 ) -> dict[str, Any]:
-    node = site.node_type(place.partition)
+    node = site.node_type(location.partition)
     local = site.scheduler == "local"
-    access, processor, devices = _access(site, place), _processor(node), _devices(node)
+    access, processor, devices = _access(site, location), _processor(node), _devices(node)
     return {
-        "name": word(place.partition or "default"),
+        "name": word(location.partition or "default"),
         "scheduler": scheduler_in_reframe(site, accounting),
         "launcher": name_in_reframe(default_launcher(site)),
         "environs": list(environments),
         "max_jobs": jobs or (1 if local else _JOBS_AT_ONCE),
-        "features": traits(site, place.partition),
-        "extras": place.extras(),
+        "features": traits(site, location.partition),
+        "extras": location.extras(),
         **({"access": access} if access else {}),
         **({"processor": processor} if processor else {}),
         **({"devices": devices} if devices else {}),
@@ -116,8 +134,8 @@ def _partition(
 
 
 def traits(site: Site, partition: str | None) -> list[str]:
-    """What checks select a partition by (``valid_systems = ["+gpu"]``): never the site's name."""
-    node, scales = site.node_type(partition), offered(site, partition)
+    """Return the features by which checks select a partition (``valid_systems = ["+gpu"]``)."""
+    node, scales = site.node_type(partition), allowed_scales(site, partition)
     found = ["mpi"]
     found += ["gpu"] if node.gpus else ["cpu"] if node.gpus == 0 else []
     found += ["multi-node"] if any(scale.nodes > 1 for scale in scales.values()) else []
@@ -126,12 +144,12 @@ def traits(site: Site, partition: str | None) -> list[str]:
     return found + [f"scale-{name}" for name in scales]
 
 
-def _access(site: Site, place: Place) -> list[str]:
-    """The options by which a job gets into the partition, in the forms that the site's policies accept."""
-    smallest = site.partition(place.partition)
-    nodes = smallest.min_nodes if smallest else 1
-    whole = Placement(nodes=nodes, ranks_per_node=1, ranks=nodes, threads_per_rank=1, bind=False)
-    allocation = allocate(site, "hidl", [whole], place.asked)
+def _access(site: Site, location: CheckLocation) -> list[str]:
+    """Return the options that request the partition, in the form that the site's policies require."""
+    partition = site.partition(location.partition)
+    nodes = partition.min_nodes if partition else 1
+    placement = Placement(nodes=nodes, ranks_per_node=1, ranks=nodes, threads_per_rank=1, bind=False)
+    allocation = allocate(site, "hidl", [placement], location.asked)
     lines = scheduler_for(site).header(allocation, site.policies)
     system = batch_systems.system(site.scheduler)
     if system is None:
@@ -161,7 +179,7 @@ def _devices(node: NodeType) -> list[dict[str, Any]]:
 
 
 def _environment(name: str, stack: Installation, modules: Sequence[str]) -> dict[str, Any]:
-    """A stack as an environment: its compilers wrappers and Python come first once it is activated."""
+    """Return a stack as an environment; activating it puts its compiler wrappers and Python first on PATH."""
     packages = [word(package) for package in stack.manifest["packages"]]
     return {
         "name": word(name),
@@ -203,23 +221,23 @@ _LOGGING: dict[str, Any] = {
 }
 
 
-# The stacks that a site's checks use: those of the workloads that they name.
+# The stacks that checks use.
 
 
 def of_checks() -> tuple[str, ...]:
-    """Every stack that a workload named in a file of checks can run on, the smallest first.
+    """Return the stacks of all workloads that appear in the files of checks, with the smallest first.
 
-    The files are read and not run: ReFrame would take seconds.
+    The files are only parsed, because running ReFrame would take seconds.
     """
     known = {entry.name for entry in list_all("workload")}
-    named = sorted(known & {word for directory in directories() for word in _words(directory)})
-    used = {choice.stack for name in named for choice in load_workload(name).stacks}
+    names = sorted(known & {text for directory in directories() for text in _strings(directory)})
+    used = {choice.stack for name in names for choice in load_workload(name).stacks}
     stacks = {name: load_stack(name) for name in used}
     return tuple(sorted(stacks, key=lambda name: (len(stacks[name].builds), len(stacks[name].packages), name)))
 
 
-def _words(directory: Path) -> set[str]:
-    """Every string in the Python files there; a file that is not Python has none."""
+def _strings(directory: Path) -> set[str]:
+    """Return all strings in the Python files of a directory, ignoring files that cannot be parsed."""
     found: set[str] = set()
     for file in sorted(directory.glob("*.py")):
         try:

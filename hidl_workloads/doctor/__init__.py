@@ -1,5 +1,5 @@
-"""Findings about the environment: a stable id, what was found, why it matters, and the fix.
+"""Rules that find problems of the environment inside jobs.
 
-Facts are dataclasses, with None for unknown fields. A rule is a pure function over one type of facts. The rules here
-are applied inside jobs and need only the standard library; those of ``hidl_cli.doctor`` are applied outside.
+Facts are dataclasses whose unknown fields are None. A rule is a pure function of one type of facts and yields findings.
+This package only requires the standard library. Rules that are applied outside jobs are in ``hidl_cli.doctor``.
 """

@@ -1,4 +1,4 @@
-"""Which cores a process may use, and which its node has for the job."""
+"""Cores that a process may use, and cores that its node provides for the job."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def cores_of(processors: Iterable[int], topology: Path = _TOPOLOGY) -> frozenset[Core]:
-    """The cores that these logical processors belong to; each counts for one where the system does not tell."""
+    """Return the cores of logical processors. Without topology information, each processor counts as a core."""
     return frozenset(_core(processor, topology / f"cpu{processor}" / "topology") for processor in processors)
 
 
 def of_the_node(root: Path = ROOT) -> frozenset[Core]:
-    """The cores that jobs may use here: those of the control group, or else all that are online; none: unknown."""
+    """Return the cores of the control group, or else all online cores; empty if unknown."""
     found: list[str] = []
     for group in groups(root, "cpuset"):
         found += [read(group / name) for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")]
@@ -28,7 +28,7 @@ def of_the_node(root: Path = ROOT) -> frozenset[Core]:
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers of a kernel's list such as ``0-3,8``; none where it is no such list."""
+    """Parse a list of the kernel such as ``0-3,8``; empty if invalid."""
     found: list[int] = []
     try:
         for part in text.split(","):

@@ -1,4 +1,4 @@
-"""A finding, and the rules that yield findings."""
+"""Findings, and rules that yield findings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 Severity = Literal["error", "warning", "info"]
-"""error: runs fail, or give wrong results; warning: they may fail, or be slow; info: for information."""
+"""error: runs fail or give wrong results; warning: runs may fail or be slow; info: for information only."""
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
@@ -19,9 +19,13 @@ Facts = TypeVar("Facts")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a rule found (``seen``), the ``fix``, and the host or file (``where``).
+    """The evidence for a finding.
 
-    ``severity`` overrides that of the rule.
+    Attributes:
+        seen: Description of the problem.
+        fix: Description of the fix.
+        where: Host or file with the problem.
+        severity: Severity that overrides that of the rule.
     """
 
     seen: str
@@ -32,7 +36,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem, found by the rule with the id ``rule``."""
+    """A problem that was found by the rule with the id ``rule``."""
 
     rule: str
     severity: Severity
@@ -43,18 +47,22 @@ class Finding:
     where: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as plain data; the key of ``fix`` is ``mend``, which documents of earlier versions have."""
+        """Return a JSON-serializable dictionary. The key of ``fix`` is ``mend``, as in earlier versions."""
         return {"mend" if name == "fix" else name: value for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Finding:
-        """Parse a document of ``to_json``. Raises ``TypeError`` if a field is missing or unknown."""
+        """Parse a document of ``to_json``.
+
+        Raises:
+            TypeError: If a field is missing or unknown.
+        """
         return cls(**{"fix" if name == "mend" else name: value for name, value in {**document}.items()})
 
 
 @dataclass(frozen=True)
 class Rule(Generic[Facts]):
-    """A rule: a stable id, title, severity, why it matters, and the check of facts."""
+    """A rule with its stable id, title, severity, rationale and check."""
 
     id: str
     title: str
@@ -63,7 +71,7 @@ class Rule(Generic[Facts]):
     check: Callable[[Facts], Iterable[Evidence]]
 
     def findings(self, facts: Facts) -> list[Finding]:
-        """The findings of this rule."""
+        """Apply the rule to facts."""
         return [
             Finding(self.id, seen.severity or self.severity, self.title, seen.seen, self.why, seen.fix, seen.where)
             for seen in self.check(facts)
@@ -71,7 +79,7 @@ class Rule(Generic[Facts]):
 
 
 class Rules(Generic[Facts]):
-    """The rules on one type of facts, sorted by id.
+    """A collection of rules for one type of facts, sorted by id.
 
     ::
 
@@ -88,7 +96,7 @@ class Rules(Generic[Facts]):
     def rule(
         self, id: str, title: str, *, severity: Severity, why: str
     ) -> Callable[[Callable[[Facts], Iterable[Evidence]]], Callable[[Facts], Iterable[Evidence]]]:
-        """Register the decorated function. An id is never reused."""
+        """Register the decorated function as a rule. Ids must never be reused."""
         if not _ID.fullmatch(id) or id in self._rules:
             raise ValueError(f"invalid or duplicate rule id {id!r}")
 
@@ -102,10 +110,10 @@ class Rules(Generic[Facts]):
         return iter(sorted(self._rules.values(), key=lambda rule: rule.id))
 
     def findings(self, facts: Facts) -> list[Finding]:
-        """The findings of all rules, worst first."""
+        """Apply all rules, and return their findings sorted by severity."""
         return worst_first(finding for rule in self for finding in rule.findings(facts))
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors, then warnings, then infos; each sorted by id."""
+    """Sort findings by severity, rule id and location."""
     return sorted(findings, key=lambda finding: (SEVERITIES.index(finding.severity), finding.rule, finding.where or ""))

@@ -1,7 +1,7 @@
-"""One node: room for files, limits, memory. What holds of a login node as well as inside a job.
+"""Rules for a single node, inside or outside of jobs: free space, limits and memory.
 
-Thresholds: MPI libraries lay the memory that ranks of one node share into /dev/shm, some MiB for each rank, and die of
-SIGBUS where it cannot be had; containers get 64 MiB of it unless they are told otherwise (docker run, ``--shm-size``).
+MPI libraries allocate the memory that ranks of a node share in /dev/shm, a few MiB per rank, and die of SIGBUS if it is
+full. Containers get 64 MiB by default (``docker run --shm-size``).
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ UNLIMITED = -1
 _TMP_NONE, _TMP_LITTLE = 16 * MIB, 1 * GIB
 _SHM_NONE, _SHM_LITTLE = 4 * MIB, 64 * MIB
 _FILES_LITTLE = 1000
-_USUAL_MEMLOCK = 8 * MIB  # of Linux since 5.16
+_USUAL_MEMLOCK = 8 * MIB  # the default since Linux 5.16
 _NOFILE_NONE, _NOFILE_LITTLE = 256, 1024
-_MEMORY_SHARE = 0.9  # of what is asked for: sites keep some for the system, and count in GB as well as in GiB
+_MEMORY_SHARE = 0.9  # of the request, because sites reserve memory for the system and may confuse GB with GiB
 
 
 @dataclass(frozen=True)
 class Room:
-    """A directory and the file system that it lies on. Sizes in bytes; ``files_free``: None where it sets no limit.
+    """A directory and its file system, with sizes in bytes.
 
-    ``identity`` tells it from all others of one machine; ``type`` and ``source`` are those of the mount.
+    Attributes:
+        files_free: Number of files that can be created; None if the file system has no limit.
+        type: Type of the mount.
+        source: Source of the mount.
+        identity: Unique identifier of the directory on its machine.
     """
 
     path: str
@@ -44,7 +48,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Stack:
-    """What a node sees of the stack: its directory, an interpreter that can be started, its manifest's SHA-256."""
+    """The stack as seen by a node: its directory, an executable Python, and the SHA-256 of its manifest."""
 
     seen: bool
     python: bool
@@ -53,12 +57,16 @@ class Stack:
 
 @dataclass(frozen=True)
 class Node:
-    """Facts of one node; None: unknown. Sizes in bytes, ``time`` in seconds since the epoch, limits are the soft ones.
+    """Facts about a node, which are None if unknown. Sizes are in bytes, and limits are soft limits.
 
-    ``told_by``: ``python``, the process that asks; or the one that was started on the node to tell: ``stack`` (the
-    stack's Python), ``system`` (the system's, as the stack's does not start), ``sh`` (there is none). ``boot`` is the
-    same for hosts that are namespaces of one machine. ``memory_limit``: what the control groups leave (None: no
-    limit). ``wanted_memory``: what the placement counts on. ``prefix``: the stack's.
+    Attributes:
+        time: Seconds since the epoch.
+        told_by: Origin of the facts: ``python`` for the current process, ``stack`` for the stack's Python, ``system``
+            for the system's Python if the stack's does not start, and ``sh`` if there is no Python.
+        boot: Boot id, which is equal for hosts that are namespaces of one machine.
+        memory_limit: Memory limit of the control groups; None if unlimited.
+        wanted_memory: Memory that the placement assumes.
+        prefix: Prefix of the stack.
     """
 
     host: str
@@ -79,7 +87,11 @@ class Node:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], *, wanted_memory: int | None = None) -> Node:
-        """Of what ``node_probe`` told; ``TypeError`` where that is something else."""
+        """Parse the output of ``node_probe``.
+
+        Raises:
+            TypeError: If the facts have other fields.
+        """
         rooms = {name: Room(**facts[name]) for name in ("tmp", "shm") if facts.get(name)}
         stack = {"stack": Stack(**facts["stack"])} if facts.get("stack") else {}
         known = {"wanted_memory": wanted_memory, **facts, "tmp": None, "shm": None, "stack": None}
@@ -87,7 +99,12 @@ class Node:
 
 
 def probe(prefix: str | None = None, *, wanted_memory: int | None = None) -> Node:
-    """Facts of this very process' node, in a millisecond; ``prefix``: a stack that it should see."""
+    """Collect the facts of this node, which takes about a millisecond.
+
+    Args:
+        prefix: Prefix of a stack that the node should see.
+        wanted_memory: Memory that the placement assumes, in bytes.
+    """
     return Node.from_facts(node_probe.facts(prefix), wanted_memory=wanted_memory)
 
 
@@ -96,22 +113,22 @@ RULES: Rules[Node] = Rules()
 
 @RULES.rule(
     "HD040",
-    "No room for temporary files",
+    "No space for temporary files",
     severity="warning",
-    why="MPI libraries, compilers and frameworks keep sockets, caches and spilled data there; they fail with "
-    "unclear errors.",
+    why="MPI libraries, compilers and frameworks store sockets, caches and spilled data there, and fail with unclear "
+    "errors if they cannot.",
 )
 def little_tmp(node: Node) -> Iterator[Evidence]:
-    """The directory for temporary files is full, nearly full, or not writable."""
+    """Report a warning if the directory for temporary files is nearly full, or an error if it is full or read-only."""
     if node.tmp is None:
         return
-    path, none = node.tmp.path, node.tmp.free < _TMP_NONE or node.tmp.files_free == 0
+    path, is_full = node.tmp.path, node.tmp.free < _TMP_NONE or node.tmp.files_free == 0
     if not node.tmp.writable:
         yield Evidence(f"{path} is not writable", f"chmod 1777 {path}, or export TMPDIR=...", node.host, "error")
-    elif none or node.tmp.free < _TMP_LITTLE:
+    elif is_full or node.tmp.free < _TMP_LITTLE:
         seen = f"{_size(node.tmp.free)} of {_size(node.tmp.total)} free in {path}{_no_files(node.tmp)}"
-        fix = f"remove old files (du -xhd1 {path}), or export TMPDIR=<a directory with space>"
-        yield Evidence(seen, fix, node.host, "error" if none else None)
+        fix = f"remove old files (du -xhd1 {path}), or export TMPDIR=<a directory with free space>"
+        yield Evidence(seen, fix, node.host, "error" if is_full else None)
     elif (node.tmp.files_free or _FILES_LITTLE) < _FILES_LITTLE:
         yield Evidence(f"{path} has space for {node.tmp.files_free} more files", f"du --inodes -xd1 {path}", node.host)
 
@@ -120,53 +137,54 @@ def little_tmp(node: Node) -> Iterator[Evidence]:
     "HD041",
     "/dev/shm is full or small",
     severity="warning",
-    why='Ranks of one node communicate through /dev/shm. If it is full, a rank dies of SIGBUS ("Bus '
-    'error") in MPI_Init, NCCL, or a data loader, and nothing says why.',
+    why='Ranks of one node communicate through /dev/shm. If it is full, a rank dies of SIGBUS ("Bus error") in '
+    "MPI_Init, NCCL or a data loader, without any other message.",
 )
 def little_shared_memory(node: Node) -> Iterator[Evidence]:
-    """Shared memory is full, or small."""
+    """Report a warning if shared memory is small or nearly full, or an error if it is full or not writable."""
     if node.shm is None:
         return
-    path, of = node.shm.path, f"{_size(node.shm.free)} of {_size(node.shm.total)} free in {node.shm.path}"
+    path, seen = node.shm.path, f"{_size(node.shm.free)} of {_size(node.shm.total)} free in {node.shm.path}"
     if not node.shm.writable:
         yield Evidence(f"{path} is not writable", f"chmod 1777 {path}", node.host, "error")
     elif node.shm.free < _SHM_NONE or node.shm.files_free == 0:
         fix = f"remove files of ended jobs: ls -l {path}; enlarge it: mount -o remount,size=50% {path}"
-        yield Evidence(of + _no_files(node.shm), fix, node.host, "error")
+        yield Evidence(seen + _no_files(node.shm), fix, node.host, "error")
     elif node.shm.total <= _SHM_LITTLE:
-        fix = f"mount -o remount,size=50% {path}; in a container: --shm-size=8g, or --ipc=host"
-        yield Evidence(of, fix, node.host)
+        fix = f"mount -o remount,size=50% {path}; in a container: --shm-size=8g or --ipc=host"
+        yield Evidence(seen, fix, node.host)
     elif node.shm.free < _SHM_LITTLE:
-        yield Evidence(of, f"remove files of ended jobs: ls -l {path}", node.host)
+        yield Evidence(seen, f"remove files of ended jobs: ls -l {path}", node.host)
 
 
 @RULES.rule(
     "HD043",
     "Locked memory is limited",
     severity="warning",
-    why="InfiniBand and RoCE require locked memory (memlock): with a small limit MPI_Init fails, or falls back to TCP. "
-    "The limits of a login shell are not those of Slurm's daemons.",
+    why="InfiniBand and RoCE require locked memory (memlock). With a small limit, MPI_Init fails or falls back to TCP. "
+    "The limits of Slurm's daemons may differ from those of a login shell.",
 )
 def limited_memlock(node: Node) -> Iterator[Evidence]:
-    """``ulimit -l`` of the ranks; without RDMA, only if it is below the default of Linux."""
+    """Report a low ``ulimit -l`` of the ranks: a warning with RDMA devices, else an info if below Linux's default."""
     if node.memlock is None or node.memlock == UNLIMITED:
         return
     seen = f"ulimit -l is {node.memlock // 1024} KiB"
     fix = "LimitMEMLOCK=infinity for slurmd (systemctl edit slurmd) and `* - memlock unlimited` in limits.conf"
     if node.rdma:
-        yield Evidence(f"{seen}, with an RDMA device", fix, node.host, "error" if node.memlock < MIB else None)
+        yield Evidence(f"{seen} on a node with an RDMA device", fix, node.host, "error" if node.memlock < MIB else None)
     elif node.memlock < _USUAL_MEMLOCK:
-        yield Evidence(f"{seen}; no RDMA device requires more", fix, node.host, "info")
+        yield Evidence(f"{seen}, but the node has no RDMA device that requires more", fix, node.host, "info")
 
 
 @RULES.rule(
     "HD044",
     "The limit of open files is low",
     severity="warning",
-    why='Launchers keep sockets and pipes for each rank, Dask and Horovod one for each peer: "Too many open files".',
+    why="Launchers open sockets and pipes for each rank, and Dask and Horovod open one socket per peer. They fail with "
+    '"Too many open files".',
 )
 def limited_nofile(node: Node) -> Iterator[Evidence]:
-    """``ulimit -n`` of the ranks."""
+    """Report a warning if ``ulimit -n`` of the ranks is below 1024, or an error below 256."""
     if node.nofile is not None and node.nofile != UNLIMITED and node.nofile < _NOFILE_LITTLE:
         fix = "ulimit -n 4096 before the launch; LimitNOFILE=131072 for slurmd if the job is limited"
         worse = node.nofile < _NOFILE_NONE
@@ -177,27 +195,27 @@ def limited_nofile(node: Node) -> Iterator[Evidence]:
     "HD048",
     "The job has less memory than its node",
     severity="warning",
-    why="hidl places ranks by the memory of the site's nodes. A smaller control group kills the job (out of memory), "
-    "although the placement fits the node.",
+    why="hidl places ranks based on the memory of the site's nodes. If the control group is smaller, the job runs out "
+    "of memory although the placement fits the node.",
 )
 def limited_memory(node: Node) -> Iterator[Evidence]:
-    """The control group's memory limit is below that of the placement."""
+    """Report a warning if the memory limit of the control group is below that of the placement."""
     if node.memory_limit is None or node.wanted_memory is None:
         return
     if node.memory_limit < _MEMORY_SHARE * node.wanted_memory:
         seen = (
             f"the control group allows {_size(node.memory_limit)}, the placement requires {_size(node.wanted_memory)}"
         )
-        fix = "`policies: {memory: mem}` in the site's file asks for it; or correct `memory_gib` of its node type"
+        fix = "request it with `policies: {memory: mem}` in the site file, or correct `memory_gib` of the node type"
         yield Evidence(seen, fix, node.host)
 
 
 def _no_files(room: Room) -> str:
-    return ", and no file more fits" if room.files_free == 0 else ""
+    return ", but no more files can be created" if room.files_free == 0 else ""
 
 
 def _size(size: int) -> str:
-    """Format bytes."""
+    """Format a size in bytes."""
     if size >= GIB:
         return f"{size / GIB:.1f} GiB"
     return f"{size / MIB:.1f} MiB" if size >= MIB else f"{size // 1024} KiB"

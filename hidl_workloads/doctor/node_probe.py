@@ -1,7 +1,7 @@
-"""Facts of the node that this runs on, as one line of JSON: ``python3 node_probe.py PREFIX``.
+"""Print the facts of this node as one line of JSON: ``python3 node_probe.py PREFIX``. Unknown facts are null.
 
-It needs nothing but Python 3.6, not even the package that it lies in: where a stack cannot be seen, its text is handed
-to the system's own Python. A fact that cannot be learnt is null.
+This module only requires Python 3.6 and no other modules of its package: if a node does not see the stack, the source
+of this module is run with the system's Python.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _V1_DIRECTORIES = {"cpu": ("cpu", "cpu,cpuacct"), "memory": ("memory",), "cpuset
 
 
 def facts(prefix: "str | None" = None, root: Path = ROOT) -> "dict[str, Any]":
-    """What ``hidl_workloads.doctor.node.Node`` holds, as plain values; ``prefix``: the stack's."""
+    """Return the fields of ``hidl_workloads.doctor.node.Node`` as plain values; ``prefix`` is that of the stack."""
     memlock, nofile = (resource.getrlimit(limit) for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NOFILE))
     return {
         "host": os.uname().nodename,
@@ -47,7 +47,7 @@ def facts(prefix: "str | None" = None, root: Path = ROOT) -> "dict[str, Any]":
 
 
 def room(path: str, root: Path = ROOT) -> "dict[str, Any] | None":
-    """A directory, and the file system that it lies on: bytes, files, and what tells it from others."""
+    """Return the facts of a directory and its file system: bytes, files and identity."""
     try:
         system, status = os.statvfs(path), Path(path).stat()
     except OSError:
@@ -66,8 +66,8 @@ def room(path: str, root: Path = ROOT) -> "dict[str, Any] | None":
 
 
 def mount_of(path: str, root: Path = ROOT) -> "tuple[str | None, str | None]":
-    """The type and the source of the file system that holds ``path``: proc(5), ``/proc/[pid]/mountinfo``."""
-    place, longest = os.path.realpath(path), -1
+    """Return type and source of the file system that contains ``path`` (see ``/proc/[pid]/mountinfo`` in proc(5))."""
+    target, longest = os.path.realpath(path), -1
     found: tuple[str | None, str | None] = (None, None)
     for line in read(root / "proc/self/mountinfo").splitlines():
         fields, _, after = line.partition(" - ")
@@ -75,17 +75,17 @@ def mount_of(path: str, root: Path = ROOT) -> "tuple[str | None, str | None]":
         if len(words) < 5 or len(rest) < 2:
             continue
         point = words[4].replace("\\040", " ")
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= longest:  # of two on one place, the later one is seen
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= longest:  # a later mount on the same mount point hides the earlier one
             longest, found = len(point), (rest[0], rest[1])
     return found
 
 
 def stack(prefix: "str | None") -> "dict[str, Any] | None":
-    """Whether the stack's files are there, whether they can be executed, and the SHA-256 of its manifest."""
+    """Return whether the stack's prefix exists, whether its Python is executable, and the SHA-256 of its manifest."""
     if prefix is None:
         return None
-    import hashlib  # takes longer to import than all else here, and only a named stack needs it
+    import hashlib  # lazily, because it takes longer to import than all other modules and is only required here
 
     digest = None
     with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ def stack(prefix: "str | None") -> "dict[str, Any] | None":
 
 
 def versions(root: Path = ROOT) -> "dict[str, str]":
-    """Versions of what stacks use and nodes bring along, as far as they can be had without starting anything."""
+    """Return versions of system software that stacks use, as far as they are known without starting processes."""
     found = {"kernel": os.uname().release}
     with contextlib.suppress(OSError, ValueError):
         found["C library"] = os.confstr("CS_GNU_LIBC_VERSION") or ""
@@ -106,13 +106,13 @@ def versions(root: Path = ROOT) -> "dict[str, str]":
 
 
 def memory_total(root: Path = ROOT) -> "int | None":
-    """The bytes of memory of the machine."""
+    """Return the memory of the machine in bytes."""
     found = re.search(r"^MemTotal:\s*(\d+) kB", read(root / "proc/meminfo"), re.MULTILINE)
     return int(found.group(1)) * 1024 if found else None
 
 
 def memory_limit(root: Path = ROOT) -> "int | None":
-    """The bytes of memory that this process may use by its control groups; None where they are not limited."""
+    """Return the memory limit of this process' control groups in bytes; None if unlimited."""
     limits = []
     for group in groups(root, "memory"):
         limits += [number(read(group / name)) for name in ("memory.max", "memory.limit_in_bytes")]
@@ -120,10 +120,10 @@ def memory_limit(root: Path = ROOT) -> "int | None":
 
 
 def groups(root: Path, controller: str) -> "Iterator[Path]":
-    """The directories of the groups (v1 and v2) that this process is in, each with its ancestors.
+    """Yield the directories of this process' control groups (v1 and v2) and of their ancestors.
 
-    In a container the path may be that of the host, and name nothing below the container's mount; the mount itself is
-    then the container's group.
+    In a container, the path may be that of the host and not exist below the container's mount. In this case, the mount
+    itself is the group of the container.
     """
     for line in read(root / "proc/self/cgroup").splitlines():
         order, _, rest = line.partition(":")
@@ -141,12 +141,12 @@ def groups(root: Path, controller: str) -> "Iterator[Path]":
 
 
 def number(text: str) -> "int | None":
-    """The number, or None for ``max``, -1, and a file that is not there."""
+    """Parse a positive number; None for ``max``, -1 and missing files."""
     return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def read(path: Path) -> str:
-    """The text of a small file of the kernel, without the spaces around it; empty where there is no such file."""
+    """Read a small file of the kernel without surrounding whitespace; empty if missing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The nodes of one job, compared with each other and with the request."""
+"""Rules that compare the nodes of a job with each other and with the request."""
 
 from __future__ import annotations
 
@@ -24,16 +24,21 @@ _NETWORKED = (
     "glusterfs",
 )
 _SKEW_SECONDS = 0.1
-_SKEW_FATAL = 300.0  # munge and Kerberos refuse what is older: munge.conf(5) --ttl, krb5.conf(5) clockskew
+_SKEW_FATAL = 300.0  # limit of munge (--ttl in munged(8)) and Kerberos (clockskew in krb5.conf(5))
 _NAMED = 8
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """What the nodes told, of the ``hosts`` that were asked between ``began`` and ``ended``.
+    """The facts of all nodes of a job.
 
-    Both are in seconds since the epoch, by the clock of the node that asked. ``outside``: a host that is not of the
-    job (where hidl runs); ``said``: what was complained about meanwhile.
+    Attributes:
+        nodes: Facts of the nodes that responded.
+        hosts: All hosts that were queried.
+        began: Start of the query in seconds since the epoch, by the clock of the first node.
+        ended: End of the query.
+        outside: Host that is not part of the job, on which hidl runs.
+        said: Error output of the query.
     """
 
     nodes: tuple[Node, ...]
@@ -45,13 +50,13 @@ class Nodes:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """The hosts without an answer."""
-        told = {_short(node.host) for node in self.nodes}
-        return tuple(host for host in self.hosts if _short(host) not in told)
+        """The hosts that did not respond."""
+        responsive = {_short(node.host) for node in self.nodes}
+        return tuple(host for host in self.hosts if _short(host) not in responsive)
 
     @property
     def of_one_machine(self) -> tuple[Node, ...]:
-        """Those that are namespaces of a machine which another one, or the host outside, is of too."""
+        """The nodes that are namespaces of the same machine as another node or the host outside."""
         everyone = {node.host: node for node in (*self.nodes, *((self.outside,) if self.outside else ()))}
         boots = Counter(node.boot for node in everyone.values() if node.boot)
         return tuple(node for node in self.nodes if boots[node.boot] > 1)
@@ -64,11 +69,11 @@ RULES: Rules[Nodes] = Rules()
     "HD042",
     "Nodes share a directory for temporary files",
     severity="warning",
-    why="Names in /tmp and /dev/shm are unique per node, not per cluster: sockets and session directories of PMIx, "
-    "Open MPI and Ray collide with those of other nodes.",
+    why="Names in /tmp and /dev/shm are only unique per node. Sockets and session directories of PMIx, Open MPI and "
+    "Ray collide with those of other nodes.",
 )
 def shared_directories(facts: Nodes) -> Iterator[Evidence]:
-    """The same directory on several nodes: a network file system, or one machine."""
+    """Report a warning if nodes share a directory, on a network file system or because they are one machine."""
     for name, room_of in (("TMPDIR", _tmp), ("/dev/shm", _shm)):
         places: dict[tuple[str | None, ...], list[Node]] = {}
         for node in facts.nodes:
@@ -78,8 +83,8 @@ def shared_directories(facts: Nodes) -> Iterator[Evidence]:
         for nodes in places.values():
             room = room_of(nodes[0])
             if len(nodes) > 1 and room is not None:
-                fix = "use a local directory of each node: export TMPDIR=/tmp, or job_container/tmpfs in Slurm"
-                seen = f"{room.path} is the same ({room.type} {room.source}) on {_hosts(nodes)}"
+                fix = "use a node-local directory: export TMPDIR=/tmp, or job_container/tmpfs in Slurm"
+                seen = f"{room.path} ({room.type} {room.source}) is the same on {_hosts(nodes)}"
                 yield Evidence(seen, fix if name == "TMPDIR" else "mount a tmpfs on /dev/shm of each node")
 
 
@@ -87,11 +92,11 @@ def shared_directories(facts: Nodes) -> Iterator[Evidence]:
     "HD049",
     "Clocks differ between nodes",
     severity="warning",
-    why="Caches, make, file times and log lines of several nodes are ordered wrongly; above 5 minutes, munge and "
-    "Kerberos refuse credentials, and Slurm fails.",
+    why="Timestamps of files and log lines of several nodes are ordered wrongly, which affects caches and make. Above "
+    "5 minutes, munge and Kerberos reject credentials, and Slurm fails.",
 )
 def clock_skew(facts: Nodes) -> Iterator[Evidence]:
-    """A node's time is outside the interval of its query, by the clock of the first node."""
+    """Report a warning, or an error from 5 minutes, if a clock is outside the interval of the query."""
     if facts.began is None or facts.ended is None:
         return
     for node in facts.nodes:
@@ -99,44 +104,44 @@ def clock_skew(facts: Nodes) -> Iterator[Evidence]:
             continue
         skew = max(facts.began - node.time, node.time - facts.ended)
         if skew > _SKEW_SECONDS:
-            way = "behind" if node.time < facts.began else "ahead"
+            direction = "behind" if node.time < facts.began else "ahead of"
             within = f"(queried within {facts.ended - facts.began:.2f} s)"
-            worse: Severity | None = "error" if skew >= _SKEW_FATAL else None
-            seen = f"at least {skew:.2f} s {way} the job's first node {within}"
-            yield Evidence(seen, f"on {node.host}: chronyc tracking; systemctl restart chronyd", node.host, worse)
+            severity: Severity | None = "error" if skew >= _SKEW_FATAL else None
+            seen = f"at least {skew:.2f} s {direction} the job's first node {within}"
+            yield Evidence(seen, f"on {node.host}: chronyc tracking; systemctl restart chronyd", node.host, severity)
 
 
 @RULES.rule(
     "HD050",
     "Nodes have different versions",
     severity="error",
-    why="The protocol between ranks changes with the version of the MPI library: ranks hang, or misread each other's "
-    "messages.",
+    why="The protocol between ranks depends on the version of the MPI library. Ranks hang or misinterpret messages of "
+    "other ranks.",
 )
 def different_versions(facts: Nodes) -> Iterator[Evidence]:
-    """Compared with most nodes. Another kernel is an info, another stack an error."""
+    """Report nodes that differ from the majority: an error for the stack, an info for the kernel, else a warning."""
     stacks = {node.host: node.stack.manifest for node in facts.nodes if node.stack and node.stack.manifest}
     for host, digest, usual in _others(stacks):
         prefix = next((node.prefix for node in facts.nodes if node.host == host), None)
-        seen = f"{prefix} contains another installation (manifest {digest[:12]}) than on other nodes ({usual[:12]})"
-        yield Evidence(seen, "compare df and mount with other nodes", host)
+        seen = f"{prefix} differs from other nodes (manifest {digest[:12]} instead of {usual[:12]})"
+        yield Evidence(seen, "compare the output of df and mount with that of other nodes", host)
     names = sorted({name for node in facts.nodes for name in node.versions})
     for name in names:
-        told = {node.host: node.versions.get(name, "none") for node in facts.nodes if node.versions}
-        for host, version, usual in _others(told):
-            seen = f"{name} {version}, on other nodes {usual}"
+        versions = {node.host: node.versions.get(name, "none") for node in facts.nodes if node.versions}
+        for host, version, usual in _others(versions):
+            seen = f"{name} {version} instead of {usual} on other nodes"
             severity: Severity = "info" if name == "kernel" else "warning"
             yield Evidence(seen, "update the node, or exclude it (--exclude)", host, severity)
 
 
 @RULES.rule(
     "HD051",
-    "The stack is not there on a node",
+    "The stack is missing on a node",
     severity="error",
-    why="Ranks cannot start there: the launcher prints only that a file was not found, or hangs.",
+    why="Ranks cannot start there. The launcher hangs, or only prints that a file was not found.",
 )
 def invisible_stack(facts: Nodes) -> Iterator[Evidence]:
-    """The prefix, its manifest or its Python is missing."""
+    """Report an error if the prefix, its manifest or its Python is missing."""
     for node in facts.nodes:
         if node.stack is None:
             continue
@@ -145,23 +150,23 @@ def invisible_stack(facts: Nodes) -> Iterator[Evidence]:
         elif not node.stack.python or node.told_by in ("system", "sh"):
             seen = f"{node.prefix}/bin/python does not start"
         elif not node.stack.manifest:
-            seen = f"{node.prefix} has no manifest: incomplete installation"
+            seen = f"{node.prefix} has no manifest, so the installation is incomplete"
         else:
             continue
-        fix = "mount its file system, or install in a directory that all nodes see (--prefix)"
+        fix = "mount its file system, or install the stack in a directory that is available on all nodes (--prefix)"
         yield Evidence(seen, fix, node.host)
 
 
 @RULES.rule(
     "HD053",
-    "A node does not answer",
+    "A node does not respond",
     severity="error",
     why="Every job on this node hangs or fails.",
 )
 def silent_nodes(facts: Nodes) -> Iterator[Evidence]:
-    """Nothing could be started on a host of the allocation."""
+    """Report an error if no process could be started on a host of the allocation."""
     for host in facts.silent:
-        fix = f"scontrol show node {host} (State and Reason); run without it: --exclude={host}"
+        fix = f"scontrol show node {host} (see State and Reason), or exclude it: --exclude={host}"
         yield Evidence(f"no response{f'; output: {facts.said}' if facts.said else ''}", fix, host)
 
 
@@ -169,13 +174,13 @@ def silent_nodes(facts: Nodes) -> Iterator[Evidence]:
     "HD054",
     "Nodes are parts of one machine",
     severity="info",
-    why="They are containers or namespaces that share cores and memory: they show what runs, but times and "
+    why="They are containers or namespaces that share cores and memory. Programs can be tested on them, but times and "
     "efficiencies do not represent a cluster.",
 )
 def one_machine(facts: Nodes) -> Iterator[Evidence]:
-    """Hosts with different names have the same boot id (``/proc/sys/kernel/random/boot_id``)."""
+    """Report an info if hosts have the same boot id (``/proc/sys/kernel/random/boot_id``)."""
     if nodes := facts.of_one_machine:
-        yield Evidence(f"{_hosts(nodes)}: the same boot id", "nothing to do if intended (hidl cluster up)")
+        yield Evidence(f"{_hosts(nodes)} have the same boot id", "nothing required if intended (hidl cluster up)")
 
 
 def _tmp(node: Node) -> Room | None:
@@ -187,16 +192,16 @@ def _shm(node: Node) -> Room | None:
 
 
 def _place(room: Room, node: Node) -> tuple[str | None, ...] | None:
-    """What is equal where the directory is the same; None where it cannot be another node's."""
+    """Return a key that is equal for the same directory on several nodes; None for node-local directories."""
     if room.type in _NETWORKED:
         return room.type, room.source, room.path
     return ("machine", node.boot, room.identity) if node.boot and room.identity else None
 
 
-def _others(told: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    """(host, what it told, what most told) of the hosts that are in the minority."""
-    usual = Counter(told.values()).most_common(1)
-    return ((host, value, usual[0][0]) for host, value in sorted(told.items()) if value != usual[0][0])
+def _others(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (host, value, most frequent value) for hosts whose value is not the most frequent one."""
+    usual = Counter(values.values()).most_common(1)
+    return ((host, value, usual[0][0]) for host, value in sorted(values.items()) if value != usual[0][0])
 
 
 def _hosts(nodes: list[Node] | tuple[Node, ...]) -> str:

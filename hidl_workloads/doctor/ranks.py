@@ -1,6 +1,6 @@
-"""The ranks of one launch: one world, one MPI library, cores of their own.
+"""Rules for the ranks of a launch: their MPI world, MPI library and cores.
 
-Facts of one rank are taken in its own process, once MPI is initialised; the rules see all ranks together.
+The facts of a rank are collected in its own process after MPI is initialized. Rules are applied to all ranks together.
 """
 
 from __future__ import annotations
@@ -19,17 +19,24 @@ from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 _THREADS = "OMP_NUM_THREADS"
 
 _NAMED = 8
-"""So many ranks are named in one sentence at most."""
+"""Maximum number of ranks to list in a message."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Facts of one rank; None: unknown. ``size`` is that of its world.
+    """Facts about a rank, which are None if unknown.
 
-    ``cores`` are those that it may use, ``of_the_node`` those that the job may use on its host. ``threads``: what its
-    libraries are held to. ``libraries``: the MPI libraries in its memory; ``strange``: those of them that are not its
-    stack's, where they should be. ``version``: the MPI library's own. ``boot``: as ``Node.boot``. ``told_size``: the
-    number of ranks that its launcher told it. ``cpus``: how many hardware threads it may use.
+    Attributes:
+        size: Size of its MPI world.
+        cores: Cores that the rank may use.
+        of_the_node: Cores that the job may use on the host.
+        threads: Number of threads that its libraries use.
+        libraries: MPI libraries that are loaded.
+        strange: Loaded MPI libraries that should be the stack's but are not.
+        version: Version reported by the MPI library.
+        boot: Boot id, as in ``Node``.
+        told_size: Number of ranks according to the launcher.
+        cpus: Number of hardware threads that the rank may use.
     """
 
     rank: int
@@ -46,12 +53,17 @@ class Rank:
     cpus: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as plain data."""
+        """Return a JSON-serializable dictionary."""
         return {**asdict(self), "cores": sorted(self.cores), "of_the_node": sorted(self.of_the_node)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Rank:
-        """What ``to_json`` gave; ``TypeError`` or ``KeyError`` where it is something else."""
+        """Parse a document of ``to_json``.
+
+        Raises:
+            TypeError: If the document is invalid.
+            KeyError: If a field is missing.
+        """
         sets = {name: frozenset((core[0], core[1]) for core in document[name]) for name in ("cores", "of_the_node")}
         libraries = document["libraries"]
         lists = {
@@ -63,10 +75,15 @@ class Rank:
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of one launch. ``expected``: how many were asked for; ``cores_per_rank``: what each is to be bound to.
+    """All ranks of a launch.
 
-    None: nobody asked for it. ``launch``: what started them, in words; ``instead``: launches that came up as they
-    should. ``boots``: by host, also of hosts that have no rank. ``evidence``: lines about what the launcher told.
+    Attributes:
+        expected: Requested number of ranks, or None.
+        cores_per_rank: Requested number of cores per rank, or None.
+        launch: Description of the launch.
+        instead: Descriptions of other launches, which succeeded.
+        boots: Boot ids by host, including hosts without ranks.
+        evidence: Additional lines about the launcher's environment.
     """
 
     ranks: tuple[Rank, ...]
@@ -87,18 +104,18 @@ class World:
 
     @property
     def one_machine(self) -> bool:
-        """Are several of the hosts namespaces of one machine? Then they use the same cores, whatever each is given."""
+        """True if several hosts are namespaces of one machine and therefore share its cores."""
         boots = {**self.boots, **{rank.host: rank.boot for rank in self.ranks if rank.boot}}
         return len(set(boots.values())) < len(boots)
 
     @property
     def cost(self) -> Severity:
-        """How bad it is that ranks get in each other's way."""
+        """The severity of findings about ranks that compete for cores."""
         return "info" if self.one_machine else "warning"
 
 
 def this_rank(rank: int, size: int, *, version: str | None = None) -> Rank:
-    """Facts of this very process; it starts nothing. ``version``: the MPI library's own, once there is one."""
+    """Collect the facts of this process; ``version`` is the version reported by the MPI library, if known."""
     from hidl_workloads import mpi_library
 
     threads = os.environ.get(_THREADS, "")
@@ -126,14 +143,14 @@ RULES: Rules[World] = Rules()
     "HD001",
     "The ranks are singletons",
     severity="error",
-    why="The launcher's process-management interface (PMI) and the program's MPI library do not match: each rank is "
-    "alone in a world of size 1, all do the same work, nothing is exchanged, and every rank exits with status 0.",
+    why="The launcher's process-management interface (PMI) does not match the program's MPI library. Each rank is "
+    "alone in a world of size 1, all ranks do the same work without communicating, and all exit with status 0.",
 )
 def singletons(world: World) -> Iterator[Evidence]:
-    """Several ranks were requested, but each is alone in its world."""
+    """Report an error if several ranks were requested but each is alone in its MPI world."""
     if are_singletons(world):
-        what = f"{world.expected} ranks requested, but each is alone in an MPI world of size 1"
-        seen = f"{what} ({world.expected} singletons)"
+        alone = f"{world.expected} ranks requested, but each is alone in an MPI world of size 1"
+        seen = f"{alone} ({world.expected} singletons)"
         yield Evidence("; ".join((seen, *_library(world), *world.evidence)), _other_launch(world), world.launch)
 
 
@@ -141,12 +158,12 @@ def singletons(world: World) -> Iterator[Evidence]:
     "HD003",
     "More than one MPI library",
     severity="error",
-    why="Two MPI libraries in one process have separate state, one of them uninitialised; a library that replaces the "
-    "stack's own may have another ABI. Both crash, hang, or give a world of size 1.",
+    why="Two MPI libraries in one process have separate state, and one of them is not initialized. A library that "
+    "replaces the stack's own may have another ABI. Ranks crash, hang or are alone in a world of size 1.",
 )
 def several_libraries(world: World) -> Iterator[Evidence]:
-    """Two libraries in a process, another one than the stack's own, or different ones in different processes."""
-    fix = "env | grep -E 'LD_PRELOAD|LD_LIBRARY_PATH' shows its origin; unset it, or unload its module"
+    """Report an error if a process loads several MPI libraries, or another one than the stack's own."""
+    fix = "find its origin with env | grep -E 'LD_PRELOAD|LD_LIBRARY_PATH', then unset it or unload its module"
     many = Counter(rank.libraries for rank in world.ranks if rank.libraries and len(rank.libraries) > 1)
     for libraries, count in many.items():
         yield Evidence(f"{_ranks(count)} with {len(libraries or ())}: {', '.join(libraries or ())}", fix, world.launch)
@@ -158,17 +175,17 @@ def several_libraries(world: World) -> Iterator[Evidence]:
     "HD008",
     "The world has another size",
     severity="error",
-    why="The program splits its work among another number of ranks than requested, and its results are attributed to "
-    "the wrong number.",
+    why="The program splits its work among a different number of ranks than requested, and its results are attributed "
+    "to the wrong number.",
 )
 def another_size(world: World) -> Iterator[Evidence]:
-    """The size of the MPI world differs from the request."""
+    """Report an error if the size of the MPI world differs from the request."""
     sizes = sorted({rank.size for rank in world.ranks})
     if world.expected is None or not sizes or sizes == [world.expected] or are_singletons(world):
         return
     found = " and ".join(map(str, sizes))
     seen = f"{world.expected} ranks requested, but the MPI world has {found}"
-    fix = "the launcher started another number than $HIDL_WORLD_SIZE: compare its -n with the job's"
+    fix = "compare the launcher's -n with $HIDL_WORLD_SIZE of the job"
     yield Evidence("; ".join((seen, *_library(world), *world.evidence)), fix, world.launch)
 
 
@@ -176,40 +193,40 @@ def another_size(world: World) -> Iterator[Evidence]:
     "HD045",
     "More threads than cores",
     severity="warning",
-    why="Waiting ranks spin and take cores from those that they wait for: several times slower if ranks x threads "
-    "exceed the cores of a node.",
+    why="Waiting ranks spin and compete for cores with the ranks that they wait for. Programs are several times slower "
+    "if ranks x threads exceeds the number of cores of a node.",
 )
 def oversubscribed(world: World) -> Iterator[Evidence]:
-    """Ranks x threads of a host exceed its cores."""
+    """Report a warning if ranks x threads on a host exceeds its number of cores."""
     for host, ranks in world.by_host.items():
         threads, own = sum(rank.threads or 1 for rank in ranks), ranks[0].of_the_node
         if own and threads > len(own):
             each = ranks[0].threads or 1
             seen = f"{len(ranks)} rank(s) x {each} thread(s) on {len(own)} core(s)"
-            yield Evidence(seen, "fewer --ranks-per-node, or fewer --threads", _where(host, world), world.cost)
-            return  # one host tells for all: they are filled alike
+            yield Evidence(seen, "reduce --ranks-per-node or --threads", _where(host, world), world.cost)
+            return  # the first host is sufficient, since all hosts have the same placement
 
 
 @RULES.rule(
     "HD046",
     "Ranks are not bound to their cores",
     severity="warning",
-    why="The kernel moves ranks between cores and NUMA nodes: times vary, and a rank may be far from its NIC or GPU.",
+    why="The kernel moves ranks between cores and NUMA nodes. Times vary, and ranks may be far from their NIC or GPU.",
 )
 def unbound(world: World) -> Iterator[Evidence]:
-    """A rank has another number of cores than its placement."""
+    """Report a warning if a rank has a different number of cores than its placement."""
     if world.cores_per_rank is None:
         return
     wrong = [rank for rank in world.ranks if rank.cores and len(rank.cores) != world.cores_per_rank]
     if wrong:
         listed = ", ".join(f"rank {rank.rank} has {len(rank.cores)} core(s)" for rank in wrong[:_NAMED])
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-        fix = "TaskPlugin=task/affinity in slurm.conf where srun does not bind; another --launcher that does"
+        fix = "set TaskPlugin=task/affinity in slurm.conf if srun does not bind, or use a --launcher that does"
         if all(len(rank.cores) < world.cores_per_rank == rank.cpus for rank in wrong):
-            more += f", as hardware threads were counted: each has {world.cores_per_rank}"
+            more += f", because hardware threads were counted as cores: each has {world.cores_per_rank}"
             fix = (
-                "set threads_per_core of the node type in the site file; srun --threads-per-core=1, or "
-                "I_MPI_PIN_CELL=core for Intel MPI, counts cores"
+                "set threads_per_core of the node type in the site file, or use srun --threads-per-core=1 "
+                "(I_MPI_PIN_CELL=core for Intel MPI)"
             )
         yield Evidence(f"{listed}{more} (requested: {world.cores_per_rank})", fix, world.launch, world.cost)
 
@@ -218,11 +235,11 @@ def unbound(world: World) -> Iterator[Evidence]:
     "HD047",
     "Ranks are bound to the same core",
     severity="warning",
-    why="Ranks that share a core take turns, and each message waits for the next turn: a hundred times slower, without "
-    "an error.",
+    why="Ranks that share a core take turns, and each message waits for the next turn. Programs run a hundred times "
+    "slower, without any error.",
 )
 def same_core(world: World) -> Iterator[Evidence]:
-    """Bound ranks of a host share cores."""
+    """Report a warning if bound ranks of a host share cores."""
     for host, ranks in world.by_host.items():
         users: dict[Core, list[int]] = {}
         for rank in ranks:
@@ -231,7 +248,7 @@ def same_core(world: World) -> Iterator[Evidence]:
         shared = sorted({tuple(found) for found in users.values() if len(found) > 1})
         if shared:
             listed = "; ".join(f"ranks {', '.join(map(str, found[:_NAMED]))} share cores" for found in shared[:_NAMED])
-            fix = "taskset, numactl or *_BIND* variables around the launcher; MV2_ENABLE_AFFINITY=0 if srun binds"
+            fix = "remove taskset, numactl or *_BIND* variables; set MV2_ENABLE_AFFINITY=0 if srun binds"
             yield Evidence(listed, fix, _where(host, world), world.cost)
             return
 
@@ -240,26 +257,26 @@ def same_core(world: World) -> Iterator[Evidence]:
     "HD009",
     "Ranks have different versions of the MPI library",
     severity="error",
-    why="The protocol between ranks changes with the version of the MPI library: ranks hang, or misread each other's "
-    "messages.",
+    why="The protocol between ranks depends on the version of the MPI library. Ranks hang or misinterpret messages of "
+    "other ranks.",
 )
 def different_libraries(world: World) -> Iterator[Evidence]:
-    """The version of the MPI library differs between ranks."""
+    """Report an error if the version of the MPI library differs between ranks."""
     versions = Counter(rank.version for rank in world.ranks if rank.version)
     for version, _ in versions.most_common()[1:]:
         hosts = sorted({rank.host for rank in world.ranks if rank.version == version})
-        seen = f"{version} on {', '.join(hosts[:_NAMED])}; {versions.most_common()[0][0]} elsewhere"
-        yield Evidence(seen, "install one version on all nodes, or exclude these (--exclude)", world.launch)
+        seen = f"{version} on {', '.join(hosts[:_NAMED])}, but {versions.most_common()[0][0]} on other nodes"
+        yield Evidence(seen, "install the same version on all nodes, or exclude these (--exclude)", world.launch)
 
 
 def are_singletons(world: World) -> bool:
-    """Is each rank alone, although several were asked for, and their launcher knows of several?"""
+    """Return whether each rank is alone although several were requested and the launcher did not start just one."""
     alone = (rank.size == 1 and rank.told_size != 1 for rank in world.ranks)
     return (world.expected or 1) > 1 and bool(world.ranks) and all(alone)
 
 
 def _is_bound(rank: Rank, world: World) -> bool:
-    """Does somebody hold this rank to less than its node has, or to what it was to be held to?"""
+    """Return whether a rank is restricted to fewer cores than its node has, or to the requested number."""
     if world.cores_per_rank is not None:
         return len(rank.cores) <= world.cores_per_rank
     return bool(rank.of_the_node) and rank.cores < rank.of_the_node
@@ -267,7 +284,7 @@ def _is_bound(rank: Rank, world: World) -> bool:
 
 def _other_launch(world: World) -> str:
     if world.instead:
-        return f"use one that works: {', '.join(world.instead)}"
+        return f"use a launcher that works: {', '.join(world.instead)}"
     return (
         "use the launcher of that library, or set `srun_mpi` of the MPI library in the site file to a type that it "
         "supports: pmix for Open MPI, pmi2 for MPICH and derivatives (srun --mpi=list)"

@@ -1,4 +1,4 @@
-"""``findings.json`` (``hidl.findings/1``): what was found of a run, inside its job and afterwards, each thing once."""
+"""``findings.json`` (``hidl.findings/1``): the findings of a run, from its job and later, without duplicates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = "hidl.findings/1"
 
 
 def read(file: Path) -> list[Finding]:
-    """The findings in ``file``, the worst first; none where it is not there, or cannot be read."""
+    """Read findings sorted by severity; empty if the file is missing or unreadable."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         document = json.loads(file.read_text(encoding="utf-8"))
         if document["schema"] == SCHEMA:
@@ -23,24 +23,25 @@ def read(file: Path) -> list[Finding]:
 
 
 def add(file: Path, findings: Iterable[Finding]) -> list[Finding]:
-    """Add to ``file`` what it does not hold yet, and return that. Raises ``OSError`` where it cannot be written.
+    """Add new findings to a file, and return them. Concurrent steps of a run may write to the same file.
 
-    Several steps of a run, and copies of one step at once, write into the same file.
+    Raises:
+        OSError: If the file cannot be written.
     """
-    with _alone(file):
+    with _locked(file):
         known = read(file)
         new = [finding for finding in dict.fromkeys(findings) if finding not in known]
         if new:
             document = {"schema": SCHEMA, "findings": [each.to_json() for each in worst_first([*known, *new])]}
-            beside = file.with_name(f".{file.name}.{os.uname().nodename}.{os.getpid()}")
-            beside.write_text(json.dumps(document, indent=2) + "\n", encoding="ascii")
-            beside.replace(file)
+            temporary = file.with_name(f".{file.name}.{os.uname().nodename}.{os.getpid()}")
+            temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="ascii")
+            temporary.replace(file)
     return new
 
 
 @contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Hold others off meanwhile, on file systems that can."""
+def _locked(file: Path) -> Iterator[None]:
+    """Lock a file against other writers, on file systems that support locks."""
     with file.parent.joinpath(f".{file.name}.lock").open("a") as lock:
         with suppress(ImportError, OSError):
             import fcntl

@@ -1,7 +1,8 @@
-"""The program that ``hidl doctor`` starts with each launcher: every rank tells of itself in a file of its own.
+"""The program that ``hidl doctor`` starts with each launcher. Each rank writes its facts to a separate file.
 
-It lies in ``ranks/`` beside ``$HIDL_METRICS``. A rank tells before MPI is initialised, and again afterwards: of one
-that does not come back it is known that it began. No rank speaks with another: the world may be no world.
+The files are in the directory ``ranks`` next to ``$HIDL_METRICS``. Each rank writes its file before and after MPI is
+initialized, which identifies ranks that did not return from MPI_Init. Ranks do not communicate with each other, because
+they may be singletons.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from hidl_workloads.doctor.ranks import Rank, this_rank
 
 
 def main() -> int:
-    """Tell of this rank; returns the exit status."""
-    place = Path(os.environ["HIDL_METRICS"]).with_name("ranks")
-    place.mkdir(parents=True, exist_ok=True)
-    file = place / f"{os.uname().nodename}-{os.getpid()}.json"
+    """Write the facts of this rank, and return the exit status."""
+    directory = Path(os.environ["HIDL_METRICS"]).with_name("ranks")
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / f"{os.uname().nodename}-{os.getpid()}.json"
     _write(file, this_rank(0, 0))
     from mpi4py import MPI
 
@@ -29,10 +30,10 @@ def main() -> int:
 
 
 def _write(file: Path, rank: Rank) -> None:
-    """Write beside the file and rename: no reader sees half of it."""
-    beside = file.with_suffix(".new")
-    beside.write_text(json.dumps(rank.to_json()), encoding="ascii")
-    beside.replace(file)
+    """Write the file atomically."""
+    temporary = file.with_suffix(".new")
+    temporary.write_text(json.dumps(rank.to_json()), encoding="ascii")
+    temporary.replace(file)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from hidl_cli.quoting import sh
 from hidl_cli.record.run import Run as Record
 from hidl_cli.site.load import load_site
 from hidl_cli.validate import bridge
-from hidl_cli.validate.reframe import offered
+from hidl_cli.validate.reframe import allowed_scales
 
 _load_site, _load_workload = cache(load_site), cache(load_workload)
 
@@ -58,7 +58,7 @@ class Run(rfm.RunOnlyRegressionTest, special=True):
 
     def wish(self):
         """What is to be run."""
-        return bridge.Wish(
+        return bridge.CheckRequest(
             workload=self.workload,
             scale=self.scale,
             assignments=tuple(self.assignments),
@@ -70,7 +70,7 @@ class Run(rfm.RunOnlyRegressionTest, special=True):
     def choose_systems_and_environments(self):
         """By traits, the scale among them, and by the stack that the workload wants."""
         if runtime().system.name == "generic":  # plain `reframe`, without any configuration
-            self.valid_systems = ["*"] if self.scale in offered(_load_site(None)) else []
+            self.valid_systems = ["*"] if self.scale in allowed_scales(_load_site(None)) else []
             self.valid_prog_environs = ["*"]
             return
         self.valid_systems = [" ".join(f"+{trait}" for trait in (*self.traits, f"scale-{self.scale}"))]
@@ -79,7 +79,7 @@ class Run(rfm.RunOnlyRegressionTest, special=True):
 
     def place(self):
         """Where it runs."""
-        return bridge.Place.of(self.current_partition.extras)
+        return bridge.CheckLocation.of(self.current_partition.extras)
 
     def placement(self):
         """The placement of the largest step."""

@@ -79,7 +79,7 @@ def test_a_site_is_checked_against_outputs_that_were_saved_by_hand(
 def test_saved_outputs_of_another_scheduler_are_refused(hidl: Hidl, tmp_path: Path) -> None:
     done = hidl("doctor", "--from", str(saved_by_hand(tmp_path / "saved", "bqueues-l.txt")), "--site", "frontera")
     assert done.returncode == 2
-    assert "holds outputs of LSF, and the scheduler of site frontera is slurm" in " ".join(done.stderr.split())
+    assert "contains output of LSF, but the scheduler of site frontera is slurm" in " ".join(done.stderr.split())
 
 
 def test_a_recording_of_no_known_site_needs_its_name(hidl: Hidl) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from hidl_cli import paths
-from hidl_cli.doctor.examine import Advisory, find_advisories, load_advisories
+from hidl_cli.doctor.examine import SecurityAdvisory, find_advisories, load_advisories
 from hidl_cli.stack import lock
 
 ADVISORIES = load_advisories().advisories
@@ -22,7 +22,7 @@ OPEN_FOR_OLD_GPUS = {"torch": ["CVE-2026-4538"]}
 
 
 @pytest.mark.parametrize("advisory", ADVISORIES, ids=lambda advisory: advisory.id)
-def test_what_is_fixed_is_not_affected_and_what_was_before_is(advisory: Advisory) -> None:
+def test_what_is_fixed_is_not_affected_and_what_was_before_is(advisory: SecurityAdvisory) -> None:
     if advisory.fixed is not None:
         assert not advisory.affects(advisory.fixed)
     for specifier in advisory.affected:

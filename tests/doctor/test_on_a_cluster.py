@@ -23,4 +23,4 @@ def test_a_type_of_mpi_that_srun_does_not_offer(on_cluster: Callable[..., Hidl])
     stopped = hidl("run", "mpi-sanity", *SITE)
 
     assert (stopped.returncode, hidl.runs.exists()) == (4, False)
-    assert "srun --mpi=pmix_v3 is required; this Slurm supports " in stopped.stderr
+    assert "srun --mpi=pmix_v3 is required, but this Slurm only supports " in stopped.stderr

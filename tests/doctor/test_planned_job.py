@@ -24,7 +24,7 @@ def test_a_job_of_hidls_own_choice_takes_the_stacks_library_and_the_first_launch
 def test_or_the_sites_library_with_its_tuning() -> None:
     site = slurm(mpi=GDR, default_mpi="gdr", policies={"environment": {"A": "1"}})
     job = plan_job(context(host(), site, installed(PREFIX, "mvapich2")))
-    assert (job.launcher, job.given) == ("srun", {"A": "1", "MV2_USE_CUDA": "1"})
+    assert (job.launcher, job.configured) == ("srun", {"A": "1", "MV2_USE_CUDA": "1"})
 
 
 def test_without_a_stack_only_the_environment_is_known() -> None:
@@ -34,11 +34,11 @@ def test_without_a_stack_only_the_environment_is_known() -> None:
 
 def test_what_hidl_gives_comes_before_what_the_shell_carries() -> None:
     job = plan_job(context(host(A="shell", PYTHONPATH="/lib"), local(policies={"environment": {"A": "site"}})))
-    assert (job.environment, job.carried) == ({"A": "site"}, {})
+    assert (job.environment, job.inherited) == ({"A": "site"}, {})
 
 
 @pytest.mark.parametrize(
-    ("site", "is_carried"),
+    ("site", "inherits_environment"),
     [
         (slurm(), True),
         (slurm(policies={"export": "none"}), False),
@@ -56,15 +56,15 @@ def test_what_hidl_gives_comes_before_what_the_shell_carries() -> None:
     ],
     ids=["sbatch passes it on", "--export=NONE", "mpirun_rsh", "mpirun_rsh -export"],
 )  # fmt: skip
-def test_does_the_shells_environment_reach_the_ranks(site: object, is_carried: bool) -> None:
-    assert plan_job(context(host(), site, installed(PREFIX, "mvapich2"))).is_carried == is_carried  # type: ignore[arg-type]
+def test_does_the_shells_environment_reach_the_ranks(site: object, inherits_environment: bool) -> None:
+    assert plan_job(context(host(), site, installed(PREFIX, "mvapich2"))).inherits_environment == inherits_environment  # type: ignore[arg-type]
 
 
 def test_a_plan_says_all_of_it(config: Path) -> None:
     plan = prepare(RunRequest("mpi-sanity", site="local", ranks_per_node=2, hypothetical=True))
     job = plan_job(context(host(OMP_NUM_THREADS="9", A="1"), plan=plan))
-    assert (job.planned, job.program, job.carried) == (True, plan.steps[0].launch.argv[0], {"A": "1"})
-    assert job.given["OMP_NUM_THREADS"] != "9"
+    assert (job.planned, job.program, job.inherited) == (True, plan.steps[0].launch.argv[0], {"A": "1"})
+    assert job.configured["OMP_NUM_THREADS"] != "9"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run, State
 from hidl_cli.report.build import grouped, page_of, slow_hosts
 from hidl_cli.report.html import to_html
-from hidl_cli.report.model import Curve, HeatMap, Loaded, Outcome, Page, Standing, Trend, load
+from hidl_cli.report.model import Curve, HeatMap, LoadedRun, Outcome, Page, Standing, Trend, load
 from tests.report import example
 
 STUDY = RunRequest("resnet50", scale="1,2", repeat=3, target=0.8, ranks_per_node=4)
@@ -314,6 +314,6 @@ class TestProvenance:
 def test_a_run_whose_metrics_are_half_gone_is_still_shown(nights: example.Nights) -> None:
     run = nights.run(STUDY, 0, nights.training())
     run.metrics_file(1).unlink()
-    loaded: Loaded = load(run)
+    loaded: LoadedRun = load(run)
     assert loaded.worlds[0] == ()
     assert not math.isnan(page_about(run).runs[0].measured[0].values[0])  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run, State
 from hidl_cli.report.build import page_of
 from hidl_cli.report.html import to_html
-from hidl_cli.report.model import Outcome, chosen, format_selection, load, loaded, related_runs
+from hidl_cli.report.model import Outcome, format_selection, load, load_runs, related_runs, select_runs
 from hidl_cli.store.extract import record_of
 from hidl_cli.store.store import Store
 from tests.report import example
@@ -28,39 +28,39 @@ def runs(nights: example.Nights) -> list[Run]:
 
 
 def test_all_runs_are_reported_on_the_newest_first(runs: list[Run], nights: example.Nights) -> None:
-    assert chosen([], root=nights.root) == runs
+    assert select_runs([], root=nights.root) == runs
 
 
 def test_named_runs_are_in_the_order_of_time_and_each_once(runs: list[Run], nights: example.Nights) -> None:
     names = [runs[3].id, str(runs[0].directory), runs[3].id]
-    assert chosen(names, root=nights.root) == [runs[0], runs[3]]
+    assert select_runs(names, root=nights.root) == [runs[0], runs[3]]
 
 
 def test_a_workload_a_site_and_a_time_leave_those_that_fit(runs: list[Run], nights: example.Nights) -> None:
-    assert chosen([], workload="matmul", root=nights.root) == [runs[2]]
-    assert chosen([], site="elsewhere", root=nights.root) == []
-    assert chosen([], since=datetime(2026, 9, 3, tzinfo=timezone.utc), root=nights.root) == runs[:3]
+    assert select_runs([], workload="matmul", root=nights.root) == [runs[2]]
+    assert select_runs([], site="elsewhere", root=nights.root) == []
+    assert select_runs([], since=datetime(2026, 9, 3, tzinfo=timezone.utc), root=nights.root) == runs[:3]
 
 
 def test_the_newest_of_those_that_fit_are_taken(runs: list[Run], nights: example.Nights) -> None:
-    assert chosen([], workload="pingpong", most=3, root=nights.root) == [runs[0], runs[1], runs[3]]
+    assert select_runs([], workload="pingpong", most=3, root=nights.root) == [runs[0], runs[1], runs[3]]
 
 
 def test_a_directory_that_is_not_a_run_is_left_out(runs: list[Run], nights: example.Nights) -> None:
     (runs[0].directory / "plan.json").write_text("{}")
-    assert chosen([], root=nights.root) == runs[1:]
+    assert select_runs([], root=nights.root) == runs[1:]
 
 
 def test_a_run_that_cannot_be_read_is_reported(runs: list[Run]) -> None:
     (runs[0].directory / "status.json").write_text("no JSON")
-    found, notes = loaded(runs)
+    found, notes = load_runs(runs)
     assert [each.run for each in found] == runs[1:]
     assert any(runs[0].id in note and "cannot read " in note for note in notes)
 
 
 def test_a_run_that_ended_while_nobody_followed_it_is_judged(runs: list[Run]) -> None:
     (runs[0].directory / "verdict.json").unlink()
-    (found, *_), _notes = loaded(runs[:1])
+    (found, *_), _notes = load_runs(runs[:1])
     assert found.verdict["reason"] == "one size only: no scaling to judge"
 
 
@@ -68,7 +68,7 @@ def test_a_directory_that_was_copied_is_left_as_it_is(nights: example.Nights, tm
     ended = nights.run(PINGPONG, 0, nights.pingpong())
     (ended.directory / "verdict.json").unlink()
     copied = Run(ended.directory.rename(tmp_path / ended.id))
-    (found,), notes = loaded([copied])
+    (found,), notes = load_runs([copied])
     assert (found.outcome, notes) == (Outcome.UNJUDGED, [])
     assert copied.document("verdict") is None
 
@@ -76,7 +76,7 @@ def test_a_directory_that_was_copied_is_left_as_it_is(nights: example.Nights, tm
 def test_a_scheduler_that_does_not_answer_is_reported(nights: example.Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     run = nights.run(PINGPONG, 0, nights.pingpong(), state=State.RUNNING)
     monkeypatch.setenv("PATH", "/nowhere")
-    (found,), _ = loaded([run])
+    (found,), _ = load_runs([run])
     assert found.outcome is Outcome.ACTIVE
     assert str(found.status.reason).startswith("Slurm has not responded")
 
@@ -84,7 +84,7 @@ def test_a_scheduler_that_does_not_answer_is_reported(nights: example.Nights, mo
 def test_a_job_whose_scheduler_is_not_here_is_shown_as_it_was_said_last(nights: example.Nights) -> None:
     run = nights.run(PINGPONG, 0, nights.pingpong(), state=State.RUNNING)
     (run.directory / "job.json").unlink()
-    (found,), _ = loaded([run])
+    (found,), _ = load_runs([run])
     assert found.status.state is State.RUNNING
 
 

@@ -13,36 +13,36 @@ from hidl_cli.errors import UsageError
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.record.run import State
 from hidl_cli.validate import bridge
-from hidl_cli.validate.bridge import Place, Wish
+from hidl_cli.validate.bridge import CheckLocation, CheckRequest
 from tests.conftest import Hidl
 
 
 @pytest.fixture
-def local(hidl_with: Callable[..., Hidl], monkeypatch: pytest.MonkeyPatch) -> Place:
+def local(hidl_with: Callable[..., Hidl], monkeypatch: pytest.MonkeyPatch) -> CheckLocation:
     """This machine, with the stack `mpi` and directories of the test's own."""
     for name, value in hidl_with("mpi").environment.items():
         monkeypatch.setenv(name, value)
-    return Place(site="local")
+    return CheckLocation(site="local")
 
 
 @pytest.fixture
-def planned(local: Place) -> Plan:
-    return bridge.plan(local, Wish("mpi-sanity", "1-node", ranks_per_node=2))
+def planned(local: CheckLocation) -> Plan:
+    return bridge.plan(local, CheckRequest("mpi-sanity", "1-node", ranks_per_node=2))
 
 
 def test_extras_keep_what_is_given() -> None:
-    place = Place(site="frontera", partition="rtx", account="A1", time_limit=600.0)
+    place = CheckLocation(site="frontera", partition="rtx", account="A1", time_limit=600.0)
     assert place.extras() == {
         "hidl_site": "frontera",
         "hidl_partition": "rtx",
         "hidl_account": "A1",
         "hidl_time_limit": 600.0,
     }
-    assert Place.of(place.extras() | {"other": 1}) == place
+    assert CheckLocation.of(place.extras() | {"other": 1}) == place
 
 
 def test_the_allocation_is_that_of_the_place() -> None:
-    asked = Place(partition="rtx", account="A1", qos="high", reservation="r", time_limit=60.0).asked
+    asked = CheckLocation(partition="rtx", account="A1", qos="high", reservation="r", time_limit=60.0).asked
     assert (asked.partition, asked.account, asked.qos, asked.reservation, asked.time_limit) == (
         "rtx",
         "A1",
@@ -56,14 +56,14 @@ def test_the_ranks_per_node_of_a_wish_come_first(planned: Plan) -> None:
     assert [step.placement.ranks for step in planned.steps] == [2]
 
 
-def test_a_study_needs_a_smaller_scale(local: Place) -> None:
+def test_a_study_needs_a_smaller_scale(local: CheckLocation) -> None:
     with pytest.raises(UsageError, match="no smaller scale"):
-        bridge.plan(local, Wish("kmeans", "1-rank", study=True))
+        bridge.plan(local, CheckRequest("kmeans", "1-rank", study=True))
 
 
-def test_an_unknown_scale_is_an_error(local: Place) -> None:
+def test_an_unknown_scale_is_an_error(local: CheckLocation) -> None:
     with pytest.raises(UsageError):
-        bridge.plan(local, Wish("mpi-sanity", "1000-nodes"))
+        bridge.plan(local, CheckRequest("mpi-sanity", "1000-nodes"))
 
 
 def test_a_run_that_another_starts_is_judged(planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

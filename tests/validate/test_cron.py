@@ -21,9 +21,9 @@ from hidl_cli.commands.arguments import limit_in_seconds
 from hidl_cli.commands.validate import validate
 from hidl_cli.errors import MissingPrecondition, UsageError
 from hidl_cli.validate import session
-from hidl_cli.validate.bridge import Place
-from hidl_cli.validate.cron import Nightly, _Lines
-from hidl_cli.validate.session import Asked
+from hidl_cli.validate.bridge import CheckLocation
+from hidl_cli.validate.cron import Nightly, _Crontab
+from hidl_cli.validate.session import ValidationRequest
 from tests.conftest import Hidl
 from tests.waiting import patience
 
@@ -111,7 +111,7 @@ def test_the_line_is_what_a_shell_runs(with_table: Hidl, table: Path) -> None:
     subprocess.run(["sh", "-c", line], env={"HOME": "/"}, cwd="/", check=False, timeout=patience(120))
 
     log = next((Path(with_table.environment["XDG_STATE_HOME"]) / "hidl" / "validate").glob("*.log"))
-    assert "no case on site local fits check no_such" in " ".join(log.read_text().split())
+    assert "no case on site local matches check no_such" in " ".join(log.read_text().split())
 
 
 def test_a_dry_run_shows_it_and_writes_nothing(with_table: Hidl, table: Path) -> None:
@@ -129,17 +129,17 @@ def test_the_timer_of_systemd_says_the_same(hidl: Hidl) -> None:
 @pytest.mark.parametrize("at", ["24:00", "2", "12:60", "midnight"])
 def test_what_is_not_a_time_of_a_day_is_reported(at: str) -> None:
     with pytest.raises(UsageError):
-        Nightly.of("local", Asked(Place()), at)
+        Nightly.of("local", ValidationRequest(CheckLocation()), at)
 
 
 def test_no_secret_of_the_environment_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_TOKEN", "geheim")
-    assert "geheim" not in Nightly.of("local", Asked(Place()), "02:00").shell()
+    assert "geheim" not in Nightly.of("local", ValidationRequest(CheckLocation()), "02:00").shell()
 
 
 def test_every_option_that_was_asked_for_is_kept() -> None:
-    place = Place(site="s", account="a b", qos="q", time_limit=90.0, hosts="a,b:4")
-    words = shlex.split(Nightly.of("s", Asked(place, ("p",), ("scale",), (), 2), "02:00").shell())
+    place = CheckLocation(site="s", account="a b", qos="q", time_limit=90.0, hosts="a,b:4")
+    words = shlex.split(Nightly.of("s", ValidationRequest(place, ("p",), ("scale",), (), 2), "02:00").shell())
     for word in (
         "--site=s",
         "--account=a b",
@@ -155,11 +155,14 @@ def test_every_option_that_was_asked_for_is_kept() -> None:
 
 def test_nightlies_of_two_partitions_do_not_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    one, two = (session.prepare(Asked(Place(site="perlmutter"), (name,), ("nightly",))) for name in ("cpu", "gpu"))
+    one, two = (
+        session.prepare(ValidationRequest(CheckLocation(site="perlmutter"), (name,), ("nightly",)))
+        for name in ("cpu", "gpu")
+    )
     with (
         session.alone(one),
         session.alone(two),
-        pytest.raises(MissingPrecondition, match="still runs"),
+        pytest.raises(MissingPrecondition, match="still running"),
         session.alone(one),
     ):
         pass
@@ -167,7 +170,7 @@ def test_nightlies_of_two_partitions_do_not_exclude_each_other(tmp_path: Path, m
 
 def test_another_place_is_another_nightly_and_another_time_is_not() -> None:
     def key(at: str = "02:00", partitions: tuple[str, ...] = (), **place: Any) -> str:
-        return Nightly.of("s", Asked(Place(site="s", **place), partitions), at).key
+        return Nightly.of("s", ValidationRequest(CheckLocation(site="s", **place), partitions), at).key
 
     kinds = [key(), key(partitions=("p",)), key(account="p"), key(prefix="/apps"), key(qos="q"), key(device="cpu")]
     assert len(set(kinds)) == len(kinds)
@@ -178,17 +181,17 @@ def test_another_place_is_another_nightly_and_another_time_is_not() -> None:
 def test_selections_that_look_alike_have_keys_of_their_own() -> None:
     """Otherwise, the second nightly replaces the first without a word, and both share a lock."""
     alike = [
-        ("s", Asked(Place(), (), ("a", "b"))),
-        ("s", Asked(Place(), (), ("a",), ("b",))),
-        ("s", Asked(Place(), (), (), ("a", "b"))),
-        ("s", Asked(Place(), (), ("a_b",))),
-        ("s", Asked(Place(), (), ("a b",))),
-        ("s-a", Asked(Place(), (), ("b",))),
-        ("s", Asked(Place(prefix="/a/b"), (), ("c",))),
-        ("s", Asked(Place(prefix="/a_b"), (), ("c",))),
+        ("s", ValidationRequest(CheckLocation(), (), ("a", "b"))),
+        ("s", ValidationRequest(CheckLocation(), (), ("a",), ("b",))),
+        ("s", ValidationRequest(CheckLocation(), (), (), ("a", "b"))),
+        ("s", ValidationRequest(CheckLocation(), (), ("a_b",))),
+        ("s", ValidationRequest(CheckLocation(), (), ("a b",))),
+        ("s-a", ValidationRequest(CheckLocation(), (), ("b",))),
+        ("s", ValidationRequest(CheckLocation(prefix="/a/b"), (), ("c",))),
+        ("s", ValidationRequest(CheckLocation(prefix="/a_b"), (), ("c",))),
     ]
     assert len({asked.key(site) for site, asked in alike}) == len(alike)
-    assert Asked(Place(), (), ("nightly",)).key("s") == "s-nightly"
+    assert ValidationRequest(CheckLocation(), (), ("nightly",)).key("s") == "s-nightly"
 
 
 @pytest.mark.parametrize("words", [("--check", "a\n* * * * * touch evil"), ("--account", "a\rb")])
@@ -229,8 +232,8 @@ def test_every_option_is_read_back_from_the_line(given_: dict[str, Any]) -> None
         if name in given_
     }
     lists = (tuple(given_.get(name, ())) for name in ("partition", "tag", "check"))
-    asked = Asked(Place(site="s", **of_place), *lists, given_.get("jobs"))
-    line = _Lines("crontab").text(Nightly.of("s", asked, "02:00", ["--no-check"])).splitlines()[1]
+    asked = ValidationRequest(CheckLocation(site="s", **of_place), *lists, given_.get("jobs"))
+    line = _Crontab("crontab").text(Nightly.of("s", asked, "02:00", ["--no-check"])).splitlines()[1]
     command = re.split(r"(?<!\\)%", line.split(" ", 5)[5])[0].replace("\\%", "%")
     words = shlex.split(command.partition(" >> ")[0] if " >> " not in repr(given_) else command)
     words = words[words.index("validate") + 1 :]

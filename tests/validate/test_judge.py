@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hidl_cli.errors import ExitCode, HidlError
-from hidl_cli.validate.judge import complete, gravest, judged
-from hidl_cli.validate.reframe import Listed
+from hidl_cli.validate.judge import judge_cases, require_complete, worst_exit_code
+from hidl_cli.validate.reframe import ListedCase
 
 PASSED: dict[str, Any] = {
     "name": "check",
@@ -38,28 +38,28 @@ PASSED: dict[str, Any] = {
     ],
 )
 def test_each_case_has_the_verdict_that_it_deserves(changed: dict[str, Any], verdict: str, code: int) -> None:
-    (case,) = judged([PASSED | changed])
+    (case,) = judge_cases([PASSED | changed])
     assert (case.verdict, case.exit_code) == (verdict, code)
 
 
 def test_the_figures_come_by_name_with_their_unit() -> None:
-    (case,) = judged([PASSED])
+    (case,) = judge_cases([PASSED])
     assert case.figures == {"rate": (2.5, "1/s")}
 
 
 def test_a_failed_job_comes_before_a_missing_metric_and_that_before_a_verdict() -> None:
     bad = [PASSED | {"result": "fail", "hidl_verdict": "fail", "hidl_exit": code} for code in (11, 10, 9, 8)]
-    assert gravest(judged(bad)) is ExitCode.JOB_FAILED
-    assert gravest(judged(bad[:2])) is ExitCode.BELOW_TARGET
-    assert gravest(judged([PASSED])) is ExitCode.OK
+    assert worst_exit_code(judge_cases(bad)) is ExitCode.JOB_FAILED
+    assert worst_exit_code(judge_cases(bad[:2])) is ExitCode.BELOW_TARGET
+    assert worst_exit_code(judge_cases([PASSED])) is ExitCode.OK
 
 
 def test_cases_that_were_never_run_are_an_error() -> None:
-    listed = [Listed("check %scale=1-node", "00000001", None), Listed("check %scale=2-nodes", "00000002", None)]
+    listed = [ListedCase("check %scale=1-node", "00000001", None), ListedCase("check %scale=2-nodes", "00000002", None)]
     with pytest.raises(HidlError, match=r"1 of 2 case.*2-nodes"):
-        complete(judged([PASSED]), listed)
+        require_complete(judge_cases([PASSED]), listed)
 
 
 def test_nothing_but_skipped_cases_is_an_error() -> None:
     with pytest.raises(HidlError, match="0 of 1"):
-        complete(judged([PASSED | {"result": "skip"}]), [Listed("check", "00000001", None)])
+        require_complete(judge_cases([PASSED | {"result": "skip"}]), [ListedCase("check", "00000001", None)])

@@ -69,5 +69,5 @@ def test_pals_gets_its_hosts_and_no_words_for_variables() -> None:
 
 def test_a_site_without_a_library_for_it_is_reported() -> None:
     site = load(RULES, "test-cluster").model_copy(update={"launchers": ["ibrun"], "mpi": {}, "default_mpi": None})
-    with pytest.raises(InvalidInput, match="no MPI library that ibrun starts"):
+    with pytest.raises(InvalidInput, match="no MPI library that supports launcher ibrun"):
         command(site, "ibrun", 2, 1, 1)

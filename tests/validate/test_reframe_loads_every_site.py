@@ -17,8 +17,8 @@ from hidl_cli.inputs.overlay import list_all
 from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.site.checks import RULES
 from hidl_cli.stack.installation import CURRENT, MANIFEST
-from hidl_cli.validate.bridge import Place
-from hidl_cli.validate.session import Asked, prepare
+from hidl_cli.validate.bridge import CheckLocation
+from hidl_cli.validate.session import ValidationRequest, prepare
 from tests.conftest import REPOSITORY, Hidl
 from tests.waiting import patience
 
@@ -81,6 +81,8 @@ def test_the_settings_that_validate_writes(
     for name, value in hidl.environment.items():
         monkeypatch.setenv(name, value)
     settings = tmp_path / "settings.py"
-    settings.write_text(prepare(Asked(Place(site=site, account="X"), tags=("smoke",))).settings_text())
+    settings.write_text(
+        prepare(ValidationRequest(CheckLocation(site=site, account="X"), tags=("smoke",))).settings_text()
+    )
 
     assert smoke_checks(hidl, tmp_path, settings)

@@ -8,7 +8,7 @@ from hidl_cli.errors import UsageError
 from hidl_cli.inputs.load import load
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
-from hidl_cli.validate.reframe import NAMES, offered, scale
+from hidl_cli.validate.reframe import NAMES, allowed_scales, scale
 
 
 def four_nodes() -> Site:
@@ -20,22 +20,22 @@ def four_nodes() -> Site:
 
 
 def test_a_partition_offers_every_power_of_two_up_to_its_limit_and_the_whole() -> None:
-    scales = offered(four_nodes(), "debug")
+    scales = allowed_scales(four_nodes(), "debug")
     assert list(scales) == ["1-rank", "1-node", "2-nodes", "4-nodes", "full"]
     assert scales["full"].nodes == 4
 
 
 def test_one_machine_has_no_scale_of_several_nodes() -> None:
-    assert list(offered(load(RULES, "local"))) == ["1-rank", "1-node"]
+    assert list(allowed_scales(load(RULES, "local"))) == ["1-rank", "1-node"]
 
 
 @pytest.mark.parametrize(("name", "partition", "ranks"), [("frontera-rtx", "rtx", 4), ("frontera", "normal", 2)])
 def test_a_node_is_filled_by_a_rank_for_each_gpu_else_for_each_socket(name: str, partition: str, ranks: int) -> None:
-    assert offered(load(RULES, name), partition)["4-nodes"].fullest == ranks
+    assert allowed_scales(load(RULES, name), partition)["4-nodes"].fullest == ranks
 
 
 def test_if_a_partition_allows_no_small_jobs_studies_start_at_its_least() -> None:
-    scales = offered(load(RULES, "frontera"), "normal")
+    scales = allowed_scales(load(RULES, "frontera"), "normal")
     assert "1-node" not in scales
     assert scales["4-nodes"].study == "nodes=3,4"
 

@@ -17,7 +17,7 @@ from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation
-from hidl_cli.validate.bridge import Place
+from hidl_cli.validate.bridge import CheckLocation
 from hidl_cli.validate.settings import configuration, word
 
 STACK = Installation(
@@ -30,11 +30,11 @@ def site(name: str) -> Site:
     return load(RULES, name)
 
 
-def made(name: str, place: Place | None = None, **options: Any) -> dict[str, Any]:
+def made(name: str, place: CheckLocation | None = None, **options: Any) -> dict[str, Any]:
     """The configuration of a shipped site with all its partitions."""
     found = site(name)
     account = "proj" if found.policies.account == "required" else None
-    chosen = place or Place(site=name, account=account)
+    chosen = place or CheckLocation(site=name, account=account)
     return configuration(found, chosen, partitions=list(found.partitions), stacks=[STACK], **options)
 
 
@@ -55,12 +55,12 @@ def test_every_site_has_a_valid_reframe_configuration(name: str) -> None:
 def test_a_site_whose_scheduler_is_unknown_is_reported() -> None:
     unknown = site("local").model_copy(update={"scheduler": None})
     with pytest.raises(InvalidInput, match="unknown scheduler"):
-        configuration(unknown, Place(), partitions=[], stacks=[])
+        configuration(unknown, CheckLocation(), partitions=[], stacks=[])
 
 
 def test_a_site_whose_partitions_are_unknown_has_one() -> None:
     bare = site("sierra").model_copy(update={"partitions": {}, "default_partition": None})
-    (partition,) = configuration(bare, Place(), partitions=[], stacks=[])["systems"][0]["partitions"]
+    (partition,) = configuration(bare, CheckLocation(), partitions=[], stacks=[])["systems"][0]["partitions"]
     assert (partition["name"], partition["launcher"]) == ("default", "hidl-jsrun")
 
 
@@ -77,13 +77,15 @@ def test_without_accounting_squeue_is_asked(accounting: bool, scheduler: str) ->
 
 
 def test_the_account_is_among_the_options_of_access() -> None:
-    (partition, *_) = made("test-cluster", Place(site="test-cluster", account="proj"))["systems"][0]["partitions"]
+    (partition, *_) = made("test-cluster", CheckLocation(site="test-cluster", account="proj"))["systems"][0][
+        "partitions"
+    ]
     assert partition["access"] == ["--partition=debug", "--account=proj"]
 
 
 def test_checks_get_back_what_was_asked() -> None:
-    place = Place(site="test-cluster", partition="debug", account="proj", time_limit=90.0)
-    assert Place.of(place.extras()) == place
+    place = CheckLocation(site="test-cluster", partition="debug", account="proj", time_limit=90.0)
+    assert CheckLocation.of(place.extras()) == place
 
 
 def test_an_installed_stack_is_an_environment_that_is_activated() -> None:

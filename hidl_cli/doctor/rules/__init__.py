@@ -1,4 +1,5 @@
-"""Rules on the host that hidl runs on. One subject per module: facts, their probe, rules, and a ``SUBJECT``.
+"""Rules for the host that hidl runs on.
 
-``hidl_cli.doctor.context`` finds every module of this package by itself.
+Each module covers one subject: a class of facts, a probe that collects them, rules, and a ``SUBJECT``. Modules of this
+package are discovered automatically by ``hidl_cli.doctor.context``.
 """

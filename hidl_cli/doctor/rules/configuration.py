@@ -1,4 +1,4 @@
-"""hidl's own files of a user and a centre: who else may change what they say?"""
+"""Permissions of hidl's configuration files."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ _ROOT = 0
 
 @dataclass(frozen=True)
 class Configuration:
-    """A directory that hidl reads; ``open``: what in it others may change, and who (a user's name, or anyone)."""
+    """A configuration directory of hidl.
+
+    ``exposed`` maps the paths that other users may change to the name of the user, or to ``anyone``.
+    """
 
     directory: Path
-    open: Mapping[Path, str]
+    exposed: Mapping[Path, str]
 
 
 def probe(_context: Context) -> tuple[Configuration, ...]:
-    """The user's directory and the centre's on this machine, whatever host or site is examined."""
-    return tuple(find_open(place) for place in (paths.user_config(), paths.system_config()))
+    """Return the user's and the system's configuration on this machine, even if another host or site is examined."""
+    return tuple(find_exposed(directory) for directory in (paths.user_config(), paths.system_config()))
 
 
-def find_open(directory: Path) -> Configuration:
-    """The directory, and what in it belongs to another user than root and this one, or may be written by anyone.
+def find_exposed(directory: Path) -> Configuration:
+    """Find paths in a directory that anyone may write to, or that belong neither to root nor to this user.
 
-    Whoever owns a directory that ``HIDL_SYSTEM_CONFIG`` names is trusted by that.
+    The owner of a directory that is set with ``HIDL_SYSTEM_CONFIG`` is trusted as well.
     """
     trusted = {_ROOT, os.geteuid()}
     if os.environ.get(paths.SYSTEM_CONFIG) and directory == paths.system_config():
         with suppress(OSError):
             trusted.add(directory.stat().st_uid)
     found: dict[Path, str] = {}
-    for place, directories, files in os.walk(directory):
-        here = [Path(place, name) for name in (*directories, *files)]
-        for path in [directory, *here] if Path(place) == directory else here:
+    for parent, directories, files in os.walk(directory):
+        children = [Path(parent, name) for name in (*directories, *files)]
+        for path in [directory, *children] if Path(parent) == directory else children:
             with suppress(OSError):
                 status = path.stat()
                 if status.st_mode & stat.S_IWOTH:
@@ -57,7 +60,7 @@ def _name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"the user of number {uid}"
+        return f"user id {uid}"
 
 
 RULES: Rules[tuple[Configuration, ...]] = Rules()
@@ -65,22 +68,22 @@ RULES: Rules[tuple[Configuration, ...]] = Rules()
 
 @RULES.rule(
     "HD015",
-    "Others may change hidl's configuration",
+    "Other users can change hidl's configuration",
     severity="warning",
-    why="Files of sites, stacks and workloads name programs that hidl runs. Whoever may change them can run what they "
-    "like as you.",
+    why="Site, stack and workload files name programs that hidl runs. Anyone who can change these files can run any "
+    "program as you.",
 )
 def open_to_others(configurations: tuple[Configuration, ...]) -> Iterator[Evidence]:
-    """A file or directory belongs neither to this user nor to root, or may be written by anyone."""
+    """Report files and directories that belong neither to this user nor to root, or that anyone may write to."""
     for facts in configurations:
-        if not facts.open:
+        if not facts.exposed:
             continue
-        first, who = next(iter(facts.open.items()))
-        place = sh(str(facts.directory))
-        more = f", and {len(facts.open) - 1} more" if len(facts.open) > 1 else ""
+        first, who = next(iter(facts.exposed.items()))
+        more = f" (and {len(facts.exposed) - 1} more)" if len(facts.exposed) > 1 else ""
         yield Evidence(
-            f"{first} may be changed by {who}{more}",
-            f"ask who set up {facts.directory}; then chown to root or to you what is others', and chmod -R o-w {place}",
+            f"{first} can be changed by {who}{more}",
+            f"check who set up {facts.directory}, change the owner to root or yourself, and: "
+            f"chmod -R o-w {sh(str(facts.directory))}",
             where=str(facts.directory),
         )
 

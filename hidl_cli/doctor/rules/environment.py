@@ -1,4 +1,4 @@
-"""An environment of the user's own: do its compiled packages fit the MPI library and the nodes of the run?"""
+"""The user's own Python environment: whether its compiled packages fit the MPI library and the nodes of the run."""
 
 from __future__ import annotations
 
@@ -17,18 +17,26 @@ _STACKS: dict[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 
 @dataclass(frozen=True)
 class UserEnvironment:
-    """The environment in ``directory``, and the MPI library of the ranks.
+    """A Python environment and the MPI library of the ranks.
 
-    ``linked``: the ABIs that its packages were built for; ``own``: the ABI of its own MPI library, None without one.
-    ``library``: the name of the ranks' library, with its ``family`` and ``abi``; ``is_own``: it is the environment's.
-    ``uses_mpi``: the program is known to use MPI; ``fitting``: a library of the site with the ABI of the packages.
-    ``torch``: its version, None without PyTorch; ``gpus``: of each node.
+    Attributes:
+        directory: Directory of the environment.
+        linked: ABIs that each package was built for.
+        own_abi: ABI of the environment's own MPI library, or None.
+        library: Name of the MPI library of the ranks.
+        family: Family of that library.
+        abi: ABI of that library.
+        is_own: Whether that library is the environment's own.
+        uses_mpi: Whether the program is known to use MPI.
+        fitting: MPI library of the site with the ABI of the packages.
+        torch: Version of PyTorch, or None.
+        gpus: Number of GPUs per node.
     """
 
     directory: str = ""
     kind: str = "venv"
     linked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    own: Abi | None = None
+    own_abi: Abi | None = None
     library: str = ""
     family: str = ""
     abi: Abi | None = None
@@ -40,25 +48,25 @@ class UserEnvironment:
 
 
 def probe(context: Context) -> UserEnvironment | None:
-    """The environment of the planned run, as it was read; None without one."""
+    """Return the environment of the planned run; None if it has none."""
     plan = context.plan
     if plan is None or plan.user_environment is None:
         return None
-    one, program = plan.user_environment, plan.workload.program
-    wanted = {abi for abis in one.linked.values() for abi in abis}
-    fitting = (name for name, mpi in context.site.mpi.items() if TRAITS[mpi.family].abi in wanted)
+    environment, program = plan.user_environment, plan.workload.program
+    required = {abi for abis in environment.linked.values() for abi in abis}
+    fitting = (name for name, mpi in context.site.mpi.items() if TRAITS[mpi.family].abi in required)
     return UserEnvironment(
-        directory=one.directory,
-        kind=one.kind,
-        linked=one.linked,
-        own=TRAITS[one.mpi].abi if one.mpi else None,
+        directory=environment.directory,
+        kind=environment.kind,
+        linked=environment.linked,
+        own_abi=TRAITS[environment.mpi].abi if environment.mpi else None,
         library=plan.mpi.name,
         family=plan.mpi.family,
         abi=plan.mpi.traits.abi,
         is_own=plan.mpi_of_the_stack,
         uses_mpi=program.mpi or program.module is not None,
         fitting=next(fitting, None),
-        torch=one.packages.get("torch") or one.packages.get("pytorch"),
+        torch=environment.packages.get("torch") or environment.packages.get("pytorch"),
         gpus=context.gpus or 0,
     )
 
@@ -71,11 +79,11 @@ RULES: Rules[UserEnvironment] = Rules()
     "A package of the environment was built for another MPI library",
     severity="error",
     why="MPICH and its derivatives share one binary interface (libmpi.so.12), Open MPI has another (libmpi.so.40). A "
-    "module built for one does not load with the other, or loads a library that the launcher does not know: N ranks "
-    "come up as N worlds of one rank.",
+    "module built for one does not load with the other, or it loads a library that the launcher does not support, and "
+    "N ranks start as N worlds of one rank.",
 )
 def another_library(facts: UserEnvironment) -> Iterator[Evidence]:
-    """A warning if the program is started without MPI."""
+    """Report an error if a package was built for another ABI, or a warning if the program does not use MPI."""
     for package, abis in facts.linked.items():
         if facts.abi is None or not abis or {facts.abi, ANY} & {*abis}:
             continue
@@ -89,33 +97,33 @@ def another_library(facts: UserEnvironment) -> Iterator[Evidence]:
 
 
 def _fix(facts: UserEnvironment, package: str, abis: tuple[str, ...]) -> str:
-    again = (
-        f"{sh(facts.directory)}/bin/python -m pip install --force-reinstall mpi4py (its wheels serve both)"
+    rebuild = (
+        f"{sh(facts.directory)}/bin/python -m pip install --force-reinstall mpi4py (its wheels support both)"
         if package == "mpi4py"
-        else f"build {package} again, with the mpicc of that library"
+        else f"rebuild {package} with the mpicc of that library"
     )
-    if facts.own in abis and not facts.is_own:
-        return f"hidl run --mpi {OF_THE_STACK} (the environment's own library), or {again}"
+    if facts.own_abi in abis and not facts.is_own:
+        return f"hidl run --mpi {OF_THE_STACK} (the environment's own library), or {rebuild}"
     if facts.fitting is not None:
-        return f"hidl run --mpi {facts.fitting}, or {again}"
+        return f"hidl run --mpi {facts.fitting}, or {rebuild}"
     stack = next((name for abi, name in _STACKS.items() if abi in abis), "mpi")
-    return f"hidl run --stack {stack} --mpi {OF_THE_STACK}, or {again}"
+    return f"hidl run --stack {stack} --mpi {OF_THE_STACK}, or {rebuild}"
 
 
 @RULES.rule(
     "HD071",
-    "The environment has an MPI library of its own beside the run's",
+    "The environment contains another MPI library than that of the run",
     severity="warning",
-    why="Conda's packages find their own libmpi first, whatever LD_LIBRARY_PATH says. Ranks that load it are singletons"
-    " under another library's launcher, and use no fast network; the check before the program finds that.",
+    why="Conda packages load their own libmpi regardless of LD_LIBRARY_PATH. Under the launcher of another library, "
+    "ranks that load it are singletons and do not use the fast network. The check before the program detects this.",
 )
 def own_library_beside(facts: UserEnvironment) -> Iterator[Evidence]:
-    """Only for conda: wheels of mpi4py take the library of LD_LIBRARY_PATH."""
-    if facts.kind != "conda" or facts.own is None or facts.is_own or facts.own != facts.abi or not facts.linked:
+    """Report a warning for conda environments only; wheels of mpi4py use the library in LD_LIBRARY_PATH."""
+    if facts.kind != "conda" or facts.own_abi is None or facts.is_own or facts.own_abi != facts.abi or not facts.linked:
         return
-    package = "mpich" if facts.own == "mpich" else "openmpi"
+    package = "mpich" if facts.own_abi == "mpich" else "openmpi"
     yield Evidence(
-        f"{facts.directory} has {ABI_TITLES[facts.own]}; the ranks are to use {facts.family} ({facts.library})",
+        f"{facts.directory} contains {ABI_TITLES[facts.own_abi]}, but the ranks use {facts.family} ({facts.library})",
         f"conda install '{package}=*=external_*' (a package without the library), or hidl run --mpi {OF_THE_STACK}",
         where=facts.directory,
     )
@@ -123,15 +131,15 @@ def own_library_beside(facts: UserEnvironment) -> Iterator[Evidence]:
 
 @RULES.rule(
     "HD072",
-    "PyTorch of the environment is its CPU build, but the nodes have GPUs",
+    "The environment has a CPU build of PyTorch, but the nodes have GPUs",
     severity="warning",
-    why="torch.cuda.is_available() is false: the GPUs are paid for and idle.",
+    why="torch.cuda.is_available() returns false, and the allocated GPUs are idle.",
 )
 def cpu_build(facts: UserEnvironment) -> Iterator[Evidence]:
-    """By the local version of the wheel."""
+    """Report a warning if the version of PyTorch ends in ``+cpu`` and the nodes have GPUs."""
     if facts.gpus and facts.torch and facts.torch.endswith("+cpu"):
         yield Evidence(
-            f"torch {facts.torch} in {facts.directory}; the nodes have {facts.gpus} GPU(s) each",
+            f"torch {facts.torch} in {facts.directory} does not support the {facts.gpus} GPU(s) of each node",
             f"{sh(facts.directory)}/bin/python -m pip install --force-reinstall torch, from an index of CUDA builds",
             where=facts.directory,
         )

@@ -1,4 +1,4 @@
-"""File systems that hidl reads from and writes to, and the quota of the home directory."""
+"""File systems that hidl uses, and the quota of the home directory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hidl_cli.stack import installation
 from hidl_workloads.doctor.finding import Evidence, Rules
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-#: A file system in the output of quota(1) -w -p: used, soft and hard limit, grace; of KiB, then of files.
+#: A line of `quota -w -p`: usage, soft limit, hard limit and grace period, first in KiB and then in files.
 _QUOTA = re.compile(r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\d+\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\d+\s*$", re.MULTILINE)
-#: The same of `lfs quota -q`, with a word or a dash for the grace.
+#: A line of `lfs quota -q`, in which the grace period is a word or a dash.
 _LUSTRE = re.compile(r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\S+\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\S+\s*$", re.MULTILINE)
 
 
@@ -33,10 +33,10 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A directory that hidl uses for ``what``; ``free_mib``: space left for this user."""
+class UsedDirectory:
+    """A directory that hidl uses, and the free space for this user."""
 
-    what: str
+    purpose: str
     directory: str
     mount: Mount | None = None
     free_mib: int | None = None
@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Quota:
-    """Usage and limits, in KiB and files. A limit is the lower of soft and hard; None: unlimited."""
+    """Usage and limits in KiB and files. Limits are the lower of the soft and hard limits, or None if unlimited."""
 
     kib: int
     kib_limit: int | None
@@ -53,37 +53,37 @@ class Quota:
 
     @property
     def fullness(self) -> float:
-        """The used fraction of the tighter limit; 0 if unlimited."""
+        """The fraction of the tighter limit that is used; 0 if unlimited."""
         kib = self.kib / self.kib_limit if self.kib_limit else 0.0
         return max(kib, self.files / self.files_limit if self.files_limit else 0.0)
 
 
 @dataclass(frozen=True)
-class Files:
-    """``installations``: the directory of stacks; ``runs``: of run directories."""
+class FileSystems:
+    """The directories of stacks (``installations``) and of ``runs``, and the quota of the home directory."""
 
-    installations: Place | None = None
-    runs: Place | None = None
+    installations: UsedDirectory | None = None
+    runs: UsedDirectory | None = None
     home: str = ""
     quota: Quota | None = None
 
 
-def probe(context: Context) -> Files:
-    """The file systems of this host. Before a run, the quota is not queried: file servers can be slow."""
+def probe(context: Context) -> FileSystems:
+    """Examine the file systems of this host. The quota is not queried before runs because file servers can be slow."""
     host = context.host
     mounts = read_mounts(host.read("/proc/self/mounts"))
     home = host.environment.get("HOME", "")
     root = _installations(context) if context.is_here else None
-    return Files(
-        installations=_place(host, mounts, "installations", root) if root else None,
-        runs=_place(host, mounts, "run directories", str(paths.runs())),
+    return FileSystems(
+        installations=_directory(host, mounts, "installations", root) if root else None,
+        runs=_directory(host, mounts, "run directories", str(paths.runs())),
         home=home,
         quota=_quota(host, _mount_of(mounts, os.path.realpath(home)), home) if home and not context.plan else None,
     )
 
 
 def read_mounts(text: str) -> tuple[Mount, ...]:
-    """Parse /proc/self/mounts (fstab(5): spaces in names are octal escapes)."""
+    """Parse /proc/self/mounts, in which spaces in names are octal escapes (see fstab(5))."""
     found = []
     for line in text.splitlines():
         fields = [_OCTAL.sub(lambda match: chr(int(match[1], 8)), field) for field in line.split()]
@@ -101,19 +101,19 @@ def _installations(context: Context) -> str | None:
         return None
 
 
-def _place(host: Host, mounts: Sequence[Mount], what: str, directory: str) -> Place:
+def _directory(host: Host, mounts: Sequence[Mount], purpose: str, directory: str) -> UsedDirectory:
     mount = _mount_of(mounts, os.path.realpath(directory))
-    return Place(what, directory, mount, _free_mib(host, mount.point) if mount else None)
+    return UsedDirectory(purpose, directory, mount, _free_mib(host, mount.point) if mount else None)
 
 
 def _mount_of(mounts: Sequence[Mount], path: str) -> Mount | None:
-    """The mount of ``path``: the longest mount point, and the last mounted there."""
+    """Return the mount with the longest mount point that contains ``path``; the last one if there are several."""
     containing = [mount for mount in mounts if Path(path).is_relative_to(mount.point)]
     return max(reversed(containing), key=lambda mount: len(mount.point), default=None)
 
 
 def _free_mib(host: Host, point: str) -> int | None:
-    """The fourth column of ``df -Pk`` (POSIX)."""
+    """Return the free space: the fourth column of ``df -Pk`` (POSIX)."""
     found = re.search(r"\s\d+\s+-?\d+\s+(-?\d+)\s+-?\d+%\s", host.ask("df", "-Pk", "--", point) or "")
     return int(found[1]) // 1024 if found else None
 
@@ -126,12 +126,12 @@ def _quota(host: Host, mount: Mount | None, home: str) -> Quota | None:
         return _first(_LUSTRE, host.ask("lfs", "quota", "-q", "-u", user, home) or "", None)
     if host.which("quota") is None:
         return None
-    # quota(1) fails if a limit is exceeded; only its output counts.
+    # quota(1) exits with an error if a limit is exceeded, so its exit status is ignored.
     return _first(_QUOTA, host.ask("sh", "-c", "quota -w -p || true") or "", mount.source)
 
 
 def _first(pattern: re.Pattern[str], text: str, source: str | None) -> Quota | None:
-    """The quota of the file system ``source``; None: of the first one listed."""
+    """Return the quota of the file system ``source``, or of the first one listed if ``source`` is None."""
     for name, *numbers in pattern.findall(text):
         kib, soft, hard, files, soft_files, hard_files = map(int, numbers)
         if source in (None, name):
@@ -143,20 +143,20 @@ def _lower(soft: int, hard: int) -> int | None:
     return min((limit for limit in (soft, hard) if limit), default=None)
 
 
-RULES: Rules[Files] = Rules()
+RULES: Rules[FileSystems] = Rules()
 _NEARLY_FULL = 0.9
-_LITTLE_MIB, _NEXT_TO_NOTHING_MIB = 1024, 64
+_WARNING_MIB, _ERROR_MIB = 1024, 64
 
 
 @RULES.rule(
     "HD060",
     "The quota of the home directory is nearly full",
     severity="warning",
-    why="Run directories, caches and, by default, installations are there. A job that cannot write its output or its "
+    why="It contains run directories, caches and, by default, installations. A job that cannot write its output or its "
     "checkpoint fails, often hours after it started.",
 )
-def little_quota(facts: Files) -> Iterator[Evidence]:
-    """90 % of a limit is used; an error at 100 %."""
+def little_quota(facts: FileSystems) -> Iterator[Evidence]:
+    """Report a warning if 90 % of a limit is used, and an error at 100 %."""
     quota = facts.quota
     if quota is not None and quota.fullness >= _NEARLY_FULL:
         yield Evidence(
@@ -173,14 +173,14 @@ def little_quota(facts: Files) -> Iterator[Evidence]:
     severity="error",
     why="No program of the stack can start (`Permission denied`), including its Python and its mpiexec.",
 )
-def not_executable(facts: Files) -> Iterator[Evidence]:
-    """The mount has the option noexec, which applies to root too."""
-    place = facts.installations
-    if place and place.mount and "noexec" in place.mount.options:
+def not_executable(facts: FileSystems) -> Iterator[Evidence]:
+    """Report an error if the file system is mounted with the option noexec, which applies to root as well."""
+    used = facts.installations
+    if used and used.mount and "noexec" in used.mount.options:
         yield Evidence(
-            f"{place.directory} is on {place.mount.point} ({place.mount.kind}, noexec)",
-            "install on another file system: hidl install STACK --prefix DIR, or `install.root` in the site file",
-            where=place.mount.point,
+            f"{used.directory} is on {used.mount.point} ({used.mount.kind}, noexec)",
+            "install on another file system: hidl install STACK --prefix DIR, or set `install.root` in the site file",
+            where=used.mount.point,
         )
 
 
@@ -188,21 +188,21 @@ def not_executable(facts: Files) -> Iterator[Evidence]:
     "HD065",
     "A file system that hidl writes to is nearly full",
     severity="warning",
-    why="Jobs that cannot write their output or metrics fail, and installations stay incomplete.",
+    why="Jobs that cannot write their output or metrics fail, and installations remain incomplete.",
 )
-def little_space(facts: Files) -> Iterator[Evidence]:
-    """Less than 1 GiB is free; an error below 64 MiB for run directories."""
+def little_space(facts: FileSystems) -> Iterator[Evidence]:
+    """Report a warning if less than 1 GiB is free, and an error below 64 MiB for run directories."""
     seen: set[str] = set()
-    for place in (facts.runs, facts.installations):
-        if place is None or place.mount is None or place.free_mib is None or place.mount.point in seen:
+    for used in (facts.runs, facts.installations):
+        if used is None or used.mount is None or used.free_mib is None or used.mount.point in seen:
             continue
-        seen.add(place.mount.point)
-        if place.free_mib < _LITTLE_MIB:
-            full = place.what == "run directories" and place.free_mib < _NEXT_TO_NOTHING_MIB
+        seen.add(used.mount.point)
+        if used.free_mib < _WARNING_MIB:
+            full = used.purpose == "run directories" and used.free_mib < _ERROR_MIB
             yield Evidence(
-                f"{place.mount.point} has {place.free_mib} MiB free, for {place.what} ({place.directory})",
+                f"{used.mount.point} has {used.free_mib} MiB free for {used.purpose} ({used.directory})",
                 "remove old files, or use another file system: XDG_STATE_HOME (runs), --prefix (installations)",
-                where=place.mount.point,
+                where=used.mount.point,
                 severity="error" if full else None,
             )
 
@@ -213,14 +213,14 @@ def little_space(facts: Files) -> Iterator[Evidence]:
     severity="error",
     why="hidl run creates a directory for each run before it submits the job, and the job writes its output there.",
 )
-def read_only(facts: Files) -> Iterator[Evidence]:
-    """The mount has the option ro."""
-    place = facts.runs
-    if place and place.mount and "ro" in place.mount.options:
+def read_only(facts: FileSystems) -> Iterator[Evidence]:
+    """Report an error if the file system is mounted with the option ro."""
+    used = facts.runs
+    if used and used.mount and "ro" in used.mount.options:
         yield Evidence(
-            f"{place.directory} is on {place.mount.point} ({place.mount.kind}, read-only)",
-            "export XDG_STATE_HOME=DIR, a directory that all nodes can write to",
-            where=place.mount.point,
+            f"{used.directory} is on {used.mount.point} ({used.mount.kind}, read-only)",
+            "export XDG_STATE_HOME=DIR, where DIR is a directory that all nodes can write to",
+            where=used.mount.point,
         )
 
 

@@ -1,4 +1,4 @@
-"""GPUs: whether the job passes GPU memory to MPI, and whether its library accepts it."""
+"""GPU support of the MPI library, for jobs that pass GPU memory to MPI."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ from hidl_workloads.doctor.finding import Evidence, Rules
 
 
 @dataclass(frozen=True)
-class Gpus:
-    """``per_node``: GPUs of a node, None if unknown. ``cuda_aware``: the library accepts pointers to GPU memory, None
-    if unknown."""
+class GpuSupport:
+    """The number of GPUs per node, and whether the MPI library accepts pointers to GPU memory; None if unknown."""
 
     job: PlannedJob
     per_node: int | None = None
     cuda_aware: bool | None = None
 
 
-def probe(context: Context) -> Gpus:
-    """Query the library only if the nodes have GPUs, or may have."""
-    one, plan = plan_job(context), context.plan
-    per_node = context.gpus
-    asked = one.device_buffers if plan else per_node
-    return Gpus(
-        job=one,
-        per_node=per_node,
-        cuda_aware=cuda_aware(context.host, one.library) if asked and one.library else None,
+def probe(context: Context) -> GpuSupport:
+    """Query the MPI library if the plan passes GPU memory to MPI or, without a plan, if the nodes have GPUs."""
+    job = plan_job(context)
+    relevant = job.device_buffers if context.plan else context.gpus
+    return GpuSupport(
+        job=job,
+        per_node=context.gpus,
+        cuda_aware=cuda_aware(context.host, job.library) if relevant and job.library else None,
     )
 
 
@@ -40,13 +38,13 @@ def cuda_aware(host: Host, library: Library) -> bool | None:
     aware = library.traits.gpu_aware
     if not isinstance(aware, Query):
         return True if aware == "always" else None
-    said = host.ask(library.program(aware.argv[0]), *aware.argv[1:]) or ""
-    if re.search(aware.yes, said):
+    output = host.ask(library.program(aware.argv[0]), *aware.argv[1:]) or ""
+    if re.search(aware.yes, output):
         return True
-    return False if re.search(aware.no, said) else None
+    return False if re.search(aware.no, output) else None
 
 
-RULES: Rules[Gpus] = Rules()
+RULES: Rules[GpuSupport] = Rules()
 
 
 @RULES.rule(
@@ -54,10 +52,10 @@ RULES: Rules[Gpus] = Rules()
     "The MPI library has no CUDA support, but GPUs are used",
     severity="error",
     why="A library built without CUDA treats addresses of GPU memory as host addresses, and the rank dies with a "
-    "segmentation fault. Programs that copy through host memory work, but slower.",
+    "segmentation fault. Programs that copy data through host memory work, but are slower.",
 )
-def not_cuda_aware(facts: Gpus) -> Iterator[Evidence]:
-    """An error if the planned program passes GPU memory to MPI, else an info."""
+def not_cuda_aware(facts: GpuSupport) -> Iterator[Evidence]:
+    """Report an error if the planned program passes GPU memory to MPI, else an info."""
     library = facts.job.library
     if library is None or facts.cuda_aware is not False:
         return
@@ -65,8 +63,8 @@ def not_cuda_aware(facts: Gpus) -> Iterator[Evidence]:
     if facts.job.device_buffers:
         yield Evidence(
             f"the program passes GPU memory to MPI, but {built} ({library.name}) was built without CUDA",
-            "--set gpu_buffers=staged, buffer=numpy or places=H-H, as the workload has it; or a CUDA-aware library: "
-            "hidl run --mpi NAME",
+            "--set gpu_buffers=staged, buffer=numpy or places=H-H, depending on the workload; or use a CUDA-aware "
+            "library: hidl run --mpi NAME",
         )
     elif facts.per_node and not facts.job.planned:
         yield Evidence(

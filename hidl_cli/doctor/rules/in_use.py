@@ -1,4 +1,4 @@
-"""Which installation of each stack is in use: the link ``current``, and its modulefile."""
+"""The installation in use of each stack: its link ``current`` and its modulefile."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from hidl_cli.stack import installation
 from hidl_cli.stack.installation import held
 from hidl_workloads.doctor.finding import Evidence, Finding, Rules
 
-#: Lmod and Environment Modules set these.
+#: Set by Lmod and Environment Modules.
 _MODULE_VARIABLES = {"LMOD_CMD", "MODULES_CMD", "MODULESHOME"}
 
 
 @dataclass(frozen=True)
 class InUse:
-    """One stack.
+    """The installations of a stack.
 
-    ``published``: ids of its complete installations. ``current``: the id that the link ``current`` points to, None if
-    it is missing or dangling. ``shown``: its modulefile is in the module tree. ``has_modules``: this shell has the
-    command ``module``.
+    Attributes:
+        complete: Ids of all complete installations.
+        current: Id that the link ``current`` points to; None if the link is missing or dangling.
+        has_modulefile: Whether the installation in use has a modulefile in the module tree.
+        has_modules: Whether this shell has the command ``module``.
     """
 
     stack: str
     directory: Path
-    published: tuple[str, ...]
+    complete: tuple[str, ...]
     current: str | None
-    shown: bool
+    has_modulefile: bool
     has_modules: bool
 
 
 def probe(context: Context) -> tuple[InUse, ...]:
-    """The stack of the context, else every installed stack of the site."""
+    """Examine the stack of the context, or by default all installed stacks of the site."""
     try:
         roots = context.roots or installation.roots(context.site)
     except MissingPrecondition:
@@ -46,12 +48,12 @@ def probe(context: Context) -> tuple[InUse, ...]:
 
 
 def _in_use(directory: Path, has_modules: bool) -> InUse:
-    published = tuple(prefix.name for prefix in installation.prefixes(directory) if installation.at(prefix))
+    complete = tuple(prefix.name for prefix in installation.prefixes(directory) if installation.at(prefix))
     current = installation.current(directory)
-    name = current.name if current and current.name in published else None
+    name = current.name if current and current.name in complete else None
     modulefiles = installation.modulefiles(directory.parents[1], directory.parent.name, directory.name)
-    shown = (modulefiles / (name or "")).is_file()
-    return InUse(directory.name, directory, published, name, shown, has_modules)
+    has_modulefile = (modulefiles / (name or "")).is_file()
+    return InUse(directory.name, directory, complete, name, has_modulefile, has_modules)
 
 
 RULES: Rules[tuple[InUse, ...]] = Rules()
@@ -65,19 +67,19 @@ RULES: Rules[tuple[InUse, ...]] = Rules()
     "installed.",
 )
 def none_in_use(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
-    """The link is missing or dangling, and a complete installation exists."""
+    """Report a warning if the link is missing or dangling although a complete installation exists."""
     for facts in stacks:
-        if facts.published and facts.current is None:
-            one = len(facts.published) == 1
+        if facts.complete and facts.current is None:
+            if len(facts.complete) == 1:
+                fix = f"restore the link to {facts.complete[0]} with: hidl doctor --fix"
+            else:
+                stack = sh(facts.stack)
+                fix = f"hidl install {stack} (reuses the existing installation), or: hidl stack use {stack} ID"
             yield Evidence(
-                f"{facts.directory} contains {', '.join(facts.published)}, but no link `current`",
-                f"hidl doctor --fix restores the link to {facts.published[0]}" if one else _choose(facts),
+                f"{facts.directory} contains {', '.join(facts.complete)}, but no link `current`",
+                fix,
                 where=str(facts.directory),
             )
-
-
-def _choose(facts: InUse) -> str:
-    return f"hidl install {sh(facts.stack)} (reuses what is installed), or: hidl stack use {sh(facts.stack)} ID"
 
 
 @RULES.rule(
@@ -87,19 +89,19 @@ def _choose(facts: InUse) -> str:
     why="`module avail` does not show the stack, and `module load` does not find it; hidl run does not need it.",
 )
 def not_shown(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
-    """The installation in use keeps a copy, from which --fix restores it. An info without the command `module`."""
+    """Report a warning, or an info if the shell has no command `module`. --fix restores the installation's copy."""
     for facts in stacks:
-        if facts.current is not None and not facts.shown:
+        if facts.current is not None and not facts.has_modulefile:
             yield Evidence(
                 f"{facts.stack}/{facts.current} is in use, but has no modulefile",
-                "hidl doctor --fix restores it",
+                "restore it with: hidl doctor --fix",
                 where=str(facts.directory),
                 severity=None if facts.has_modules else "info",
             )
 
 
 def _publish(finding: Finding, say: Callable[[str], None]) -> str | None:
-    """Publish the only complete installation of a stack directory, as ``hidl install`` does."""
+    """Publish the only complete installation in a stack directory, as ``hidl install`` does."""
     directory = Path(finding.where or "")
     with held(directory / ".lock", say):
         current = installation.current(directory)
@@ -108,7 +110,7 @@ def _publish(finding: Finding, say: Callable[[str], None]) -> str | None:
         if chosen is None:
             return None
         installation.publish(chosen)
-    return f"{directory.name}: {chosen.name} is in use and has its modulefile"
+    return f"{directory.name}: {chosen.name} is in use and has a modulefile"
 
 
 SUBJECT = Subject(
@@ -116,7 +118,7 @@ SUBJECT = Subject(
     RULES,
     fixes={
         "HD083": Fix(
-            "links `current` to the only complete installation, and writes its modulefile",
+            "links `current` to the only complete installation and writes its modulefile",
             "remove the link `current`",
             _publish,
         ),

@@ -20,9 +20,9 @@ from hidl_workloads.doctor.finding import Evidence, Rules
 
 @dataclass(frozen=True)
 class Starter:
-    """An ``mpiexec``: its path, and the ABI of the ranks that it starts (None: unknown)."""
+    """An ``mpiexec`` with its path and the ABI of the ranks that it starts; None if unknown."""
 
-    place: str
+    path: str
     starts: Abi | None
 
 
@@ -30,10 +30,15 @@ class Starter:
 class Libraries:
     """Libraries and launchers of a job.
 
-    ``abi``: of the job's MPI library. ``prefix``: of the installation. ``mpiexec``: the first on PATH. ``mpi4py``: the
-    ABIs that the installation's mpi4py was built for, None if unknown. ``asked_abi``: ``$MPI4PY_MPIABI`` of the ranks.
-    ``program_is_there``: the launcher's program exists here; None if that depends on modules that the job loads.
-    ``offered``: the types of ``srun --mpi=``, None if unknown. ``on_this_host``: the ranks run on this machine.
+    Attributes:
+        abi: ABI of the job's MPI library.
+        prefix: Prefix of the installation.
+        mpiexec: First mpiexec on PATH.
+        mpi4py: ABIs that the installation's mpi4py was built for; None if unknown.
+        requested_abi: ``$MPI4PY_MPIABI`` of the ranks.
+        program_exists: Whether the launcher's program exists on this host; None if that depends on the job's modules.
+        supported_types: Types that ``srun --mpi=`` supports; None if unknown.
+        on_this_host: Whether the ranks run on this machine.
     """
 
     job: PlannedJob
@@ -41,62 +46,62 @@ class Libraries:
     prefix: str | None = None
     mpiexec: Starter | None = None
     mpi4py: frozenset[str] | None = None
-    asked_abi: str | None = None
-    program_is_there: bool | None = None
-    offered: tuple[str, ...] | None = None
+    requested_abi: str | None = None
+    program_exists: bool | None = None
+    supported_types: tuple[str, ...] | None = None
     on_this_host: bool = True
 
 
 def probe(context: Context) -> Libraries:
-    """The libraries of the job on this host; on a host outside the site, only what files say."""
-    one = plan_job(context)
+    """Examine the libraries of the job. On a host outside the site, only files are read."""
+    job = plan_job(context)
     return Libraries(
-        job=one,
-        abi=one.library.traits.abi if one.library else None,
-        mpiexec=_mpiexec(context, one) if context.is_here else None,
+        job=job,
+        abi=job.library.traits.abi if job.library else None,
+        mpiexec=_mpiexec(context, job) if context.is_here else None,
         prefix=str(context.installation.prefix) if context.installation else None,
         mpi4py=built_for(context.installation) if context.installation else None,
-        asked_abi=one.environment.get("MPI4PY_MPIABI"),
-        program_is_there=_is_there(context, one) if context.is_here else None,
-        offered=(mpi_types(context.host) or None) if context.is_here and one.mpi_type else None,
+        requested_abi=job.environment.get("MPI4PY_MPIABI"),
+        program_exists=_program_exists(context, job) if context.is_here else None,
+        supported_types=(mpi_types(context.host) or None) if context.is_here and job.mpi_type else None,
         on_this_host=context.site.scheduler == "local",
     )
 
 
 def built_for(installation: Installation) -> frozenset[str] | None:
-    """The ABIs that an installation's mpi4py was built for; None if unknown or not installed."""
-    patterns = ("lib/python3*", "view/lib*/python3*")  # wheels; what Spack shows
-    places = (place for pattern in patterns for place in installation.prefix.glob(f"{pattern}/site-packages/mpi4py"))
-    return frozenset[str]().union(*map(content.of_mpi4py, places)) or None
+    """Return the ABIs that an installation's mpi4py was built for; None if unknown or not installed."""
+    patterns = ("lib/python3*", "view/lib*/python3*")  # locations in wheels and in Spack's views
+    packages = (path for pattern in patterns for path in installation.prefix.glob(f"{pattern}/site-packages/mpi4py"))
+    return frozenset[str]().union(*map(content.of_mpi4py, packages)) or None
 
 
-def _mpiexec(context: Context, one: PlannedJob) -> Starter | None:
-    """The mpiexec that the planned job or a user finds on PATH; None if the job uses an absolute path."""
-    if not one.planned:
-        place = context.host.which("mpiexec")
-    elif one.launcher in ("mpiexec", "mpirun") and os.sep not in (one.program or os.sep):
-        place = _program(context, one)
+def _mpiexec(context: Context, job: PlannedJob) -> Starter | None:
+    """Return the mpiexec that the planned job or a user finds on PATH; None if the job uses an absolute path."""
+    if not job.planned:
+        path = context.host.which("mpiexec")
+    elif job.launcher in ("mpiexec", "mpirun") and os.sep not in (job.program or os.sep):
+        path = _program(context, job)
     else:
         return None
-    if place is None:
+    if path is None:
         return None
-    own = context.installation is not None and place == str(context.installation.mpiexec)
-    return Starter(place, None if own else runtime(context.host, place))
+    is_own = context.installation is not None and path == str(context.installation.mpiexec)
+    return Starter(path, None if is_own else runtime(context.host, path))
 
 
-def _is_there(context: Context, one: PlannedJob) -> bool | None:
-    if one.program is None or (os.sep not in one.program and _has_modules(context)):
+def _program_exists(context: Context, job: PlannedJob) -> bool | None:
+    if job.program is None or (os.sep not in job.program and _has_modules(context)):
         return None
-    return context.host.which(_program(context, one) or one.program) is not None
+    return context.host.which(_program(context, job) or job.program) is not None
 
 
-def _program(context: Context, one: PlannedJob) -> str | None:
-    """The path of the job's launcher; None if it depends on the job's modules, or is missing.
+def _program(context: Context, job: PlannedJob) -> str | None:
+    """Return the path of the job's launcher; None if it is missing or depends on the job's modules.
 
-    For an MPI library on PATH the job script uses the programs beside ``mpicc`` (templates/job.sh.j2).
+    If the MPI library is on PATH, the job script uses the programs in the directory of ``mpicc`` (templates/job.sh.j2).
     """
-    program, host = one.program, context.host
-    if program is None or os.sep in program or not (one.launcher and LAUNCHERS.get(one.launcher).of_library):
+    program, host = job.program, context.host
+    if program is None or os.sep in program or not (job.launcher and LAUNCHERS.get(job.launcher).of_library):
         return program and host.which(program)
     if _has_modules(context):
         return None
@@ -107,7 +112,7 @@ def _program(context: Context, one: PlannedJob) -> str | None:
 
 
 def _has_modules(context: Context) -> bool:
-    """Whether the job loads modules, which may change its PATH."""
+    """Return whether the job loads modules, which may change its PATH."""
     if context.plan is not None:
         return bool(context.plan.modules)
     library = context.site.mpi.get(context.site.default_mpi or "")
@@ -123,18 +128,18 @@ _SINGLETONS = (
 
 @RULES.rule("HD002", "mpiexec on PATH belongs to another MPI library", severity="error", why=_SINGLETONS)
 def another_mpiexec(facts: Libraries) -> Iterator[Evidence]:
-    """An error if the plan or a shell with the activated stack calls it by name, else an info."""
+    """Report an error if the plan or a shell with the activated stack calls mpiexec by name, else an info."""
     found, job = facts.mpiexec, facts.job
     if found is None or found.starts in (None, facts.abi) or facts.abi is None or job.library is None:
         return
-    what = f"{found.place} starts ranks of {ABI_TITLES[found.starts]}, but the ranks are linked to {job.library.family}"
+    seen = f"{found.path} starts ranks of {ABI_TITLES[found.starts]}, but the ranks are linked to {job.library.family}"
     if job.planned:
-        yield Evidence(what, f"correct `prefix` or `modules` of MPI library {job.library.name} in the site file")
+        yield Evidence(seen, f"correct `prefix` or `modules` of MPI library {job.library.name} in the site file")
     elif job.is_active:
-        yield Evidence(f"{what} of the activated stack", f"source {sh(f'{facts.prefix}/activate.sh')}")
+        yield Evidence(f"{seen} of the activated stack", f"source {sh(f'{facts.prefix}/activate.sh')}")
     else:
         yield Evidence(
-            f"{what}; hidl run uses the library's own, but a manual mpiexec is this one",
+            f"{seen}; hidl run uses the library's own mpiexec, but your shell finds this one",
             f"source {sh(f'{facts.prefix}/activate.sh')} before calling mpiexec",
             severity="info",
         )
@@ -148,19 +153,19 @@ def another_mpiexec(facts: Libraries) -> Iterator[Evidence]:
     "module built for one fails to load with the other, or crashes at its first call.",
 )
 def another_abi(facts: Libraries) -> Iterator[Evidence]:
-    """Neither mpi4py's modules nor ``MPI4PY_MPIABI`` may have another ABI than the library."""
-    library, asked = facts.job.library, facts.asked_abi
+    """Report an error if mpi4py's modules or ``MPI4PY_MPIABI`` have another ABI than the library."""
+    library, requested = facts.job.library, facts.requested_abi
     if library is None or facts.abi is None:
         return
     if facts.mpi4py and not facts.mpi4py & {facts.abi, "mpiabi"}:
         built = " and ".join(ABI_TITLES.get(name, name) for name in sorted(facts.mpi4py))
         yield Evidence(
             f"the stack's mpi4py was built for {built}, but the ranks use {library.family} ({library.name})",
-            "hidl run --mpi stack, or a library of the site with the same ABI",
+            "hidl run --mpi stack, or use a library of the site with the same ABI",
         )
-    if asked and asked != facts.abi and asked in ABI_TITLES:
+    if requested and requested != facts.abi and requested in ABI_TITLES:
         yield Evidence(
-            f"MPI4PY_MPIABI={asked} reaches the ranks, which use {library.family} ({library.name})",
+            f"MPI4PY_MPIABI={requested} is set for the ranks, which use {library.family} ({library.name})",
             "unset MPI4PY_MPIABI",
         )
 
@@ -169,14 +174,14 @@ def another_abi(facts: Libraries) -> Iterator[Evidence]:
     "HD005",
     "srun does not support the --mpi type that the library requires",
     severity="error",
-    why="srun does not find the plugin, and exits before it starts a rank.",
+    why="srun does not find the plug-in and exits before it starts any rank.",
 )
 def type_not_offered(facts: Libraries) -> Iterator[Evidence]:
-    """The type of ``--mpi=`` is not in ``srun --mpi=list``."""
-    wanted = facts.job.mpi_type
-    if wanted and facts.offered and wanted not in facts.offered:
+    """Report an error if the type of ``--mpi=`` is not listed by ``srun --mpi=list``."""
+    required = facts.job.mpi_type
+    if required and facts.supported_types and required not in facts.supported_types:
         yield Evidence(
-            f"srun --mpi={wanted} is required; this Slurm supports {', '.join(facts.offered)}",
+            f"srun --mpi={required} is required, but this Slurm only supports {', '.join(facts.supported_types)}",
             "set `srun_mpi` of the MPI library in the site file, or use another launcher: hidl run --launcher mpiexec",
         )
 
@@ -185,20 +190,20 @@ def type_not_offered(facts: Libraries) -> Iterator[Evidence]:
     "HD007",
     "The launcher's program is not found",
     severity="error",
-    why="The job gets its nodes, and exits with status 127 when it starts the ranks.",
+    why="The job would wait for its nodes and exit with status 127 when it starts the ranks.",
 )
 def program_missing(facts: Libraries) -> Iterator[Evidence]:
-    """A warning on a login node, which may lack programs of compute nodes; else an error."""
+    """Report a warning on login nodes, which may lack programs of compute nodes, else an error."""
     job = facts.job
-    if facts.program_is_there is not False or job.program is None or job.library is None:
+    if facts.program_exists is not False or job.program is None or job.library is None:
         return
     in_the_stack = facts.prefix is not None and job.program.startswith(f"{facts.prefix}/")
     if in_the_stack:
         fix = f"hidl uninstall {sh(job.library.name)} && hidl install {sh(job.library.name)}"
     elif "/" in job.program:
-        fix = "correct `prefix` of the MPI library in the site file; hidl site check --on-host"
+        fix = "correct `prefix` of the MPI library in the site file, then: hidl site check --on-host"
     else:
-        fix = f"put {job.launcher} on PATH (load its module), or use another: hidl run --launcher NAME"
+        fix = f"add {job.launcher} to PATH (load its module), or use another launcher: hidl run --launcher NAME"
     yield Evidence(
         f"launcher {job.launcher}: {job.program} not found on this host",
         fix,

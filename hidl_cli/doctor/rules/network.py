@@ -16,30 +16,35 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 @dataclass(frozen=True)
 class Network:
-    """``proxies``: variables of the ranks, with the proxy's host only: no user name or password. ``caught``: names of
-    this host that no_proxy does not exclude. ``left_out``: the value of no_proxy."""
+    """The proxies of the ranks.
+
+    Attributes:
+        proxies: Host of the proxy by variable, without user name and password.
+        affected: Names of this host that no_proxy does not exclude.
+        no_proxy: Value of no_proxy.
+    """
 
     proxies: Mapping[str, str]
-    caught: tuple[str, ...] = ()
-    left_out: str = ""
+    affected: tuple[str, ...] = ()
+    no_proxy: str = ""
 
 
 def probe(context: Context) -> Network:
-    """From the environment of the ranks; lower case takes precedence over upper case."""
+    """Read the environment of the ranks, in which lower-case variables take precedence over upper-case ones."""
     environment = plan_job(context).environment
     proxies = {
         name: _host(environment[name])
-        for small in _PROXIES
-        for name in (small, small.upper())
+        for lower in _PROXIES
+        for name in (lower, lower.upper())
         if environment.get(name, "").strip()
     }
-    left_out = environment.get("no_proxy", environment.get("NO_PROXY", ""))
+    no_proxy = environment.get("no_proxy", environment.get("NO_PROXY", ""))
     own = ("localhost", "127.0.0.1", context.host.hostname)
-    return Network(proxies, tuple(name for name in own if proxies and not is_left_out(name, left_out)), left_out)
+    return Network(proxies, tuple(name for name in own if proxies and not is_excluded(name, no_proxy)), no_proxy)
 
 
-def is_left_out(host: str, no_proxy: str) -> bool:
-    """Whether no_proxy excludes ``host``, as urllib, curl and gRPC read it: ``*``, the host, or a domain of it."""
+def is_excluded(host: str, no_proxy: str) -> bool:
+    """Return whether no_proxy excludes ``host``: with ``*``, the host or one of its domains, as in urllib and curl."""
     words = [word.strip().lstrip(".").lower() for word in no_proxy.split(",") if word.strip()]
     return no_proxy.strip() == "*" or any(host.lower() == word or host.lower().endswith(f".{word}") for word in words)
 
@@ -57,16 +62,16 @@ RULES: Rules[Network] = Rules()
     "Proxy variables affect connections to this host",
     severity="warning",
     why="gRPC (TensorFlow), HTTP rendezvous (Horovod's gloo, torchrun) and dashboards connect to the proxy although "
-    "the other side is on this host or next to it; the proxy refuses, or they time out.",
+    "their peer is this host or a neighbour. The proxy rejects the connections, or they time out.",
 )
-def caught(facts: Network) -> Iterator[Evidence]:
-    """A proxy is set, and no_proxy does not exclude localhost or the name of this host."""
-    if facts.caught:
+def affected_by_proxy(facts: Network) -> Iterator[Evidence]:
+    """Report a warning if a proxy is set and no_proxy does not exclude localhost or the name of this host."""
+    if facts.affected:
         names = ", ".join(f"{name} ({host})" for name, host in facts.proxies.items())
-        wanted = ",".join(word for word in (facts.left_out.strip(), *facts.caught) if word)
+        value = sh(",".join(word for word in (facts.no_proxy.strip(), *facts.affected) if word))
         yield Evidence(
-            f"{names} is used for {', '.join(facts.caught)} too: not in no_proxy",
-            f"export no_proxy={sh(wanted)} NO_PROXY={sh(wanted)}",
+            f"{names} also applies to {', '.join(facts.affected)}, which no_proxy does not exclude",
+            f"export no_proxy={value} NO_PROXY={value}",
         )
 
 

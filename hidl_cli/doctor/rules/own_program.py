@@ -1,4 +1,4 @@
-"""A program of the user's own: its file, and the MPI library that it is linked to."""
+"""The user's own program: its file, its interpreter, and the MPI library that it is linked to."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from hidl_workloads.own_program import decode
 _INTERPRETER = re.compile(r"(python|bash|sh|perl|julia|Rscript)[0-9.]*")
 _INTERPRETER_OF = {".py": "python", ".pl": "perl", ".jl": "julia", ".R": "Rscript"}
 _STARTER = "hidl_workloads.own_program"
-_LARGEST = 2**20  # bytes of a script that is read
-_HEAD = 256  # bytes of a program that the kernel looks at
-#: Finds modules as the script would: beside it, and not in the directory that hidl was called in.
+_LARGEST = 2**20  # bytes; larger scripts are not read
+_HEAD = 256  # bytes in which the kernel looks for a #! line
+#: Looks for modules as the script would: in the script's directory, not in the current one.
 _NOT_FOUND = """import sys
 sys.path[0] = sys.argv[1]
 import importlib.util as util
@@ -42,22 +42,30 @@ _STACKS: dict[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 class OwnProgram:
     """The program that each rank starts in ``directory``.
 
-    ``file``: it, or the script of its interpreter, as named. ``is_there``: it is found; None: unknown. ``beside``: a
-    program named without a directory lies in ``directory``, where no shell looks. ``is_executable``: None if unknown,
-    or not required. ``no_interpreter``: it is text, and its ``#!`` line names this interpreter, which is not found;
-    empty: it has no such line. ``lacking``: packages that a Python script imports and its interpreter does not find,
-    each with a stack that holds it, if there is one.
-    ``stack``: the plan's; ``environment``: the directory of the user's own in its place. ``linked``: the ABI that the
-    program is linked to, None if unknown or none; ``abi`` and ``family``: of the ranks' MPI library.
+    Attributes:
+        file: File of the program, or the script passed to an interpreter.
+        directory: Directory in which the ranks start.
+        exists: Whether the file is found; None if unknown.
+        in_directory: Whether a program that is not on PATH exists in ``directory``.
+        is_executable: None if unknown or not required.
+        missing_interpreter: Interpreter in the ``#!`` line of a script, if it is not found; empty if a script has no
+            ``#!`` line.
+        missing_packages: Packages that a Python script imports but its interpreter does not find, each with a stack
+            that contains it, or None.
+        stack: Stack of the plan.
+        environment: Directory of the user's own environment, if it replaces the stack.
+        linked: ABI of the MPI library that the program is linked to; None if unknown or not linked.
+        abi: ABI of the ranks' MPI library.
+        family: Family of the ranks' MPI library.
     """
 
     file: str = ""
     directory: str = ""
-    is_there: bool | None = None
-    beside: bool = False
+    exists: bool | None = None
+    in_directory: bool = False
     is_executable: bool | None = None
-    no_interpreter: str | None = None
-    lacking: tuple[tuple[str, str | None], ...] = ()
+    missing_interpreter: str | None = None
+    missing_packages: tuple[tuple[str, str | None], ...] = ()
     stack: str = ""
     environment: str | None = None
     linked: Abi | None = None
@@ -66,14 +74,14 @@ class OwnProgram:
 
 
 def probe(context: Context) -> OwnProgram:
-    """The program of the planned run, if it starts in a directory of its own and this host is part of the site."""
+    """Examine the program of the planned run, if it is the user's own and this host is part of the site."""
     plan = context.plan
     program = plan.workload.program_for(plan.parameters) if plan is not None else None
     if plan is None or program is None or program.directory is None or not context.is_here:
         return OwnProgram()
     words = [*command(program, plan.parameters), *arguments(program, plan.parameters, plan.workload.parameters)]
     directory = Path(program.directory)
-    of_the_plan = OwnProgram(
+    job_program = OwnProgram(
         words[0],
         program.directory,
         stack=plan.stack,
@@ -82,44 +90,47 @@ def probe(context: Context) -> OwnProgram:
         family=plan.mpi.family,
     )
     if script := _script(words):
-        lacking = () if plan.modules else _lacking(context.host, _interpreter(plan.steps[0].launch), directory / script)
-        return replace(of_the_plan, file=script, is_there=(directory / script).exists(), lacking=lacking)
+        python = None if plan.modules else _python(plan.steps[0].launch)
+        missing = _missing_packages(context.host, python, directory / script)
+        return replace(job_program, file=script, exists=(directory / script).exists(), missing_packages=missing)
     file = directory / words[0]
     if os.sep not in words[0]:
         found = _is_found(words[0], plan, context.host)
-        is_there = True if found else None if plan.modules else False
-        return replace(of_the_plan, is_there=is_there, beside=not found and file.is_file())
+        exists = True if found else None if plan.modules else False
+        return replace(job_program, exists=exists, in_directory=not found and file.is_file())
     linked = next((abi for name in content.needed(file) or () if (abi := abi_of(name))), None)
     can_run = os.access(file, os.X_OK) and not file.is_dir() if file.exists() else None
-    named = _interpreter_of(file) if can_run else None
-    lacking_one = named is not None and (not named or not (plan.modules or _is_found(named, plan, context.host)))
+    interpreter = _shebang_interpreter(file) if can_run else None
+    is_missing = interpreter == "" or (
+        interpreter is not None and not plan.modules and not _is_found(interpreter, plan, context.host)
+    )
     return replace(
-        of_the_plan,
-        is_there=file.exists(),
+        job_program,
+        exists=file.exists(),
         is_executable=can_run,
-        no_interpreter=named if lacking_one else None,
+        missing_interpreter=interpreter if is_missing else None,
         linked=linked,
     )
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """Return the file that an interpreter is given; None for options such as ``-c`` and ``-m``."""
+    """Return the script passed to an interpreter; None for options such as ``-c`` and ``-m``."""
     if len(words) < 2 or words[1].startswith("-") or not _INTERPRETER.fullmatch(Path(words[0]).name):
         return None
     return words[1]
 
 
 def _is_found(program: str, plan: Plan, host: Host) -> bool:
-    """Whether the job finds a program, by its path, in the stack or on PATH."""
+    """Return whether the job finds a program by its path, in the stack or on PATH."""
     if os.sep in program:
         return Path(program).exists()
     return (Path(plan.prefix) / "bin" / program).is_file() or host.which(program) is not None
 
 
-def _interpreter_of(file: Path) -> str | None:
-    """Return what the ``#!`` line of a script names, for ``env`` its first word; empty if it has no such line.
+def _shebang_interpreter(file: Path) -> str | None:
+    """Return the interpreter in the ``#!`` line of a script, or the program that it passes to ``env``.
 
-    None for a program, and for a file that cannot be read, which may be anything.
+    Returns an empty string for text without a ``#!`` line, and None for binaries, empty and unreadable files.
     """
     try:
         with file.open("rb") as opened:
@@ -135,15 +146,15 @@ def _interpreter_of(file: Path) -> str | None:
     return next((word for word in words[1:] if not word.startswith("-") and "=" not in word), words[0])
 
 
-def _interpreter(launch: Launch) -> str | None:
-    """Return the Python that the ranks start, as a path; None if it is found at run time, or is another program."""
+def _python(launch: Launch) -> str | None:
+    """Return the path of the Python that the ranks start; None for other programs and for relative paths."""
     words = list(map(decode, launch.words))
     if _STARTER not in words[:-2] or not Path(word := words[words.index(_STARTER) + 2]).is_absolute():
         return None
     return word if Path(word).name.startswith("python") else None
 
 
-def _lacking(host: Host, python: str | None, script: Path) -> tuple[tuple[str, str | None], ...]:
+def _missing_packages(host: Host, python: str | None, script: Path) -> tuple[tuple[str, str | None], ...]:
     names = imports_of(script) if python is not None else ()
     if python is None or not names:
         return ()
@@ -152,7 +163,7 @@ def _lacking(host: Host, python: str | None, script: Path) -> tuple[tuple[str, s
 
 
 def imports_of(script: Path) -> tuple[str, ...]:
-    """Return the packages that a Python file imports whatever happens; none if it changes the search path, too."""
+    """Return the packages that a Python file imports unconditionally; none if the file changes ``sys.path``."""
     try:
         text = script.read_text(encoding="utf-8") if script.stat().st_size <= _LARGEST else ""
         body = ast.parse(text).body
@@ -166,12 +177,13 @@ def imports_of(script: Path) -> tuple[str, ...]:
 
 
 def _stack_with(package: str) -> str | None:
-    """Return the smallest known stack that holds the package."""
+    """Return the smallest known stack that contains a package."""
     sizes = {}
     for entry in list_all("stack"):
         with suppress(HidlError):
-            held = load_stack(entry.name).packages
-            sizes.update({entry.name: len(held)} if package in held else {})
+            packages = load_stack(entry.name).packages
+            if package in packages:
+                sizes[entry.name] = len(packages)
     return min(sizes, key=lambda name: sizes[name], default=None)
 
 
@@ -183,10 +195,10 @@ RULES: Rules[OwnProgram] = Rules()
     "The program is linked to another MPI library",
     severity="error",
     why="MPICH and its derivatives share one binary interface (libmpi.so.12), Open MPI has another (libmpi.so.40). "
-    "Started by the launcher of the other, N ranks come up as N worlds of one rank, and exit with status 0.",
+    "If the launcher belongs to the other library, N ranks start as N worlds of one rank and exit with status 0.",
 )
 def another_library(facts: OwnProgram) -> Iterator[Evidence]:
-    """The program's libmpi has another ABI than the ranks' library."""
+    """Report an error if the program's libmpi has another ABI than the ranks' library."""
     if facts.linked is None or facts.abi is None or facts.linked == facts.abi:
         return
     stack = _STACKS[facts.linked]
@@ -201,20 +213,19 @@ def another_library(facts: OwnProgram) -> Iterator[Evidence]:
     "HD012",
     "The program's file is not found",
     severity="error",
-    why="Each rank starts the program in the directory in which hidl was started, and would exit with status 127.",
+    why="Each rank starts the program in the current directory of hidl and would exit with status 127.",
 )
 def not_found(facts: OwnProgram) -> Iterator[Evidence]:
-    """It is neither in the directory nor, without a directory in its name, on PATH."""
-    if facts.is_there is not False:
+    """Report an error if the file does not exist, or a program without a path is neither in the stack nor on PATH."""
+    if facts.exists is not False:
         return
-    if facts.beside:
-        yield Evidence(f"{facts.file} is not on PATH", f"name it by its path: ./{sh(facts.file)}")
+    if facts.in_directory:
+        yield Evidence(f"{facts.file} is not on PATH", f"use its path: ./{sh(facts.file)}")
     elif os.sep in facts.file or "." in facts.file:
-        yield Evidence(f"{facts.file} not found in {facts.directory}", "start hidl where it is, or name it by its path")
+        fix = "start hidl in the directory of the file, or use its full path"
+        yield Evidence(f"{facts.file} not found in {facts.directory}", fix)
     else:
-        yield Evidence(
-            f"{facts.file} is neither in the stack nor on PATH", "check its spelling, or name it by its path"
-        )
+        yield Evidence(f"{facts.file} is neither in the stack nor on PATH", "check its spelling, or use its path")
 
 
 @RULES.rule(
@@ -224,26 +235,26 @@ def not_found(facts: OwnProgram) -> Iterator[Evidence]:
     why="Each rank would exit with status 126 or 127.",
 )
 def not_executable(facts: OwnProgram) -> Iterator[Evidence]:
-    """The file is source code, a directory or not executable, or a script whose interpreter is not known or found."""
-    if facts.is_executable is False and (compiled := compiled_by(facts.file)) is not None:
-        yield Evidence(f"{facts.file} is source code", compiled)
+    """Report an error for source code, directories, files without execute permission, and unknown interpreters."""
+    if facts.is_executable is False and (compile_command := compiled_by(facts.file)) is not None:
+        yield Evidence(f"{facts.file} is source code", compile_command)
     elif facts.is_executable is False:
-        yield Evidence(f"{facts.file} in {facts.directory}", f"chmod +x {sh(facts.file)}, or name its interpreter")
-    elif facts.no_interpreter == "":
+        yield Evidence(f"{facts.file} in {facts.directory}", f"chmod +x {sh(facts.file)}, or specify its interpreter")
+    elif facts.missing_interpreter == "":
         yield Evidence(
-            f"{facts.file} is text without a #! line",
-            f"name its interpreter: hidl run ... -- {_INTERPRETER_OF.get(Path(facts.file).suffix, 'bash')} "
-            f"{sh(facts.file)}, or begin it with a line such as #!/usr/bin/env python",
+            f"{facts.file} is a text file without a #! line",
+            f"specify its interpreter: hidl run ... -- {_INTERPRETER_OF.get(Path(facts.file).suffix, 'bash')} "
+            f"{sh(facts.file)}, or add a first line such as #!/usr/bin/env python",
         )
-    elif facts.no_interpreter is not None and facts.no_interpreter.endswith("\r"):
+    elif facts.missing_interpreter is not None and facts.missing_interpreter.endswith("\r"):
         yield Evidence(
-            f"the lines of {facts.file} end in CR LF, as on Windows, so that its interpreter is not found",
+            f"{facts.file} has Windows line endings (CR LF), so its interpreter is not found",
             f"sed -i 's/\\r$//' {sh(facts.file)}",
         )
-    elif facts.no_interpreter is not None:
+    elif facts.missing_interpreter is not None:
         yield Evidence(
-            f"the #! line of {facts.file} names {facts.no_interpreter}, which is not found",
-            "name one that is there: #!/usr/bin/env python, for example",
+            f"{facts.missing_interpreter} in the #! line of {facts.file} is not found",
+            "use an existing interpreter, for example: #!/usr/bin/env python",
         )
 
 
@@ -251,27 +262,27 @@ def not_executable(facts: OwnProgram) -> Iterator[Evidence]:
     "HD014",
     "The stack lacks a package that the program imports",
     severity="error",
-    why="The job would wait for its nodes, and end with ModuleNotFoundError.",
+    why="The job would wait for its nodes and then fail with ModuleNotFoundError.",
 )
-def lacking_package(facts: OwnProgram) -> Iterator[Evidence]:
-    """A top-level import of the script is not found by the Python that will run it."""
-    if not facts.lacking:
+def missing_package(facts: OwnProgram) -> Iterator[Evidence]:
+    """Report an error if a top-level import of the script is not found by the Python that will run it."""
+    if not facts.missing_packages:
         return
-    names = [name for name, _ in facts.lacking]
+    names = [name for name, _ in facts.missing_packages]
     if facts.environment is not None:
         yield Evidence(
-            f"{facts.file} imports {', '.join(names)}, which {facts.environment} does not hold",
+            f"{facts.file} imports {', '.join(names)}, not installed in {facts.environment}",
             f"{sh(facts.environment)}/bin/python -m pip install {' '.join(map(sh, names))}",
         )
         return
-    with_all = {stack for _, stack in facts.lacking}
-    stack = with_all.pop() if len(with_all) == 1 else None
+    stacks = {stack for _, stack in facts.missing_packages}
+    stack = stacks.pop() if len(stacks) == 1 else None
     if stack is not None:
         fix = f"hidl run --stack {sh(stack)} (hidl install {sh(stack)})"
     else:
         packages = " ".join(f"--with {sh(name)}" for name in names)
-        fix = f"hidl install {sh(facts.stack)} {packages} --as mine, then hidl run --stack mine"
-    yield Evidence(f"{facts.file} imports {', '.join(names)}, which stack {facts.stack} does not hold", fix)
+        fix = f"hidl install {sh(facts.stack)} {packages} --as mine, then: hidl run --stack mine"
+    yield Evidence(f"{facts.file} imports {', '.join(names)}, not part of stack {facts.stack}", fix)
 
 
 SUBJECT = Subject(probe, RULES, before_runs=True)

@@ -1,4 +1,4 @@
-"""Plug-ins: can each one that is installed be used?"""
+"""Installed plug-ins, and why they cannot be used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REGISTRIES: tuple[Registry[Any], ...] = (LAUNCHERS, SCHEDULERS, PROVIDERS, PARSE
 
 @dataclass(frozen=True)
 class Plugin:
-    """An installed plug-in; ``problem``: why it cannot be used, None if it can."""
+    """An installed plug-in; ``problem`` explains why it cannot be used, if it cannot."""
 
     kind: str
     entry: PluginEntry
@@ -27,14 +27,14 @@ class Plugin:
 
 
 def find_plugins() -> tuple[Plugin, ...]:
-    """Return all installed plug-ins; each is loaded."""
+    """Load and return all installed plug-ins."""
     return tuple(
         Plugin(registry.what, entry, problem) for registry in REGISTRIES for entry, problem in registry.problems()
     )
 
 
 def probe(_context: Context) -> tuple[Plugin, ...]:
-    """Plug-ins belong to the Python that runs hidl, whatever host or site is examined."""
+    """Find the plug-ins of the Python that runs hidl, even if another host or site is examined."""
     return find_plugins()
 
 
@@ -45,11 +45,12 @@ RULES: Rules[tuple[Plugin, ...]] = Rules()
     "HD010",
     "A plug-in cannot be used",
     severity="error",
-    why="A package adds a launcher, scheduler, provider or parser to hidl by an entry point. What it names "
-    "cannot be imported, is of another kind, or has a name that is taken; a file that names it ends with this error.",
+    why="Packages can add launchers, schedulers, providers and parsers to hidl through entry points. The object of "
+    "this entry point cannot be imported, has the wrong type, or its name is already in use. Files that refer to it "
+    "fail with this error.",
 )
 def broken(plugins: tuple[Plugin, ...]) -> Iterator[Evidence]:
-    """Each plug-in with a problem."""
+    """Report an error for each plug-in that cannot be used."""
     for plugin in plugins:
         if plugin.problem:
             package = plugin.entry.package.partition(" ")[0]

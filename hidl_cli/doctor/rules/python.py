@@ -1,6 +1,6 @@
-"""Modules that a stack's Python imports from outside: ``PYTHONPATH``, and the user's site-packages.
+"""Modules that a stack's Python imports from outside the stack: ``PYTHONPATH`` and the user's site-packages.
 
-Nothing is started: the names in the directories show which modules are found first.
+No Python is started. The names of files in the directories determine which modules are found first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
 _LIBRARY = re.compile(r"python(3\.\d+)")
 _MODULE = re.compile(r"([A-Za-z_]\w*)(?:\.py|\.(?:cpython|abi3)[\w.-]*\.so|\.so)?", re.ASCII)
-_OF_PYTHON = sys.stdlib_module_names - {"test"}  # Python's own tests are not imported, and `test` is a common name
+_OF_PYTHON = sys.stdlib_module_names - {"test"}  # `test` is a common name, and Python's own tests are never imported
 _NO_MODULES = ("__pycache__", "__init__")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A directory searched before the stack's own, and the modules in it that the stack or Python has too. ``python``:
-    the version in the directory's name, such as 3.9."""
+class SearchedDirectory:
+    """A directory that Python searches before those of the stack.
+
+    ``shadows`` lists modules that are also part of the stack or of Python. ``python`` is the version in the directory's
+    name, such as 3.9.
+    """
 
     directory: str
     shadows: tuple[str, ...] = ()
@@ -37,40 +40,43 @@ class Place:
 class Python:
     """Directories outside the stack that its Python searches.
 
-    ``version``: of its Python, such as 3.11. ``given``: PYTHONPATH that the site file sets for jobs; ``shell``: of the
-    user's shell, if the stack is activated there (activation unsets an earlier one, and so do jobs of hidl).
-    ``user_site``: the user's site-packages if this Python searches it, else None.
+    Attributes:
+        version: Version of the stack's Python, such as 3.11.
+        configured: Directories in the PYTHONPATH that the site file sets for jobs.
+        shell: Directories in the PYTHONPATH of a shell in which the stack is activated. Activating a stack unsets an
+            earlier PYTHONPATH, and so do jobs.
+        user_site: The user's site-packages, if this Python searches it.
     """
 
     stack: str | None = None
     version: str | None = None
-    given: tuple[Place, ...] = ()
-    shell: tuple[Place, ...] = ()
-    user_site: Place | None = None
+    configured: tuple[SearchedDirectory, ...] = ()
+    shell: tuple[SearchedDirectory, ...] = ()
+    user_site: SearchedDirectory | None = None
 
 
 def probe(context: Context) -> Python:
-    """The directories of the installation's Python; nothing is known without an installation."""
+    """Examine the directories that the installation's Python searches."""
     installation = context.installation
     if installation is None:
         return Python()
     host, prefix = context.host, str(installation.prefix)
     version = next((found[1] for name in host.list(f"{prefix}/lib") if (found := _LIBRARY.fullmatch(name))), None)
-    one = plan_job(context)
-    given = _entries(one.given.get("PYTHONPATH", ""))
-    shell = _entries(host.environment.get("PYTHONPATH", "")) if context.is_active and not one.planned else []
+    job = plan_job(context)
+    configured = _entries(job.configured.get("PYTHONPATH", ""))
+    shell = _entries(host.environment.get("PYTHONPATH", "")) if context.is_active and not job.planned else []
     user = _user_site(host, installation, version)
-    if version is None or not (given or shell or user):
+    if version is None or not (configured or shell or user):
         return Python(context.stack, version)
     own = _modules(host, f"{prefix}/lib/python{version}/site-packages")
-    for library in ("lib", "lib64"):  # what Spack shows
+    for library in ("lib", "lib64"):  # Spack's views
         own |= _modules(host, f"{prefix}/view/{library}/python{version}/site-packages")
     return Python(
         context.stack,
         version,
-        given=_places(host, given, own | _OF_PYTHON),
-        shell=_places(host, shell, own | _OF_PYTHON),
-        user_site=next(iter(_places(host, [user] if user else [], own)), None),
+        configured=_searched(host, configured, own | _OF_PYTHON),
+        shell=_searched(host, shell, own | _OF_PYTHON),
+        user_site=next(iter(_searched(host, [user] if user else [], own)), None),
     )
 
 
@@ -78,29 +84,32 @@ def _entries(path: str) -> list[str]:
     return [entry for entry in path.split(os.pathsep) if entry]
 
 
-def _places(host: Host, directories: Iterable[str], own: Iterable[str]) -> tuple[Place, ...]:
-    """The directories that contain modules."""
+def _searched(host: Host, directories: Iterable[str], own: Iterable[str]) -> tuple[SearchedDirectory, ...]:
+    """Return the directories that contain modules."""
     found = []
     for directory in directories:
         if modules := _modules(host, directory):
-            of = _LIBRARY.search(directory)
-            found.append(Place(directory, tuple(sorted(modules.intersection(own))), of[1] if of else None))
+            match = _LIBRARY.search(directory)
+            shadows = tuple(sorted(modules.intersection(own)))
+            found.append(SearchedDirectory(directory, shadows, match[1] if match else None))
     return tuple(found)
 
 
 def _modules(host: Host, directory: str) -> set[str]:
-    """Modules and packages in a directory, from the names of its entries."""
+    """Return the names of modules and packages in a directory."""
     found = (_MODULE.fullmatch(name) for name in host.list(directory))
     return {match[1] for match in found if match and match[1] not in _NO_MODULES}
 
 
 def _user_site(host: Host, installation: Installation, version: str | None) -> str | None:
-    """The user's site-packages if the stack's Python searches it (site.py of CPython): a virtual environment does only
-    with ``include-system-site-packages``."""
+    """Return the user's site-packages, if the stack's Python searches it.
+
+    As in CPython's site.py, a virtual environment only searches it with ``include-system-site-packages``.
+    """
     settings = host.read(str(installation.prefix / "pyvenv.cfg"))
-    shut = re.search(r"^include-system-site-packages\s*=\s*false\s*$", settings, re.MULTILINE | re.IGNORECASE)
+    is_isolated = re.search(r"^include-system-site-packages\s*=\s*false\s*$", settings, re.MULTILINE | re.IGNORECASE)
     environment = host.environment
-    if shut or version is None or environment.get("PYTHONNOUSERSITE"):
+    if is_isolated or version is None or environment.get("PYTHONNOUSERSITE"):
         return None
     base = environment.get("PYTHONUSERBASE") or f"{environment.get('HOME', '')}/.local"
     return f"{base}/lib/python{version}/site-packages"
@@ -114,47 +123,46 @@ _SHOWN = 6
     "HD063",
     "Packages of the Python user site shadow the stack",
     severity="error",
-    why="Packages from `pip install --user` take precedence over the stack's own, or add to them: ranks on every node "
-    "import other versions than locked, often built for another NumPy or MPI.",
+    why="Packages from `pip install --user` take precedence over those of the stack. Ranks on all nodes import other "
+    "versions than locked, often built for another NumPy or MPI.",
 )
 def user_site(facts: Python) -> Iterator[Evidence]:
-    """An error if it contains a package of the stack, else an info."""
-    place = facts.user_site
-    if place is None:
+    """Report an error if the user site contains a package of the stack, else an info."""
+    directory = facts.user_site
+    if directory is None:
         return
-    what = f"the stack's Python {facts.version} searches {place.directory}"
-    if place.shadows:
-        what += f", which contains {_shown(place.shadows)} of the stack"
-    severity: Severity | None = None if place.shadows else "info"
-    yield Evidence(what, "export PYTHONNOUSERSITE=1", where=place.directory, severity=severity)
+    seen = f"the stack's Python {facts.version} searches {directory.directory}"
+    if directory.shadows:
+        seen += f", which contains {_shown(directory.shadows)} of the stack"
+    severity: Severity | None = None if directory.shadows else "info"
+    yield Evidence(seen, "export PYTHONNOUSERSITE=1", where=directory.directory, severity=severity)
 
 
 @RULES.rule(
     "HD064",
     "PYTHONPATH shadows the stack's packages",
     severity="error",
-    why="Its directories are searched before the stack's own: ranks import other versions than locked, built for "
-    "another Python, NumPy or MPI. Activating a stack unsets it; a value set afterwards applies.",
+    why="Its directories are searched before those of the stack. Ranks import other versions than locked, possibly "
+    "built for another Python, NumPy or MPI. Activating a stack unsets it; a value set afterwards applies.",
 )
 def python_path(facts: Python) -> Iterator[Evidence]:
-    """An error if a directory contains modules of the stack or of Python, or belongs to another Python."""
-    for places, origin, fix in (
-        (facts.given, "PYTHONPATH of the site file", "remove PYTHONPATH from `environment` in the site file"),
+    """Report an error if a directory contains modules of the stack or Python, or belongs to another Python version."""
+    for directories, origin, fix in (
+        (facts.configured, "PYTHONPATH of the site file", "remove PYTHONPATH from `environment` in the site file"),
         (facts.shell, "PYTHONPATH of your shell", "unset PYTHONPATH"),
     ):
-        for place in places:
-            yield _of(facts, place, origin, fix)
+        for directory in directories:
+            yield _python_path_evidence(facts, directory, origin, fix)
 
 
-def _of(facts: Python, place: Place, origin: str, fix: str) -> Evidence:
+def _python_path_evidence(facts: Python, searched: SearchedDirectory, origin: str, fix: str) -> Evidence:
     stack = f"stack {facts.stack}" if facts.stack else "the stack"
-    if place.shadows:
-        return Evidence(f"{origin} adds {place.directory}, whose {_shown(place.shadows)} shadows that of {stack}", fix)
-    if place.python not in (None, facts.version):
-        return Evidence(
-            f"{origin} adds {place.directory} of Python {place.python}; {stack} has Python {facts.version}", fix
-        )
-    return Evidence(f"{origin} adds {place.directory} to {stack}", fix, severity="info")
+    added = f"{origin} adds {searched.directory}"
+    if searched.shadows:
+        return Evidence(f"{added}, which shadows {_shown(searched.shadows)} of {stack}", fix)
+    if searched.python not in (None, facts.version):
+        return Evidence(f"{added} of Python {searched.python}, but {stack} has Python {facts.version}", fix)
+    return Evidence(f"{added} to {stack}", fix, severity="info")
 
 
 def _shown(names: tuple[str, ...]) -> str:

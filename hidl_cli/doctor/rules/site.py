@@ -1,4 +1,4 @@
-"""The site file against the scheduler and the modules of this machine."""
+"""The site file, compared with the scheduler and the modules of this machine."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ _ACCOUNTING = re.compile(r"^AccountingStorageType\s*= (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Counterpart:
-    """The site file, and the machine that it describes; on another machine, the file only.
+class SiteFacts:
+    """A site file and facts about the machine that it describes, or only the site file on other machines.
 
-    ``program``: the scheduler's program, if missing; ``silence``: why the scheduler does not respond. ``queues``,
-    ``nodes`` and ``modules``: None if unknown. ``accounting``: Slurm's AccountingStorageType. ``stale``: MPI libraries
-    whose modulefiles have changed since hidl read their version and prefix.
+    Attributes:
+        program: Scheduler program that is missing.
+        outage: Reason why the scheduler does not respond.
+        queues: None if unknown, like ``nodes`` and ``modules``.
+        accounting: AccountingStorageType of Slurm.
+        stale: MPI libraries whose modulefiles have changed since hidl read their version and prefix.
     """
 
     site: Site
     program: str | None = None
-    silence: str | None = None
+    outage: str | None = None
     queues: tuple[Queue, ...] | None = None
     nodes: tuple[ProbedNode, ...] | None = None
     accounting: str | None = None
@@ -40,40 +43,40 @@ class Counterpart:
     stale: tuple[str, ...] = ()
 
 
-def probe(context: Context) -> Counterpart:
+def probe(context: Context) -> SiteFacts:
     """Query the scheduler and the modules."""
     if context.saved is not None:
         queues = context.saved.queues if all(queue.is_listed for queue in context.saved.queues) else ()
-        return Counterpart(context.site, queues=queues or None, nodes=context.saved.nodes or None)
+        return SiteFacts(context.site, queues=queues or None, nodes=context.saved.nodes or None)
     if not context.is_here:
-        return Counterpart(context.site)
+        return SiteFacts(context.site)
     record = read_record(context.site.name)
     stale = tuple(name for name in context.site.mpi if record.is_stale(("mpi", name)))
     return replace(_of_scheduler(context), stale=stale)
 
 
-def _of_scheduler(context: Context) -> Counterpart:
+def _of_scheduler(context: Context) -> SiteFacts:
     site, host = context.site, context.host
     system = batch_systems.system(site.scheduler)
     if system is None:
-        return Counterpart(site)
+        return SiteFacts(site)
     program = system.shows
     if program and host.which(program) is None:
-        return Counterpart(site, program=program)
+        return SiteFacts(site, program=program)
     known = frozenset(software.available(host) or ())
-    ask = _PROBES.get(system.name)
-    return ask(site, host, known) if ask else Counterpart(site, modules=known or None)
+    probe_scheduler = _PROBES.get(system.name)
+    return probe_scheduler(site, host, known) if probe_scheduler else SiteFacts(site, modules=known or None)
 
 
-def _slurm(site: Site, host: Host, known: frozenset[str]) -> Counterpart:
-    """``scontrol ping`` fails at once if slurmctld is down; other commands retry for ten to twenty seconds."""
+def _slurm(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
+    # scontrol ping fails immediately if slurmctld is down; other commands retry for ten to twenty seconds.
     ping = host.ask("scontrol", "ping", seconds=_SECONDS)
     if ping is None or " is UP" not in ping:
-        said = (ping or "").strip().partition("\n")[0] or "scontrol ping: no response"
-        return Counterpart(site, silence=said, modules=known or None)
+        outage = (ping or "").strip().partition("\n")[0] or "scontrol ping: no response"
+        return SiteFacts(site, outage=outage, modules=known or None)
     batch = slurm.probe(host)
     accounting = _ACCOUNTING.search(host.ask("scontrol", "show", "config", seconds=_SECONDS) or "")
-    return Counterpart(
+    return SiteFacts(
         site,
         queues=(batch.queues if batch else ()) or None,
         nodes=(batch.nodes if batch else ()) or None,
@@ -82,19 +85,19 @@ def _slurm(site: Site, host: Host, known: frozenset[str]) -> Counterpart:
     )
 
 
-def _lsf(site: Site, host: Host, known: frozenset[str]) -> Counterpart:
-    """LSF lists its hosts, but not those of a queue."""
+def _lsf(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
+    # LSF does not list the hosts of a queue, so the nodes remain unknown.
     batch = lsf.probe(host)
     if batch is None or not batch.sources:
-        return Counterpart(site, silence="lsid: no response", modules=known or None)
-    return Counterpart(site, queues=batch.queues or None, modules=known or None)
+        return SiteFacts(site, outage="lsid: no response", modules=known or None)
+    return SiteFacts(site, queues=batch.queues or None, modules=known or None)
 
 
-#: How to ask each scheduler.
-_PROBES: Mapping[str, Callable[[Site, Host, frozenset[str]], Counterpart]] = {"slurm": _slurm, "lsf": _lsf}
+#: Probes by scheduler.
+_PROBES: Mapping[str, Callable[[Site, Host, frozenset[str]], SiteFacts]] = {"slurm": _slurm, "lsf": _lsf}
 
-RULES: Rules[Counterpart] = Rules()
-_SLACK = 1.02  # nodes of one kind differ in memory
+RULES: Rules[SiteFacts] = Rules()
+_SLACK = 1.02  # nodes of the same type differ slightly in memory
 _SHOWN = 8
 
 
@@ -102,10 +105,10 @@ _SHOWN = 8
     "HD091",
     "A partition of the site file does not exist",
     severity="warning",
-    why="The scheduler refuses jobs for an unknown partition (queue).",
+    why="The scheduler rejects jobs for an unknown partition (queue).",
 )
-def unknown_partition(facts: Counterpart) -> Iterator[Evidence]:
-    """An error for the default partition; nothing where jobs name no partition (``partition: never``)."""
+def unknown_partition(facts: SiteFacts) -> Iterator[Evidence]:
+    """Report an error for the default partition, else a warning; nothing with ``partition: never``."""
     if facts.queues is None or facts.site.policies.partition == "never":
         return
     known = {queue.name for queue in facts.queues}
@@ -129,39 +132,40 @@ def _unknown(site: Site, name: str, listed: str, severity: Severity | None) -> E
     "HD092",
     "The site file exceeds the limits of the machine",
     severity="warning",
-    why="Jobs within the limits of the file are refused or pend forever; ranks are placed on cores that do not exist.",
+    why="Jobs within the limits of the file are rejected or pend forever, or ranks are placed on cores that do not "
+    "exist.",
 )
-def too_much(facts: Counterpart) -> Iterator[Evidence]:
-    """Limits and node sizes of the file exceed those of the scheduler.
+def too_much(facts: SiteFacts) -> Iterator[Evidence]:
+    """Report a warning if limits or node sizes of the file exceed those of the scheduler.
 
-    Where jobs name no partition (``partition: never``), they may get any node with the features of their constraint.
+    With ``partition: never``, jobs may run on any node with the features of their constraint.
     """
     queues = {queue.name: queue for queue in facts.queues or ()}
     policies = facts.site.policies
     for key, partition in facts.site.partitions.items():
         members = [node for node in facts.nodes or () if _has(node.features, partition.constraint)]
-        said: list[str] = []
+        excesses: list[str] = []
         if policies.partition != "never":
             queue = queues.get(partition.queue or key)
             if queue is None or queue.left_out is not None:
                 continue
             members = [node for node in members if queue.name in node.queues]
-            said += _limits(partition, queue, members)
-        said += _hardware(facts.site.node_types[partition.node_type], policies, members)
-        if said:
-            yield Evidence("; ".join(said), f"correct the site file: hidl site show {sh(facts.site.name)}", key)
+            excesses += _limits(partition, queue, members)
+        excesses += _hardware(facts.site.node_types[partition.node_type], policies, members)
+        if excesses:
+            yield Evidence("; ".join(excesses), f"correct the site file: hidl site show {sh(facts.site.name)}", key)
 
 
 def _has(features: frozenset[str], constraint: str | None) -> bool:
-    """Return whether a node with these features satisfies the constraint; False if that counts or groups nodes."""
+    """Return whether a node satisfies a constraint; False for constraints that count or group nodes."""
     if constraint is None:
         return True
     return any(all(word in features for word in each.split("&")) for each in constraint.split("|"))
 
 
 def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> Iterator[str]:
-    """Limits of jobs; a quality of service may lift those of the partition (Slurm's flags PartitionMaxNodes, ...)."""
-    if partition.qos is not None:
+    """Yield the limits of jobs that exceed those of the scheduler."""
+    if partition.qos is not None:  # a QOS may override the limits of the partition (PartitionMaxNodes and other flags)
         return
     most = partition.max_nodes
     if most is not None and queue.max_nodes is not None and most > queue.max_nodes:
@@ -177,21 +181,21 @@ def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> It
 
 
 def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> Iterator[str]:
-    """Node sizes: the file may not exceed the largest node.
+    """Yield the node sizes that exceed those of the largest node.
 
-    Where jobs request no GPUs, a scheduler without any does not count them; where they request no memory, the file may
-    hold what is installed, of which the system keeps a part.
+    If jobs do not request GPUs, the scheduler may not list them. If jobs do not request memory, the file may contain
+    the installed memory, of which the operating system reserves a part.
     """
     gpus = [node.hardware.gpus for node in members]
     if policies.gpus == "none" and not any(gpus):
         gpus = []
-    for name, said, found in (
+    for name, stated, found in (
         ("cores", kind.cores, [node.hardware.cores for node in members]),
         ("gpus", kind.gpus, gpus),
     ):
         known = [value for value in found if value is not None]
-        if said is not None and known and len(known) == len(found) and said > max(known):
-            yield f"{name}: {said} in the file, {max(known)} in the scheduler"
+        if stated is not None and known and len(known) == len(found) and stated > max(known):
+            yield f"{name}: {stated} in the file, {max(known)} in the scheduler"
     if policies.memory not in ("mem", "mem-per-cpu"):
         return
     memory = [node.hardware.memory_mib for node in members if node.hardware.memory_mib is not None]
@@ -205,31 +209,34 @@ def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> 
     severity="warning",
     why="Jobs load it first, and fail if it cannot be loaded.",
 )
-def gone_modules(facts: Counterpart) -> Iterator[Evidence]:
-    """The module is not in `module avail`; one that follows others in its list may be hidden until they are loaded."""
+def gone_modules(facts: SiteFacts) -> Iterator[Evidence]:
+    """Report a warning if the module is not in `module avail`.
+
+    A module that is loaded after others is only an info, since it may be hidden until they are loaded.
+    """
     if facts.modules is None:
         return
-    for module, (place, before) in _modules(facts.site).items():
+    for module, (key, before) in _modules(facts.site).items():
         name = module.partition("/")[0]
         if any(re.match(rf"{re.escape(module)}(?![A-Za-z0-9])", known) for known in facts.modules):
-            continue  # `module load` completes a name or a part of a version
+            continue  # `module load` also accepts a name or a partial version
         others = sorted(known for known in facts.modules if known.partition("/")[0] == name)
-        seen = f"{place}: {module} not found; available: {', '.join(others[-_SHOWN:]) or 'none of that name'}"
+        seen = f"{key}: {module} not found; available: {', '.join(others[-_SHOWN:]) or 'no module of that name'}"
         seen += f" (before {before} is loaded)" if before else ""
         fix = f"module spider {sh(name)}, then correct the site file"
         yield Evidence(seen, fix, where=module, severity="info" if before else None)
 
 
 def _modules(site: Site) -> dict[str, tuple[str, str | None]]:
-    """Every module that a job may load, with its key in the file and the module that is loaded before it."""
+    """Return all modules that jobs may load, with their key in the file and the module that is loaded before."""
     found: dict[str, tuple[str, str | None]] = {}
     lists = {
         "policies.modules": site.policies.modules,
         **{f"mpi.{name}.modules": mpi.modules for name, mpi in site.mpi.items()},
     }
-    for place, names in lists.items():
+    for key, names in lists.items():
         for before, module in zip((None, *names), names, strict=False):
-            found.setdefault(module, (place, before))
+            found.setdefault(module, (key, before))
     return found
 
 
@@ -237,26 +244,27 @@ def _modules(site: Site) -> dict[str, tuple[str, str | None]]:
     "HD094",
     "Slurm has no accounting",
     severity="info",
-    why="hidl does not need it, as jobs record their own end; but a job that was killed with its node or ran out of "
-    "memory is reported only as lost, and ReFrame's `slurm` scheduler requires sacct (hidl validate uses `squeue`).",
+    why="hidl does not require it, because jobs record their own end. However, a job that ran out of memory or was "
+    "killed with its node is only reported as lost, and ReFrame's `slurm` scheduler requires sacct (hidl validate uses "
+    "`squeue`).",
 )
-def no_accounting(facts: Counterpart) -> Iterator[Evidence]:
-    """AccountingStorageType of Slurm's configuration is none."""
+def no_accounting(facts: SiteFacts) -> Iterator[Evidence]:
+    """Report an info if Slurm's AccountingStorageType is ``accounting_storage/none``."""
     if facts.accounting is not None and facts.accounting.endswith("/none"):
-        yield Evidence(f"AccountingStorageType={facts.accounting}", "nothing to do; slurmdbd would add it")
+        yield Evidence(f"AccountingStorageType={facts.accounting}", "nothing required; slurmdbd adds accounting")
 
 
 @RULES.rule(
     "HD095",
     "The scheduler does not respond",
     severity="error",
-    why="Jobs cannot be submitted or followed; running jobs continue.",
+    why="Jobs cannot be submitted or monitored. Running jobs continue.",
 )
-def silent_scheduler(facts: Counterpart) -> Iterator[Evidence]:
-    """Its programs are missing on the site, or its daemon is down."""
-    if facts.silence is not None:
-        fix = f"try again later: hidl status; if it persists, contact the staff of {facts.site.name}"
-        yield Evidence(facts.silence, fix, where=facts.site.name)
+def silent_scheduler(facts: SiteFacts) -> Iterator[Evidence]:
+    """Report an error if the scheduler's programs are missing or its daemon is down."""
+    if facts.outage is not None:
+        fix = f"try again later with hidl status; if the problem persists, contact the staff of {facts.site.name}"
+        yield Evidence(facts.outage, fix, where=facts.site.name)
     elif facts.program is not None:
         fix = "load the scheduler's module, or log in to a submit node"
         yield Evidence(f"{facts.program} not found on PATH", fix, where=facts.site.name)
@@ -266,13 +274,13 @@ def silent_scheduler(facts: Counterpart) -> Iterator[Evidence]:
     "HD096",
     "The modules of an MPI library have changed",
     severity="warning",
-    why="Jobs load the new modules with the version and prefix that hidl recorded from the old ones.",
+    why="Jobs load the new modules but use the version and prefix that hidl recorded for the old ones.",
 )
-def stale_libraries(facts: Counterpart) -> Iterator[Evidence]:
-    """The modulefiles or their directories have changed since hidl read them."""
+def stale_libraries(facts: SiteFacts) -> Iterator[Evidence]:
+    """Report a warning if the modulefiles or their directories have changed since hidl read them."""
     for name in facts.stale:
         seen = f"modulefiles of {' '.join(facts.site.mpi[name].modules)} have changed"
-        yield Evidence(seen, f"hidl install --site {sh(facts.site.name)} reads them again", where=f"mpi.{name}")
+        yield Evidence(seen, f"read them again with: hidl install --site {sh(facts.site.name)}", where=f"mpi.{name}")
 
 
 SUBJECT = Subject(probe, RULES)

@@ -1,4 +1,4 @@
-"""What a site file says by itself, on any host."""
+"""Rules for site files that can be checked on any host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hidl_workloads.doctor.finding import Evidence, Rules
 
 
 def probe(context: Context) -> Site:
-    """The site, with what this host reports about it."""
+    """Return the site of the context."""
     return context.site
 
 
@@ -24,12 +24,12 @@ RULES: Rules[Site] = Rules()
     "HD090",
     "The site is retired",
     severity="error",
-    why="Its machine is switched off or closed to users: no job starts there.",
+    why="The machine has been shut down or is closed to users, so no job can start.",
 )
 def retired(site: Site) -> Iterator[Evidence]:
-    """The file has ``status: retired``."""
+    """Report an error if the file has ``status: retired``."""
     if site.status == "retired":
-        fix = f"hidl site show {sh(site.successor)}" if site.successor else "hidl site list shows sites in service"
+        fix = f"hidl site show {sh(site.successor)}" if site.successor else "list sites in service with: hidl site list"
         yield Evidence(f"status of site {site.name}: retired", fix, where=site.name)
 
 
@@ -37,29 +37,29 @@ def retired(site: Site) -> Iterator[Evidence]:
     "HD097",
     "The scheduler of the site is unsupported or unknown",
     severity="error",
-    why="hidl cannot write a job script for the site: every `hidl run` and `hidl validate` is refused.",
+    why="hidl cannot write job scripts for the site, so `hidl run` and `hidl validate` always fail.",
 )
 def unsupported_scheduler(site: Site) -> Iterator[Evidence]:
-    """The file names a scheduler that hidl cannot submit to, or none."""
+    """Report an error if the file has no scheduler, or one that hidl does not support."""
     if reason := unusable(site):
         supported = ", ".join(names())
         fix = f"set `scheduler` in the site file to one of: {supported}" if site.scheduler is None else None
         yield Evidence(
             f"site {site.name}: {reason}",
-            fix or f"supported schedulers: {supported}; a plug-in can add one (hidl.schedulers)",
+            fix or f"use a supported scheduler ({supported}), or a plug-in that adds one (hidl.schedulers)",
             where=site.name,
         )
 
 
 @RULES.rule(
     "HD098",
-    "The cores of a node type are unknown",
+    "The number of cores of a node type is unknown",
     severity="warning",
-    why="Without them, ranks get one thread each and are not bound to cores, too many ranks per node are not detected, "
-    f"and on a twin each node claims {ASSUMED_CORES} cores.",
+    why="Without it, ranks get one thread each and are not bound to cores, too many ranks per node are not detected, "
+    f"and each node of a twin has {ASSUMED_CORES} cores.",
 )
 def unknown_cores(site: Site) -> Iterator[Evidence]:
-    """A partition uses a node type without ``cores``; not on this machine or hidl's own cluster, which are asked."""
+    """Report a warning if a partition uses a node type without ``cores``, unless the number can be detected."""
     if site.hidl_cluster:
         return
     used = {partition.node_type for partition in site.partitions.values()}

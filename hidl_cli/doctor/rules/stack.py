@@ -1,4 +1,4 @@
-"""The packages of a stack, from its installation or lock, and the state of the installation."""
+"""The packages of a stack, read from its installation or lockfile, and the state of the installation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from hidl_cli.doctor import examine
 from hidl_cli.doctor.context import Context, Subject
-from hidl_cli.doctor.examine import Advisory
+from hidl_cli.doctor.examine import SecurityAdvisory
 from hidl_cli.errors import HidlError
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import content, own_wheel
@@ -26,31 +26,36 @@ _HOROVOD = "lib/python*/site-packages/horovod"
 
 
 @dataclass(frozen=True)
-class Held:
+class StackContents:
     """The packages of a stack.
 
-    ``source``: the prefix or lock. ``versions``: of packages and builds, by their PyPI name. ``horovod_knows_keras_3``:
-    None without Horovod. ``faults``: what is wrong with the installation; ``again``: the command that installs it.
-    ``about_to_run``: a run is about to start on it. ``damage``: of its files, which are not looked at before runs.
+    Attributes:
+        source: Prefix of the installation, or the lockfile.
+        versions: Versions of packages and builds by PyPI name.
+        horovod_supports_keras_3: None if Horovod is not part of the stack.
+        faults: Problems of the installation.
+        reinstall: Command that installs the stack again.
+        before_run: Whether a run is about to start.
+        damage: Damaged files, which are not searched for before runs.
     """
 
     stack: str | None = None
     source: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    horovod_knows_keras_3: bool | None = None
+    horovod_supports_keras_3: bool | None = None
     faults: tuple[str, ...] = ()
-    again: str = ""
-    about_to_run: bool = False
+    reinstall: str = ""
+    before_run: bool = False
     damage: Evidence | None = None
 
 
-def probe(context: Context) -> Held:
-    """From the installation in use, even if damaged, else from a lock of the stack."""
+def probe(context: Context) -> StackContents:
+    """Read the installation in use, even if it is damaged, or else a lockfile of the stack."""
     if context.installation is not None:
-        held = replace(_installed(context.installation, context.site), about_to_run=context.plan is not None)
-        return held if held.about_to_run else replace(held, damage=content.look(Path(held.source), deep=context.deep))
+        found = replace(_installed(context.installation, context.site), before_run=context.plan is not None)
+        return found if found.before_run else replace(found, damage=content.look(Path(found.source), deep=context.deep))
     if context.stack is None:
-        return Held()
+        return StackContents()
     try:
         root = next(iter(context.roots), None) or installations.root_of(context.site, context.stack)
         prefix = installations.current(root / context.site.name / context.stack)
@@ -58,47 +63,47 @@ def probe(context: Context) -> Held:
             return _installed(installations.at(prefix) or Installation(prefix, {}), context.site)
         return _locked(context.stack, context.site, root)
     except HidlError:
-        return Held(stack=context.stack)
+        return StackContents(stack=context.stack)
 
 
-def _installed(installed: Installation, site: Site) -> Held:
+def _installed(installed: Installation, site: Site) -> StackContents:
     manifest, prefix = installed.manifest, installed.prefix
     versions = {_pypi(name): str(version) for name, version in manifest.get("packages", {}).items()}
     versions |= {build["name"]: str(build["version"]) for build in manifest.get("builds", ())}
     stack = prefix.parent.name
-    return Held(
+    return StackContents(
         stack=stack,
         source=str(prefix),
         versions=versions,
-        horovod_knows_keras_3=_horovod(prefix),
+        horovod_supports_keras_3=_horovod(prefix),
         faults=tuple(_faults(installed)),
-        again=installations.hint(stack, site, prefix.parents[2]),
+        reinstall=installations.hint(stack, site, prefix.parents[2]),
     )
 
 
-def _locked(name: str, site: Site, root: Path) -> Held:
-    """From the first lock found, of any Python version."""
-    stack, again = load_stack(name), installations.hint(name, site, root)
-    files = (file for place in locks.directories(root) for file in sorted(place.glob(f"{name}-cp*.txt")))
+def _locked(name: str, site: Site, root: Path) -> StackContents:
+    """Read the first lockfile found, for any Python version."""
+    stack, reinstall = load_stack(name), installations.hint(name, site, root)
+    files = (file for directory in locks.directories(root) for file in sorted(directory.glob(f"{name}-cp*.txt")))
     file = next(files, None)
     if file is None:
-        return Held(stack=name, again=again)
+        return StackContents(stack=name, reinstall=reinstall)
     versions = {package.name: package.version for package in locks.read(file).packages}
     versions |= {build.name: build.version for build in stack.builds}
     patched = [bool(build.patches) for build in stack.builds if build.name == "horovod"]
-    knows = patched[0] if patched else False if "horovod" in versions else None
-    return Held(name, str(file), versions, knows, again=again)
+    supports = patched[0] if patched else False if "horovod" in versions else None
+    return StackContents(name, str(file), versions, supports, reinstall=reinstall)
 
 
 def _horovod(prefix: Path) -> bool | None:
-    """Whether the installed Horovod has hidl's patches for Keras 3; None without Horovod."""
+    """Return whether the installed Horovod has hidl's patches for Keras 3; None if Horovod is not installed."""
     if not any(prefix.glob(_HOROVOD)):
         return None
     return any(prefix.glob(_KERAS_3))
 
 
 def _faults(installed: Installation) -> Iterator[str]:
-    """Missing parts, and libraries of another version of hidl."""
+    """Yield missing parts and libraries of another version of hidl."""
     whole = installations.at(installed.prefix)
     if whole is None:
         yield "its manifest or Python is missing or damaged"
@@ -106,19 +111,19 @@ def _faults(installed: Installation) -> Iterator[str]:
     for part in (whole.activate, whole.mpiexec):
         if not part.exists():
             yield f"{part} is missing"
-    held = whole.manifest["own"]
-    shipped = (own_wheel.library(name) for name in own_wheel.libraries() if name in held)
+    installed_wheels = whole.manifest["own"]
+    shipped = (own_wheel.library(name) for name in own_wheel.libraries() if name in installed_wheels)
     for wheel in (own_wheel.workloads(), *shipped):
-        if held.get(wheel.name, {}).get("digest") != wheel.digest:
+        if installed_wheels.get(wheel.name, {}).get("digest") != wheel.digest:
             yield f"its {wheel.name} belongs to another version of hidl"
 
 
 def _pypi(name: str) -> str:
-    """Spack's ``py-torch`` is PyPI's ``torch``."""
+    """Convert a Spack package name to its PyPI name: ``py-torch`` is ``torch``."""
     return name.removeprefix(_SPACK_PYTHON)
 
 
-RULES: Rules[Held] = Rules()
+RULES: Rules[StackContents] = Rules()
 _SHOWN = 4
 
 
@@ -126,17 +131,17 @@ _SHOWN = 4
     "HD080",
     "Keras 3 with an unpatched Horovod",
     severity="error",
-    why="Horovod 0.28.1 overrides methods that Keras 3 never calls: model.fit succeeds but never averages gradients, "
+    why="Horovod 0.28.1 overrides methods that Keras 3 never calls. model.fit succeeds but does not average gradients, "
     "and each rank trains its own model.",
 )
-def unpatched_horovod(facts: Held) -> Iterator[Evidence]:
-    """Keras 3 and Horovod are installed, without hidl's patches."""
+def unpatched_horovod(facts: StackContents) -> Iterator[Evidence]:
+    """Report an error if Keras 3 is installed together with a Horovod that lacks hidl's patches."""
     keras, horovod = facts.versions.get("keras"), facts.versions.get("horovod")
-    if facts.horovod_knows_keras_3 is False and keras is not None and _major(keras) >= 3:
-        which = f"Horovod {horovod}" if horovod else "Horovod"
+    if facts.horovod_supports_keras_3 is False and keras is not None and _major(keras) >= 3:
+        name = f"Horovod {horovod}" if horovod else "Horovod"
         yield Evidence(
-            f"{facts.source} contains Keras {keras}, and {which} without the patches for it",
-            "hidl install horovod (patched, and verified by equal weights), or keras<3 in the recipe",
+            f"{facts.source} contains Keras {keras} and {name} without patches for Keras 3",
+            "hidl install horovod (which is patched and tested), or use keras<3 in the recipe",
             where=facts.source,
         )
 
@@ -145,50 +150,50 @@ def unpatched_horovod(facts: Held) -> Iterator[Evidence]:
     "HD081",
     "A package has published vulnerabilities",
     severity="warning",
-    why="Someone who can give it files or reach its port can exploit it. hidl ships the advisories of its own stacks' "
-    "packages only.",
+    why="Anyone who can supply input files or reach an open port may exploit them. hidl only ships advisories for the "
+    "packages of its own stacks.",
 )
-def vulnerable(facts: Held) -> Iterator[Evidence]:
-    """An info if no version fixes it. Not checked before runs."""
-    if facts.about_to_run:
+def vulnerable(facts: StackContents) -> Iterator[Evidence]:
+    """Report a warning, or an info if there is no fixed version. Not checked before runs."""
+    if facts.before_run:
         return
     for package, version, found in examine.find_advisories(facts.versions):
         fixes = [each.fixed for each in found if each.fixed is not None]
-        told = "; ".join(f"{each.id}: {each.text}" for each in found[:_SHOWN])
+        listed = "; ".join(f"{each.id}: {each.text}" for each in found[:_SHOWN])
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         yield Evidence(
-            f"{package} {version}: {told}{more} ({found[0].url})",
-            _update(package, max(fixes, key=Version), facts) if fixes else _live_with(found),
+            f"{package} {version}: {listed}{more} ({found[0].url})",
+            _update(package, max(fixes, key=Version), facts) if fixes else _workarounds(found),
             where=facts.source,
             severity=None if fixes else "info",
         )
 
 
-def _update(package: str, fixed: str, facts: Held) -> str:
-    again = f"hidl stack lock {facts.stack}, then: {facts.again}" if facts.again else "create a new lock"
-    return f"{package}>={fixed}: {again}"
+def _update(package: str, fixed: str, facts: StackContents) -> str:
+    update = f"hidl stack lock {facts.stack}, then: {facts.reinstall}" if facts.reinstall else "create a new lockfile"
+    return f"{package}>={fixed}: {update}"
 
 
-def _live_with(found: list[Advisory]) -> str:
+def _workarounds(found: list[SecurityAdvisory]) -> str:
     return "no fixed version; " + "; ".join(each.fix for each in found if each.fix)
 
 
 @RULES.rule(
     "HD082",
-    "The installation is damaged, or of another version of hidl",
+    "The installation is damaged or belongs to another version of hidl",
     severity="error",
-    why="hidl does not run it: programs inside jobs must match the hidl that starts them.",
+    why="hidl refuses to run it, because programs inside jobs must match the hidl that starts them.",
 )
-def not_whole(facts: Held) -> Iterator[Evidence]:
-    """Parts are missing, or its libraries belong to another version of hidl."""
+def not_whole(facts: StackContents) -> Iterator[Evidence]:
+    """Report an error if parts are missing, or hidl's libraries belong to another version of hidl."""
     if facts.faults:
-        fix = f"{facts.again} (keeps the lock)" if facts.again else "install the stack again"
+        fix = f"{facts.reinstall} (keeps the lockfile)" if facts.reinstall else "install the stack again"
         yield Evidence(f"{facts.source}: {'; '.join(facts.faults)}", fix, where=facts.source)
 
 
 @RULES.rule(content.RULE, content.TITLE, severity="error", why=content.WHY)
-def damaged_files(facts: Held) -> Iterator[Evidence]:
-    """Files have another size than as installed, or with --deep another content. Not checked before runs."""
+def damaged_files(facts: StackContents) -> Iterator[Evidence]:
+    """Report an error if files have changed in size or, with --deep, in content. Not checked before runs."""
     if facts.damage is not None:
         yield facts.damage
 

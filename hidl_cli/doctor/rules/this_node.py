@@ -1,4 +1,4 @@
-"""This host: the rules of ``hidl_workloads.doctor.node``, which every job applies to its nodes."""
+"""Apply the rules of ``hidl_workloads.doctor.node``, which jobs apply to their nodes, to this host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hidl_workloads.doctor import node
 
 
 def probe(context: Context) -> node.Node | None:
-    """The facts of this host; None if it is not part of the site, or a recorded host is examined."""
+    """Collect the facts of this host; None if it is not part of the site or a recorded host is examined."""
     host = context.host.host if isinstance(context.host, CachedHost) else context.host
     return node.probe() if context.is_here and isinstance(host, ThisHost) else None
 

@@ -1,4 +1,4 @@
-"""MPI run-time variables of the ranks that come from the user's shell, and what their values refer to.
+"""Run-time variables of MPI libraries in the user's shell, and the files and adapters that they refer to.
 
 Variables that hidl sets are checked when a run is planned.
 """
@@ -24,10 +24,10 @@ from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
 #: Prefixes of run-time variables of MPI libraries.
 PREFIXES = ("MV2_", "MVP_", "MPIR_CVAR_", "OMPI_MCA_")
-#: The path of the GDRCopy library.
+#: Variable with the path of the GDRCopy library.
 GDRCOPY = "MV2_GPUDIRECT_GDRCOPY_LIB"
 
-#: The variable of MPICH and its descendants that selects the network module, and what ``mpichversion`` prints of them.
+#: Variable that selects the network module of MPICH and its derivatives, and the modules printed by ``mpichversion``.
 _NETMOD = "MPIR_CVAR_CH4_NETMOD"
 _DEVICE = re.compile(r"Device:\s+ch4:([a-z, ]+)$", re.MULTILINE)
 _ADAPTERS = "/sys/class/infiniband"
@@ -37,12 +37,15 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Tuning:
-    """Variables, and the files and adapters that they name.
+    """Variables of the ranks, and the files and adapters that they refer to.
 
-    ``gpus``: of a node, None if unknown. ``adapters``: names in /sys/class/infiniband, ``interfaces``: in
-    /sys/class/net, None if unknown. ``missing``: by variable, the libraries that it names and that do not exist.
-    ``netmods``: the network modules of an MPICH whose one is selected, None if unknown. ``on_this_host``: ranks run on
-    this machine.
+    Attributes:
+        gpus: Number of GPUs per node; None if unknown.
+        adapters: Names in /sys/class/infiniband; None if unknown.
+        interfaces: Names in /sys/class/net; None if unknown.
+        missing: Libraries that do not exist, by the variable that refers to them.
+        netmods: Network modules of an MPICH for which one is selected; None if unknown.
+        on_this_host: Whether the ranks run on this machine.
     """
 
     job: PlannedJob
@@ -55,26 +58,26 @@ class Tuning:
 
     @property
     def shell(self) -> dict[str, str]:
-        """The run-time variables of MPI libraries that only the shell sets."""
-        return {name: value for name, value in self.job.carried.items() if name.startswith(PREFIXES)}
+        """The run-time variables of MPI libraries that are only set in the shell."""
+        return {name: value for name, value in self.job.inherited.items() if name.startswith(PREFIXES)}
 
 
 def probe(context: Context) -> Tuning:
-    """The tuning of the job; files and adapters of this host, if it is part of the site."""
-    one, host = plan_job(context), context.host
+    """Examine the tuning of the job and, on a host of the site, the files and adapters that it refers to."""
+    job, host = plan_job(context), context.host
     return Tuning(
-        job=one,
+        job=job,
         gpus=context.gpus,
         adapters=host.list(_ADAPTERS) if context.is_here else None,
         interfaces=host.list(_INTERFACES) if context.is_here else None,
-        missing=_missing(host, one) if context.is_here else {},
-        netmods=_netmods(host, one) if context.is_here else None,
+        missing=_missing(host, job) if context.is_here else {},
+        netmods=_netmods(host, job) if context.is_here else None,
         on_this_host=context.site.scheduler == "local",
     )
 
 
 def _selected(job: PlannedJob) -> tuple[str, str] | None:
-    """The name and value of the variable that selects the network module."""
+    """Return the name and value of the variable that selects the network module."""
     names = sorted(catalogue.names_of(_NETMOD))
     return next(((name, job.environment[name]) for name in names if job.environment.get(name)), None)
 
@@ -86,26 +89,26 @@ def _netmods(host: Host, job: PlannedJob) -> tuple[str, ...] | None:
     return tuple(re.split("[, ]+", found[1].strip())) if found else None
 
 
-def _missing(host: Host, one: PlannedJob) -> dict[str, tuple[str, ...]]:
-    environment = one.environment
-    named = {
+def _missing(host: Host, job: PlannedJob) -> dict[str, tuple[str, ...]]:
+    environment = job.environment
+    libraries = {
         GDRCOPY: [environment.get(GDRCOPY, "")],
         LD_PRELOAD: environment.get(LD_PRELOAD, "").replace(os.pathsep, " ").split(),
     }
-    missing = {name: tuple(file for file in files if _is_missing(host, file)) for name, files in named.items()}
+    missing = {name: tuple(file for file in files if _is_missing(host, file)) for name, files in libraries.items()}
     return {name: files for name, files in missing.items() if files}
 
 
 def _is_missing(host: Host, file: str) -> bool:
-    """Whether an absolute path does not exist; bare names are left to the dynamic linker."""
+    """Return whether an absolute path does not exist. Bare names are resolved by the dynamic linker and not checked."""
     path = PurePosixPath(file)
     return path.is_absolute() and "$" not in file and path.name not in host.list(str(path.parent))
 
 
 RULES: Rules[Tuning] = Rules()
 _ON = ("1", "true", "yes")
-#: Variables that name adapters, and the separator of the names.
-_NAMING = {
+#: Variables with names of adapters, and the separators of the names.
+_ADAPTER_VARIABLES = {
     "MV2_IBA_HCA": r"[:,]",
     "OMPI_MCA_btl_openib_if_include": r",",
     "NCCL_IB_HCA": r",",
@@ -117,11 +120,11 @@ _NAMING = {
     "HD021",
     "A tuning variable has no effect",
     severity="warning",
-    why="MPI libraries ignore unknown variables without a warning: you measure untuned performance. MVAPICH 3 and "
-    "later, MVAPICH-Plus, MPICH and Open MPI read no MV2_* variable.",
+    why="MPI libraries silently ignore unknown variables, so you measure untuned performance. MVAPICH 3 and later, "
+    "MVAPICH-Plus, MPICH and Open MPI do not read MV2_* variables.",
 )
 def unread(facts: Tuning) -> Iterator[Evidence]:
-    """Set in the shell, but not read by the job's library, or not passed to the ranks."""
+    """Report a warning if a variable of the shell is not read by the job's library or not passed to the ranks."""
     library = facts.job.library
     if library is None:
         return
@@ -129,12 +132,12 @@ def unread(facts: Tuning) -> Iterator[Evidence]:
         judged = judge(library.family, library.version, name, value)
         mild: Severity | None = None if name.startswith(("MV2_", "MVP_")) else "info"
         if isinstance(judged, InvalidSetting) and judged.on_name:
-            helps = f"; expected: {judged.expected}" if judged.suggestion else ""
-            yield Evidence(f"{name} in your shell: {judged.message}{helps}", f"unset {name}", severity=mild)
-        elif not facts.job.is_carried:
-            by = "mpirun_rsh" if facts.job.launcher == "mpirun_rsh" else "jobs of the site (--export=NONE)"
+            expected = f"; expected: {judged.expected}" if judged.suggestion else ""
+            yield Evidence(f"{name} in your shell: {judged.message}{expected}", f"unset {name}", severity=mild)
+        elif not facts.job.inherits_environment:
+            cause = "with mpirun_rsh" if facts.job.launcher == "mpirun_rsh" else "in jobs of the site (--export=NONE)"
             yield Evidence(
-                f"{name} in your shell does not reach the ranks: {by} get only what hidl sets",
+                f"{name} in your shell does not reach the ranks: {cause}, only variables set by hidl do",
                 f"unset {name}, and pass it to the run: hidl run --tune {sh(f'{name}={value}')}",
             )
 
@@ -143,50 +146,49 @@ def unread(facts: Tuning) -> Iterator[Evidence]:
     "HD026",
     "A tuning variable has an invalid value",
     severity="warning",
-    why="MPICH and MVAPICH 3 and later abort in MPI_Init; other libraries read an invalid number or word as 0 or as "
-    "their default, without a warning.",
+    why="MPICH and MVAPICH 3 and later abort in MPI_Init. Other libraries silently use 0 or their default instead.",
 )
 def unfit(facts: Tuning) -> Iterator[Evidence]:
-    """Set in the shell, read by the library, with an invalid value; an error where it stops MPI_Init.
+    """Report a warning if a variable of the shell has an invalid value, or an error if MPI_Init would fail.
 
-    A network module may also be selected by the run.
+    The network module is also checked if the run selects it.
     """
     library = facts.job.library
     if library is None:
         return
-    for name, value in sorted(facts.job.carried.items() if facts.job.is_carried else ()):
+    for name, value in sorted(facts.job.inherited.items() if facts.job.inherits_environment else ()):
         known = catalogue.variable(name, library.family)
         judged = judge(library.family, library.version, name, value, exported=True) if known else None
         if known and isinstance(judged, InvalidSetting) and not judged.on_name:
             fix = f"export {name}={sh(judged.suggestion)}" if judged.suggestion else f"unset {name}"
-            seen = f"{judged.message} (your shell); expected: {judged.expected}"
+            seen = f"{judged.message} (in your shell); expected: {judged.expected}"
             yield Evidence(seen, fix, severity="error" if is_control(known) else None)
     selected = _selected(facts.job)
     if facts.netmods and selected and selected[1].casefold() not in facts.netmods:
         name, value = selected
-        known_words = " or ".join(facts.netmods)
-        fix = f"--tune {name}={facts.netmods[0]}" if name in facts.job.given else f"unset {name}"
-        yield Evidence(f"{name}={value}: this {library.family} was built with {known_words}", fix, severity="error")
+        fix = f"--tune {name}={facts.netmods[0]}" if name in facts.job.configured else f"unset {name}"
+        seen = f"{name}={value}, but this {library.family} was built with {' or '.join(facts.netmods)}"
+        yield Evidence(seen, fix, severity="error")
 
 
 @RULES.rule(
     "HD022",
     "MVAPICH2-GDR runs without MV2_USE_CUDA",
     severity="warning",
-    why="Support of GPU memory is off by default: without MV2_USE_CUDA=1 (MV2_USE_ROCM=1 on AMD), a rank dies with a "
+    why="Support for GPU memory is off by default. Without MV2_USE_CUDA=1 (MV2_USE_ROCM=1 on AMD), a rank dies with a "
     "segmentation fault when it sends its first GPU buffer.",
 )
 def cuda_is_off(facts: Tuning) -> Iterator[Evidence]:
-    """Nodes have GPUs, and the plan switches it off, or a shell with the activated stack does not set it."""
+    """Report a warning if nodes have GPUs and the plan, or a shell with the activated stack, does not enable CUDA."""
     job = facts.job
     if job.library is None or job.library.family != "mvapich2-gdr" or not facts.gpus:
         return
     values = {name: job.environment[name] for name in ("MV2_USE_CUDA", "MV2_USE_ROCM") if name in job.environment}
     if any(value.lower() in _ON for value in values.values()) or not (job.planned or job.is_active):
         return
-    what = " ".join(f"{name}={value}" for name, value in values.items()) or "MV2_USE_CUDA is not set"
+    seen = " ".join(f"{name}={value}" for name, value in values.items()) or "MV2_USE_CUDA is not set"
     yield Evidence(
-        f"{what}, on nodes with {facts.gpus} GPU(s)",
+        f"{seen} on nodes with {facts.gpus} GPU(s)",
         "--tune MV2_USE_CUDA=1" if job.planned else "export MV2_USE_CUDA=1",
         severity="error" if facts.job.device_buffers else None,
     )
@@ -194,36 +196,36 @@ def cuda_is_off(facts: Tuning) -> Iterator[Evidence]:
 
 @RULES.rule(
     "HD023",
-    "LD_PRELOAD of libmpi.so together with MV2_SUPPORT_DL",
+    "libmpi.so is preloaded although MV2_SUPPORT_DL is set",
     severity="error",
-    why="Both make MVAPICH2-GDR track GPU memory when Python loads CUDA first, and its user guide (2.3.7, section 7.3) "
-    "does not allow them together.",
+    why="Both make MVAPICH2-GDR track GPU memory if Python loads CUDA first, and its user guide (2.3.7, section 7.3) "
+    "does not allow their combination.",
 )
 def both_remedies(facts: Tuning) -> Iterator[Evidence]:
-    """The shell preloads libmpi.so and the plan or the shell sets MV2_SUPPORT_DL."""
+    """Report an error if the shell preloads libmpi.so and the plan or the shell sets MV2_SUPPORT_DL."""
     library, job = facts.job.library, facts.job
-    if library is None or library.family != "mvapich2-gdr" or not job.is_carried:
+    if library is None or library.family != "mvapich2-gdr" or not job.inherits_environment:
         return
-    carried = {name: value for name, value in job.carried.items() if name in facts.shell or name == LD_PRELOAD}
-    settings = [Setting(name, value, "the run's tuning") for name, value in job.given.items()]
-    settings += [Setting(name, value, "your shell") for name, value in carried.items()]
-    if carried and (found := conflict(settings, library.environment)):
-        yield Evidence(found.message, f"unset {LD_PRELOAD}" if LD_PRELOAD in carried else found.expected)
+    inherited = {name: value for name, value in job.inherited.items() if name in facts.shell or name == LD_PRELOAD}
+    settings = [Setting(name, value, "the run's tuning") for name, value in job.configured.items()]
+    settings += [Setting(name, value, "your shell") for name, value in inherited.items()]
+    if inherited and (found := conflict(settings, library.environment)):
+        yield Evidence(found.message, f"unset {LD_PRELOAD}" if LD_PRELOAD in inherited else found.expected)
 
 
 @RULES.rule(
     "HD024",
-    "A library that a variable names is not found",
+    "A library that a variable refers to is not found",
     severity="error",
-    why="Without the GDRCopy library, MVAPICH2-GDR copies small GPU messages through the host, several times slower, "
-    "or fails at start; missing files in LD_PRELOAD are ignored with a line on stderr.",
+    why="Without the GDRCopy library, MVAPICH2-GDR fails to start or copies small GPU messages through the host, which "
+    "is several times slower. Missing files in LD_PRELOAD are ignored with a message on stderr.",
 )
 def library_missing(facts: Tuning) -> Iterator[Evidence]:
-    """The path does not exist on this host; a warning on a login node, which may lack files of compute nodes."""
+    """Report an error, or a warning on login nodes, which may lack files of compute nodes, and for LD_PRELOAD."""
     for name, files in facts.missing.items():
         fix = f"unset {name}, or correct the path"
-        if name in facts.job.given:
-            fix = f"correct {name} in the site file, or hidl run --tune {name}=PATH"
+        if name in facts.job.configured:
+            fix = f"correct {name} in the site file, or use: hidl run --tune {name}=PATH"
         for file in files:
             yield Evidence(
                 f"{name}: {file} not found",
@@ -235,16 +237,16 @@ def library_missing(facts: Tuning) -> Iterator[Evidence]:
 
 @RULES.rule(
     "HD025",
-    "A network adapter that a variable names is not found",
+    "A network adapter that a variable refers to is not found",
     severity="error",
-    why="Ranks fail in MPI_Init (`No active HCAs found`), or use another network without a warning.",
+    why="Ranks fail in MPI_Init (`No active HCAs found`) or silently use another network.",
 )
 def adapter_missing(facts: Tuning) -> Iterator[Evidence]:
-    """Compared with this host's adapters; a warning on a login node, nothing if that has none."""
+    """Report an error, or a warning on login nodes; nothing on login nodes without adapters."""
     if facts.adapters is None or not (facts.adapters or facts.on_this_host):
         return
-    there = {*facts.adapters, *(facts.interfaces or ())}
-    for name, separator in _NAMING.items():
+    existing = {*facts.adapters, *(facts.interfaces or ())}
+    for name, separator in _ADAPTER_VARIABLES.items():
         value = facts.job.environment.get(name, "")
         if name.startswith(PREFIXES) and not _reads(facts.job.library, name):
             continue
@@ -253,11 +255,11 @@ def adapter_missing(facts: Tuning) -> Iterator[Evidence]:
         exactly = not name.startswith("NCCL") or value.startswith("=")  # NCCL matches prefixes
         for word in re.split(separator, value.lstrip("=")):
             adapter = word.partition(":")[0].strip()
-            known = adapter in there if exactly else any(one.startswith(adapter) for one in there)
+            known = adapter in existing if exactly else any(each.startswith(adapter) for each in existing)
             if adapter and adapter != "all" and not adapter.isdecimal() and not known:
                 yield Evidence(
                     f"{name}={value}: {adapter} not found; this host has {', '.join(facts.adapters) or 'none'}",
-                    f"set {name} to one of: ls /sys/class/infiniband (on a compute node)",
+                    f"set {name} to an adapter in /sys/class/infiniband of a compute node",
                     severity=None if facts.on_this_host else "warning",
                 )
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.changes import LEAST_RUNS, Circumstance, History, find_changes, histories
+from hidl_cli.analysis.changes import LEAST_RUNS, Circumstance, MetricHistory, find_changes, histories
 from hidl_cli.analysis.samples import Sample
 from tests.analysis.changes.simulated_nights import YEARS, Year, alarms, found_in_time, steps_in_the_end
 from tests.analysis.sampled import nights, one_run
@@ -19,7 +19,7 @@ def noisy(n: int, *, step: int | None = None, factor: float = 0.9, seed: int = 1
     return values.tolist()
 
 
-def history(samples: list[Sample]) -> History:
+def history(samples: list[Sample]) -> MetricHistory:
     (found,) = histories(samples)
     return found
 
@@ -178,7 +178,7 @@ class TestHistory:
         assert history(nights([1.25] * 20)).noise == pytest.approx(0.004, rel=0.01)
 
     def test_of_a_few_runs_says_why_no_steps_were_looked_for(self) -> None:
-        assert history(nights([1.0, 2.0])).reason == "2 run(s): detecting changes requires 20"
+        assert history(nights([1.0, 2.0])).reason == "2 run(s): detecting changes requires at least 20"
 
     def test_knows_the_noise_in_spite_of_a_step(self) -> None:
         assert history(nights(noisy(300, step=150, factor=0.5))).noise == pytest.approx(0.02, rel=0.15)

@@ -45,7 +45,9 @@ class TestOutcome:
     def test_too_few_values_can_show_nothing_and_it_is_said_how_many_can(self) -> None:
         comparison = compare(one_run(STEADY[:3]), one_run([50.0, 51.0, 49.0], night=1))
         assert comparison.outcome == "inconclusive"
-        assert only(comparison)[1] == "3 against 3 repetitions cannot show a difference, 4 on each side can"
+        assert (
+            only(comparison)[1] == "3 and 3 repetitions are too few to show a difference; use at least 4 on each side"
+        )
 
     def test_noise_that_hides_a_worsening_is_inconclusive(self) -> None:
         a, b = [100.0, 80.0, 120.0, 95.0, 110.0], [98.0, 85.0, 118.0, 90.0, 108.0]
@@ -167,7 +169,7 @@ class TestMeasures:
         assert (comparison.differences, comparison.only_in_b) == (compare(a, b).differences, ())
 
     def test_without_one_in_common_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="no metric of one workload and size in common"):
+        with pytest.raises(ValueError, match="no metric of the same workload and size in common"):
             compare(one_run(STEADY), one_run(STEADY, workload="other", series="z"))
 
     def test_of_a_sweep_are_its_points(self) -> None:

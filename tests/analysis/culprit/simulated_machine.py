@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hidl_cli.analysis.culprit import Answer, Expectation, Mixture, Observation, Recorded, answer, next_round
+from hidl_cli.analysis.culprit import CulpritAnswer, Expectation, Mixture, Recorded, RunObservation, answer, next_round
 
 Effect = Callable[[Mixture], float]
 
@@ -57,17 +57,19 @@ def recorded_by(machine: Machine, count: int, *, then: Effect | None = None, run
     return Recorded(tuple(before.run(frozenset()) for _ in range(runs)), tuple(before.run(every) for _ in range(runs)))
 
 
-def bisect(machine: Machine, recorded: Recorded, count: int, *, confidence: float = 0.95, budget: int = 200) -> Answer:
+def bisect(
+    machine: Machine, recorded: Recorded, count: int, *, confidence: float = 0.95, budget: int = 200
+) -> CulpritAnswer:
     """Search as ``hidl bisect`` does, until it is certain or the budget of runs is spent."""
     slowdown = max(0.01, float(np.median(recorded.bad) - np.median(recorded.good)))
     noise = float(np.sqrt((np.var(recorded.good, ddof=1) + np.var(recorded.bad, ddof=1)) / 2))
     expected = Expectation(slowdown, noise, (1.0,) * count)
-    observations: list[Observation] = []
-    found: Answer | None = None
+    observations: list[RunObservation] = []
+    found: CulpritAnswer | None = None
     while machine.runs < budget:
         number = len({each.round for each in observations})
         mixtures = next_round(observations, expected, confidence=confidence, seed=machine.seed)
-        observations += [Observation(f"{number:04}", mixture, machine.run(mixture)) for mixture in mixtures]
+        observations += [RunObservation(f"{number:04}", mixture, machine.run(mixture)) for mixture in mixtures]
         found = answer(observations, expected, recorded, confidence=confidence)
         if found.outcome != "undecided":
             break

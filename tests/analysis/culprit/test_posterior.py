@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.culprit import PRIORS, Expectation, Explanation, Observation, beliefs, explanations
+from hidl_cli.analysis.culprit import PRIORS, Expectation, Explanation, RunObservation, beliefs, explanations
 
 THREE = Expectation(0.05, 0.01, (1.0, 1.0, 1.0))
 
 
-def observed(round_: int, **values: float) -> list[Observation]:
+def observed(round_: int, **values: float) -> list[RunObservation]:
     """One round: ``ac=0.05`` is a run with the changes 0 and 2; ``good`` without any."""
     return [
-        Observation(f"{round_}", frozenset("abc".index(each) for each in name.replace("good", "")), value)
+        RunObservation(f"{round_}", frozenset("abc".index(each) for each in name.replace("good", "")), value)
         for name, value in values.items()
     ]
 
@@ -43,7 +43,7 @@ def test_before_any_run_the_weights_decide() -> None:
 def test_the_level_of_a_round_does_not_matter() -> None:
     rounds = [observed(number, good=0.0, abc=0.05, b=0.048, ac=0.002) for number in range(3)]
     moved = [
-        Observation(each.round, each.changes, each.value + 10 * number)
+        RunObservation(each.round, each.changes, each.value + 10 * number)
         for number, its in enumerate(rounds)
         for each in its
     ]
@@ -79,7 +79,7 @@ def test_what_the_mixtures_show_is_the_most_probable(values: dict[str, float], e
 def test_equal_configurations_have_no_difference() -> None:
     noise = np.random.default_rng(2).normal(0, 0.005, 40)
     observations = [
-        Observation(str(number), changes, float(noise[2 * number + place]))
+        RunObservation(str(number), changes, float(noise[2 * number + place]))
         for number in range(20)
         for place, changes in enumerate((frozenset[int](), frozenset((0, 1, 2))))
     ]
@@ -94,7 +94,10 @@ def test_the_effect_is_that_of_least_squares_once_the_runs_outweigh_the_prior() 
     for number in range(200):
         good, bad = random.normal(0, 0.01), 0.08 + random.normal(0, 0.01)
         differences.append(bad - good)
-        observations += [Observation(f"{number}", frozenset(), good), Observation(f"{number}", frozenset((0,)), bad)]
+        observations += [
+            RunObservation(f"{number}", frozenset(), good),
+            RunObservation(f"{number}", frozenset((0,)), bad),
+        ]
     best = beliefs(observations, Expectation(0.05, None, (1.0,)))[0]
     assert best.explanation == Explanation("one", (0,))
     assert best.effect == pytest.approx(float(np.mean(differences)), abs=2e-4)
@@ -109,7 +112,7 @@ def test_the_marginal_likelihood_is_that_of_a_normal_vector() -> None:
     expected = Expectation(0.05, 0.01, (1.0,))
     values = [(0.0, 0.03), (0.01, 0.05), (-0.01, 0.02)]
     observations = [
-        Observation(str(number), changes, pair[place])
+        RunObservation(str(number), changes, pair[place])
         for number, pair in enumerate(values)
         for place, changes in enumerate((frozenset[int](), frozenset((0,))))
     ]

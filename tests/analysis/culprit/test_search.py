@@ -10,11 +10,11 @@ import pytest
 
 from hidl_cli.analysis.culprit import (
     LEAST_ROUNDS,
-    Answer,
+    CulpritAnswer,
     Expectation,
     Explanation,
-    Observation,
     Recorded,
+    RunObservation,
     answer,
     next_round,
 )
@@ -27,7 +27,7 @@ EXPECTED = Expectation(0.05, 0.01, (1.0,) * TWELVE)
 
 
 def count_right(
-    tries: int, effect: Callable[[int], Effect], is_right: Callable[[int, Answer], bool], **machine: Any
+    tries: int, effect: Callable[[int], Effect], is_right: Callable[[int, CulpritAnswer], bool], **machine: Any
 ) -> int:
     """How many of the tries give the right answer; ``then`` is what mattered when the two nights were recorded."""
     then = machine.pop("then", None)
@@ -141,7 +141,7 @@ def test_a_level_between_the_recorded_ones_is_neither() -> None:
 def test_of_three_that_only_matter_together_no_one_and_no_two_are_named() -> None:
     outcomes: Counter[str] = Counter()
 
-    def count(_: int, found: Answer) -> bool:
+    def count(_: int, found: CulpritAnswer) -> bool:
         outcomes[found.outcome] += 1
         return found.outcome != "changes"
 
@@ -173,7 +173,7 @@ def test_the_same_runs_give_the_same_round() -> None:
 
 def test_a_round_holds_good_bad_a_mixture_and_all_others() -> None:
     observations = [
-        Observation(str(number), changes, 0.05 * bool(changes))
+        RunObservation(str(number), changes, 0.05 * bool(changes))
         for number in range(3)
         for changes in (frozenset(), EVERY)
     ]
@@ -192,7 +192,7 @@ def test_the_order_changes_from_round_to_round() -> None:
 
 def test_what_does_not_run_is_not_tried_again() -> None:
     observations = [
-        Observation(str(number), changes, 0.05 * bool(changes))
+        RunObservation(str(number), changes, 0.05 * bool(changes))
         for number in range(3)
         for changes in (frozenset(), frozenset((0, 1)))
     ]
@@ -206,12 +206,12 @@ def test_what_does_not_run_is_not_tried_again() -> None:
 def test_nothing_is_certain_after_too_few_rounds() -> None:
     recorded = Recorded((0.0, 0.001, -0.001), (0.05, 0.051, 0.049))
     expected = Expectation(0.05, 0.001, (1.0,))
-    observations: list[Observation] = []
+    observations: list[RunObservation] = []
     outcomes = []
     for number in range(LEAST_ROUNDS):
         observations += [
-            Observation(str(number), frozenset(), 0.0001 * number),
-            Observation(str(number), frozenset((0,)), 0.05 - 0.0001 * number),
+            RunObservation(str(number), frozenset(), 0.0001 * number),
+            RunObservation(str(number), frozenset((0,)), 0.05 - 0.0001 * number),
         ]
         outcomes.append(answer(observations, expected, recorded, confidence=0.95).outcome)
     assert outcomes == ["undecided"] * (LEAST_ROUNDS - 1) + ["changes"]

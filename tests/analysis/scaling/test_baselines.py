@@ -73,7 +73,7 @@ class TestCopies:
         assert from_json(to_json(study)) == study
 
     def test_must_say_their_host(self) -> None:
-        with pytest.raises(ValueError, match="a copy runs on one host"):
+        with pytest.raises(ValueError, match="a copy must run on exactly one host"):
             judge(
                 kind="weak",
                 target=0.8,
@@ -165,7 +165,7 @@ class TestHistory:
         )
         assert (study.verdict, study.steps[-1].repetitions_needed) == ("inconclusive", None)
         assert study.hint is not None
-        assert "repetitions do not help; measure with --baseline single" in study.hint
+        assert "repetitions do not help: use --baseline single" in study.hint
 
     def test_and_noise_are_both_counted_in_the_advice(self) -> None:
         advised = []

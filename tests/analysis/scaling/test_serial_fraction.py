@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.scaling import Fit, Observation, fraction, judge
+from hidl_cli.analysis.scaling import Observation, SerialFit, fraction, judge
 
 
-def fitted(kind: str, efficiency, *, noise: float = 0.005, steps: tuple[int, ...] = (1, 2, 4, 8)) -> Fit | None:
+def fitted(kind: str, efficiency, *, noise: float = 0.005, steps: tuple[int, ...] = (1, 2, 4, 8)) -> SerialFit | None:
     """The fit of a study whose efficiency at ``p`` is ``efficiency(p)``."""
     random = np.random.default_rng(1)
     observations = []

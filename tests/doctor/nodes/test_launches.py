@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hidl_cli.doctor.nodes import Attempt, JobFacts, Ssh, Tried, find_in_launches
+from hidl_cli.doctor.nodes import Attempt, JobFacts, LaunchResult, SshCheck, find_in_launches
 from hidl_workloads.doctor.node import Node
 from hidl_workloads.doctor.nodes import Nodes
 from hidl_workloads.doctor.ranks import Rank
@@ -16,12 +16,14 @@ USUAL = Attempt("srun", "pmi2", True, 2, None)
 OTHER = Attempt("srun", "none", False, 2, None)
 
 
-def tried(attempt: Attempt, *, size: int = 2, status: int | None = 0, said: str = "", count: int = 2) -> Tried:
+def tried(attempt: Attempt, *, size: int = 2, status: int | None = 0, said: str = "", count: int = 2) -> LaunchResult:
     ranks = tuple(Rank(number if size > 1 else 0, size, f"n{number}") for number in range(count))
-    return Tried(attempt, status, said, ranks)
+    return LaunchResult(attempt, status, said, ranks)
 
 
-def found(*launches: Tried, ssh: tuple[Ssh, ...] = (), nodes: Nodes = NODES) -> list[tuple[str, str, str | None]]:
+def found(
+    *launches: LaunchResult, ssh: tuple[SshCheck, ...] = (), nodes: Nodes = NODES
+) -> list[tuple[str, str, str | None]]:
     return [(each.rule, each.severity, each.where) for each in find_in_launches(JobFacts(nodes, launches, ssh))]
 
 
@@ -44,7 +46,7 @@ def test_another_type_that_fails_loudly_is_not_a_finding() -> None:
 def test_the_cure_of_a_type_that_does_not_work_is_one_that_does() -> None:
     facts = JobFacts(NODES, (tried(USUAL, size=1), tried(replace(OTHER, mpi_type="pmix"))))
     (finding,) = find_in_launches(facts)
-    assert "use one that works: srun --mpi=pmix" in finding.fix
+    assert "use a launcher that works: srun --mpi=pmix" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -81,9 +83,9 @@ def test_a_launch_that_the_job_did_not_come_to_is_not_a_finding() -> None:
     ],
 )
 def test_each_refusal_of_ssh_has_its_cure(said: str, cure: str) -> None:
-    (finding,) = find_in_launches(JobFacts(NODES, (), (Ssh("n0", "n1", 255, said),)))
+    (finding,) = find_in_launches(JobFacts(NODES, (), (SshCheck("n0", "n1", 255, said),)))
     assert (finding.rule, finding.where, cure in finding.fix) == ("HD006", "n1", True)
 
 
 def test_ssh_that_answers_is_not_a_finding() -> None:
-    assert found(ssh=(Ssh("n0", "n1", 0),)) == []
+    assert found(ssh=(SshCheck("n0", "n1", 0),)) == []

@@ -40,7 +40,7 @@ def test_the_scripts_are_well_formed(site: str, tmp_path: Path) -> None:
 
 
 def test_every_launcher_that_serves_the_library_is_tried_and_srun_with_each_type() -> None:
-    assert [attempt.words for attempt in planned("test-cluster").attempts] == [
+    assert [attempt.label for attempt in planned("test-cluster").attempts] == [
         "srun --mpi=pmi2",
         "srun --mpi=none",
         "srun --mpi=pmix",
@@ -49,7 +49,7 @@ def test_every_launcher_that_serves_the_library_is_tried_and_srun_with_each_type
 
 
 def test_what_hidl_would_launch_itself_is_distinguished() -> None:
-    assert [attempt.usual for attempt in planned("test-cluster").attempts] == [True, False, False, True]
+    assert [attempt.is_default for attempt in planned("test-cluster").attempts] == [True, False, False, True]
 
 
 def test_ssh_is_looked_at_where_mpirun_rsh_is_a_launcher() -> None:

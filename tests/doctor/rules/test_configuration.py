@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.rules.configuration import RULES, Configuration, find_open
+from hidl_cli.doctor.rules.configuration import RULES, Configuration, find_exposed
 from tests.doctor.cases import Case, has_both_ways, named, severity
 
 PLACE = Path("/etc/hidl")
@@ -37,14 +37,14 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_files_of_ones_own_are_left_alone(place: Path) -> None:
-    assert find_open(place).open == {}
-    assert find_open(place / "missing").open == {}
+    assert find_exposed(place).exposed == {}
+    assert find_exposed(place / "missing").exposed == {}
 
 
 @pytest.mark.parametrize("part", [".", "sites", "sites/a.yaml"])
 def test_what_anyone_may_write_is_found(place: Path, part: str) -> None:
     (place / part).chmod(0o777)
-    assert find_open(place).open == {place / part: "anyone"}
+    assert find_exposed(place).exposed == {place / part: "anyone"}
 
 
 def test_the_target_of_a_link_counts_and_a_link_to_nowhere_does_not(place: Path, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_the_target_of_a_link_counts_and_a_link_to_nowhere_does_not(place: Path,
     (tmp_path / "open.yaml").chmod(0o666)
     (place / "sites" / "b.yaml").symlink_to(tmp_path / "open.yaml")
     (place / "sites" / "c.yaml").symlink_to(tmp_path / "missing.yaml")
-    assert find_open(place).open == {place / "sites" / "b.yaml": "anyone"}
+    assert find_exposed(place).exposed == {place / "sites" / "b.yaml": "anyone"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -61,8 +61,8 @@ def test_another_owner_is_found_unless_the_directory_that_is_named_is_his(
 ) -> None:
     for each in (place, place / "sites", place / "sites" / "a.yaml"):
         os.chown(each, 54321, 54321)
-    assert set(find_open(place).open.values()) == {"the user of number 54321"}
+    assert set(find_exposed(place).exposed.values()) == {"user id 54321"}
     monkeypatch.setenv("HIDL_SYSTEM_CONFIG", str(place))
-    assert find_open(place).open == {}
+    assert find_exposed(place).exposed == {}
     os.chown(place / "sites" / "a.yaml", 54322, 54322)
-    assert find_open(place).open == {place / "sites" / "a.yaml": "the user of number 54322"}
+    assert find_exposed(place).exposed == {place / "sites" / "a.yaml": "user id 54322"}

@@ -14,7 +14,7 @@ OF_OPENMPI = UserEnvironment(
     "/home/me/venv", linked={"mpi4py": ("openmpi",)}, library="mpi", family="mpich", abi="mpich"
 )
 GOOD = replace(OF_OPENMPI, linked={"mpi4py": ("mpiabi", "mpich", "openmpi")})
-CONDA = replace(GOOD, kind="conda", linked={"mpi4py": ("mpich",)}, own="mpich", library="mv2", family="mvapich2")
+CONDA = replace(GOOD, kind="conda", linked={"mpi4py": ("mpich",)}, own_abi="mpich", library="mv2", family="mvapich2")
 
 CASES: list[Case] = [
     ("HD070", "mpi4py of Open MPI on MPICH", OF_OPENMPI, "error"),
@@ -49,7 +49,7 @@ def test_every_rule_has_positive_and_negative_cases() -> None:
     [
         (OF_OPENMPI, "hidl run --stack openmpi --mpi stack"),
         (replace(OF_OPENMPI, fitting="ompi5"), "hidl run --mpi ompi5"),
-        (replace(OF_OPENMPI, own="openmpi"), "hidl run --mpi stack (the environment's own library)"),
+        (replace(OF_OPENMPI, own_abi="openmpi"), "hidl run --mpi stack (the environment's own library)"),
     ],
 )
 def test_the_fix_is_a_library_that_fits(facts: UserEnvironment, fix: str) -> None:

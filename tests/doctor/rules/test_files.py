@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.rules.files import RULES, Files, Mount, Place, Quota, probe, read_mounts
+from hidl_cli.doctor.rules.files import RULES, FileSystems, Mount, Quota, UsedDirectory, probe, read_mounts
 from hidl_cli.site.probes.host import ThisHost
 from tests.doctor.cases import Case, has_both_ways, named, severity
 from tests.doctor.machines import context, host, installed
@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def at_home(root: Path, home: str, *programs: str, **answers: str) -> Files:
+def at_home(root: Path, home: str, *programs: str, **answers: str) -> FileSystems:
     commands = {"quota": "sh -c quota -w -p || true", "lfs": f"lfs quota -q -u a {home}"}
     answered = {commands[name]: text for name, text in answers.items()}
     return probe(context(host(root, *programs, answers=answered, HOME=home, USER="a")))
@@ -89,16 +89,18 @@ def test_what_is_left_is_what_the_kernel_says(tmp_path: Path) -> None:
     assert place.free_mib == pytest.approx(status.f_bavail * status.f_frsize / 2**20, rel=0.05)
 
 
-def quota(kib: int, files: int = 10, limit: int | None = 1000) -> Files:
-    return Files(home="/home/a", quota=Quota(kib, limit, files, 100))
+def quota(kib: int, files: int = 10, limit: int | None = 1000) -> FileSystems:
+    return FileSystems(home="/home/a", quota=Quota(kib, limit, files, 100))
 
 
-def runs(*options: str, free: int | None = 5000) -> Files:
-    return Files(runs=Place("run directories", "/home/a/runs", Mount("x", "/home", "nfs", options), free))
+def runs(*options: str, free: int | None = 5000) -> FileSystems:
+    return FileSystems(runs=UsedDirectory("run directories", "/home/a/runs", Mount("x", "/home", "nfs", options), free))
 
 
-def stacks(*options: str, free: int | None = 5000) -> Files:
-    return Files(installations=Place("the installations", "/home/a/s", Mount("x", "/home", "nfs", options), free))
+def stacks(*options: str, free: int | None = 5000) -> FileSystems:
+    return FileSystems(
+        installations=UsedDirectory("the installations", "/home/a/s", Mount("x", "/home", "nfs", options), free)
+    )
 
 
 CASES: list[Case] = [
@@ -107,7 +109,7 @@ CASES: list[Case] = [
     ("HD060", "nearly all files", quota(1, files=99), "warning"),
     ("HD060", "files alone are limited", quota(10**9, files=100, limit=None), "error"),
     ("HD060", "half", quota(500), None),
-    ("HD060", "no quota is known", Files(), None),
+    ("HD060", "no quota is known", FileSystems(), None),
     ("HD061", "noexec", stacks("rw", "noexec"), "error"),
     ("HD061", "executable", stacks("rw", "nosuid"), None),
     ("HD061", "the runs alone", runs("noexec"), None),
@@ -132,5 +134,5 @@ def test_every_rule_has_positive_and_negative_cases() -> None:
 
 
 def test_two_places_on_one_file_system_are_one_finding() -> None:
-    both = Files(installations=stacks(free=10).installations, runs=runs(free=10).runs)
+    both = FileSystems(installations=stacks(free=10).installations, runs=runs(free=10).runs)
     assert [one.rule for one in RULES.findings(both)] == ["HD065"]

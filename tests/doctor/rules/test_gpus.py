@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.doctor.examine import PlannedJob
-from hidl_cli.doctor.rules.gpus import RULES, Gpus, cuda_aware
+from hidl_cli.doctor.rules.gpus import RULES, GpuSupport, cuda_aware
 from hidl_cli.mpi import Family, Library
 from hidl_cli.site.probes.host import ThisHost
 from tests.doctor.cases import Case, has_both_ways, named, severity
@@ -50,12 +50,12 @@ PLANNED = replace(JOB, planned=True)
 SENDING = replace(PLANNED, device_buffers=True)
 
 CASES: list[Case] = [
-    ("HD020", "GPU memory is handed to MPI", Gpus(SENDING, 4, cuda_aware=False), "error"),
-    ("HD020", "it may be", Gpus(JOB, 4, cuda_aware=False), "info"),
-    ("HD020", "what is planned does not", Gpus(PLANNED, 4, cuda_aware=False), None),
-    ("HD020", "the library takes it", Gpus(SENDING, 4, cuda_aware=True), None),
-    ("HD020", "nobody knows", Gpus(SENDING, 4), None),
-    ("HD020", "no GPUs", Gpus(JOB, 0, cuda_aware=False), None),
+    ("HD020", "GPU memory is handed to MPI", GpuSupport(SENDING, 4, cuda_aware=False), "error"),
+    ("HD020", "it may be", GpuSupport(JOB, 4, cuda_aware=False), "info"),
+    ("HD020", "what is planned does not", GpuSupport(PLANNED, 4, cuda_aware=False), None),
+    ("HD020", "the library takes it", GpuSupport(SENDING, 4, cuda_aware=True), None),
+    ("HD020", "nobody knows", GpuSupport(SENDING, 4), None),
+    ("HD020", "no GPUs", GpuSupport(JOB, 0, cuda_aware=False), None),
 ]
 
 

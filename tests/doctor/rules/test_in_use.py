@@ -10,17 +10,17 @@ import pytest
 from hidl_cli.doctor.rules.in_use import RULES, InUse
 from tests.doctor.cases import Case, has_both_ways, named, severity
 
-ONE = InUse("mpi", Path("/stacks/local/mpi"), ("0" * 12,), "0" * 12, shown=True, has_modules=True)
-NONE_OF_TWO = replace(ONE, published=("0" * 12, "1" * 12), current=None)
+ONE = InUse("mpi", Path("/stacks/local/mpi"), ("0" * 12,), "0" * 12, has_modulefile=True, has_modules=True)
+NONE_OF_TWO = replace(ONE, complete=("0" * 12, "1" * 12), current=None)
 
 CASES: list[Case] = [
     ("HD083", "no link", replace(ONE, current=None), "warning"),
     ("HD083", "a link", ONE, None),
-    ("HD083", "nothing is installed", replace(ONE, published=(), current=None), None),
-    ("HD084", "no modulefile", replace(ONE, shown=False), "warning"),
-    ("HD084", "no modulefile, and no modules", replace(ONE, shown=False, has_modules=False), "info"),
+    ("HD083", "nothing is installed", replace(ONE, complete=(), current=None), None),
+    ("HD084", "no modulefile", replace(ONE, has_modulefile=False), "warning"),
+    ("HD084", "no modulefile, and no modules", replace(ONE, has_modulefile=False, has_modules=False), "info"),
     ("HD084", "a modulefile", ONE, None),
-    ("HD084", "none is in use", replace(ONE, current=None, shown=False), None),
+    ("HD084", "none is in use", replace(ONE, current=None, has_modulefile=False), None),
 ]
 
 

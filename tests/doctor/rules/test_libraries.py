@@ -31,7 +31,7 @@ def test_the_first_mpiexec_on_path_reports_whose_ranks_it_starts(said: str, star
 def test_of_a_site_that_this_host_is_not_a_part_of_no_program_is_looked_for() -> None:
     machine = host(None, "mpiexec", answers={"mpiexec --version": OPEN_MPI})
     found = probe(context(machine, slurm(), installed(PREFIX)))
-    assert (found.mpiexec, found.program_is_there) == (None, None)
+    assert (found.mpiexec, found.program_exists) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_job_on_a_library_that_is_on_path_takes_what_lies_beside_mpicc(
     plan = prepare(RunRequest("mpi-sanity", site="mine", hypothetical=True))
     found = probe(context(host(None, *programs), local(), installed(PREFIX), plan=plan))
     assert found.mpiexec is not None
-    assert found.mpiexec.place == place
+    assert found.mpiexec.path == place
 
 
 @pytest.mark.parametrize("family", ["mpich", "mvapich2"])
@@ -58,16 +58,16 @@ def test_what_srun_offers_is_held_against_what_the_library_wants(family: str) ->
     machine = recorded("test-cluster")
     site = slurm(launchers=["srun"], match={"hostname": machine.hostname})
     found = probe(context(machine, site, installed(PREFIX, family)))
-    assert (found.job.mpi_type, found.offered) == ("pmi2", ("pmix", "none", "cray_shasta", "pmi2", "pmix_v4"))
+    assert (found.job.mpi_type, found.supported_types) == ("pmi2", ("pmix", "none", "cray_shasta", "pmi2", "pmix_v4"))
 
 
 def test_the_launchers_program_may_come_with_modules() -> None:
     site = slurm(launchers=["mpiexec"], mpi={"x": {"family": "mpich", "modules": ["mpich/4"]}}, default_mpi="x")
-    assert probe(context(host(None, "sbatch"), site, installed(PREFIX))).program_is_there is None
+    assert probe(context(host(None, "sbatch"), site, installed(PREFIX))).program_exists is None
 
 
 def test_a_launcher_that_is_gone_from_the_stack(tmp_path: Path) -> None:
-    assert probe(context(host(), installation=installed(tmp_path))).program_is_there is False
+    assert probe(context(host(), installation=installed(tmp_path))).program_exists is False
 
 
 def test_a_wheel_of_mpi4py_serves_both_abis(stack_prefix: Callable[[str], Path]) -> None:
@@ -88,18 +88,18 @@ def test_a_compiled_mpi4py_is_of_the_library_that_it_is_linked_to(tmp_path: Path
 
 def test_a_variable_that_names_an_abi_reaches_the_ranks() -> None:
     found = probe(context(host(MPI4PY_MPIABI="openmpi"), installation=installed(PREFIX)))
-    assert (found.abi, found.asked_abi) == ("mpich", "openmpi")
+    assert (found.abi, found.requested_abi) == ("mpich", "openmpi")
 
 
 def test_but_not_where_the_site_keeps_the_environment_back() -> None:
     site = slurm(policies={"export": "none"})
-    assert probe(context(host(MPI4PY_MPIABI="openmpi"), site, installed(PREFIX))).asked_abi is None
+    assert probe(context(host(MPI4PY_MPIABI="openmpi"), site, installed(PREFIX))).requested_abi is None
 
 
 MPICH = Library("mpi", "mpich", version="5.0.2", prefix="/stacks/mpi/1")
 OWN = "/stacks/mpi/1/bin/mpiexec"
 JOB = PlannedJob(MPICH, "mpiexec", OWN)
-HERE = Libraries(JOB, "mpich", "/stacks/mpi/1", mpi4py=frozenset({"mpich", "openmpi"}), program_is_there=True)
+HERE = Libraries(JOB, "mpich", "/stacks/mpi/1", mpi4py=frozenset({"mpich", "openmpi"}), program_exists=True)
 THEIRS = Starter("/usr/bin/mpiexec", "openmpi")
 BY_NAME = PlannedJob(replace(MPICH, prefix=None), "mpiexec", "mpiexec", planned=True)
 BY_HAND = replace(JOB, is_active=True)
@@ -114,19 +114,19 @@ CASES: list[Case] = [
     ("HD002", "none on PATH", HERE, None),
     ("HD002", "no stack", Libraries(PlannedJob(), mpiexec=THEIRS), None),
     ("HD004", "compiled against Open MPI", replace(HERE, mpi4py=frozenset({"openmpi"})), "error"),
-    ("HD004", "a variable names Open MPI", replace(HERE, asked_abi="openmpi"), "error"),
-    ("HD004", "a variable names MPICH", replace(HERE, asked_abi="mpich"), None),
+    ("HD004", "a variable names Open MPI", replace(HERE, requested_abi="openmpi"), "error"),
+    ("HD004", "a variable names MPICH", replace(HERE, requested_abi="mpich"), None),
     ("HD004", "a wheel for both", HERE, None),
     ("HD004", "the standard ABI", replace(HERE, mpi4py=frozenset({"mpiabi"})), None),
     ("HD004", "it is not known", replace(HERE, mpi4py=None), None),
-    ("HD005", "not in the list", replace(SLURM, offered=("none", "pmix", "pmix_v4")), "error"),
-    ("HD005", "in the list", replace(SLURM, offered=("none", "pmi2")), None),
+    ("HD005", "not in the list", replace(SLURM, supported_types=("none", "pmix", "pmix_v4")), "error"),
+    ("HD005", "in the list", replace(SLURM, supported_types=("none", "pmi2")), None),
     ("HD005", "srun does not answer", SLURM, None),
-    ("HD005", "another launcher", replace(HERE, offered=("none",)), None),
-    ("HD007", "gone from the stack", replace(HERE, program_is_there=False), "error"),
-    ("HD007", "gone from this machine", replace(HERE, job=BY_NAME, program_is_there=False), "error"),
-    ("HD007", "not on the login node", replace(SLURM, program_is_there=False), "warning"),
-    ("HD007", "the job's modules bring it", replace(HERE, program_is_there=None), None),
+    ("HD005", "another launcher", replace(HERE, supported_types=("none",)), None),
+    ("HD007", "gone from the stack", replace(HERE, program_exists=False), "error"),
+    ("HD007", "gone from this machine", replace(HERE, job=BY_NAME, program_exists=False), "error"),
+    ("HD007", "not on the login node", replace(SLURM, program_exists=False), "warning"),
+    ("HD007", "the job's modules bring it", replace(HERE, program_exists=None), None),
 ]
 
 

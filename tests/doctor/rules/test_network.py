@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.doctor.rules.network import RULES, Network, is_left_out, probe
+from hidl_cli.doctor.rules.network import RULES, Network, is_excluded, probe
 from tests.doctor.cases import Case, has_both_ways, named, severity
 from tests.doctor.machines import context, host
 
@@ -26,11 +26,11 @@ WORDS = st.lists(st.sampled_from(["localhost", ".example", "node1.example", "exa
     ],
 )
 def test_what_a_proxy_catches(no_proxy: str, caught: tuple[str, ...]) -> None:
-    assert probe(context(host(http_proxy="http://proxy:3128", no_proxy=no_proxy))).caught == caught
+    assert probe(context(host(http_proxy="http://proxy:3128", no_proxy=no_proxy))).affected == caught
 
 
 def test_without_a_proxy_nothing_is_caught() -> None:
-    assert probe(context(host(no_proxy="example", http_proxy=""))).caught == ()
+    assert probe(context(host(no_proxy="example", http_proxy=""))).affected == ()
 
 
 def test_a_proxys_password_is_not_shown() -> None:
@@ -42,7 +42,7 @@ def test_a_proxys_password_is_not_shown() -> None:
 def test_a_host_is_left_out_where_pythons_urllib_leaves_it_out(name: str, words: list[str]) -> None:
     no_proxy = ",".join(words)
     theirs = urllib.request.proxy_bypass_environment(name, {"no": no_proxy})  # type: ignore[attr-defined]
-    assert is_left_out(name, no_proxy) == bool(theirs)
+    assert is_excluded(name, no_proxy) == bool(theirs)
 
 
 PROXY = {"http_proxy": "proxy.site.example"}

@@ -16,25 +16,30 @@ from hidl_cli.site.probes.host import ThisHost
 from tests.doctor.cases import Case, has_both_ways, named, severity
 from tests.doctor.machines import context, host, installed, slurm
 
-GOOD = OwnProgram("./pi", "/home/me", is_there=True, is_executable=True, linked="mpich", abi="mpich", family="mpich")
+GOOD = OwnProgram("./pi", "/home/me", exists=True, is_executable=True, linked="mpich", abi="mpich", family="mpich")
 
 CASES: list[Case] = [
     ("HD011", "of Open MPI on MPICH", replace(GOOD, linked="openmpi"), "error"),
     ("HD011", "of a derivative", GOOD, None),
     ("HD011", "linked to none", replace(GOOD, linked=None), None),
-    ("HD012", "no such script", replace(GOOD, file="train.py", is_there=False), "error"),
-    ("HD012", "no such program", replace(GOOD, file="prog", is_there=False), "error"),
-    ("HD012", "beside, not on PATH", replace(GOOD, file="pi", is_there=False, beside=True), "error"),
-    ("HD012", "modules may bring it", replace(GOOD, file="pi", is_there=None), None),
+    ("HD012", "no such script", replace(GOOD, file="train.py", exists=False), "error"),
+    ("HD012", "no such program", replace(GOOD, file="prog", exists=False), "error"),
+    ("HD012", "beside, not on PATH", replace(GOOD, file="pi", exists=False, in_directory=True), "error"),
+    ("HD012", "modules may bring it", replace(GOOD, file="pi", exists=None), None),
     ("HD012", "there", GOOD, None),
-    ("HD014", "a stack has it", replace(GOOD, stack="mpi", lacking=(("torch", "pytorch"),)), "error"),
-    ("HD014", "no stack has it", replace(GOOD, stack="mpi", lacking=(("torch", "pytorch"), ("x", None))), "error"),
+    ("HD014", "a stack has it", replace(GOOD, stack="mpi", missing_packages=(("torch", "pytorch"),)), "error"),
+    (
+        "HD014",
+        "no stack has it",
+        replace(GOOD, stack="mpi", missing_packages=(("torch", "pytorch"), ("x", None))),
+        "error",
+    ),
     ("HD014", "all there", GOOD, None),
     ("HD013", "without permission", replace(GOOD, is_executable=False), "error"),
     ("HD013", "source code", replace(GOOD, file="./pi.c", is_executable=False), "error"),
-    ("HD013", "a script without #!", replace(GOOD, file="./train.py", no_interpreter=""), "error"),
-    ("HD013", "a script of an unknown interpreter", replace(GOOD, no_interpreter="/usr/bin/pyhton"), "error"),
-    ("HD013", "a script from Windows", replace(GOOD, no_interpreter="/bin/sh\r"), "error"),
+    ("HD013", "a script without #!", replace(GOOD, file="./train.py", missing_interpreter=""), "error"),
+    ("HD013", "a script of an unknown interpreter", replace(GOOD, missing_interpreter="/usr/bin/pyhton"), "error"),
+    ("HD013", "a script from Windows", replace(GOOD, missing_interpreter="/bin/sh\r"), "error"),
     ("HD013", "a script", replace(GOOD, is_executable=None), None),
 ]
 
@@ -56,14 +61,14 @@ def probed(directory: Path, *command: str) -> OwnProgram:
 
 
 def test_a_program_on_path_is_there(tmp_path: Path) -> None:
-    assert probed(tmp_path, "awk", "{print $1}").is_there is True
+    assert probed(tmp_path, "awk", "{print $1}").exists is True
 
 
 @pytest.mark.parametrize("words", [["python", "train.py"], ["bash", "train.py", "-x"], ["python3.11", "./train.py"]])
 def test_the_script_of_an_interpreter_is_looked_for(tmp_path: Path, words: list[str]) -> None:
-    assert probed(tmp_path, *words).is_there is False
+    assert probed(tmp_path, *words).exists is False
     (tmp_path / "train.py").touch()
-    assert probed(tmp_path, *words).is_there is True
+    assert probed(tmp_path, *words).exists is True
     assert probed(tmp_path, *words).is_executable is None
 
 
@@ -82,7 +87,7 @@ def test_packages_that_the_stack_lacks_are_named(
     root = stack_prefix("mpi").parents[2]
     request = RunRequest(command=["python", "train.py"], directory=str(tmp_path), site="local", prefix=str(root))
     facts = probe(context(ThisHost(), installation=installed(stack_prefix("mpi")), plan=prepare(request)))
-    assert facts.lacking == (("torch", "pytorch"),)
+    assert facts.missing_packages == (("torch", "pytorch"),)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -97,12 +102,12 @@ def test_a_script_whose_imports_are_unknown_is_left_alone(tmp_path: Path, text: 
 
 def test_a_program_of_the_directory_needs_its_path(tmp_path: Path) -> None:
     (tmp_path / "pi").touch()
-    assert (probed(tmp_path, "pi").is_there, probed(tmp_path, "pi").beside) == (False, True)
+    assert (probed(tmp_path, "pi").exists, probed(tmp_path, "pi").in_directory) == (False, True)
 
 
 @pytest.mark.parametrize("directory", [".", ".."])
 def test_a_directory_is_not_a_program_of_the_stack(tmp_path: Path, directory: str) -> None:
-    assert probed(tmp_path, directory).is_there is False
+    assert probed(tmp_path, directory).exists is False
 
 
 def test_a_file_must_be_executable(tmp_path: Path) -> None:
@@ -133,9 +138,9 @@ def test_a_file_must_be_executable(tmp_path: Path) -> None:
 def test_the_interpreter_of_a_script_is_looked_for(tmp_path: Path, content: bytes, missing: str | None) -> None:
     file = tmp_path / "train.py"
     file.write_bytes(content)
-    assert probed(tmp_path, "./train.py").no_interpreter is None
+    assert probed(tmp_path, "./train.py").missing_interpreter is None
     file.chmod(0o755)
-    assert probed(tmp_path, "./train.py").no_interpreter == missing
+    assert probed(tmp_path, "./train.py").missing_interpreter == missing
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.rules.site import RULES, SUBJECT, Counterpart, probe
+from hidl_cli.doctor.rules.site import RULES, SUBJECT, SiteFacts, probe
 from hidl_cli.site.keeping import DetectionRecord, write_record
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.facts import Hardware, ProbedNode, Queue
@@ -24,17 +24,17 @@ NODES = tuple(
 )
 
 
-def facts(**found: Any) -> Counterpart:
+def facts(**found: Any) -> SiteFacts:
     """A site with one partition, and a scheduler that has it."""
     described = found.pop("site", site())
-    return replace(Counterpart(described, queues=(NORMAL,), nodes=NODES), **found)
+    return replace(SiteFacts(described, queues=(NORMAL,), nodes=NODES), **found)
 
 
-def findings(facts: Counterpart) -> list[tuple[str, str]]:
+def findings(facts: SiteFacts) -> list[tuple[str, str]]:
     return [(finding.rule, finding.severity) for finding in RULES.findings(facts)]
 
 
-def only(facts: Counterpart) -> Finding:
+def only(facts: SiteFacts) -> Finding:
     (finding,) = RULES.findings(facts)
     return finding
 
@@ -48,7 +48,7 @@ def test_a_file_that_agrees_with_the_machine_gives_nothing() -> None:
 
 
 def test_nothing_is_found_where_nothing_is_known() -> None:
-    assert findings(Counterpart(site())) == []
+    assert findings(SiteFacts(site())) == []
 
 
 # --- HD091
@@ -144,7 +144,7 @@ def test_nodes_that_the_partitions_feature_leaves_out_do_not_count() -> None:
         (["gcc/12.2", "mvapich2/2.3.7"], []),
         (["gcc"], []),
         (["gcc/9.9"], ["policies.modules: gcc/9.9 not found; available: gcc/11.3, gcc/12.2"]),
-        (["cuda/12"], ["policies.modules: cuda/12 not found; available: none of that name"]),
+        (["cuda/12"], ["policies.modules: cuda/12 not found; available: no module of that name"]),
     ],
 )
 def test_modules_that_are_gone_are_named_with_those_that_are_there(modules: list[str], expected: list[str]) -> None:
@@ -183,11 +183,11 @@ def test_a_slurm_without_accounting_is_good_to_know() -> None:
 
 
 def test_a_scheduler_that_does_not_answer_is_an_error() -> None:
-    assert findings(Counterpart(site(), silence="Slurmctld(primary) at head is DOWN")) == [("HD095", "error")]
+    assert findings(SiteFacts(site(), outage="Slurmctld(primary) at head is DOWN")) == [("HD095", "error")]
 
 
 def test_missing_programs_of_the_scheduler_are_an_error() -> None:
-    assert findings(Counterpart(site(), program="scontrol")) == [("HD095", "error")]
+    assert findings(SiteFacts(site(), program="scontrol")) == [("HD095", "error")]
 
 
 def test_another_machine_is_not_held_against_the_file() -> None:

@@ -61,7 +61,7 @@ def without_cores(**keys: Any) -> Site:
 def test_unknown_cores_of_a_node_type_in_use_are_a_warning() -> None:
     (finding,) = RULES.findings(without_cores())
     assert (finding.rule, finding.severity, finding.where) == ("HD098", "warning", "node")
-    assert "claims 16 cores" in finding.why
+    assert "has 16 cores" in finding.why
 
 
 @pytest.mark.parametrize("name", ["local", "test-cluster"])

@@ -13,21 +13,21 @@ import pytest
 
 from hidl_cli import paths
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.rules.stack import RULES, SUBJECT, Held, probe
+from hidl_cli.doctor.rules.stack import RULES, SUBJECT, StackContents, probe
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack import installation
 from hidl_cli.stack.installation import Installation
 
 KERAS_3 = {"keras": "3.15.1", "horovod": "0.28.1"}
-ON_KERAS = Held("horovod", "/opt/h", KERAS_3, horovod_knows_keras_3=True)
+ON_KERAS = StackContents("horovod", "/opt/h", KERAS_3, horovod_supports_keras_3=True)
 
 
-def findings(facts: Held) -> list[tuple[str, str]]:
+def findings(facts: StackContents) -> list[tuple[str, str]]:
     return [(finding.rule, finding.severity) for finding in RULES.findings(facts)]
 
 
-def of(rule: str, facts: Held) -> list[tuple[str, str]]:
+def of(rule: str, facts: StackContents) -> list[tuple[str, str]]:
     return [found for found in findings(facts) if found[0] == rule]
 
 
@@ -41,51 +41,53 @@ def no_installations(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_keras_3_with_an_unpatched_horovod_is_an_error() -> None:
-    assert of("HD080", replace(ON_KERAS, horovod_knows_keras_3=False)) == [("HD080", "error")]
+    assert of("HD080", replace(ON_KERAS, horovod_supports_keras_3=False)) == [("HD080", "error")]
 
 
 @pytest.mark.parametrize(
     "facts",
     [
         ON_KERAS,
-        replace(ON_KERAS, horovod_knows_keras_3=None),
-        replace(ON_KERAS, versions=KERAS_3 | {"keras": "2.15.0"}, horovod_knows_keras_3=False),
-        Held("mpi", "/opt/m", {"numpy": "2.4.6"}),
+        replace(ON_KERAS, horovod_supports_keras_3=None),
+        replace(ON_KERAS, versions=KERAS_3 | {"keras": "2.15.0"}, horovod_supports_keras_3=False),
+        StackContents("mpi", "/opt/m", {"numpy": "2.4.6"}),
     ],
 )
-def test_other_pairs_are_not(facts: Held) -> None:
+def test_other_pairs_are_not(facts: StackContents) -> None:
     assert of("HD080", facts) == []
 
 
-def test_the_installed_files_report_whether_horovod_knows_keras_3(tmp_path: Path) -> None:
+def test_the_installed_files_report_whether_horovod_supports_keras_3(tmp_path: Path) -> None:
     prefix = tmp_path / "local" / "mine" / "0123456789ab"
     package = prefix / "lib" / "python3.11" / "site-packages" / "horovod" / "_keras"
     package.mkdir(parents=True)
     installed = Installation(prefix, {"packages": KERAS_3})
     context = Context(ThisHost(), load_site("local"), installed)
-    unpatched = probe(context).horovod_knows_keras_3
+    unpatched = probe(context).horovod_supports_keras_3
     (package / "keras3.py").touch()
 
-    assert (unpatched, probe(context).horovod_knows_keras_3) == (False, True)
+    assert (unpatched, probe(context).horovod_supports_keras_3) == (False, True)
 
 
 # --- HD081
 
 
 def test_an_old_package_is_a_warning_that_names_the_version_that_fixes_it() -> None:
-    (finding,) = RULES.findings(Held("mine", "lock.txt", {"torch": "2.5.1+cpu"}, again="hidl install mine"))
+    (finding,) = RULES.findings(
+        StackContents("mine", "lock.txt", {"torch": "2.5.1+cpu"}, reinstall="hidl install mine")
+    )
     assert (finding.rule, finding.severity) == ("HD081", "warning")
     assert finding.fix == "torch>=2.11.0: hidl stack lock mine, then: hidl install mine"
     assert "CVE-2025-32434" in finding.seen
 
 
 def test_what_no_version_fixes_is_good_to_know() -> None:
-    (finding,) = RULES.findings(Held("mine", "lock.txt", {"dask": "2026.8.0"}))
+    (finding,) = RULES.findings(StackContents("mine", "lock.txt", {"dask": "2026.8.0"}))
     assert (finding.severity, finding.fix.partition(";")[0]) == ("info", "no fixed version")
 
 
 def test_runs_do_not_repeat_it() -> None:
-    assert findings(Held("mine", "/opt/m", {"torch": "2.5.1"}, about_to_run=True)) == []
+    assert findings(StackContents("mine", "/opt/m", {"torch": "2.5.1"}, before_run=True)) == []
 
 
 def test_a_lock_with_an_old_version_is_found(config: Path) -> None:
@@ -154,7 +156,7 @@ def test_the_cure_is_the_command_that_installs_it_there(installed: Path, tmp_pat
     (installed / "bin" / "mpiexec").unlink()
     context = Context(ThisHost(), load_site("local"), installation.at(installed))
     (finding,) = (each for each in SUBJECT.examine(context) if each.rule == "HD082")
-    assert finding.fix == f"hidl install mpi --prefix {tmp_path} (keeps the lock)"
+    assert finding.fix == f"hidl install mpi --prefix {tmp_path} (keeps the lockfile)"
 
 
 def test_before_a_run_the_installation_is_looked_at_too(installed: Path) -> None:

@@ -22,14 +22,14 @@ ON = {"MV2_USE_CUDA": "1"}
 OFF = {"MV2_USE_CUDA": "0"}
 UCX = {"MPIR_CVAR_CH4_NETMOD": "ucx"}
 PLANNED = replace(GDR, planned=True)
-BOTH = Tuning(replace(GDR, given={"MV2_SUPPORT_DL": "1"}, carried=LIBMPI))
+BOTH = Tuning(replace(GDR, configured={"MV2_SUPPORT_DL": "1"}, inherited=LIBMPI))
 NO_GDRCOPY = Tuning(GDR, missing={"MV2_GPUDIRECT_GDRCOPY_LIB": ("/opt/x.so",)})
 ADAPTERS = ("mlx5_0", "mlx5_1")
 
 
 def shell(job: PlannedJob, **variables: str) -> Tuning:
     """The job, and what the user's shell carries on to its ranks."""
-    return Tuning(replace(job, carried=variables))
+    return Tuning(replace(job, inherited=variables))
 
 
 def naming(on_this_host: bool, adapters: tuple[str, ...] | None, **variables: str) -> Tuning:
@@ -41,10 +41,10 @@ CASES: list[Case] = [
     ("HD021", "MVAPICH2's on Open MPI", shell(OPEN, MV2_USE_CUDA="1"), "warning"),
     ("HD021", "a misspelt name", shell(GDR, MV2_USE_CUDAA="1"), "warning"),
     ("HD021", "MPICH's on Open MPI", shell(OPEN, MPIR_CVAR_CH4_NETMOD="ofi"), "info"),
-    ("HD021", "it stays behind", replace(shell(replace(GDR, is_carried=False), **ON)), "warning"),
+    ("HD021", "it stays behind", replace(shell(replace(GDR, inherits_environment=False), **ON)), "warning"),
     ("HD021", "the library reads it", shell(GDR, MV2_USE_CUDA="1"), None),
     ("HD021", "MPICH reads it", shell(MPICH, MPIR_CVAR_CH4_NETMOD="ofi"), None),
-    ("HD021", "hidl gives it", Tuning(replace(MPICH, given=ON)), None),
+    ("HD021", "hidl gives it", Tuning(replace(MPICH, configured=ON)), None),
     ("HD021", "no library is known", shell(PlannedJob(), **ON), None),
     ("HD026", "a word for a number", shell(GDR, MV2_NUM_HCAS="all"), "warning"),
     ("HD026", "MPICH stops at a suffix", shell(MPICH, MPIR_CVAR_BCAST_LONG_MSG_SIZE="16K"), "error"),
@@ -53,17 +53,17 @@ CASES: list[Case] = [
     ("HD026", "MVAPICH2 reads yes as 0", shell(GDR, MV2_USE_CUDA="yes"), "warning"),
     ("HD026", "MVAPICH2 reads a suffix", shell(GDR, MV2_IBA_EAGER_THRESHOLD="16K"), None),
     ("HD026", "a module that it lacks", replace(shell(MPICH, MPIR_CVAR_CH4_NETMOD="ucx"), netmods=("ofi",)), "error"),
-    ("HD026", "the run selects it", Tuning(replace(MPICH, given=UCX), netmods=("ofi",)), "error"),
-    ("HD026", "a module that it has", Tuning(replace(MPICH, given=UCX), netmods=("ucx", "ofi")), None),
+    ("HD026", "the run selects it", Tuning(replace(MPICH, configured=UCX), netmods=("ofi",)), "error"),
+    ("HD026", "a module that it has", Tuning(replace(MPICH, configured=UCX), netmods=("ucx", "ofi")), None),
     ("HD026", "in any case", shell(MPICH, MPICH_CH4_NETMOD="OFI"), None),
-    ("HD026", "its modules are unknown", Tuning(replace(MPICH, given=UCX)), None),
+    ("HD026", "its modules are unknown", Tuning(replace(MPICH, configured=UCX)), None),
     ("HD026", "a number", shell(GDR, MV2_NUM_HCAS="2"), None),
-    ("HD022", "a plan that switches it off", Tuning(replace(PLANNED, given=OFF), gpus=4), "warning"),
-    ("HD022", "and sends GPU memory", Tuning(replace(PLANNED, given=OFF, device_buffers=True), gpus=4), "error"),
+    ("HD022", "a plan that switches it off", Tuning(replace(PLANNED, configured=OFF), gpus=4), "warning"),
+    ("HD022", "and sends GPU memory", Tuning(replace(PLANNED, configured=OFF, device_buffers=True), gpus=4), "error"),
     ("HD022", "by hand, without it", Tuning(replace(GDR, is_active=True), gpus=4), "warning"),
-    ("HD022", "a plan has it", Tuning(replace(PLANNED, given=ON), gpus=4), None),
-    ("HD022", "AMD's", Tuning(replace(PLANNED, given={"MV2_USE_ROCM": "1"}), gpus=4), None),
-    ("HD022", "no GPUs", Tuning(replace(PLANNED, given=OFF), gpus=0), None),
+    ("HD022", "a plan has it", Tuning(replace(PLANNED, configured=ON), gpus=4), None),
+    ("HD022", "AMD's", Tuning(replace(PLANNED, configured={"MV2_USE_ROCM": "1"}), gpus=4), None),
+    ("HD022", "no GPUs", Tuning(replace(PLANNED, configured=OFF), gpus=0), None),
     ("HD022", "hidl will set it", Tuning(GDR, gpus=4), None),
     ("HD023", "the shell's against the preset", BOTH, "error"),
     ("HD023", "both in the shell", shell(GDR, MV2_SUPPORT_DL="1", **LIBMPI), "error"),
@@ -109,7 +109,7 @@ def test_each_variable_of_the_shell_that_is_not_read_is_named() -> None:
 def test_network_modules_are_those_that_mpichversion_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, netmods: tuple[str, ...] | None
 ) -> None:
-    job = replace(MPICH, carried={"MPICH_CH4_NETMOD": "ucx"})
+    job = replace(MPICH, inherited={"MPICH_CH4_NETMOD": "ucx"})
     monkeypatch.setattr(tuning, "plan_job", lambda context: job)
     answers = {"mpichversion": f"MPICH Version:      5.0.2\nMPICH Device:       {device}\nMPICH CC:  cc\n"}
     assert tuning.probe(context(host(tmp_path, answers=answers))).netmods == netmods

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from hidl_cli.report.html import Scale, doubling_ticks, element, linear_ticks, log_ticks, time_ticks
+from hidl_cli.report.html import AxisScale, doubling_ticks, element, linear_ticks, log_ticks, time_ticks
 
 positive = st.floats(min_value=1e-3, max_value=1e6)
 
@@ -37,12 +37,12 @@ def test_an_attribute_that_is_none_is_left_out() -> None:
 def test_a_scale_puts_its_ends_onto_its_ends(low: float, high: float, logarithmic: bool) -> None:
     if math.isclose(low, high, rel_tol=1e-6):
         return
-    scale = Scale(low, high, 0, 100, logarithmic)
+    scale = AxisScale(low, high, 0, 100, logarithmic)
     assert (scale(low), scale(high)) == (pytest.approx(0), pytest.approx(100))
 
 
 def test_a_scale_of_one_value_puts_it_into_the_middle() -> None:
-    assert Scale(5, 5, 0, 100)(5) == 50
+    assert AxisScale(5, 5, 0, 100)(5) == 50
 
 
 @given(positive, positive)

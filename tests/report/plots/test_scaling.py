@@ -76,7 +76,7 @@ def test_only_the_picture_is_left_behind_and_replaces_an_older_one(tmp_path: Pat
 
 
 def test_other_endings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\.png or \.svg, not as scaling\.gif"):
+    with pytest.raises(ValueError, match=r"unsupported image format scaling\.gif"):
         draw_scaling(study([1, 2]), tmp_path / "scaling.gif")
 
 
