@@ -27,7 +27,7 @@ from hidl_cli.plan.planning import new_id
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import describe_company
 from hidl_cli.runs.measured import read_steps
-from hidl_cli.stack.installation import held
+from hidl_cli.stack.installation import hold_lock
 from hidl_cli.store.extract import samples_of
 
 #: How often a run is repeated because another one used the same cores.
@@ -46,7 +46,7 @@ def main(words: list[str]) -> int:
     """Go on with a bisect; returns the exit status."""
     bisect, confidence, budget = Bisect(Path(words[0])), float(words[1]), int(words[2])
     try:
-        with held(bisect.directory / "lock", lambda line: print(f"hidl: {line}", file=sys.stderr, flush=True)):
+        with hold_lock(bisect.directory / "lock", lambda line: print(f"hidl: {line}", file=sys.stderr, flush=True)):
             search(bisect, confidence, budget, partial(measure, bisect))
     except HidlError as error:
         print(f"hidl: {error.message}", file=sys.stderr)

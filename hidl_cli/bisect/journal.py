@@ -115,7 +115,7 @@ def of_run(run: Run) -> Night:
             f"stack {plan.stack} of run {run.id} (lock {plan.lock[:12]}) is no longer installed in {plan.prefix}",
             hint="name the run's capsule in its place (hidl capsule makes one while the stack is installed)",
         )
-    if foreign := installation.of_another_hidl(found):
+    if foreign := installation.version_mismatch(found):
         raise MissingPrecondition(foreign, hint=f"hidl capsule {run.id} -o FILE, and name FILE in the place of the run")
     stdin = None if plan.stdin is None else str(run.directory / plan.stdin)
     _require_stdin(plan, stdin)

@@ -28,7 +28,7 @@ from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import activation as environments
 from hidl_cli.stack import installation
-from hidl_cli.stack.activation import Environment
+from hidl_cli.stack.activation import EnvironmentInstallation
 from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Device, Stack
@@ -207,7 +207,7 @@ def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
     return replace(request, nodes=nodes, ranks_per_node=ranks)
 
 
-def _workload(request: RunRequest, environment: Environment | None) -> Workload:
+def _workload(request: RunRequest, environment: EnvironmentInstallation | None) -> Workload:
     has_mpi4py = environment is None or environment.described.has_mpi4py
     if not request.command:
         workload = load_workload(request.workload)
@@ -232,7 +232,7 @@ def _choices(
     request: RunRequest,
     site: Site,
     workload: Workload,
-    environment: Environment | None,
+    environment: EnvironmentInstallation | None,
     *,
     parameters: Mapping[str, Value],
     matrix: Sequence[Mapping[str, Value]],
@@ -281,7 +281,7 @@ def _choices(
     )
 
 
-def _environment(request: RunRequest, site: Site) -> Environment | None:
+def _environment(request: RunRequest, site: Site) -> EnvironmentInstallation | None:
     return (
         None
         if request.env is None
@@ -289,7 +289,7 @@ def _environment(request: RunRequest, site: Site) -> Environment | None:
     )
 
 
-def _library_beside(environment: Environment, request: RunRequest, site: Site, stack: Stack) -> Library:
+def _library_beside(environment: EnvironmentInstallation, request: RunRequest, site: Site, stack: Stack) -> Library:
     """Return the MPI library of the environment, or of ``stack`` if it has none or a stack is asked for by its name.
 
     Raises ``MissingPrecondition`` if that stack is required and not installed.

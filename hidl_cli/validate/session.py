@@ -26,7 +26,7 @@ from hidl_cli.record.run import Run, State
 from hidl_cli.runs.follow import end
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
-from hidl_cli.stack.installation import held
+from hidl_cli.stack.installation import hold_lock
 from hidl_cli.validate import reframe
 from hidl_cli.validate import reframe as backends
 from hidl_cli.validate.bridge import RUNS_FILE, Place
@@ -283,7 +283,7 @@ def alone(validation: Validation) -> Iterator[None]:
             hint="wait for it, or see with hidl status which of its runs is slow, and end that with hidl cancel RUN",
         )
 
-    with held(lock, busy):
+    with hold_lock(lock, busy):
         yield
 
 

@@ -67,7 +67,7 @@ def built_for(installation: Installation) -> frozenset[str] | None:
     """The ABIs that an installation's mpi4py was built for; None if unknown or not installed."""
     patterns = ("lib/python3*", "view/lib*/python3*")  # wheels; what Spack shows
     places = (place for pattern in patterns for place in installation.prefix.glob(f"{pattern}/site-packages/mpi4py"))
-    return frozenset[str]().union(*map(content.of_mpi4py, places)) or None
+    return frozenset[str]().union(*map(content.mpi4py_abis, places)) or None
 
 
 def _mpiexec(context: Context, one: PlannedJob) -> Starter | None:

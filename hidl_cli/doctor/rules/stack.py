@@ -72,13 +72,13 @@ def _installed(installed: Installation, site: Site) -> Held:
         versions=versions,
         horovod_knows_keras_3=_horovod(prefix),
         faults=tuple(_faults(installed)),
-        again=installations.hint(stack, site, prefix.parents[2]),
+        again=installations.install_command(stack, site, prefix.parents[2]),
     )
 
 
 def _locked(name: str, site: Site, root: Path) -> Held:
     """From the first lock found, of any Python version."""
-    stack, again = load_stack(name), installations.hint(name, site, root)
+    stack, again = load_stack(name), installations.install_command(name, site, root)
     files = (file for place in locks.directories(root) for file in sorted(place.glob(f"{name}-cp*.txt")))
     file = next(files, None)
     if file is None:
