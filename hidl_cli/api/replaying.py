@@ -275,11 +275,11 @@ def ask(
     ``install`` brings the stack of a capsule to this machine; None: the question is only looked at. ``job`` are the
     options of a job that builds.
     """
-    from hidl_cli.bisect.journal import Night, Question, metric_of, of_capsule, of_run, side_of
+    from hidl_cli.bisect.journal import ComparedRun, Question, metric_of, of_capsule, of_run, side_of
     from hidl_cli.capsule import Original, order_for, require_words
     from hidl_cli.launch.placement import Asked
 
-    def night(one: Record | Original) -> Night:
+    def night(one: Record | Original) -> ComparedRun:
         if not isinstance(one, Original):
             return of_run(one)
         if install is None:
