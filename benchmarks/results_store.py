@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.measure import SMALL, Outcome
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.store.extract import RunRecord
+from hidl_cli.store.extract import RunWithSamples
 from hidl_cli.store.store import Filters, Store
 
 _SIZES = (2_000, 4_000, 6_000) if SMALL else (10_000, 100_000, 1_000_000)
@@ -100,7 +100,7 @@ def _best(act: Callable[[], object]) -> float:
     return min(times)
 
 
-def _records(begin: int, end: int) -> Iterator[RunRecord]:
+def _records(begin: int, end: int) -> Iterator[RunWithSamples]:
     """Every night each workload runs at each site; nights follow nights."""
     noise = random.Random(begin)
     for number in range(begin, end):
@@ -112,7 +112,7 @@ def _records(begin: int, end: int) -> Iterator[RunRecord]:
         )
 
 
-def _record(run: str, created: str, workload: str, site: str, noise: random.Random) -> RunRecord:
+def _record(run: str, created: str, workload: str, site: str, noise: random.Random) -> RunWithSamples:
     shared: dict[str, Any] = {
         "run": run,
         "created": created,
@@ -147,4 +147,4 @@ def _record(run: str, created: str, workload: str, site: str, noise: random.Rand
     ]
     steps = tuple(1 + place // 2 for place in range(len(samples)))
     judged: dict[str, Any] = {"reason": "", "efficiency": 0.9, "metric": "rate"}
-    return RunRecord(directory=f"/runs/{run}", **shared, **judged, samples=tuple(samples), steps=steps)
+    return RunWithSamples(directory=f"/runs/{run}", **shared, **judged, samples=tuple(samples), steps=steps)

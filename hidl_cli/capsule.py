@@ -54,12 +54,12 @@ from hidl_cli.stack import installation
 from hidl_cli.stack import lock as wheels
 from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.checks import RULES, load_stack
-from hidl_cli.stack.install import draft
+from hidl_cli.stack.install import plan_install
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.order import Order
 from hidl_cli.stack.providers.spack import lock as spack
 from hidl_cli.stack.schema import Stack
-from hidl_cli.stack.target import site_as_for
+from hidl_cli.stack.target import site_for_accelerator
 from hidl_cli.store.extract import samples_of
 
 SCHEMA = "hidl.capsule/1"
@@ -421,7 +421,7 @@ def order_for(
     capsule, stack = original.capsule, original.stack
     lock = directory / "locks" / capsule.lock_name
     write_text(lock, capsule.text("lock.txt"))
-    site = site_as_for(site, getattr(read_lock(lock), "accelerator", None))  # Spack's lockfiles have no accelerator
+    site = site_for_accelerator(site, getattr(read_lock(lock), "accelerator", None))  # Spack's have none
     root = installation.root_of(site, stack.name, prefix)
     attached = build_command(site, os.environ, job) if site.install.provider == "spack" else ()
     order = Order(site, stack, root, locked=True, offline=offline, mirror=directory, attached=attached)
@@ -431,7 +431,7 @@ def order_for(
         in_use = False
     if not in_use:
         order = replace(order, root=(root if prefix else installation.own_root()) / ROOT)
-    choice = draft(replace(order, locked=False)).choice
+    choice = plan_install(replace(order, locked=False)).choice
     if choice.lock is None or choice.lock.digest != original.plan.lock:
         reasons = "; ".join(each.reason for each in choice.passed_over if each.file.is_relative_to(directory))
         raise MissingPrecondition(

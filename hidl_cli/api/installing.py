@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hidl_cli.site.completion import CompletedSite
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.derived import Derived
-    from hidl_cli.stack.install import LeftOut, Result
+    from hidl_cli.stack.install import Result, SkippedStack
     from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.verify import Verifier
 
@@ -52,7 +52,7 @@ class Arranged:
     """
 
     orders: Sequence[Order]
-    left_out: Sequence[LeftOut]
+    left_out: Sequence[SkippedStack]
     completed: CompletedSite
     root: Path
     verification: str
@@ -144,7 +144,7 @@ def arrange(
         for stack in wanted
     ]
     verification = _verification(where, verify)
-    orders, left_out = (orders, []) if stacks else several.with_what_they_need(orders)
+    orders, left_out = (orders, []) if stacks else several.split_installable(orders)
     return Arranged(orders, left_out, completed, root, verification, derived, job)
 
 

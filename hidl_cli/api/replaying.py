@@ -301,11 +301,11 @@ def build_question(
     ``install`` installs the stack of a capsule on this machine; without it, the question can only be displayed. ``job``
     has the options of a job that builds.
     """
-    from hidl_cli.bisect.journal import Night, Question, metric_of, of_capsule, of_run, side_of
+    from hidl_cli.bisect.journal import ComparedRun, Question, metric_of, of_capsule, of_run, side_of
     from hidl_cli.capsule import Original, order_for, require_words
     from hidl_cli.launch.placement import Asked
 
-    def night(one: Record | Original) -> Night:
+    def night(one: Record | Original) -> ComparedRun:
         if not isinstance(one, Original):
             return of_run(one)
         if install is None:

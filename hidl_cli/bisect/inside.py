@@ -1,11 +1,11 @@
-"""Inside the job: run the mixtures round by round, until the answer is certain or the budget is spent.
+"""The program in the job of a bisect: run mixtures round by round until the answer is certain or the budget is spent.
 
 ::
 
     python -m hidl_cli.bisect.inside DIRECTORY CONFIDENCE BUDGET
 
-Each mixture is a run with a directory and a job script of its own, started here, in the allocation of this job. The
-journal is written before each round and after each run: what is interrupted is run again, and nothing else.
+Each mixture is a run with its own directory and job script, started in the allocation of this job. The journal is
+written before each round and after each run, so only an interrupted run is repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hidl_cli import process
 from hidl_cli.analysis.samples import by_measure, in_common_units
-from hidl_cli.bisect.journal import Bisect, Entry, Journal, Question, mixture
+from hidl_cli.bisect.journal import Bisect, Journal, JournalEntry, Question, mixture
 from hidl_cli.errors import HidlError, JobFailed
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import create_run, plan_of
@@ -27,26 +27,26 @@ from hidl_cli.plan.planning import new_id
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import describe_company
 from hidl_cli.runs.measured import read_steps
-from hidl_cli.stack.installation import held
+from hidl_cli.stack.installation import hold_lock
 from hidl_cli.store.extract import samples_of
 
-#: How often a run is repeated because another one used the same cores.
+#: Maximum number of attempts if another run uses the same cores.
 _TRIES = 3
 
 
 class _Disturbed(HidlError):
-    """Another run used this machine's cores, whatever the mixture."""
+    """Another run used the same cores in all attempts."""
 
 
-#: Runs the mixture of these changes as a run of that id, and returns the value of the question's metric.
+#: Runs the mixture of these changes with a run id, and returns the value of the metric.
 Measuring = Callable[[Question, tuple[int, ...], str], float]
 
 
 def main(words: list[str]) -> int:
-    """Go on with a bisect; returns the exit status."""
+    """Continue a bisect and return the exit status."""
     bisect, confidence, budget = Bisect(Path(words[0])), float(words[1]), int(words[2])
     try:
-        with held(bisect.directory / "lock", lambda line: print(f"hidl: {line}", file=sys.stderr, flush=True)):
+        with hold_lock(bisect.directory / "lock", lambda line: print(f"hidl: {line}", file=sys.stderr, flush=True)):
             search(bisect, confidence, budget, partial(measure, bisect))
     except HidlError as error:
         print(f"hidl: {error.message}", file=sys.stderr)
@@ -55,20 +55,23 @@ def main(words: list[str]) -> int:
 
 
 def search(bisect: Bisect, confidence: float, budget: int, measure: Measuring) -> None:
-    """Run round after round; ``measure`` runs a mixture. Raises ``JobFailed`` if good or bad cannot run."""
+    """Run rounds of mixtures, each with ``measure``.
+
+    Raises ``JobFailed`` if the good or the bad configuration cannot run.
+    """
     question, journal = bisect.question(), bisect.journal()
     every = tuple(range(len(question.changes.tried)))
     journal = replace(journal, sessions=journal.sessions + 1)
 
     def run(numbers: tuple[int, ...], round_: int) -> Journal:
-        entry = _entry(question, Entry(round_, journal.sessions, numbers, _new_id(), None), measure)
-        kept = replace(journal, entries=(*journal.entries, entry))
-        bisect.write(kept)
-        return kept
+        entry = _run_mixture(question, JournalEntry(round_, journal.sessions, numbers, _new_id(), None), measure)
+        extended = replace(journal, entries=(*journal.entries, entry))
+        bisect.write(extended)
+        return extended
 
     if journal.is_over(question, confidence, budget):
         return
-    for numbers in dict.fromkeys([(), every]):  # what is cold (file systems, caches, clocks) does not count
+    for numbers in dict.fromkeys([(), every]):  # warm up file systems, caches and clocks
         journal = run(numbers, 0)
     while True:
         for numbers in journal.left:
@@ -81,8 +84,8 @@ def search(bisect: Bisect, confidence: float, budget: int, measure: Measuring) -
         bisect.write(journal)
 
 
-def _entry(question: Question, planned: Entry, measure: Measuring) -> Entry:
-    """Run one mixture, and return the entry with what it measured, or why it did not."""
+def _run_mixture(question: Question, planned: JournalEntry, measure: Measuring) -> JournalEntry:
+    """Run a mixture and return its entry with the value or the failure."""
     try:
         return replace(planned, value=measure(question, planned.changes, planned.run))
     except _Disturbed:
@@ -90,7 +93,7 @@ def _entry(question: Question, planned: Entry, measure: Measuring) -> Entry:
     except HidlError as error:
         if len(planned.changes) in (0, len(question.changes.tried)):
             which = "bad" if planned.changes else "good"
-            raise JobFailed(f"the {which} configuration does not run: {error.message} (run {planned.run})") from error
+            raise JobFailed(f"the {which} configuration cannot run: {error.message} (run {planned.run})") from error
         return replace(planned, failure=error.message)
 
 
@@ -99,9 +102,9 @@ def _new_id() -> str:
 
 
 def measure(bisect: Bisect, question: Question, numbers: tuple[int, ...], run_id: str) -> float:
-    """Return the value of the metric.
+    """Run the mixture of these changes and return the value of the metric.
 
-    Raises ``HidlError`` if the run has no value, or if another run used the same cores in all tries.
+    Raises ``HidlError`` if the run has no value, or if another run used the same cores in all attempts.
     """
     tried = question.changes.tried
     plan = mixture(question.good, question.bad, [tried[number] for number in numbers], run_id)
@@ -115,7 +118,7 @@ def measure(bisect: Bisect, question: Question, numbers: tuple[int, ...], run_id
 
 
 def value_of(run: Run, question: Question) -> float:
-    """Return the value of the question's metric that an ended run measured; raises ``HidlError`` if it has none."""
+    """Return the value of the metric that a finished run measured. Raises ``HidlError`` if it has none."""
     plan = plan_of(run)
     run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": read_steps(run, plan)})
     wanted = question.metric.measure
@@ -123,7 +126,7 @@ def value_of(run: Run, question: Question) -> float:
     for measure, (found, *_) in by_measure(samples, across_series=True).items():
         if (measure.metric, measure.ranks, measure.nodes) == (wanted.metric, wanted.ranks, wanted.nodes):
             if found.value <= 0:
-                raise HidlError(f"metric {wanted.metric} is {found.value}: must be positive")
+                raise HidlError(f"metric {wanted.metric} must be positive, got {found.value}")
             return found.value
     raise HidlError(f"run {run.id} has no metric {wanted.metric}")
 

@@ -1,12 +1,12 @@
-"""What a bisect keeps, in a directory of its own: it goes on from there, in another job or on another day.
+"""The question and the journal of a bisect, stored in a directory from which another job can continue it.
 
 ::
 
     $XDG_STATE_HOME/hidl/bisects/<time>-<digest>/
         question.json      the two runs with their plans, the metric with its recorded values, the changes
-        journal.json       the rounds as chosen, and each run with what it measured; written after each run
+        journal.json       the planned rounds, and all runs with their values; written after each run
         runs/<id>/         the directories of the runs
-        jobs/<id>/         the jobs that ran them
+        jobs/<id>/         the directories of the jobs
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ from hidl_cli.stack.installation import Installation
 from hidl_cli.store.extract import samples_of
 from hidl_cli.tuning.judge import Setting
 
-#: A recorded slowdown below this fraction is searched for as if it were so large.
+#: Lower limit of the slowdown to search for, as a fraction.
 LEAST_SLOWDOWN = 0.01
 
 
 @dataclass(frozen=True)
-class Night:
-    """One of the two runs, with its stack as installed here. ``inputs``: SHA-256 by path; None if not recorded.
+class ComparedRun:
+    """One of the two runs to compare, with its stack as installed here.
 
-    ``given``: the hidden words of its capsule, in words, that have values of the user's.
+    ``inputs`` maps paths to SHA-256; None if not recorded. ``given`` describes the redacted words of its capsule that
+    the user has replaced.
     """
 
     plan: Plan
@@ -66,10 +67,11 @@ class Night:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """The metric to compare by. ``sign``: 1 if the bad run is slow where the value is greater, else -1.
+class BisectMetric:
+    """The metric to compare by.
 
-    ``good`` and ``bad``: the recorded values, one for each repetition.
+    ``sign`` is 1 if greater values mean slower, else -1. ``good`` and ``bad`` are the recorded values of all
+    repetitions.
     """
 
     measure: Measure
@@ -79,21 +81,21 @@ class Metric:
     bad: tuple[float, ...]
 
     def slowness(self, value: float) -> float:
-        """Return the logarithm of the slowness of a value."""
+        """Return the slowness of a value, a logarithm."""
         return self.sign * math.log(value)
 
     @property
     def recorded(self) -> Recorded:
-        """The recorded values as logarithms of the slowness."""
+        """The slowness of the recorded values."""
         return Recorded(*(tuple(map(self.slowness, values)) for values in (self.good, self.bad)))
 
     @property
     def slowdown(self) -> float:
-        """The recorded slowdown, as a logarithm."""
+        """The recorded slowdown as a logarithm."""
         return median(self.recorded.bad) - median(self.recorded.good)
 
     def expectation(self, weights: Sequence[float]) -> Expectation:
-        """Return what the recorded values let expect of changes with these weights."""
+        """Return the prior implied by the recorded values for changes with these weights."""
         spreads = [stdev(each) for each in (self.recorded.good, self.recorded.bad) if len(each) >= MIN_REPETITIONS]
         noise = math.sqrt(sum(each**2 for each in spreads) / len(spreads)) if spreads else None
         return Expectation(
@@ -103,9 +105,9 @@ class Metric:
         )
 
 
-def of_run(run: Run) -> Night:
-    """Read a run whose stack is still installed; ``MissingPrecondition`` if it is not, or was never measured."""
-    plan = _checked(plan_of(run))
+def of_run(run: Run) -> ComparedRun:
+    """Read a run. Raises ``MissingPrecondition`` if it has no metrics, or its stack is no longer installed."""
+    plan = _check_plan(plan_of(run))
     samples = samples_of(run)
     if not samples:
         raise MissingPrecondition(f"run {run.id} has no metrics", hint=f"hidl status {run.id}")
@@ -113,19 +115,19 @@ def of_run(run: Run) -> Night:
     if found is None or found.lock != plan.lock:
         raise MissingPrecondition(
             f"stack {plan.stack} of run {run.id} (lock {plan.lock[:12]}) is no longer installed in {plan.prefix}",
-            hint="name the run's capsule in its place (hidl capsule makes one while the stack is installed)",
+            hint="pass the capsule of the run instead (hidl capsule creates one while the stack is installed)",
         )
-    if foreign := installation.of_another_hidl(found):
-        raise MissingPrecondition(foreign, hint=f"hidl capsule {run.id} -o FILE, and name FILE in the place of the run")
+    if foreign := installation.version_mismatch(found):
+        raise MissingPrecondition(foreign, hint=f"hidl capsule {run.id} -o FILE, then pass FILE instead of the run")
     stdin = None if plan.stdin is None else str(run.directory / plan.stdin)
     _require_stdin(plan, stdin)
     plan = replace(plan, stdin=stdin)
-    return Night(plan, run.status().hosts, found.manifest["packages"], tuple(samples), None)
+    return ComparedRun(plan, run.status().hosts, found.manifest["packages"], tuple(samples), None)
 
 
-def of_capsule(original: Original, installed: Installation | None) -> Night:
-    """Return the run of a capsule, in the stack that was installed by its lock; None: to be looked at alone."""
-    plan = _checked(original.plan)
+def of_capsule(original: Original, installed: Installation | None) -> ComparedRun:
+    """Read the run of a capsule, with the stack installed from its lockfile; None if the run is only inspected."""
+    plan = _check_plan(original.plan)
     if installed is not None:
         prefix = str(installed.prefix)
         _require_stdin(plan, stdin_of(original))
@@ -134,21 +136,21 @@ def of_capsule(original: Original, installed: Installation | None) -> Night:
         plan = replace(plan, prefix=prefix, activate=activate, mpi=mpi, stdin=stdin_of(original))
     inputs = {each.path: each.sha256 for each in original.inputs}
     samples = tuple(samples_of(original.run))
-    return Night(plan, original.run.status().hosts, original.capsule.packages, samples, inputs, original.replaced)
+    return ComparedRun(plan, original.run.status().hosts, original.capsule.packages, samples, inputs, original.replaced)
 
 
 def _require_stdin(plan: Plan, file: str | None) -> None:
-    """Raise ``MissingPrecondition`` if the run's standard input is gone."""
+    """Raise ``MissingPrecondition`` if the standard input of the run is missing."""
     if file is not None and not Path(file).is_file():
         raise MissingPrecondition(
-            f"standard input {file} of run {plan.run} not found", hint="put the file where it was; bisect reads it"
+            f"standard input {file} of run {plan.run} not found", hint="restore the file, which bisect reads"
         )
 
 
-def metric_of(good: Night, bad: Night, name: str | None) -> Metric:
-    """Return the metric of that name, by default the workload's main one, at the largest size that both ran.
+def metric_of(good: ComparedRun, bad: ComparedRun, name: str | None) -> BisectMetric:
+    """Return a metric, by default the main one of the workload, at the largest size of both runs.
 
-    Raises ``UsageError`` if they have none in common, or the bad run was not worse.
+    Raises ``UsageError`` if the runs do not share the metric, or the bad run was not worse.
     """
     every = in_common_units([*good.samples, *bad.samples])
     sides = every[: len(good.samples)], every[len(good.samples) :]
@@ -159,27 +161,27 @@ def metric_of(good: Night, bad: Night, name: str | None) -> Metric:
     if not found:
         common = ", ".join(sorted({measure.metric for measure in measures}))
         raise UsageError(
-            f"the two runs have no metric {wanted!r} of one workload and size in common",
-            hint=f"--metric NAME, of: {common}" if common else "bisect compares two runs of one workload and size",
+            f"the two runs do not share metric {wanted!r} of the same workload and size",
+            hint=f"--metric NAME, one of: {common}" if common else "bisect compares runs of the same workload and size",
         )
     measure = max(found, key=lambda each: each.ranks)
     values = [run[measure][0].values for run in runs]
     if min(map(min, values)) <= 0:
-        raise UsageError(f"metric {wanted} has values that are not positive", hint="--metric NAME")
+        raise UsageError(f"the values of metric {wanted} must be positive", hint="--metric NAME")
     sample = runs[1][measure][0].sample
     grows = median(values[1]) > median(values[0])
     sign = {"higher": -1, "lower": 1}.get(sample.better or "", 1 if grows else -1)
-    metric = Metric(measure, sample.unit, sign, *values)
+    metric = BisectMetric(measure, sample.unit, sign, *values)
     if metric.slowdown <= 0:
         raise UsageError(
             f"the bad run was not worse: {wanted} {median(values[0]):.6g} → {median(values[1]):.6g} {sample.unit}",
-            hint="hidl bisect GOOD BAD: the good run comes first; or choose another --metric",
+            hint="pass the good run first (hidl bisect GOOD BAD), or choose another --metric",
         )
     return metric
 
 
 def _main_metric(workload: Workload) -> str:
-    """Return the metric that the workload scales by, else the first: the program's own before the job's times."""
+    """Return the scaling metric of the workload, else its first one; times of the job come last."""
     own = [name for name in workload.metrics if name not in TIMES]
     if workload.scaling is not None and not (own and workload.scaling.metric in TIMES):
         return workload.scaling.metric
@@ -187,36 +189,38 @@ def _main_metric(workload: Workload) -> str:
     return next(iter([*directed, *own, *workload.metrics]), "")
 
 
-def side_of(night: Night, measure: Measure) -> Side:
-    """Return the side with the placement that had this measure."""
+def side_of(run: ComparedRun, measure: Measure) -> Side:
+    """Return the run with the placement of the step that had this measure."""
     placement = next(
         step.placement
-        for step in night.plan.steps
+        for step in run.plan.steps
         if not step.copies and (step.placement.nodes, step.placement.ranks) == (measure.nodes, measure.ranks)
     )
-    return Side(Provenance(night.plan, night.hosts, night.packages), placement, night.inputs, night.given)
+    return Side(Provenance(run.plan, run.hosts, run.packages), placement, run.inputs, run.given)
 
 
-def _checked(plan: Plan) -> Plan:
-    """Return the plan; ``UsageError`` or ``MissingPrecondition`` if its configurations cannot be mixed."""
+def _check_plan(plan: Plan) -> Plan:
+    """Return the plan. Raises ``UsageError`` or ``MissingPrecondition`` if bisect does not support it."""
     if plan.user_environment is not None:
         raise MissingPrecondition(
-            f"run {plan.run} used the environment {plan.user_environment.directory}, which no lock describes",
-            hint="bisect runs in a stack",
+            f"run {plan.run} used the environment {plan.user_environment.directory}, which has no lockfile",
+            hint="bisect requires runs in a stack",
         )
     if plan.points != ({},):
-        raise UsageError(f"run {plan.run} is a matrix, which compares configurations itself", hint="hidl results show")
+        raise UsageError(f"run {plan.run} is a matrix, which already compares parameters", hint="hidl results show")
     return plan
 
 
-# The changes between two plans: those that can be tried one by one, and those that cannot, each by name.
+# The changes between two plans: those that can be tried one by one, and those that cannot.
 
 
-Kind = Literal["stack", "mpi", "launcher", "tuning", "placement", "parameter", "program", "modules", "environment"]
+ChangeKind = Literal[
+    "stack", "mpi", "launcher", "tuning", "placement", "parameter", "program", "modules", "environment"
+]
 
-#: How likely a change is to matter, relative to the others; the greatest first. Judgement, not measured: it decides the
-#: order and the prior, and the runs outweigh it.
-WEIGHTS: dict[Kind, float] = {
+#: Relative prior probabilities that a change matters, in descending order. These estimates determine the order and the
+#: prior of the search; the measurements outweigh them.
+WEIGHTS: dict[ChangeKind, float] = {
     "stack": 4,
     "mpi": 4,
     "launcher": 3,
@@ -234,10 +238,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Change:
-    """One change that can be tried: ``name`` within its kind, its values as text; ``details``: what else it brings."""
+class BisectChange:
+    """A change that can be tried, with its values as text; ``details`` lists what else changes with it."""
 
-    kind: Kind
+    kind: ChangeKind
     name: str
     before: str
     after: str
@@ -248,7 +252,7 @@ class Change:
 
     @property
     def title(self) -> str:
-        """What changed."""
+        """The name of what changed, with its kind."""
         shown = {
             "tuning": self.name,
             "environment": f"environment variable {self.name}",
@@ -257,20 +261,22 @@ class Change:
         return shown.get(self.kind) or (f"{self.kind} {self.name}" if self.name else self.kind)
 
     @property
-    def in_words(self) -> str:
-        """The change as part of a sentence."""
+    def phrase(self) -> str:
+        """The change as a part of a sentence."""
         return f"the change of {self.title} from {self.before} to {self.after}"
 
     @property
     def weight(self) -> float:
-        """How likely it is to matter, relative to others."""
+        """The relative prior probability that the change matters."""
         return WEIGHTS[self.kind]
 
 
 @dataclass(frozen=True)
 class Side:
-    """The good or the bad run. ``inputs``: SHA-256 by path, None if unknown; ``placement``: of the step that counts;
-    ``given``: hidden words of a capsule that have values of the user's.
+    """The good or the bad run.
+
+    ``placement`` is that of the compared step. ``inputs`` maps paths to SHA-256; None if unknown. ``given`` describes
+    the redacted words of its capsule that the user has replaced.
     """
 
     provenance: Provenance
@@ -280,27 +286,27 @@ class Side:
 
     @property
     def plan(self) -> Plan:
-        """Its plan."""
+        """The plan of the run."""
         return self.provenance.plan
 
 
 @dataclass(frozen=True)
 class Changes:
-    """``tried``: those that can be, the likeliest first; ``left_out``: in words, with the reason."""
+    """The changes to try, most probable first, and descriptions of those that cannot be tried, with the reason."""
 
-    tried: tuple[Change, ...]
+    tried: tuple[BisectChange, ...]
     left_out: tuple[str, ...]
 
 
 def changes_between(good: Side, bad: Side) -> Changes:
-    """Return what changed between two runs."""
+    """Return the changes between two runs."""
     old, new = _Recipe.of(good), _Recipe.of(bad)
     found = [*_stack_and_mpi(good, bad), *_settings(old, new), *_programs(old, new)]
     return Changes(tuple(sorted(found, key=lambda change: -change.weight)), tuple(_left_out(good, bad)))
 
 
-def mixture(good: Side, bad: Side, changes: Iterable[Change], run: str) -> Plan:
-    """Return the good plan with these changes made, as one step of run ``run``; raises what the launcher raises."""
+def mixture(good: Side, bad: Side, changes: Iterable[BisectChange], run: str) -> Plan:
+    """Apply changes to the good plan, as a single step of run ``run``. Raises the same errors as the launcher."""
     recipe, new = _Recipe.of(good), _Recipe.of(bad)
     for change in changes:
         recipe = _APPLY[change.kind](recipe, new, change.name)
@@ -309,7 +315,7 @@ def mixture(good: Side, bad: Side, changes: Iterable[Change], run: str) -> Plan:
 
 @dataclass(frozen=True)
 class _Recipe:
-    """A plan in the parts that can change independently."""
+    """A plan split into parts that can change independently."""
 
     base: Plan
     mpi: Library
@@ -332,14 +338,14 @@ class _Recipe:
             for name, value in plan.environment.items()
             if name not in (*tuning, _ABI) and derived.get(name) != value
         }
-        kept = len(plan.modules) - len(plan.mpi.modules)
+        own_modules = len(plan.modules) - len(plan.mpi.modules)
         program = plan.workload.program_for(plan.parameters)
         return cls(
             plan,
             plan.mpi,
             plan.launcher,
             side.placement,
-            plan.modules[:kept],
+            plan.modules[:own_modules],
             tuning,
             environment,
             plan.parameters,
@@ -348,7 +354,7 @@ class _Recipe:
         )
 
     def plan(self, run: str) -> Plan:
-        """Return the plan with one step."""
+        """Return the plan with a single step."""
         environment = {
             **self.placement.environment(),
             **self.environment,
@@ -369,7 +375,7 @@ class _Recipe:
         return planned_again(plan, self.placement, launcher(self.launcher))
 
 
-def _stack_and_mpi(good: Side, bad: Side) -> Iterator[Change]:
+def _stack_and_mpi(good: Side, bad: Side) -> Iterator[BisectChange]:
     old, new = good.plan, bad.plan
     packages = _changed(good.provenance.packages, bad.provenance.packages)
     mpi = (format_mpi(old), format_mpi(new))
@@ -379,14 +385,16 @@ def _stack_and_mpi(good: Side, bad: Side) -> Iterator[Change]:
             with_mpi += _tuning_details(old, new)
         name = new.stack if old.stack == new.stack else ""
         texts = [f"{plan.stack} (lock {plan.lock[:12]})" for plan in (old, new)]
-        yield Change("stack", name, texts[0], texts[1], (*with_mpi, *packages))
+        yield BisectChange("stack", name, texts[0], texts[1], (*with_mpi, *packages))
     if not _are_tied(old, new) and old.mpi != new.mpi:
         details = _tuning_details(old, new) if _tuning_is_tied(old, new) else []
-        yield Change("mpi", "", mpi[0], mpi[1] if mpi[1] != mpi[0] else f"{mpi[1]}, set up otherwise", tuple(details))
+        yield BisectChange(
+            "mpi", "", mpi[0], mpi[1] if mpi[1] != mpi[0] else f"{mpi[1]} with other settings", tuple(details)
+        )
 
 
 def _are_tied(old: Plan, new: Plan) -> bool:
-    """Does the MPI library come with the stack on one of the sides, and another stack on the other?"""
+    """Return True if the stacks differ and at least one provides the MPI library, so both must change together."""
     return old.lock != new.lock and (old.mpi_of_the_stack or new.mpi_of_the_stack)
 
 
@@ -399,63 +407,62 @@ def _tuning_details(old: Plan, new: Plan) -> list[str]:
     return _changed(*values)
 
 
-def _settings(old: _Recipe, new: _Recipe) -> Iterator[Change]:
+def _settings(old: _Recipe, new: _Recipe) -> Iterator[BisectChange]:
     if old.launcher != new.launcher:
-        yield Change("launcher", "", old.launcher, new.launcher)
+        yield BisectChange("launcher", "", old.launcher, new.launcher)
     if not _tuning_is_tied(old.base, new.base):
         tuning = [{name: setting.value for name, setting in each.tuning.items()} for each in (old, new)]
         yield from _variables("tuning", *tuning)
     if old.placement != new.placement:
-        yield Change("placement", "", _format_placement(old.placement), _format_placement(new.placement))
+        yield BisectChange("placement", "", _format_placement(old.placement), _format_placement(new.placement))
     if old.modules != new.modules:
-        yield Change("modules", "", " ".join(old.modules) or "none", " ".join(new.modules) or "none")
+        yield BisectChange("modules", "", " ".join(old.modules) or "none", " ".join(new.modules) or "none")
     kept = [{n: v for n, v in each.environment.items() if n not in (DEVICE, GPUS_PER_RANK)} for each in (old, new)]
     yield from _variables("environment", *kept)
 
 
-def _programs(old: _Recipe, new: _Recipe) -> Iterator[Change]:
+def _programs(old: _Recipe, new: _Recipe) -> Iterator[BisectChange]:
     for name in {**old.parameters, **new.parameters}:
         before, after = old.parameters.get(name), new.parameters.get(name)
         if before != after:
-            yield Change("parameter", name, _show(name, before), _show(name, after))
+            yield BisectChange("parameter", name, _show(name, before), _show(name, after))
     if old.program == new.program:
         return
-    alike = len(old.words) == len(new.words) and _with_words(old.program, new.words) == new.program
-    if not alike:
-        yield Change("program", "", _line(old.program), _line(new.program))
+    if len(old.words) != len(new.words) or _with_words(old.program, new.words) != new.program:
+        yield BisectChange("program", "", _line(old.program), _line(new.program))
         return
     for number, (before, after) in enumerate(zip(old.words, new.words, strict=True), start=1):
         if before != after:
-            yield Change("program", f"word {number}", redact(before), redact(after))
+            yield BisectChange("program", f"word {number}", redact(before), redact(after))
 
 
 def _left_out(good: Side, bad: Side) -> Iterator[str]:
     old, new = good.plan, bad.plan
     hosts = [fold_or_join(each.provenance.hosts) for each in (good, bad)]
     for what, before, after, why in (
-        ("hidl", old.hidl, new.hidl, "all runs are made by the hidl of today"),
-        ("hosts", *hosts, "all runs are on the hosts of one allocation"),
-        ("partition", old.partition, new.partition, "all runs are in one allocation, of the good run's partition"),
-        ("device", old.device, new.device, "all runs are on that of the good run"),
-        ("memory per node", old.allocation.memory_gib, new.allocation.memory_gib, "all runs are in one allocation"),
+        ("hidl", old.hidl, new.hidl, "all runs use the current hidl"),
+        ("hosts", *hosts, "all runs use the hosts of one allocation"),
+        ("partition", old.partition, new.partition, "all runs use the partition of the good run"),
+        ("device", old.device, new.device, "all runs use the device of the good run"),
+        ("memory per node", old.allocation.memory_gib, new.allocation.memory_gib, "all runs share one allocation"),
         ("standard input", old.stdin, new.stdin, "all runs read that of the good run"),
-        ("GPUs per node", old.allocation.gpus_per_node, new.allocation.gpus_per_node, "all runs are in one allocation"),
+        ("GPUs per node", old.allocation.gpus_per_node, new.allocation.gpus_per_node, "all runs share one allocation"),
     ):
         if before != after:
             yield f"{what}: {before or 'none'} → {after or 'none'} ({why})"
-    yield from dict.fromkeys(f"{each} (all runs of it)" for side in (good, bad) for each in side.given)
+    yield from dict.fromkeys(f"{each} (in all runs)" for side in (good, bad) for each in side.given)
     inputs = (good.inputs, bad.inputs)
     for path in {**(inputs[0] or {}), **(inputs[1] or {})}:
         before, after = (_NONE if each is None else each.get(path, "not read")[:12] or "unknown" for each in inputs)
         if None not in inputs and (before != after or before == "unknown"):
-            yield f"input {path}: {before} → {after} (all runs read what is there today)"
+            yield f"input {path}: {before} → {after} (all runs read the current file)"
 
 
-def _variables(kind: Kind, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
+def _variables(kind: ChangeKind, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[BisectChange]:
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
             before, after = (_NONE if name not in each else redact_variable(name, each[name]) for each in (old, new))
-            yield Change(kind, name, before, after)
+            yield BisectChange(kind, name, before, after)
 
 
 def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -469,7 +476,7 @@ def _show(name: str, value: Value | None) -> str:
 
 def _format_placement(placement: Placement) -> str:
     binding = "bound to cores" if placement.bind else "not bound"
-    return f"{placement.ranks_per_node} ranks per node of {placement.threads_per_rank} threads, {binding}"
+    return f"{placement.ranks_per_node} ranks per node with {placement.threads_per_rank} threads, {binding}"
 
 
 def _words(program: Program) -> tuple[str, ...]:
@@ -477,7 +484,7 @@ def _words(program: Program) -> tuple[str, ...]:
 
 
 def _with_words(program: Program, words: Sequence[str]) -> Program:
-    """Return the program with these words in the places of its own."""
+    """Return the program with its words replaced."""
     if not words:
         return program
     split = len(program.command or ())
@@ -513,24 +520,24 @@ def _take_word(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
 
 
 def _take_tuning(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
-    return replace(recipe, tuning=_taken(recipe.tuning, new.tuning, name))
+    return replace(recipe, tuning=_replaced(recipe.tuning, new.tuning, name))
 
 
 def _take_parameter(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
-    return replace(recipe, parameters=_taken(recipe.parameters, new.parameters, name))
+    return replace(recipe, parameters=_replaced(recipe.parameters, new.parameters, name))
 
 
 def _take_environment(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
-    return replace(recipe, environment=_taken(recipe.environment, new.environment, name))
+    return replace(recipe, environment=_replaced(recipe.environment, new.environment, name))
 
 
-def _taken(old: Mapping[str, T], new: Mapping[str, T], name: str) -> dict[str, T]:
-    """Return ``old`` with the value that ``new`` has of that name, or without it."""
+def _replaced(old: Mapping[str, T], new: Mapping[str, T], name: str) -> dict[str, T]:
+    """Return ``old`` with the entry ``name`` as in ``new``, which may lack it."""
     changed = {**old, **({name: new[name]} if name in new else {})}
     return {each: value for each, value in changed.items() if each != name or name in new}
 
 
-_APPLY: Mapping[Kind, Callable[[_Recipe, _Recipe, str], _Recipe]] = {
+_APPLY: Mapping[ChangeKind, Callable[[_Recipe, _Recipe, str], _Recipe]] = {
     "stack": _take_stack,
     "mpi": _take_mpi,
     "launcher": lambda recipe, new, _: replace(recipe, launcher=new.launcher),
@@ -548,40 +555,41 @@ QUESTION, JOURNAL = "hidl.bisect-question/1", "hidl.bisect-journal/1"
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: between which runs, by which metric, among which changes."""
+    """The question of a bisect: two runs, the metric and the changes."""
 
     good: Side
     bad: Side
-    metric: Metric
+    metric: BisectMetric
     changes: Changes
 
     @classmethod
-    def between(cls, good: Side, bad: Side, metric: Metric) -> Question:
-        """Return the question of the two."""
+    def between(cls, good: Side, bad: Side, metric: BisectMetric) -> Question:
+        """Return the question for two runs."""
         return cls(good, bad, metric, changes_between(good, bad))
 
     @property
     def digest(self) -> str:
-        """The same for the same runs and the same metric."""
+        """A digest of the runs and the metric."""
         runs = [self.good.plan.run, self.bad.plan.run, list(self.metric.measure)]
         return hashlib.sha256(json.dumps(runs).encode()).hexdigest()[:12]
 
     @property
     def seed(self) -> int:
-        """The seed of all that is random in the search."""
+        """The random seed of the search."""
         return int(self.digest, 16)
 
     @property
     def expectation(self) -> Expectation:
-        """What to expect of the changes."""
+        """The prior of the changes."""
         return self.metric.expectation([change.weight for change in self.changes.tried])
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One run. ``round``: its number from 1, 0 for a warm-up; ``session``: the job; ``value`` of the metric.
+class JournalEntry:
+    """A run of a mixture.
 
-    ``failure``: why there is no value.
+    ``round`` starts at 1, warm-up runs are in round 0. ``session`` is the number of the job and ``value`` that of the
+    metric; if it is None, ``failure`` is the reason.
     """
 
     round: int
@@ -594,30 +602,30 @@ class Entry:
 
 @dataclass(frozen=True)
 class Journal:
-    """The runs so far. ``planned``: the mixtures of the last round, in order; ``sessions``: jobs so far."""
+    """The runs so far. ``planned`` has the mixtures of the last round in order; ``sessions`` counts the jobs."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[JournalEntry, ...] = ()
     planned: tuple[tuple[int, ...], ...] = ()
     round: int = 0
     sessions: int = 0
 
     @property
     def measured(self) -> int:
-        """The number of runs that count."""
+        """The number of runs, without warm-up runs."""
         return sum(entry.round > 0 for entry in self.entries)
 
     @property
     def left(self) -> tuple[tuple[int, ...], ...]:
-        """The mixtures of the last round that have not run."""
+        """The mixtures of the last round that have not yet run."""
         return self.planned[sum(entry.round == self.round for entry in self.entries) :] if self.round else ()
 
     @property
     def broken(self) -> frozenset[Mixture]:
-        """The mixtures that cannot run."""
+        """The mixtures that failed."""
         return frozenset(frozenset(entry.changes) for entry in self.entries if entry.failure is not None)
 
-    def observations(self, metric: Metric) -> list[RunObservation]:
-        """Return what was measured. What is left of a round after an interruption is a round of its own."""
+    def observations(self, metric: BisectMetric) -> list[RunObservation]:
+        """Return the measurements. The rest of a round after an interruption counts as a separate round."""
         return [
             RunObservation(f"{entry.round:04}.{entry.session}", frozenset(entry.changes), metric.slowness(entry.value))
             for entry in self.entries
@@ -625,11 +633,11 @@ class Journal:
         ]
 
     def with_round(self, mixtures: Sequence[Mixture]) -> Journal:
-        """Return the journal with another round begun."""
+        """Return the journal with another round."""
         return replace(self, round=self.round + 1, planned=tuple(tuple(sorted(each)) for each in mixtures))
 
     def next_round(self, question: Question, confidence: float) -> Journal:
-        """Return the journal with the round that says the most after those so far."""
+        """Return the journal with the most informative next round."""
         observations, expected = self.observations(question.metric), question.expectation
         mixtures = culprit.next_round(
             observations, expected, confidence=confidence, seed=question.seed, broken=self.broken
@@ -637,59 +645,59 @@ class Journal:
         return self.with_round(mixtures)
 
     def answer(self, question: Question, confidence: float) -> CulpritAnswer:
-        """Return what the runs say."""
+        """Return the answer of the runs so far."""
         observations, expected = self.observations(question.metric), question.expectation
         return culprit.answer(observations, expected, question.metric.recorded, confidence=confidence)
 
     def is_over(self, question: Question, confidence: float, budget: int) -> bool:
-        """Return whether no further run is needed: the budget is spent, or the answer is certain enough."""
+        """Return True if the budget is spent or the answer is certain enough."""
         return self.measured >= budget or self.answer(question, confidence).outcome != "undecided"
 
 
 @dataclass(frozen=True)
 class Bisect:
-    """A bisect by its directory."""
+    """A bisect, identified by its directory."""
 
     directory: Path
 
     @property
     def id(self) -> str:
-        """The name of its directory."""
+        """The name of the directory."""
         return self.directory.name
 
     def question(self) -> Question:
-        """Read what is asked; ``HidlError`` if this hidl cannot."""
+        """Read the question. Raises ``HidlError`` if it is invalid or from another version of hidl."""
         found: Question = _read(self.directory / "question.json", QUESTION, TypeAdapter(Question))
         return found
 
     def journal(self) -> Journal:
-        """Read the runs so far; ``HidlError`` if this hidl cannot."""
+        """Read the journal. Raises ``HidlError`` if it is invalid or from another version of hidl."""
         file = self.directory / "journal.json"
         return _read(file, JOURNAL, TypeAdapter(Journal)) if file.exists() else Journal()
 
     def write(self, journal: Journal) -> None:
-        """Keep the runs so far."""
+        """Write the journal."""
         write_json(self.directory / "journal.json", {"schema": JOURNAL, **asdict(journal)})
 
     @property
     def runs(self) -> Path:
-        """Where the directories of its runs are."""
+        """The parent of the run directories."""
         return self.directory / "runs"
 
     @property
     def jobs(self) -> Path:
-        """Where the directories of its jobs are."""
+        """The parent of the job directories."""
         return self.directory / "jobs"
 
     def last_job(self) -> Run | None:
-        """Return the last job that was submitted; None if there is none."""
+        """Return the last submitted job; None if there is none."""
         return next(all_runs(self.jobs), None)
 
 
 def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
-    """Return the bisect of that question: the last one, to go on with, or a new one.
+    """Return the last bisect of the question if its changes are the same, else a new one.
 
-    What it has measured counts only for the same changes. Their stacks may have been installed elsewhere since.
+    The question is written again, because the stacks may have been installed elsewhere in the meantime.
     """
     known = None if fresh else find_bisect(question)
     if known is None or known.question().changes != question.changes:
@@ -697,13 +705,13 @@ def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
     document = TypeAdapter(Question).dump_python(question, mode="json")
     known.directory.mkdir(parents=True, exist_ok=True)
     if holds_secret(document):
-        known.directory.chmod(0o700)  # the job needs them
+        known.directory.chmod(0o700)  # the job needs the secrets
     write_json(known.directory / "question.json", {"schema": QUESTION, **document})
     return known
 
 
 def find_bisect(question: Question) -> Bisect | None:
-    """Return the last bisect of that question; None if there is none."""
+    """Return the last bisect of the question; None if there is none."""
     known = sorted(paths.bisects().glob(f"*-{question.digest}/question.json"))
     return Bisect(known[-1].parent) if known else None
 
@@ -716,5 +724,5 @@ def _read(file: Path, schema: str, adapter: TypeAdapter[Any]) -> Any:
         return adapter.validate_python(document)
     except (OSError, ValueError, ValidationError, AttributeError) as error:
         raise HidlError(
-            f"{file} cannot be read: {error}", hint="hidl bisect GOOD BAD --fresh begins again, and keeps it"
+            f"cannot read {file}: {error}", hint="hidl bisect GOOD BAD --fresh starts a new bisect and keeps this one"
         ) from error

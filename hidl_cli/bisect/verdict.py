@@ -1,4 +1,4 @@
-"""What a bisect says: in a sentence, as a document, and before it has run."""
+"""The verdict of a bisect, and the job that measures it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import hidl_cli
 from hidl_cli.analysis.culprit import LEAST_ROUNDS, CulpritAnswer
 from hidl_cli.analysis.statistics import repetitions_needed
 from hidl_cli.batch_systems import SSH
-from hidl_cli.bisect.journal import Bisect, Change, Journal, Question
+from hidl_cli.bisect.journal import Bisect, BisectChange, Journal, Question
 from hidl_cli.errors import JobFailed, SubmitRefused, UsageError
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.placement import Asked, allocate, missing
@@ -28,28 +28,28 @@ from hidl_cli.schedulers import scheduler_for
 from hidl_cli.site.schema import Site
 from hidl_cli.templates import render_script
 
-#: Explanations that a document lists.
-_MOST = 5
-_DIGITS = 0.001
+#: Limits for the explanations in a document: their number, and their lowest probability.
+_MAX_EXPLANATIONS = 5
+_MIN_PROBABILITY = 0.001
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The answer in a sentence, and what to know beside it."""
+class BisectVerdict:
+    """The answer of a bisect as a sentence, with notes."""
 
     answer: CulpritAnswer
     sentence: str
     notes: tuple[str, ...]
 
 
-def verdict(question: Question, journal: Journal, confidence: float) -> Verdict:
-    """Return what the runs so far say."""
+def verdict(question: Question, journal: Journal, confidence: float) -> BisectVerdict:
+    """Return the verdict of the runs so far."""
     answer = journal.answer(question, confidence)
-    return Verdict(answer, _sentence(question, answer), tuple(_notes(question, journal, answer)))
+    return BisectVerdict(answer, _sentence(question, answer), tuple(_notes(question, journal, answer)))
 
 
-def to_json(question: Question, journal: Journal, found: Verdict, confidence: float) -> dict[str, Any]:
-    """Return it as plain data."""
+def to_json(question: Question, journal: Journal, found: BisectVerdict, confidence: float) -> dict[str, Any]:
+    """Return the verdict as plain data."""
     answer, metric = found.answer, question.metric
     guilty = answer.best.guilty if answer.outcome == "changes" else ()
     faster = answer.best.faster if answer.outcome == "changes" else None
@@ -65,17 +65,17 @@ def to_json(question: Question, journal: Journal, found: Verdict, confidence: fl
         "confidence_asked": confidence,
         "guilty": [_change_to_json(question.changes.tried[number]) for number in guilty],
         "faster": faster
-        and {"change": _change_to_json(question.changes.tried[faster[0]]), "slowdown": _ends_of(faster[1])},
+        and {"change": _change_to_json(question.changes.tried[faster[0]]), "slowdown": _effect_to_json(faster[1])},
         "slowdown": {"value": middle, "low": low, "high": high} if answer.outcome == "changes" else None,
-        "today": answer.today and {"shift": answer.today.shift, "interval": _ends(answer)},
+        "today": answer.today and {"shift": answer.today.shift, "interval": _interval_to_json(answer)},
         "explanations": [
             {
                 "kind": belief.explanation.kind,
                 "changes": [question.changes.tried[number].title for number in belief.explanation.changes],
                 "probability": belief.probability,
             }
-            for belief in answer.beliefs[:_MOST]
-            if belief.probability >= _DIGITS
+            for belief in answer.beliefs[:_MAX_EXPLANATIONS]
+            if belief.probability >= _MIN_PROBABILITY
         ],
         "changes": [_change_to_json(change) for change in question.changes.tried],
         "left_out": list(question.changes.left_out),
@@ -85,7 +85,7 @@ def to_json(question: Question, journal: Journal, found: Verdict, confidence: fl
 
 
 def describe_plan(question: Question, budget: int) -> dict[str, Any]:
-    """Return the changes and how many runs to expect, as plain data."""
+    """Return the changes and the expected number of runs as plain data."""
     metric = question.metric
     return {
         "good": question.good.plan.run,
@@ -98,7 +98,7 @@ def describe_plan(question: Question, budget: int) -> dict[str, Any]:
     }
 
 
-def _change_to_json(change: Change) -> dict[str, Any]:
+def _change_to_json(change: BisectChange) -> dict[str, Any]:
     return {
         "kind": change.kind,
         "name": change.name,
@@ -108,17 +108,17 @@ def _change_to_json(change: Change) -> dict[str, Any]:
     }
 
 
-def _ends_of(effect: tuple[float, float, float]) -> dict[str, float]:
+def _effect_to_json(effect: tuple[float, float, float]) -> dict[str, float]:
     return dict(zip(("value", "low", "high"), effect, strict=True))
 
 
-def _ends(answer: CulpritAnswer) -> list[float] | None:
+def _interval_to_json(answer: CulpritAnswer) -> list[float] | None:
     interval = answer.today.interval if answer.today else None
     return [interval.low, interval.high] if interval else None
 
 
 def expected_runs(question: Question) -> int:
-    """Estimate the number of runs, from the recorded slowdown and noise."""
+    """Estimate the number of runs from the recorded slowdown and noise."""
     expected = question.expectation
     noise = expected.noise or expected.slowdown / 2
     rounds = max(LEAST_ROUNDS, repetitions_needed(noise * math.sqrt(2), expected.slowdown))
@@ -127,7 +127,7 @@ def expected_runs(question: Question) -> int:
 
 
 def describe_mixture(question: Question, numbers: Sequence[int]) -> str:
-    """Describe a mixture: good, bad, or the changes in it, or those that it lacks."""
+    """Describe a mixture by the changes that it includes or lacks."""
     tried = question.changes.tried
     if not numbers:
         return "good"
@@ -142,37 +142,37 @@ def describe_mixture(question: Question, numbers: Sequence[int]) -> str:
 def _sentence(question: Question, answer: CulpritAnswer) -> str:
     sure = f"({_percent(answer.confidence)})" if question.changes.tried else ""
     if answer.outcome == "changes":
-        return f"{_explained(question, answer)} {sure}"
+        return f"{_explanation(question, answer)} {sure}"
     if answer.outcome == "several":
         if len(question.changes.tried) == 2:
-            return f"both changes explain it, each a part, but their parts do not add up {sure}"
-        return f"several changes together explain it; no one and no two of them do {sure}"
+            return f"both changes contribute, but their effects do not add up {sure}"
+        return f"more than two changes contribute {sure}"
     if answer.outcome == "machine" and answer.today:
         shift = f"{answer.today.shift:.1%} slower than recorded{_interval(answer)}"
-        same = ", and the bad one is as fast" if question.changes.tried else ""
-        return f"the machine itself: the good configuration is {shift} today{same} {sure}".rstrip()
+        same = ", and the bad one is equally fast" if question.changes.tried else ""
+        return f"the machine has changed: the good configuration is {shift} today{same} {sure}".rstrip()
     if answer.outcome == "not reproducible":
-        alone = "the configuration is as fast today as when it was good"
-        same = "good and bad are the same within noise today"
-        return f"not reproducible: {same if question.changes.tried else alone} {sure}".rstrip()
+        unchanged = "the configuration is as fast today as in the good run"
+        equal = "today, the good and the bad configuration are equally fast within noise"
+        return f"not reproducible: {equal if question.changes.tried else unchanged} {sure}".rstrip()
     likeliest = _likeliest(question, answer)
     return f"undecided: the most probable so far is {likeliest} ({_percent(answer.best.probability)})"
 
 
-def _explained(question: Question, answer: CulpritAnswer) -> str:
-    """Say which changes explain it, and by how much."""
+def _explanation(question: Question, answer: CulpritAnswer) -> str:
+    """Describe the changes that explain the slowdown, and their effect."""
     best = answer.best
-    changes = " and ".join(question.changes.tried[number].in_words for number in best.guilty)
-    how = {
-        "together": "explain it, only together",
-        "both": "explain it, each a part",
-        "either": "explain it, either alone is enough",
-    }.get(best.explanation.kind, "explains it")
-    sentence = f"{changes} {how}: {best.slowdown[0]:.1%} slower"
+    changes = " and ".join(question.changes.tried[number].phrase for number in best.guilty)
+    verb = {
+        "together": "explain the slowdown, but only together",
+        "both": "each explain a part of the slowdown",
+        "either": "each explain the whole slowdown",
+    }.get(best.explanation.kind, "explains the slowdown")
+    sentence = f"{changes} {verb}: {best.slowdown[0]:.1%} slower"
     if best.faster is None:
         return sentence
     number, (gain, _, _) = best.faster
-    return f"{sentence}; {question.changes.tried[number].in_words} made it {-gain:.1%} faster"
+    return f"{sentence}; {question.changes.tried[number].phrase} made it {-gain:.1%} faster"
 
 
 def _likeliest(question: Question, answer: CulpritAnswer) -> str:
@@ -181,20 +181,20 @@ def _likeliest(question: Question, answer: CulpritAnswer) -> str:
         return "no difference"
     if best.kind == "several":
         return "several changes together"
-    return " and ".join(question.changes.tried[number].in_words for number in answer.best.guilty)
+    return " and ".join(question.changes.tried[number].phrase for number in answer.best.guilty)
 
 
 def _notes(question: Question, journal: Journal, answer: CulpritAnswer) -> list[str]:
     notes = []
     if answer.today is not None and answer.outcome in ("changes", "several", "not reproducible"):
-        notes.append(f"the good configuration today against its recorded numbers: {_shift(answer)}")
+        notes.append(f"the good configuration is {_shift(answer)} today than recorded")
     if answer.outcome == "changes":
         _, low, high = answer.best.slowdown
         notes.append(f"slower by {low:.1%} to {high:.1%} (95 %); recorded: {math.expm1(question.metric.slowdown):.1%}")
     if answer.outcome in ("machine", "not reproducible") and question.changes.left_out:
-        notes.append("what could not be tried may matter: " + "; ".join(question.changes.left_out))
+        notes.append("changes that could not be tried may be the cause: " + "; ".join(question.changes.left_out))
     if journal.broken:
-        notes.append(f"{len(journal.broken)} mixture(s) did not run and were left out of the search")
+        notes.append(f"{len(journal.broken)} mixture(s) failed and were excluded from the search")
     return notes
 
 
@@ -205,32 +205,32 @@ def _shift(answer: CulpritAnswer) -> str:
 
 
 def _interval(answer: CulpritAnswer) -> str:
-    ends = _ends(answer)
+    ends = _interval_to_json(answer)
     return f" ({ends[0]:+.1%} to {ends[1]:+.1%})" if ends else ""
 
 
 def _percent(probability: float) -> str:
-    """Format a probability, never as 100 %."""
+    """Format a probability, but never as 100 %."""
     return "> 99.9 %" if probability > 0.999 else f"{100 * probability:.3g} %"
 
 
-# The job of a bisect: one allocation that holds all its configurations.
+# The job of a bisect: one allocation that fits all configurations.
 
 
 _TAIL_LINES, _TAIL_WIDTH = 10, 500
 
 
 def plan_job(question: Question, site: Site, asked: Asked) -> Plan:
-    """Return the plan of the job: the good run's, without steps, in the allocation that the configurations need.
+    """Plan the job: the plan of the good run without steps, with an allocation that fits all configurations.
 
-    Raises ``UsageError`` if one of the runs was on another site, and what ``allocate`` raises.
+    Raises ``UsageError`` if one of the runs was on another site, and the same errors as ``allocate``.
     """
     sides = (question.good, question.bad)
     for side in sides:
         if side.plan.site != site.name:
             raise UsageError(
-                f"run {side.plan.run} was on site {side.plan.site}, not on {site.name}",
-                hint=f"bisect there (--site {side.plan.site}), or replay both here first (hidl replay)",
+                f"run {side.plan.run} was on site {side.plan.site}, not {site.name}",
+                hint=f"bisect there (--site {side.plan.site}), or first replay both runs here (hidl replay)",
             )
     good = question.good.plan
     if good.scheduler == SSH and good.allocation.hosts:
@@ -253,7 +253,7 @@ def plan_job(question: Question, site: Site, asked: Asked) -> Plan:
 
 
 def script_of(plan: Plan, bisect: Bisect, confidence: float, budget: int) -> str:
-    """Return the job script."""
+    """Render the job script."""
     package = Path(hidl_cli.__file__).parents[1]
     clean = [word for name in ("PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD") for word in ("-u", name)]
     driver = [
@@ -266,37 +266,33 @@ def script_of(plan: Plan, bisect: Bisect, confidence: float, budget: int) -> str
 def run_job(
     bisect: Bisect, plan: Plan, confidence: float, budget: int, *, tell: Callable[[Run, Status], None]
 ) -> tuple[Run, Status]:
-    """Run the job to its end, or follow the one that still runs. An interrupt ends it; what was measured stays.
+    """Run the job, or follow the one that is still active. An interrupt cancels it but keeps its measurements.
 
-    Raises ``SubmitRefused`` if the site requires more options, and what the scheduler's ``submit`` raises.
+    Raises ``SubmitRefused`` if the site requires more options, and the same errors as ``submit`` of the scheduler.
     """
     job = bisect.last_job()
-    if job is None or not _is_alive(job):
+    if job is None or not _is_active(job):
         if plan.missing:
             raise SubmitRefused(
                 f"site {plan.site} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME"
             )
         job = create_run(plan, script_of(plan, bisect, confidence, budget), root=bisect.jobs)
         scheduler_of(plan).submit(job)
-    (status,) = follow(
-        [job],
-        tell=tell,
-        interrupted=lambda run, _: end(run, State.INTERRUPTED),
-    )
+    (status,) = follow([job], tell=tell, interrupted=lambda run, _: end(run, State.INTERRUPTED))
     return job, status
 
 
-def _is_alive(job: Run) -> bool:
+def _is_active(job: Run) -> bool:
     (status,) = scheduler_of(plan_of(job)).poll([job])
     return not status.state.is_final
 
 
 def require_end(job: Run, status: Status) -> None:
-    """Raise ``JobFailed`` unless the job ended well or reached its time limit."""
+    """Raise ``JobFailed`` unless the job completed or reached its time limit."""
     if status.state in (State.COMPLETED, State.TIMEOUT):
         return
     tail = "\n".join(last_lines(job.stderr, _TAIL_LINES, width=_TAIL_WIDTH))
     raise JobFailed(
         f"the job of the bisect ended as {status.state.value}{f' ({status.reason})' if status.reason else ''}\n{tail}",
-        hint=f"what was measured is kept: call it again to go on; its output is in {job.directory}",
+        hint=f"run the command again to continue, measurements are kept; the output is in {job.directory}",
     )

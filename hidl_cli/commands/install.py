@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hidl_cli.site.completion import CompletedSite
-    from hidl_cli.stack.install import LeftOut, Result
+    from hidl_cli.stack.install import Result, SkippedStack
     from hidl_cli.stack.order import Order
 
 
@@ -183,7 +183,7 @@ def install(
         raise typer.Exit(code)
 
 
-def _show_table(results: Sequence[Result], left_out: Sequence[LeftOut]) -> None:
+def _show_table(results: Sequence[Result], left_out: Sequence[SkippedStack]) -> None:
     """Show a row for each stack: the action, and the prefix or the error."""
     from hidl_cli.api.installing import first_line
     from hidl_cli.commands.render import say, show_table
@@ -222,7 +222,7 @@ def _line(result: Result) -> str:
 
 
 def _dry_run(
-    orders: Sequence[Order], asked: CompletedSite, left_out: Sequence[LeftOut], verified: str, *, json: bool
+    orders: Sequence[Order], asked: CompletedSite, left_out: Sequence[SkippedStack], verified: str, *, json: bool
 ) -> None:
     """Print the plans of the same command without ``--dry-run``."""
     from hidl_cli.commands.render import emit_json, printable, progress, write
@@ -312,7 +312,7 @@ def uninstall(
     from hidl_cli.commands.render import emit_json, printable, progress, write
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
-    from hidl_cli.stack.installation import is_shared, shared
+    from hidl_cli.stack.installation import is_shared, site_permissions
     from hidl_cli.stack.pruning import Pruning, installed
     from hidl_cli.stack.pruning import uninstall as remove
 
@@ -331,7 +331,7 @@ def uninstall(
         if is_shared(where, root):
             yield "jobs of other users may use it"
 
-    with shared(where, root):
+    with site_permissions(where, root):
         removed = remove(root, where.name, stack, everything=everything, reasons=reasons, on_wait=progress().say)
     if json:
         emit_json("hidl.uninstall/1", stack=stack, site=where.name, removed=[str(path) for path in removed])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hidl_cli.record.run import Run
-    from hidl_cli.stack.pruning import Item
+    from hidl_cli.stack.pruning import PruneItem
 
 
 def status(
@@ -238,7 +238,7 @@ def prune(
         raise typer.Exit(ExitCode.MISSING_PRECONDITION)
 
 
-def _show(items: list[Item], root: Path) -> None:
+def _show(items: list[PruneItem], root: Path) -> None:
     from datetime import datetime
 
     from hidl_cli.commands.render import show_table

@@ -153,7 +153,7 @@ def lock(
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
-    from hidl_cli.stack.install import draft, make_lock
+    from hidl_cli.stack.install import make_lock, plan_install
     from hidl_cli.stack.order import Order
 
     if platform not in (None, *PORTABLE_PLATFORMS):
@@ -171,12 +171,12 @@ def lock(
         spack=directory(spack),
         platform=platform,
     )
-    before = draft(order).choice
+    before = plan_install(order).choice
     file, changes = before.file, list[str]()
     if not check:
         new, file = make_lock(order, progress())
         changes = _changes(before.lock, new)
-        used = draft(order).choice.file
+        used = plan_install(order).choice.file
         if used != file:
             progress().say(f"{used} takes precedence and will be used")
     if json:
@@ -417,12 +417,12 @@ def verify(
     from hidl_cli.errors import ExitCode
     from hidl_cli.site.load import load_site
     from hidl_cli.stack.inspection import inspect
-    from hidl_cli.stack.target import selected
+    from hidl_cli.stack.target import select_installations
 
     where = load_site(site)
     inspected = [
         inspect(found, where, progress(), repair=repair, offline=offline)
-        for found in selected(where, prefix, names or [], every=every)
+        for found in select_installations(where, prefix, names or [], every=every)
     ]
     if json:
         emit_json("hidl.stack-verify/1", site=where.name, installations=[each.to_json() for each in inspected])
@@ -460,13 +460,13 @@ def sbom(
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack import installation as switching
-    from hidl_cli.stack.target import selected
+    from hidl_cli.stack.target import select_installations
 
     where = load_site(site)
     if id_:
         found = switching.choose(where, name, id_, root=installation.root_of(where, name, prefix))
     else:
-        found = selected(where, prefix, [name], every=False)[0]
+        found = select_installations(where, prefix, [name], every=False)[0]
     text = cyclonedx(found)
     if output is None:
         write(text)
@@ -506,10 +506,10 @@ def audit(
     from hidl_cli.errors import ExitCode
     from hidl_cli.inventory.audit import audit as find_vulnerabilities
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack.target import selected
+    from hidl_cli.stack.target import select_installations
 
     where = load_site(site)
-    installations = selected(where, prefix, names or [], every=every)
+    installations = select_installations(where, prefix, names or [], every=every)
     vulnerabilities = find_vulnerabilities(installations, advisories or [], ignore or [])
     found = list(zip(installations, vulnerabilities, strict=True))
     if json:

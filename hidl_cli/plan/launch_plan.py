@@ -23,7 +23,7 @@ from hidl_cli.plan.workload import Parser, Pattern, Value, Workload
 from hidl_cli.quoting import sh_line
 from hidl_cli.record.run import Run, create
 from hidl_cli.redaction import Secrets, may_hold, remember
-from hidl_cli.stack.activation import Described, prepare_support
+from hidl_cli.stack.activation import UserEnvironment, prepare_support
 from hidl_cli.stack.schema import Device
 from hidl_cli.tuning.judge import COMPARED, DEFAULT, MATRIX, Setting, compared_variables, without_variables
 
@@ -126,7 +126,7 @@ class Plan:
     missing: tuple[str, ...]
     warnings: tuple[str, ...]
     hidl: str = __version__
-    user_environment: Described | None = None
+    user_environment: UserEnvironment | None = None
     device: Device | None = None
     stdin: str | None = None
     precision: float | None = None

@@ -21,7 +21,7 @@ from hidl_cli.plan.parameters import SIZES, arguments, command
 from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
 from hidl_cli.schedulers import scheduler_for
 from hidl_cli.site.schema import Partition, Site
-from hidl_cli.stack.activation import Described
+from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
@@ -130,7 +130,7 @@ class ResolvedOptions:
     launcher: Launcher
     tuning: Sequence[Setting] = ()
     matrix: Sequence[Mapping[str, Value]] = ({},)
-    environment: Described | None = None
+    environment: UserEnvironment | None = None
     use: DeviceUse = field(default_factory=lambda: DeviceUse("cpu", Asked()))
     recipe: Stack | None = None
     stdin: str | None = None
@@ -156,7 +156,7 @@ class _StepContext:
     library: Library
     launcher: Launcher
     matrix: Sequence[Mapping[str, Value]]
-    environment: Described | None
+    environment: UserEnvironment | None
     stdin: str | None
 
 

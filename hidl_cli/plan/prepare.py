@@ -28,7 +28,7 @@ from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import activation as environments
 from hidl_cli.stack import installation
-from hidl_cli.stack.activation import Environment
+from hidl_cli.stack.activation import EnvironmentInstallation
 from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Device, Stack
@@ -222,7 +222,7 @@ def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
     return replace(request, nodes=nodes, ranks_per_node=ranks)
 
 
-def _workload(request: RunRequest, environment: Environment | None) -> Workload:
+def _workload(request: RunRequest, environment: EnvironmentInstallation | None) -> Workload:
     has_mpi4py = environment is None or environment.described.has_mpi4py
     if not request.command:
         workload = load_workload(request.workload)
@@ -247,7 +247,7 @@ def _resolve_options(
     request: RunRequest,
     site: Site,
     workload: Workload,
-    environment: Environment | None,
+    environment: EnvironmentInstallation | None,
     *,
     parameters: Mapping[str, Value],
     matrix: Sequence[Mapping[str, Value]],
@@ -296,7 +296,7 @@ def _resolve_options(
     )
 
 
-def _environment(request: RunRequest, site: Site) -> Environment | None:
+def _environment(request: RunRequest, site: Site) -> EnvironmentInstallation | None:
     return (
         None
         if request.env is None
@@ -304,7 +304,9 @@ def _environment(request: RunRequest, site: Site) -> Environment | None:
     )
 
 
-def _environment_library(environment: Environment, request: RunRequest, site: Site, stack: Stack) -> Library:
+def _environment_library(
+    environment: EnvironmentInstallation, request: RunRequest, site: Site, stack: Stack
+) -> Library:
     """Return the MPI library of an environment, or that of ``stack`` if the user requests it or there is no other.
 
     Raises ``MissingPrecondition`` if the stack is required but not installed.

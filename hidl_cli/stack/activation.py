@@ -1,6 +1,6 @@
-"""How people use an installation: a script to source and a modulefile to load.
+"""Activation scripts and modulefiles of installations, and environments of the user as installations.
 
-The modulefile is Tcl: Environment Modules reads no other, and Lmod reads it as well as its own Lua.
+Modulefiles are written in Tcl, the only language that both EnvironmentInstallation Modules and Lmod support.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hidl_cli.templates import render_modulefile, render_script
 
 @dataclass(frozen=True)
 class Activation:
-    """The texts of both."""
+    """The activation script and the modulefile of an installation."""
 
     script: str
     modulefile: str
 
 
 def render(plan: InstallPlan) -> Activation:
-    """Render what the plan's installation will be used by; nothing is written."""
+    """Render the activation script and the modulefile without writing them."""
     values = {
         "site": plan.site,
         "stack": plan.stack,
@@ -52,27 +52,33 @@ def render(plan: InstallPlan) -> Activation:
     )
 
 
-# An environment of the user's own (venv, conda or any prefix with a Python) that runs start in, as an installation.
+# Environments of the user (venv, conda or any prefix with a Python) in place of a stack.
 
 
-Kind = Literal["venv", "conda", "prefix"]
+EnvironmentKind = Literal["venv", "conda", "prefix"]
 
-_OLDEST = (3, 10)  # of the Pythons that hidl's own modules run on
+_OLDEST = (3, 10)  # Python version that hidl's modules support
 _SECONDS = 60.0
 _PACKAGE = "hidl_workloads"
 
 
 @dataclass(frozen=True)
-class Described:
-    """What ``plan.json`` keeps of an environment.
+class UserEnvironment:
+    """A description of an environment, as stored in ``plan.json``.
 
-    ``python``: its version; ``packages``: versions by name, conda's too. ``linked``: the ABIs that mpi4py and Horovod
-    were built for. ``mpi``: family of its own MPI library, None without one. ``mpi_stack``: hidl's stack that the MPI
-    library is of, None if it is the environment's own or the site's. ``support``: what its jobs need besides.
+    Attributes:
+        directory: Path of the environment.
+        kind: Kind of the environment.
+        python: Version of Python.
+        packages: Versions of Python and conda packages by name.
+        linked: MPI ABIs that mpi4py and Horovod were built for.
+        support: Directory with hidl's files for jobs in the environment.
+        mpi: Family of the environment's own MPI library; None if it has none.
+        mpi_stack: Stack that provides the MPI library; None if the environment or the site does.
     """
 
     directory: str
-    kind: Kind
+    kind: EnvironmentKind
     python: str
     packages: Mapping[str, str]
     linked: Mapping[str, tuple[str, ...]]
@@ -82,79 +88,80 @@ class Described:
 
     @property
     def name(self) -> str:
-        """How runs call it in the place of a stack."""
+        """The name that runs record instead of a stack name."""
         return f"env:{Path(self.directory).name}"
 
     @property
     def has_mpi4py(self) -> bool:
-        """Is mpi4py installed?"""
+        """Return True if mpi4py is installed."""
         return "mpi4py" in self.packages
 
     @property
     def starter(self) -> str:
-        """The file that runs a module of hidl in this environment."""
+        """The script that runs one of hidl's modules in the environment."""
         return str(Path(self.support, _PACKAGE, "start.py"))
 
 
 @dataclass(frozen=True)
-class Environment(Installation):
-    """The environment as the installation that a run starts in."""
+class EnvironmentInstallation(Installation):
+    """An environment of the user as an installation."""
 
-    described: Described
+    described: UserEnvironment
 
     @property
     def activate(self) -> Path:
-        """The script that a job sources."""
+        """The activation script for jobs."""
         return Path(self.described.support, "activate.sh")
 
     @property
     def abi(self) -> Abi:
-        """The ABI of its own MPI library, else the one that its mpi4py was built for; MPICH's if any serves."""
+        """The ABI of its own MPI library, or else of its mpi4py; MPICH's if mpi4py supports any."""
         if self.described.mpi is not None:
             return TRAITS[self.described.mpi].abi
         return "openmpi" if self.described.linked.get("mpi4py") == ("openmpi",) else "mpich"
 
     def run_module(self, module: str) -> tuple[str, ...]:
-        """See ``Installation``."""
         return (str(self.python), self.described.starter, module)
 
 
-def read(directory: str, root: Path) -> Environment:
-    """Ask the environment's Python what it has. ``root``: of the site's installations. Nothing is written.
+def read(directory: str, root: Path) -> EnvironmentInstallation:
+    """Inspect an environment without writing anything; ``root`` is the root of the site's installations.
 
-    Raises ``MissingPrecondition`` if there is no Python that works, or an old one, and ``InvalidInput`` for a path that
-    PATH cannot hold.
+    Raises ``MissingPrecondition`` if its Python is missing, broken or too old, and ``InvalidInput`` if PATH cannot
+    contain its path.
     """
-    place = Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - a link stays the user's word
+    place = Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - keep links as the user wrote them
     if unusable := [character for character in UNUSABLE if character in str(place)]:
-        raise InvalidInput(f"environment {str(place)!r}: its path holds {unusable[0]!r}", hint="rename the directory")
+        raise InvalidInput(
+            f"environment {str(place)!r}: the path contains {unusable[0]!r}", hint="rename the directory"
+        )
     python = place / "bin" / "python"
     if not os.access(python, os.X_OK):
         raise MissingPrecondition(
             f"{place} is not a Python environment: bin/python not found",
-            hint=f"python3 -m venv {sh(str(place))}, or the directory of one (conda env list)",
+            hint=f"create one (python3 -m venv {sh(str(place))}), or pass an existing one (conda env list)",
         )
-    answer = _ask(python)
-    if tuple(map(int, answer["version"].split(".")[:2])) < _OLDEST:
+    found = _inspect(python)
+    if tuple(map(int, found["version"].split(".")[:2])) < _OLDEST:
         raise MissingPrecondition(
-            f"environment {place} has Python {answer['version']}; hidl requires 3.10 or newer",
-            hint="make it with a newer Python",
+            f"environment {place} has Python {found['version']}; hidl requires 3.10 or newer",
+            hint="create it with a newer Python",
         )
     kind = _kind(place)
-    packages = {**_of_conda(place), **answer["packages"]}
-    places = {name: [Path(each) for each in found] for name, found in answer["places"].items()}
+    packages = {**_conda_packages(place), **found["packages"]}
+    places = {name: [Path(each) for each in directories] for name, directories in found["places"].items()}
     abis = {
-        "mpi4py": [content.of_mpi4py(each) for each in places.get("mpi4py", ())],
-        "horovod": [content.of_modules(each.glob("**/mpi_lib*.so")) for each in places.get("horovod", ())],
+        "mpi4py": [content.mpi4py_abis(each) for each in places.get("mpi4py", ())],
+        "horovod": [content.linked_abis(each.glob("**/mpi_lib*.so")) for each in places.get("horovod", ())],
     }
     mpi = _own_mpi(place, packages)
     support = root / "environments" / _id(place, kind)
-    described = Described(
+    described = UserEnvironment(
         directory=str(place),
         kind=kind,
-        python=answer["version"],
+        python=found["version"],
         packages=dict(sorted(packages.items())),
-        linked={name: tuple(sorted(frozenset().union(*found))) for name, found in abis.items() if found},
+        linked={name: tuple(sorted(frozenset().union(*each))) for name, each in abis.items() if each},
         support=str(support),
         mpi=mpi[0] if mpi else None,
     )
@@ -162,15 +169,15 @@ def read(directory: str, root: Path) -> Environment:
     manifest: dict[str, Any] = {
         "lock": {"digest": hashlib.sha256(listed.encode()).hexdigest()},
         "packages": described.packages,
-        "provider": "wheels" if "mpich" in answer["packages"] else kind,
+        "provider": "wheels" if "mpich" in found["packages"] else kind,
     }
     if mpi:
         manifest["mpi"] = {"family": mpi[0], "version": mpi[1]}
-    return Environment(place, manifest, described)
+    return EnvironmentInstallation(place, manifest, described)
 
 
-def prepare_support(described: Described) -> None:
-    """Write what jobs in the environment need, unless it is there."""
+def prepare_support(described: UserEnvironment) -> None:
+    """Write hidl's files for jobs in the environment unless they exist."""
     support = Path(described.support)
     if (support / "activate.sh").is_file():
         return
@@ -184,40 +191,40 @@ def prepare_support(described: Described) -> None:
         try:
             new.rename(support)
         except OSError:
-            if not (support / "activate.sh").is_file():  # else another hidl was faster
+            if not (support / "activate.sh").is_file():  # otherwise another process was faster
                 raise
 
 
-def _ask(python: Path) -> dict[str, Any]:
+def _inspect(python: Path) -> dict[str, Any]:
     script = Path(__file__).parents[2] / _PACKAGE / "describe_python.py"
     try:
-        answer: dict[str, Any] = json.loads(process.run([python, "-I", script], timeout=_SECONDS).stdout)
+        found: dict[str, Any] = json.loads(process.run([python, "-I", script], timeout=_SECONDS).stdout)
     except ProcessFailed as failure:
-        said = failure.output.strip().splitlines()[-1:] or [failure.message]
+        reason = failure.output.strip().splitlines()[-1:] or [failure.message]
         raise MissingPrecondition(
-            f"{python} does not work: {said[0]}", hint="make the environment again, with Python 3.10 or newer"
+            f"{python} does not work: {reason[0]}", hint="recreate the environment with Python 3.10 or newer"
         ) from failure
     except ValueError as error:
         raise MissingPrecondition(
-            f"{python} is not a Python interpreter: {error}", hint="name the directory of a venv or conda environment"
+            f"{python} is not a Python interpreter: {error}", hint="pass the directory of a venv or conda environment"
         ) from error
-    return answer
+    return found
 
 
-def _kind(place: Path) -> Kind:
+def _kind(place: Path) -> EnvironmentKind:
     if (place / "pyvenv.cfg").is_file():
         return "venv"
     return "conda" if (place / "conda-meta").is_dir() else "prefix"
 
 
-def _of_conda(place: Path) -> dict[str, str]:
-    """The packages of a conda environment by the names of their records, such as ``mpich-4.2.3-h1a2b_0.json``."""
+def _conda_packages(place: Path) -> dict[str, str]:
+    """Return the packages of a conda environment from the names of its records (``mpich-4.2.3-h1a2b_0.json``)."""
     records = (file.stem.rsplit("-", 2) for file in (place / "conda-meta").glob("*-*-*.json"))
     return {name: version for name, version, _ in records}
 
 
 def _own_mpi(place: Path, packages: Mapping[str, str]) -> tuple[Family, str | None] | None:
-    """The MPI library in the environment; None without one that can start ranks."""
+    """Return the family and version of the environment's MPI library; None without a library with mpiexec."""
     abi = next((abi for name, abi in SONAMES.items() if (place / "lib" / name).exists()), None)
     if abi is None or not os.access(place / "bin" / "mpiexec", os.X_OK):
         return None
@@ -228,13 +235,18 @@ def _own_mpi(place: Path, packages: Mapping[str, str]) -> tuple[Family, str | No
     return "mpich", packages.get("mpich")
 
 
-def _activation(place: Path, kind: Kind) -> str:
-    from hidl_cli.templates import render_script  # imports Jinja2, which only a run needs
+def _activation(place: Path, kind: EnvironmentKind) -> str:
+    from hidl_cli.templates import render_script  # imports Jinja2, which only runs need
 
-    name = Described(str(place), kind, "", {}, {}, "").name
+    name = UserEnvironment(str(place), kind, "", {}, {}, "").name
     of_kind = {
         "venv": {"VIRTUAL_ENV": str(place)},
-        "conda": {"CONDA_PREFIX": str(place), "CONDA_DEFAULT_ENV": place.name, "CONDA_SHLVL": "1", **_variables(place)},
+        "conda": {
+            "CONDA_PREFIX": str(place),
+            "CONDA_DEFAULT_ENV": place.name,
+            "CONDA_SHLVL": "1",
+            **_conda_variables(place),
+        },
         "prefix": {},
     }[kind]
     values = {
@@ -247,8 +259,8 @@ def _activation(place: Path, kind: Kind) -> str:
     return render_script("activate_environment.sh.j2", values)
 
 
-def _variables(place: Path) -> dict[str, str]:
-    """What ``conda env config vars set`` keeps."""
+def _conda_variables(place: Path) -> dict[str, str]:
+    """Return the variables set by ``conda env config vars set``."""
     try:
         kept = read_json(place / "conda-meta" / "state").get("env_vars", {})
     except (OSError, ValueError, AttributeError):
@@ -256,6 +268,6 @@ def _variables(place: Path) -> dict[str, str]:
     return {name: str(value) for name, value in kept.items() if name.isidentifier() and name.isascii()}
 
 
-def _id(place: Path, kind: Kind) -> str:
+def _id(place: Path, kind: EnvironmentKind) -> str:
     parts = [own_wheel.workloads().digest, _activation(place, kind)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

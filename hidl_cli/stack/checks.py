@@ -1,4 +1,4 @@
-"""What must hold across the fields of a stack, beside its schema."""
+"""Validation of stacks across fields, in addition to the schema."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hidl_cli.mpi import WHEELS
 from hidl_cli.stack import own_wheel
 from hidl_cli.stack.schema import Stack
 
-_OF_VARIANTS = ("requirements", "instead_of", "imports", "builds")
+_VARIANT_KEYS = ("requirements", "instead_of", "imports", "builds")
 
 
 def names_and_specifiers(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Package names are those of PEP 508, each given once; versions are specifiers of PEP 440."""
+    """Require valid and unique package names (PEP 508) and version specifiers (PEP 440)."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.utils import InvalidName, canonicalize_name
 
@@ -30,7 +30,7 @@ def names_and_specifiers(data: Mapping[str, Any]) -> Iterator[Fault]:
             continue
         if canonical in seen:
             yield Fault(
-                path, f"`{name}` and `{seen[canonical]}` are the same package", "each package once", on_key=True
+                path, f"`{name}` and `{seen[canonical]}` are the same package", "each package only once", on_key=True
             )
         seen[canonical] = name
         if isinstance(version, str):
@@ -42,46 +42,46 @@ def names_and_specifiers(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """The package of the MPI library is among the packages."""
+    """Require the MPI library as one of the packages."""
     mpi, packages = data.get("mpi"), mapping(data, "packages")
     if isinstance(mpi, str) and packages and mpi not in packages:
         yield Fault(
-            ("mpi",), f"the package `{clipped(mpi)}` is not among `packages`", one_of(packages), nearest(mpi, packages)
+            ("mpi",), f"package `{clipped(mpi)}` is not in `packages`", one_of(packages), nearest(mpi, packages)
         )
 
 
 def libraries_exist(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """hidl's own libraries are those that it ships, each given once."""
+    """Require that hidl ships each of the libraries, and that they are unique."""
     given, shipped = data.get("libraries"), own_wheel.libraries()
     names = given if isinstance(given, list) else []
     for index, name in enumerate(names):
         path = ("libraries", index)
         if isinstance(name, str) and name not in shipped:
-            message = f"hidl ships no library called `{clipped(name)}`"
+            message = f"unknown library `{clipped(name)}`"
             yield Fault(path, message, one_of(shipped), nearest(name, shipped))
         elif name in names[:index]:
-            yield Fault(path, f"`{clipped(str(name))}` is given twice", "each library once")
+            yield Fault(path, f"duplicate library `{clipped(str(name))}`", "each library only once")
 
 
 def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """What is fetched has a hash, and what a build depends on is among the packages."""
+    """Require a hash for downloaded sources, and dependencies of builds in the packages."""
     packages = mapping(data, "packages")
     for number, build in enumerate(data["builds"] if isinstance(data.get("builds"), list) else []):
         source = mapping(build, "source") if isinstance(build, Mapping) else {}
         if source.get("pypi") and not source.get("sha256"):
-            yield Fault(("builds", number, "source"), "what is fetched needs its `sha256`", "64 hexadecimal digits")
+            yield Fault(("builds", number, "source"), "`pypi` requires `sha256`", "64 hexadecimal digits")
         if source.get("any_version") and source.get("sha256"):
-            yield Fault(("builds", number, "source"), "a file of any version has no `sha256`", "one of the two")
+            yield Fault(("builds", number, "source"), "`any_version` and `sha256` cannot be combined", "one of them")
         against = build.get("against") if isinstance(build, Mapping) else None
         for place, name in enumerate(against if isinstance(against, list) else []):
             if isinstance(name, str) and name not in packages:
-                message = f"`{clipped(name)}` is not among `packages`"
+                message = f"`{clipped(name)}` is not in `packages`"
                 yield Fault(("builds", number, "against", place), message, one_of(packages), nearest(name, packages))
 
 
 def requirements(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Further requirements are packages of an index, and none brings another MPI library."""
-    from hidl_cli.stack import schema  # imports packaging later, and only files that have requirements need it
+    """Require normalized requirements of packages on an index, without another MPI library."""
+    from hidl_cli.stack import schema  # ``parse`` imports packaging, which only files with requirements need
 
     mpi = data.get("mpi")
     for path, given in _required(data):
@@ -90,15 +90,15 @@ def requirements(data: Mapping[str, Any]) -> Iterator[Fault]:
             try:
                 parsed = schema.parse(text) if isinstance(text, str) else None
                 if parsed is not None and parsed != text:
-                    yield Fault(place, f"`{clipped(text)}` is not in its plain form", f"`{clipped(parsed)}`")
+                    yield Fault(place, f"`{clipped(text)}` is not in normal form", f"`{clipped(parsed)}`")
                 if parsed is not None and path[-1] == "requirements" and mpi in WHEELS:
-                    schema.refuse_other_build(parsed, mpi=mpi)
-            except schema.Unusable as error:
+                    schema.check_build(parsed, mpi=mpi)
+            except schema.UnusableRequirement as error:
                 yield Fault(place, error.message, error.expected)
 
 
 def _required(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every list of requirements with its path, if it is one."""
+    """Yield the path and value of each field with requirements."""
     yield ("requirements",), data.get("requirements")
     yield ("constraints",), data.get("constraints")
     for accelerator, variant in mapping(data, "variants").items():
@@ -107,42 +107,38 @@ def _required(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def variants(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """A variant holds something; what it leaves out or builds is there in others, and the MPI library stays."""
+    """Require that variants are not empty, refer to existing packages and builds, and keep the MPI library."""
     packages = mapping(data, "packages")
     listed = data.get("builds") if isinstance(data.get("builds"), list) else None
     built = [str(each["name"]) for each in listed or () if isinstance(each, Mapping) and "name" in each]
     for accelerator, variant in mapping(data, "variants").items():
-        if isinstance(variant, Mapping) and not any(variant.get(key) for key in _OF_VARIANTS):
-            yield Fault(
-                ("variants", accelerator),
-                f"variant `{clipped(accelerator)}` is empty",
-                one_of(_OF_VARIANTS),
-                on_key=True,
-            )
-        left_out = variant.get("instead_of") if isinstance(variant, Mapping) else None
-        for index, name in enumerate(left_out if isinstance(left_out, list) else []):
+        if isinstance(variant, Mapping) and not any(variant.get(key) for key in _VARIANT_KEYS):
+            message = f"variant `{clipped(accelerator)}` is empty"
+            yield Fault(("variants", accelerator), message, one_of(_VARIANT_KEYS), on_key=True)
+        omitted = variant.get("instead_of") if isinstance(variant, Mapping) else None
+        for index, name in enumerate(omitted if isinstance(omitted, list) else []):
             path = ("variants", accelerator, "instead_of", index)
             if name == data.get("mpi"):
                 yield Fault(path, f"`{clipped(str(name))}` is the MPI library of the stack", "another package")
             elif isinstance(name, str) and packages and name not in packages:
-                message = f"`{clipped(name)}` is not among `packages`"
+                message = f"`{clipped(name)}` is not in `packages`"
                 yield Fault(path, message, one_of(packages), nearest(name, packages))
         for name in mapping(variant, "builds") if isinstance(variant, Mapping) else ():
             if name not in built:
-                message = f"`{clipped(name)}` is not among `builds`"
+                message = f"`{clipped(name)}` is not in `builds`"
                 place = ("variants", accelerator, "builds", name)
                 yield Fault(place, message, one_of(built), nearest(name, built), on_key=True)
 
 
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Each MPI family reads the variables that are set for it, and their values fit."""
+    """Require variables that the MPI family reads, with valid values."""
     if data.get("tuning"):
-        from hidl_cli.tuning.judge import check_by_family  # 13 ms, which files without tuning need not spend
+        from hidl_cli.tuning.judge import check_by_family  # takes 13 ms, which only files with tuning need
 
         yield from check_by_family(data)
 
 
-#: What a stack's file must satisfy.
+#: The rules of stack files.
 RULES = Rules(
     "stack",
     Stack,
@@ -163,9 +159,6 @@ RULES = Rules(
 )
 
 
-# Stacks by name.
-
-
 def load_stack(name: str) -> Stack:
-    """The stack of that name with what it extends; ``UsageError`` if unknown, ``InvalidInput`` if faulty."""
+    """Load a stack and the stacks that it extends. Raises ``UsageError`` if unknown, ``InvalidInput`` if invalid."""
     return load(RULES, name)

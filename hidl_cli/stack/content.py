@@ -1,8 +1,7 @@
-"""What the files of an installation must be: their sizes and SHA-256, and who they are of.
+"""Record and compare the files of an installation: sizes, SHA-256 and owners.
 
-``content.json`` in the prefix is written once, before the manifest. Of files that wheels brought, it has what the
-wheels' own ``RECORD`` says (PyPA's specification of recorded projects), so that a damaged cache is found, too; all
-other files are read then. Python's own caches (``__pycache__``) are no part of it.
+``content.json`` in the prefix is written once, before the manifest. For files of wheels it repeats the ``RECORD`` of
+the wheel, which also detects a damaged cache; all other files are hashed. ``__pycache__`` directories are excluded.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _ENTRY = struct.Struct("<QQ")
 
 
 def needed(file: Path) -> tuple[str, ...] | None:
-    """The names, such as ``libmpi.so.12``; None if the file cannot be read, or is not such an ELF file."""
+    """Return the needed libraries of a 64-bit ELF file, such as ``libmpi.so.12``; None for other files."""
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return tuple(_needed(data)) if data[: len(_MAGIC)] == _MAGIC else None
@@ -61,38 +60,38 @@ def _holds(segment: tuple[int, ...], address: int | None) -> bool:
     return address is not None and segment[3] <= address < segment[3] + segment[5]
 
 
-# The binary interfaces of MPI that compiled Python packages were built for.
+# The MPI ABIs that compiled Python packages were built for.
 
 
-#: What mpi4py's wheels call the interface that is neither MPICH's nor Open MPI's: any library serves.
+#: The ABI in mpi4py's wheels that works with any MPI library.
 ANY = "mpiabi"
 
-#: Modules of mpi4py: one per ABI in wheels, a single one if compiled against one library.
-_OF_A_WHEEL = re.compile(r"MPI\.(mpich|openmpi|impi|mpiabi|msmpi)\.")
-_OF_WHEELS = {"impi": "mpich"}
+#: Modules in wheels of mpi4py, one per ABI. An mpi4py that was compiled here has a single module.
+_ABI_MODULE = re.compile(r"MPI\.(mpich|openmpi|impi|mpiabi|msmpi)\.")
+_ABI_ALIASES = {"impi": "mpich"}
 
 
-def of_mpi4py(package: Path) -> frozenset[str]:
-    """The ABIs that the mpi4py in this directory was built for; empty if unknown."""
+def mpi4py_abis(package: Path) -> frozenset[str]:
+    """Return the ABIs that the mpi4py in this directory was built for; empty if unknown."""
     found: set[str] = set()
     for module in package.glob("MPI.*.so"):
-        if of_a_wheel := _OF_A_WHEEL.match(module.name):
-            found.add(_OF_WHEELS.get(of_a_wheel[1], of_a_wheel[1]))
+        if match := _ABI_MODULE.match(module.name):
+            found.add(_ABI_ALIASES.get(match[1], match[1]))
         else:
-            found |= of_modules([module])
+            found |= linked_abis([module])
     return frozenset(found)
 
 
-def of_modules(modules: Iterable[Path]) -> frozenset[str]:
-    """The ABIs of the MPI libraries that compiled modules are linked to; empty: of none."""
+def linked_abis(modules: Iterable[Path]) -> frozenset[str]:
+    """Return the ABIs of the MPI libraries that compiled modules are linked to."""
     return frozenset(abi for module in modules for name in needed(module) or () if (abi := abi_of(name)))
 
 
 FILE = "content.json"
-#: Files of the prefix that are no part of the content: about the installation, written by hidl.
+#: Files about the installation, which are not part of its content.
 ABOUT = (FILE, MANIFEST, "verification.json")
 SCHEMA = "hidl.content/1"
-#: Threads that read; more do not help one disk.
+#: Reading with more threads is not faster on a single disk.
 THREADS = 8
 
 _BLOCK = 1 << 20
@@ -102,7 +101,7 @@ _RECORD = "lib/python*/site-packages/*.dist-info/RECORD"
 
 @dataclass(frozen=True)
 class File:
-    """A file: its size in bytes, its SHA-256 in hexadecimal, and the distribution that brought it (empty: none)."""
+    """A file: size in bytes, SHA-256 in hexadecimal, and the distribution that owns it (empty: none)."""
 
     size: int
     digest: str
@@ -111,15 +110,15 @@ class File:
 
 @dataclass(frozen=True)
 class Content:
-    """The files and the symbolic links (with their targets) of an installation, by their path below the prefix."""
+    """The files of an installation and the targets of its symbolic links, by path below the prefix."""
 
     files: Mapping[str, File]
     links: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Difference:
-    """What is not as it was installed, as paths below the prefix; ``read``: the number of bytes that were hashed."""
+class ContentDifference:
+    """Differences to the recorded content, as paths below the prefix; ``read``: number of hashed bytes."""
 
     damaged: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -129,20 +128,20 @@ class Difference:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all files are there and as they were; foreign ones may be beside them."""
+        """Return True if no file is damaged or missing; there may be foreign files."""
         return not (self.damaged or self.missing)
 
 
 def record(prefix: Path) -> Content:
-    """Write down the content of a prefix that was just filled; ``BuildFailed`` if a wheel's file has another size."""
-    recorded = dict(_of_wheels(prefix))
-    found, links = _present(prefix)
+    """Record the content of a new prefix. Raises ``BuildFailed`` if the size of a file differs from its wheel."""
+    recorded = dict(_wheel_files(prefix))
+    found, links = _scan(prefix)
     wrong = [path for path, file in recorded.items() if found.get(path) != file.size]
     if wrong:
         owner = recorded[wrong[0]].owner
         raise BuildFailed(
-            f"{len(wrong)} file(s) of wheels are damaged or missing as they were installed: {', '.join(wrong[:3])}",
-            hint=f"the cache of wheels is damaged: uv cache clean {owner.partition('==')[0]}, and install again",
+            f"{len(wrong)} file(s) of wheels are damaged or missing after installation: {', '.join(wrong[:3])}",
+            hint=f"uv's cache is damaged: run uv cache clean {owner.partition('==')[0]}, then install again",
         )
     others = [path for path in found if path not in recorded and path not in ABOUT]
     digests = _digests(prefix, others)
@@ -152,25 +151,25 @@ def record(prefix: Path) -> Content:
 
 
 def read(prefix: Path) -> Content:
-    """Read what ``record`` wrote; of an installation of before that, what its wheels say.
+    """Read the recorded content; for installations without a record, only the files of wheels.
 
-    Raises ``MissingPrecondition`` if it is damaged itself.
+    Raises ``MissingPrecondition`` if the record is damaged.
     """
     if not (prefix / FILE).exists():
-        return Content(dict(_of_wheels(prefix)), {})
+        return Content(dict(_wheel_files(prefix)), {})
     try:
         document = documents.read_json(prefix / FILE)
         files = {path: File(*values) for path, values in document["files"].items()}
         return Content(files, document["links"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise MissingPrecondition(
-            f"{prefix / FILE} cannot be read: {error}", hint="uninstall the stack, and install it again"
+            f"{prefix / FILE} cannot be read: {error}", hint="uninstall the stack and install it again"
         ) from error
 
 
-def compare(prefix: Path, content: Content, *, deep: bool) -> Difference:
-    """Hold a prefix against its content: by sizes, and if ``deep`` by hashes."""
-    found, links = _present(prefix)
+def compare(prefix: Path, content: Content, *, deep: bool) -> ContentDifference:
+    """Compare a prefix with its recorded content by size, and also by hash if ``deep``."""
+    found, links = _scan(prefix)
     missing = [path for path in content.files if path not in found]
     missing += [path for path in content.links if path not in links]
     damaged = [path for path, file in content.files.items() if path in found and found[path] != file.size]
@@ -183,13 +182,13 @@ def compare(prefix: Path, content: Content, *, deep: bool) -> Difference:
         read_bytes = sum(content.files[path].size for path in same)
     known = {*content.files, *content.links, *ABOUT}
     foreign = [path for path in (*found, *links) if path not in known] if content.links else []
-    return Difference(
+    return ContentDifference(
         tuple(sorted(damaged)), tuple(sorted(missing)), tuple(sorted(foreign)), read_bytes, len(content.files)
     )
 
 
 def make_read_only(prefix: Path, content: Content) -> None:
-    """Take away the permission to write to the files, but for those that have another name elsewhere."""
+    """Make the files read-only, except those with hard links elsewhere."""
     for path in content.files:
         file = prefix / path
         status = file.stat()
@@ -198,7 +197,7 @@ def make_read_only(prefix: Path, content: Content) -> None:
 
 
 def digest_of(file: Path) -> str:
-    """The SHA-256 of a file in hexadecimal; ``OSError`` if it cannot be read."""
+    """Return the SHA-256 of a file in hexadecimal. Raises ``OSError`` if it cannot be read."""
     digest = hashlib.sha256()
     with file.open("rb", buffering=0) as opened:
         while block := opened.read(_BLOCK):
@@ -206,8 +205,8 @@ def digest_of(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _of_wheels(prefix: Path) -> Iterator[tuple[str, File]]:
-    """The files that the wheels' records tell, those without a hash left out."""
+def _wheel_files(prefix: Path) -> Iterator[tuple[str, File]]:
+    """Yield the files in the records of the wheels, except those without a hash."""
     for file in sorted(prefix.glob(_RECORD)):
         name, _, version = file.parent.name.removesuffix(".dist-info").partition("-")
         place = file.parent.parent.relative_to(prefix)
@@ -225,8 +224,8 @@ def _hexadecimal(digest: str) -> str:
     return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()
 
 
-def _present(prefix: Path) -> tuple[dict[str, int], dict[str, str]]:
-    """The sizes of all files below the prefix, and the targets of all links."""
+def _scan(prefix: Path) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the sizes of all files below the prefix and the targets of all links."""
     sizes: dict[str, int] = {}
     links: dict[str, str] = {}
     cut = len(str(prefix)) + 1
@@ -235,7 +234,7 @@ def _present(prefix: Path) -> tuple[dict[str, int], dict[str, str]]:
         with os.scandir(directories.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
-                    links[entry.path[cut:]] = os.readlink(entry.path)  # noqa: PTH115 - ten thousands of files
+                    links[entry.path[cut:]] = os.readlink(entry.path)  # noqa: PTH115 - tens of thousands of files
                 elif entry.is_dir():
                     if entry.name != _CACHES:
                         directories.append(entry.path)
@@ -245,7 +244,7 @@ def _present(prefix: Path) -> tuple[dict[str, int], dict[str, str]]:
 
 
 def _digests(prefix: Path, paths: list[str]) -> dict[str, str]:
-    """The SHA-256 of files; those that cannot be read are left out."""
+    """Return the SHA-256 of each readable file."""
 
     def one(path: str) -> str | None:
         try:
@@ -269,25 +268,25 @@ def _text(files: Mapping[str, File], links: Mapping[str, str]) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-# Rule HD085: what is said where files of an installation are damaged, by the doctor and of a failed run.
+# Rule HD085, which the doctor and the diagnosis of failed runs report for damaged files.
 
 
 RULE = "HD085"
 TITLE = "Files of the installation are damaged or missing"
-WHY = "Programs crash, do not start, or compute with other code than was verified."
+WHY = "Programs may crash, fail to start, or run code that was never verified."
 
 _SHOWN = 3
 
 
 def look(prefix: Path, *, deep: bool) -> Evidence | None:
-    """Hold the installation at ``prefix`` against its recorded content, by sizes or ``deep``; None if it is whole."""
+    """Compare the installation at ``prefix`` with its recorded content (see ``compare``); None if it is intact."""
     stack = prefix.parent.name
     if not prefix.is_dir():
-        return Evidence(f"{prefix} is gone: it was removed", f"hidl install {sh(stack)}, and run it again", str(prefix))
+        return Evidence(f"{prefix} no longer exists", f"hidl install {sh(stack)}, then run it again", str(prefix))
     try:
         found = compare(prefix, read(prefix), deep=deep)
     except (MissingPrecondition, OSError) as error:
-        return Evidence(str(error), f"hidl uninstall {sh(stack)}, and install it again", where=str(prefix))
+        return Evidence(str(error), f"hidl uninstall {sh(stack)}, then install it again", where=str(prefix))
     wrong = [*found.damaged, *found.missing]
     if not wrong:
         return None
@@ -295,11 +294,11 @@ def look(prefix: Path, *, deep: bool) -> Evidence | None:
     return Evidence(
         f"{len(found.damaged)} file(s) damaged and {len(found.missing)} missing in {prefix}: "
         f"{', '.join(wrong[:_SHOWN])}{more}",
-        f"hidl stack verify {sh(stack)} --repair (jobs that run are not disturbed)",
+        f"hidl stack verify {sh(stack)} --repair (does not disturb running jobs)",
         where=str(prefix),
     )
 
 
 def finding(evidence: Evidence) -> Finding:
-    """The same as a finding."""
+    """Return the finding for this evidence."""
     return Finding(RULE, "error", TITLE, evidence.seen, WHY, evidence.fix, evidence.where)

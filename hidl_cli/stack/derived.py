@@ -1,4 +1,4 @@
-"""A stack of the user's own: another stack and further requirements, kept as a file in the user's overlay."""
+"""Derived stacks: an existing stack with additional requirements, stored in the user's overlay."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from hidl_cli.inputs.overlay import OverlayEntry
 from hidl_cli.redaction import redact
 from hidl_cli.stack import schema
 from hidl_cli.stack.checks import RULES, load_stack
-from hidl_cli.stack.install import draft, make_lock
+from hidl_cli.stack.install import make_lock, plan_install
 from hidl_cli.stack.order import Order, Progress
-from hidl_cli.stack.schema import OF_A_WHEEL, Accelerator, Stack, Unusable
+from hidl_cli.stack.schema import WHEEL_EXPECTED, Accelerator, Stack, UnusableRequirement
 
-_BYTES = 4 * 2**20  # a file that is larger is no list of requirements
+_BYTES = 4 * 2**20  # limit for requirements files
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _OPTION = re.compile(r"(?P<name>--[a-z-]+|-[a-zA-Z])(?:\s*=\s*|\s+|(?<=^-[a-zA-Z])|$)(?P<value>.*)")
 
 _INCLUDES = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
-#: What hidl does anyway: it locks with hashes, and installs wheels alone.
+#: Options that hidl always implies: lockfiles have hashes, and only wheels are installed.
 _GRANTED = ("--require-hashes", "--prefer-binary", "--only-binary")
 _SOURCES = (
     "-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index", "--trusted-host",
 )  # fmt: skip
 _REFUSED = {
-    **dict.fromkeys(("-e", "--editable"), ("an editable installation cannot be locked", OF_A_WHEEL)),
+    **dict.fromkeys(("-e", "--editable"), ("an editable installation cannot be locked", WHEEL_EXPECTED)),
     **dict.fromkeys(
         _SOURCES,
         (
-            "{name} is not read from requirements files",
+            "{name} is unsupported in requirements files",
             "pip's settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, pip.conf) or `wheels` of the site",
         ),
     ),
     "--pre": ("--pre is unsupported", "a specifier that includes the pre-release, such as name>=2.0rc1"),
-    "--no-binary": ("--no-binary is unsupported: stacks are installed from wheels", OF_A_WHEEL),
+    "--no-binary": ("--no-binary is unsupported: stacks are installed from wheels", WHEEL_EXPECTED),
 }
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One requirement as a stack keeps it, and who asks for it: a file with its line, or ``--with``."""
+class UserRequirement:
+    """A requirement in normal form and its origin: the line of a file, or ``--with``."""
 
     text: str
     by: str
     is_constraint: bool = False
 
 
-#: Checks a requirement further; raises ``Unusable``.
+#: An additional check of a requirement; raises ``UnusableRequirement``.
 Check = Callable[[str], None]
 
 
-def read(words: Sequence[str], files: Sequence[Path], check: Check) -> tuple[Asked, ...]:
-    """Return the requirements of ``--with`` and of files; ``InvalidInput`` with every problem of all of them."""
+def read(words: Sequence[str], files: Sequence[Path], check: Check) -> tuple[UserRequirement, ...]:
+    """Read requirements from the command line and from files. Raises ``InvalidInput`` with all problems."""
     reader = _Reader(check)
     for word in words:
-        reader.take(word, f"--with {word!r}", None)
+        reader.add(word, f"--with {word!r}", None)
     for file in files:
         reader.read(file, constraints=False, named_in=None)
     if reader.problems:
@@ -72,33 +72,33 @@ def read(words: Sequence[str], files: Sequence[Path], check: Check) -> tuple[Ask
 class _Reader:
     def __init__(self, check: Check) -> None:
         self.check = check
-        self.asked: list[Asked] = []
+        self.asked: list[UserRequirement] = []
         self.problems: list[Problem] = []
         self._read: set[tuple[Path, bool]] = set()
 
-    def take(self, text: str, by: str, mark: Mark | None, *, constraint: bool = False) -> None:
-        """Add one requirement or its problem."""
+    def add(self, text: str, by: str, mark: Mark | None, *, constraint: bool = False) -> None:
+        """Add a requirement, or a problem if it is invalid."""
         try:
             parsed = schema.parse(" ".join(text.split()))
             if constraint and "[" in schema.bare(parsed).partition(";")[0]:
-                raise Unusable("a constraint has no extras", "name and versions")
+                raise UnusableRequirement("constraints cannot have extras", "name and versions")
             if not constraint:
                 self.check(parsed)
-        except Unusable as error:
+        except UnusableRequirement as error:
             where = "" if mark else f"{redact(by)}: "
             self.problems.append(Problem(f"{where}{error.message}", error.expected, mark=mark))
         else:
-            self.asked.append(Asked(parsed, by, constraint))
+            self.asked.append(UserRequirement(parsed, by, constraint))
 
     def read(self, file: Path, *, constraints: bool, named_in: Mark | None) -> None:
-        """Add what a file holds; a file that was read before is skipped."""
+        """Add the requirements in a file, unless it has already been read."""
         place = (file.resolve(), constraints)
         if place in self._read:
             return
         self._read.add(place)
         try:
             text = _text(file)
-        except Unusable as error:
+        except UnusableRequirement as error:
             self.problems.append(Problem(error.message, error.expected, mark=named_in))
             return
         for number, line in _logical_lines(text):
@@ -106,7 +106,7 @@ class _Reader:
             if line.startswith("-"):
                 self._option(line, file, mark, constraints=constraints)
             else:
-                self.take(line, f"{file}:{number}", mark, constraint=constraints)
+                self.add(line, f"{file}:{number}", mark, constraint=constraints)
 
     def _option(self, line: str, file: Path, mark: Mark, *, constraints: bool) -> None:
         found = _OPTION.fullmatch(line)
@@ -123,9 +123,9 @@ class _Reader:
 
 
 def _text(file: Path) -> str:
-    """Return the file's text; ``Unusable`` if it cannot be read or is no requirements file."""
+    """Read the text of a requirements file. Raises ``UnusableRequirement`` if it is unreadable or something else."""
     if file.suffix in (".toml", ".yaml", ".yml", ".lock", ".cfg", ".py"):
-        raise Unusable(
+        raise UnusableRequirement(
             f"{file} is not a requirements file",
             "such as requirements.txt; from a pyproject.toml: uv pip compile pyproject.toml -o requirements.txt",
         )
@@ -133,16 +133,16 @@ def _text(file: Path) -> str:
         with file.open("rb") as opened:
             content = opened.read(_BYTES + 1)
         if len(content) > _BYTES or b"\0" in content:
-            raise Unusable(f"{file} is not a requirements file", f"text of at most {_BYTES >> 20} MiB")
+            raise UnusableRequirement(f"{file} is not a requirements file", f"text of at most {_BYTES >> 20} MiB")
         return content.decode("utf-8-sig")
     except OSError as error:
-        raise Unusable(f"{file}: {error.strerror}", "a requirements file") from None
+        raise UnusableRequirement(f"{file}: {error.strerror}", "a requirements file") from None
     except UnicodeDecodeError:
-        raise Unusable(f"{file} is not UTF-8", "a requirements file in UTF-8") from None
+        raise UnusableRequirement(f"{file} is not UTF-8", "a requirements file in UTF-8") from None
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines that hold something, with the number of their first line: continued ones joined, no comments."""
+    """Yield numbered lines without comments and blank lines; continued lines are joined."""
     begun, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
         begun = begun if parts else number
@@ -163,72 +163,81 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 @dataclass(frozen=True)
 class Derived:
-    """The stack, its file with the text that it gets, and who asks for each requirement."""
+    """A derived stack, the text of its file, and the origin of each requirement."""
 
     stack: Stack
     base: Stack
     file: Path
     text: str
-    asked: tuple[Asked, ...]
+    asked: tuple[UserRequirement, ...]
 
     @property
     def is_kept(self) -> bool:
-        """Does the file define this very stack? The command that made it does not count."""
+        """Return True if the file already defines this stack, ignoring its comments."""
         return self.file.is_file() and _definition(self.file.read_text(encoding="utf-8")) == _definition(self.text)
 
 
 def derive(
     base: str, name: str, words: Sequence[str], files: Sequence[Path], *, accelerator: Accelerator, command: str
 ) -> Derived:
-    """Return the stack ``name``: ``base`` with the requirements of ``words`` and ``files``. Nothing is written.
+    """Derive a stack from ``base`` without writing its file.
 
-    ``accelerator``: of the nodes that it is for. ``command``: how it is made, for people.
+    Args:
+        base: Name of an existing stack.
+        name: Name of the new stack.
+        words: Requirements from the command line.
+        files: Requirements files.
+        accelerator: Accelerator of the nodes.
+        command: Command line to record in the file.
 
-    Raises ``UsageError`` for a name that is taken or cannot be one, ``InvalidInput`` with every invalid requirement.
+    Raises:
+        UsageError: The name is invalid or taken.
+        InvalidInput: Requirements are invalid; lists all of them.
     """
-    _refuse_name(name, base)
-    of = load_stack(base)
+    _check_name(name, base)
+    base_stack = load_stack(base)
 
     def check(text: str) -> None:
-        schema.refuse_other_build(text, mpi=of.mpi, accelerator=accelerator)
+        schema.check_build(text, mpi=base_stack.mpi, accelerator=accelerator)
 
     asked = read(words, files, check)
     required = sorted({one.text for one in asked if not one.is_constraint})
     limits = sorted({one.text for one in asked if one.is_constraint})
     if not required:
-        raise UsageError(f"no requirement for stack {name}", hint="--with NAME==VERSION, or -r FILE that holds some")
-    text = _text_of_derived(name, of, required, limits, command)
+        raise UsageError(f"no requirements for stack {name}", hint="--with NAME==VERSION or -r FILE")
+    text = _format_stack(name, base_stack, required, limits, command)
     with paths.temporary_directory("stack") as directory:
-        draft_file = Path(directory, f"{name}.yaml")
-        draft_file.write_text(text, encoding="utf-8")
-        stack = load.valid(load.examine(RULES, OverlayEntry("stack", name, draft_file, "file")))
-    return Derived(stack, of, _place(name), text, asked)
+        file = Path(directory, f"{name}.yaml")
+        file.write_text(text, encoding="utf-8")
+        stack = load.valid(load.examine(RULES, OverlayEntry("stack", name, file, "file")))
+    user_directory = next(place for origin, place in overlay.directories("stack") if origin == "user")
+    return Derived(stack, base_stack, user_directory / f"{name}.yaml", text, asked)
 
 
 def settle(derived: Derived, order: Order, progress: Progress) -> None:
-    """Make the lock unless one fits, then keep the definition, so that every other command knows the stack.
+    """Resolve the stack if no lockfile fits, then write its definition.
 
-    If the requirements cannot be resolved, the stack stays what it was.
+    If the requirements cannot be resolved, the definition is unchanged.
     """
     try:
-        planned = draft(order)
+        planned = plan_install(order)
     except MissingPrecondition as error:
         if not order.locked:
             raise
-        raise MissingPrecondition(error.message, hint="without --locked, the lock is made") from error
+        raise MissingPrecondition(error.message, hint="omit --locked to create the lockfile") from error
     if planned.plan is None:
         try:
             make_lock(order, progress)
         except BuildFailed as error:
-            raise _explained(error, derived) from error
+            raise _explain(error, derived) from error
     if not derived.is_kept:
         known = derived.file.is_file()
         documents.write_text(derived.file, derived.text)
-        progress.say(f"stack {derived.stack.name} is {'changed' if known else 'defined'} in {derived.file}")
+        progress.say(f"{'updated' if known else 'defined'} stack {derived.stack.name} in {derived.file}")
 
 
-def _explained(error: HidlError, derived: Derived) -> BuildFailed:
-    """Add who asks for what the resolver's message names."""
+def _explain(error: HidlError, derived: Derived) -> BuildFailed:
+    """Add the origin of each requirement that the message of the resolver mentions."""
     own = [(one.text if not one.is_constraint else f"{one.text} (constraint)", one.by) for one in derived.asked]
     of_base = [(f"{name}{spec}", f"stack {derived.base.name}") for name, spec in derived.base.packages.items()]
     of_base += [(text, f"stack {derived.base.name}") for text in derived.base.requirements]
@@ -237,17 +246,17 @@ def _explained(error: HidlError, derived: Derived) -> BuildFailed:
         for text, by in (*own, *of_base)
         if re.search(rf"(?<![\w.-]){re.escape(schema.name_of(text))}(?![\w-])", error.message)
     ]
-    listed = "\n".join(["\nasked for by:", *lines]) if lines else ""
-    return BuildFailed(error.message + listed, hint=error.hint or "change a requirement, or base it on another stack")
+    listed = "\n".join(["\nrequired by:", *lines]) if lines else ""
+    return BuildFailed(error.message + listed, hint=error.hint or "change a requirement, or derive from another stack")
 
 
-def _refuse_name(name: str, base: str) -> None:
+def _check_name(name: str, base: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(f"invalid stack name {name!r}", hint="lower-case letters, digits and -, at most 64")
     if name == base:
         raise UsageError(
             f"stack {name} cannot be based on itself",
-            hint="name the stack that it is based on, and all requirements: the command replaces them",
+            hint="pass the original base stack and all requirements; the command replaces the definition",
         )
     entry = next((entry for entry in overlay.list_all("stack") if entry.name == name), None)
     if entry is None:
@@ -257,18 +266,14 @@ def _refuse_name(name: str, base: str) -> None:
         raise UsageError(f"{name} is a {origin} stack", hint="choose another name with --as")
     if not entry.path.read_text(encoding="utf-8", errors="replace").startswith(_MADE_BY):
         raise UsageError(
-            f"stack {name} was written by hand: {entry.path}", hint="choose another name with --as, or edit that file"
+            f"stack {name} was written by hand: {entry.path}", hint="choose another name with --as, or edit the file"
         )
 
 
-def _place(name: str) -> Path:
-    return next(directory for origin, directory in overlay.directories("stack") if origin == "user") / f"{name}.yaml"
-
-
-def _text_of_derived(name: str, base: Stack, required: Sequence[str], limits: Sequence[str], command: str) -> str:
-    """The file; strings of JSON are strings of YAML."""
+def _format_stack(name: str, base: Stack, required: Sequence[str], limits: Sequence[str], command: str) -> str:
+    """Return the stack file. JSON strings are valid YAML strings."""
     shown = ", ".join(dict.fromkeys(schema.name_of(text) for text in required))
-    title = f"{base.title}, with {shown if len(shown) <= 60 else f'{len(required)} further requirements'}"
+    title = f"{base.title}, with {shown if len(shown) <= 60 else f'{len(required)} more requirements'}"
     lines = [
         f"{_MADE_BY}{' '.join(command.split())}",
         "# That command writes it again. To edit it by hand, remove these two lines first.",

@@ -1,14 +1,14 @@
-"""``hidl stack fetch`` and ``hidl stack push``: what other machines install from.
+"""Implementation of ``hidl stack fetch`` and ``hidl stack push``, which prepare installations on other machines.
 
-``fetch`` brings everything that an installation needs to one directory, for a machine without a network.
+``fetch`` downloads everything that an installation needs to a directory, for machines without network access.
 
 ::
 
-    <to>/manifest.json     what was brought for each package of Spack's, with SHA-256
-    <to>/locks/            the locks
-    <to>/wheels/           the wheels of the locks, and clingo's, by which Spack concretizes
-    <to>/sources/          a mirror of Spack's
-    <to>/spack-packages/   Spack's own recipes, with the commit that they are of
+    <to>/manifest.json     the files of each Spack package, with SHA-256
+    <to>/locks/            lockfiles
+    <to>/wheels/           the wheels of the lockfiles, and clingo, which Spack requires
+    <to>/sources/          a Spack mirror
+    <to>/spack-packages/   Spack's package repository, with its commit
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.providers.spack import caches, call, host
 from hidl_cli.stack.providers.spack.environment import COMMIT, part_of
 from hidl_cli.stack.providers.spack.host import CLINGO
-from hidl_cli.stack.providers.wheels import Wheels
+from hidl_cli.stack.providers.wheels import WheelInstaller
 
 if TYPE_CHECKING:
     from hidl_cli.stack.order import Order, Progress
@@ -36,19 +36,19 @@ MANIFEST = "manifest.json"
 
 
 def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
-    """Bring what the order needs to the directory ``to``; what it has of other stacks stays.
+    """Download what the order needs to the directory ``to``, which may already contain other stacks.
 
-    Raises ``MissingPrecondition`` or ``BuildFailed`` where something cannot be had.
+    Raises ``MissingPrecondition`` or ``BuildFailed`` if something is not available.
     """
-    plan = install.draft(order).plan
+    plan = install.plan_install(order).plan
     if plan is None:
         install.make_lock(order, progress)
-        plan = install.draft(order).plan
+        plan = install.plan_install(order).plan
         assert plan is not None
     to.mkdir(parents=True, exist_ok=True)
     for own in plan.own:
         own_wheel.build(own)
-    uv = Wheels.for_site(order.site)
+    uv = WheelInstaller.for_site(order.site)
     log = install.new_log(plan)
     _wheels(plan, uv, to, log, progress)
     packages: Mapping[str, Any] = {}
@@ -68,29 +68,29 @@ def push(order: Order, cache: str, progress: Progress, *, key: str | None = None
     Args:
         order: The stack, with the provider spack.
         cache: A name in ``spack.build_caches`` of the site, a URL or a path.
-        progress: Receives the steps.
-        key: The secret key that signs; None: packages are not signed.
+        progress: Reports the steps.
+        key: Secret key for signing; None: packages are not signed.
 
     Raises:
-        MissingPrecondition: The stack is not installed by Spack, or its packages must be signed.
+        MissingPrecondition: The stack was not installed by Spack, or its packages must be signed.
         BuildFailed: Spack failed.
     """
-    plan = install.draft(order).plan
+    plan = install.plan_install(order).plan
     if plan is None or plan.provider != "spack":
         raise MissingPrecondition(
-            f"stack {order.stack.name} is not installed by Spack: nothing to push",
+            f"nothing to push: stack {order.stack.name} was not installed by Spack",
             hint=f"hidl install {order.stack.name} --provider spack",
         )
     log = install.new_log(plan)
     url = caches.push(plan, part_of(plan), order.site, cache, key=key, log=log, progress=progress)
     if url.startswith("file://"):
         place = Path(unquote(urlsplit(url).path))
-        _wheels(plan, Wheels.for_site(order.site), place, log, progress)
+        _wheels(plan, WheelInstaller.for_site(order.site), place, log, progress)
         documents.write_text(place / "locks" / plan.lock.filename, plan.lock.text())
     return url, plan
 
 
-def _wheels(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progress) -> None:
+def _wheels(plan: InstallPlan, uv: WheelInstaller, to: Path, log: Path, progress: Progress) -> None:
     wanted = [(plan.lock.wheels.body(), f"{len(plan.lock.wheels.packages)} wheels")]
     if plan.provider == "spack":
         wanted.append((f"{CLINGO}\ncffi\npycparser\n", "the wheel of clingo"))
@@ -103,12 +103,12 @@ def _wheels(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progre
             uv.run(uv.download(f"fetch {what}", file, to / "wheels", plan.target), log)
 
 
-def _sources(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progress) -> dict[str, Any]:
-    """A mirror of the lock's sources; what each package has there, by its hash."""
+def _sources(plan: InstallPlan, uv: WheelInstaller, to: Path, log: Path, progress: Progress) -> dict[str, Any]:
+    """Mirror the sources of the lockfile, and return the files of each package by its hash."""
     part = part_of(plan)
     interpreter = host.python(plan.target, uv, log, progress, offline=False, wheels=to / "wheels")
     with paths.temporary_directory("fetch") as directory:
-        # Spack empties the stages of what it mirrors: those of an installation under way are left alone.
+        # Spack empties the stages of the packages that it mirrors, so it gets a separate stage directory.
         staged = part.environment.staged_in(Path(directory, "stage"))
         Path(directory, "spack.yaml").write_text(staged.text, encoding="utf-8")
         Path(directory, "spack.lock").write_text(part.lock.spack_lock, encoding="utf-8")
@@ -127,7 +127,7 @@ def _sources(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progr
 
 
 def _recipes(plan: InstallPlan, to: Path, progress: Progress) -> None:
-    """Spack's package repository, without its history."""
+    """Copy Spack's package repository without its history."""
     part = part_of(plan)
     copy = to / "spack-packages"
     state = part.lock.repositories["builtin"]
@@ -136,7 +136,7 @@ def _recipes(plan: InstallPlan, to: Path, progress: Progress) -> None:
     builtin = part.places.builtin or next(iter(part.places.clone.glob("repos/spack_repo/builtin")), None)
     if builtin is None:
         raise MissingPrecondition(
-            "Spack's packages are not here to be copied", hint="clone spack-packages, and name it: HIDL_SPACK_PACKAGES"
+            "Spack's package repository not found", hint="clone spack-packages and set HIDL_SPACK_PACKAGES to its path"
         )
     with progress.step("copy Spack's packages"):
         beside = copy.with_name(f".{copy.name}")

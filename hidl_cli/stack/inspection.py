@@ -1,4 +1,4 @@
-"""Hold an installation against its recorded content, and repair it if that is asked for."""
+"""Compare an installation with its recorded content, and repair it on request."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from hidl_cli.stack import content
 from hidl_cli.stack.checks import load_stack
-from hidl_cli.stack.content import Difference
+from hidl_cli.stack.content import ContentDifference
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.order import Order
-from hidl_cli.stack.target import site_as_for
+from hidl_cli.stack.target import site_for_accelerator
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
@@ -22,20 +22,20 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Inspected:
-    """What was found: ``first``, and ``now``, which differs after a repair. ``seconds``: for the first reading."""
+class Inspection:
+    """The differences before and after a repair; ``seconds`` is the duration of the first comparison."""
 
     installation: Installation
-    first: Difference
-    now: Difference
+    first: ContentDifference
+    now: ContentDifference
     seconds: float
 
     @property
     def row(self) -> dict[str, str]:
-        """A row of the table for people."""
+        """A row of the table."""
         found, now = self.first, self.now
         repaired = len({*found.damaged, *found.missing} - {*now.damaged, *now.missing})
-        told = [
+        summary = [
             *([f"{repaired} repaired"] if repaired else []),
             *([f"{len(now.damaged)} damaged"] if now.damaged else []),
             *([f"{len(now.missing)} missing"] if now.missing else []),
@@ -46,12 +46,12 @@ class Inspected:
             "installation": str(self.installation.prefix),
             "files": f"{found.files:,}",
             "read": f"{found.read / 2**20:,.0f} MiB, {found.read / 1e9 / max(self.seconds, 1e-9):.1f} GB/s",
-            "": ", ".join(told) or "as installed",
+            "": ", ".join(summary) or "unchanged",
         }
 
     @property
     def lines(self) -> Iterator[str]:
-        """A line for each file, the first of each kind."""
+        """The first files of each kind, one per line."""
         for kind in ("damaged", "missing", "foreign"):
             paths = getattr(self.now, kind)
             yield from (f"{kind}: {self.installation.prefix / path}" for path in paths[:_SHOWN])
@@ -59,7 +59,7 @@ class Inspected:
                 yield f"{kind}: and {len(paths) - _SHOWN} more (--json lists all)"
 
     def to_json(self) -> dict[str, Any]:
-        """It, as part of a JSON document."""
+        """Return the result as plain data."""
         repaired = sorted({*self.first.damaged, *self.first.missing} - {*self.now.damaged, *self.now.missing})
         return {
             "stack": self.installation.prefix.parent.name,
@@ -77,10 +77,10 @@ class Inspected:
 
 def inspect(
     found: Installation, site: Site, progress: Progress, *, repair: bool = False, offline: bool = False
-) -> Inspected:
-    """Read every file of an installation; with ``repair``, replace what is damaged or missing.
+) -> Inspection:
+    """Compare all files of an installation; with ``repair``, replace damaged or missing ones.
 
-    Raises ``MissingPrecondition`` if it cannot be repaired.
+    Raises ``MissingPrecondition`` if the installation cannot be repaired.
     """
     name = found.prefix.parent.name
     began = time.monotonic()
@@ -88,9 +88,9 @@ def inspect(
         first = content.compare(found.prefix, content.read(found.prefix), deep=True)
     seconds = time.monotonic() - began
     if first.is_whole or not repair:
-        return Inspected(found, first, first, seconds)
-    from hidl_cli.stack import repair as repairing  # imports uv and Jinja2, which reading has no need of
+        return Inspection(found, first, first, seconds)
+    from hidl_cli.stack import repair as repairing  # imports uv and Jinja2, which a comparison does not need
 
-    site = site_as_for(site, found.manifest.get("accelerator"))
+    site = site_for_accelerator(site, found.manifest.get("accelerator"))
     order = Order(site, load_stack(name), found.root, locked=True, offline=offline)
-    return Inspected(found, first, repairing.repair(order, found.prefix, first, progress), seconds)
+    return Inspection(found, first, repairing.repair(order, found.prefix, first, progress), seconds)

@@ -1,4 +1,4 @@
-"""The act of installing: lock, fill the prefix, verify, publish. It can be killed at any moment and begun again."""
+"""Install stacks: lock, fill the prefix, verify, publish. An installation can be interrupted and restarted any time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hidl_cli.errors import BuildFailed, ExitCode, HidlError, MissingPreconditio
 from hidl_cli.redaction import redact, redact_variable
 from hidl_cli.stack import installation, own_wheel, verify
 from hidl_cli.stack.builds import sources
-from hidl_cli.stack.installation import MANIFEST, Installation, held, is_shared, shared
+from hidl_cli.stack.installation import MANIFEST, Installation, hold_lock, is_shared, site_permissions
 from hidl_cli.stack.lock import Choice, Locked
 from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.plan import InstallPlan
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one stack: an installation, or the error; ``seconds`` that it took."""
+    """The installation of a stack or the error, and the elapsed time in seconds."""
 
     stack: str
     action: Action | Literal["failed"]
@@ -44,7 +44,7 @@ class Result:
     error: HidlError | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As part of a JSON document: the manifest with what was done, or the error."""
+        """Return the manifest with the action, or the error, as plain data."""
         if self.installation is not None:
             return {**self.installation.manifest, "action": self.action}
         assert self.error is not None
@@ -53,32 +53,32 @@ class Result:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A stack that was not asked for by its name, and needs what only the user can bring."""
+class SkippedStack:
+    """A stack that was not requested by name and requires a file that only the user can provide."""
 
     stack: str
     reason: str
     hint: str | None
 
 
-def with_what_they_need(orders: Sequence[Order]) -> tuple[list[Order], list[LeftOut]]:
-    """The orders that can be carried out, and the stacks whose source archive is not here and cannot be fetched."""
-    able, left_out = [], []
+def split_installable(orders: Sequence[Order]) -> tuple[list[Order], list[SkippedStack]]:
+    """Separate the orders that can be installed from stacks whose source archives the user must provide."""
+    installable, left_out = [], []
     for order in orders:
         missing = _missing_source(order)
         if missing is None:
-            able.append(order)
+            installable.append(order)
         else:
-            left_out.append(LeftOut(order.stack.name, missing.message, missing.hint))
-    return able, left_out
+            left_out.append(SkippedStack(order.stack.name, missing.message, missing.hint))
+    return installable, left_out
 
 
 def _missing_source(order: Order) -> HidlError | None:
     if (order.provider or order.site.install.provider) != "wheels":
         return None
     for build in order.stack.builds:
-        brought = build.name in order.sources or sources.newest(build, order.root) is not None
-        if build.source.pypi is None and not brought:
+        available = build.name in order.sources or sources.newest(build, order.root) is not None
+        if build.source.pypi is None and not available:
             return sources.missing(build, order.root)
     return None
 
@@ -86,14 +86,14 @@ def _missing_source(order: Order) -> HidlError | None:
 def install_each(
     orders: Sequence[Order], carry_out: Callable[[Order, Progress], InstallResult], progress: Progress
 ) -> Iterator[Result]:
-    """Carry the orders out, one after another; the error of one does not stop the next."""
+    """Install stacks one after another; an error does not stop the next one."""
     for number, order in enumerate(orders, start=1):
         name, began = order.stack.name, time.monotonic()
         if len(orders) > 1:
             progress.say(f"[{number}/{len(orders)}] {name}")
         try:
             outcome = carry_out(order, progress)
-        except UsageError:  # it would be said of each
+        except UsageError:  # would repeat for every stack
             raise
         except HidlError as error:
             yield Result(name, "failed", time.monotonic() - began, error=error)
@@ -102,7 +102,7 @@ def install_each(
 
 
 def exit_code(results: Sequence[Result]) -> ExitCode:
-    """That of the one error, where a single stack was asked for; else 5 where one failed."""
+    """Return the exit code of a single stack, or 5 if any of several stacks failed."""
     errors = [result.error for result in results if result.error is not None]
     if not errors:
         return ExitCode.OK
@@ -114,15 +114,15 @@ Action = Literal["installed", "switched", "nothing to do"]
 
 @dataclass(frozen=True)
 class InstallResult:
-    """What came of an order. ``switched``: it was installed already, but another one was in use."""
+    """The result of an order. ``switched``: it was already installed, but not in use."""
 
     action: Action
     installation: Installation
 
 
 @dataclass(frozen=True)
-class Draft:
-    """How far an order can be planned without touching anything: ``plan`` is None where a lock must be made first."""
+class PlannedInstall:
+    """An order planned without changing anything; ``plan`` is None if the stack must be locked first."""
 
     provider: Provider
     target: Target
@@ -130,26 +130,32 @@ class Draft:
     plan: InstallPlan | None
 
 
-def draft(order: Order) -> Draft:
-    """Plan the order; ``MissingPrecondition`` where it insists on a lock and none fits."""
+def plan_install(order: Order) -> PlannedInstall:
+    """Plan the order without changing anything.
+
+    Raises ``MissingPrecondition`` if the order requires a lockfile and none fits.
+    """
     target = _target(order)
     provider = provider_for(order.site, order.provider, order.mirror)
     choice = provider.choose(order, target)
     if choice.lock is None or choice.file is None:
         if order.locked:
-            raise _unlocked(order, choice)
-        return Draft(provider, target, choice, None)
-    return Draft(provider, target, choice, provider.plan(order, target, choice.lock, choice.file))
+            raise _no_lockfile(order, choice)
+        return PlannedInstall(provider, target, choice, None)
+    return PlannedInstall(provider, target, choice, provider.plan(order, target, choice.lock, choice.file))
 
 
 def preview(order: Order, progress: Progress, verified: str = "here") -> dict[str, Any]:
-    """What ``install`` would do with the order, as part of a JSON document; nothing is touched, no secret is shown.
+    """Describe what ``install`` would do as plain data without secrets, and without changing anything.
 
-    ``verified``: where, ``here``, in a ``job`` or not at all (``skip``).
+    Spack resolves a stack without a lockfile just for the preview.
 
-    Where Spack has no lock yet, it resolves the stack for this answer alone.
+    Args:
+        order: The request.
+        progress: Reports the steps.
+        verified: How the installation is verified: ``here``, ``job`` or ``skip``.
     """
-    planned = draft(order)
+    planned = plan_install(order)
     plan = planned.plan
     shown = Preview(())
     provider = planned.provider
@@ -163,11 +169,11 @@ def preview(order: Order, progress: Progress, verified: str = "here") -> dict[st
     if obstacle is not None:
         action = "cannot be resolved"
     elif plan is None:
-        action = "make a lock, install what it holds, verify, publish"
+        action = "lock, install, verify, publish"
     elif _published(plan):
         action = "nothing to do"
     elif installation.at(plan.prefix):
-        action = "switch to what is installed"
+        action = "switch to the existing installation"
     else:
         action = "install, verify, publish"
         shown = provider.preview(plan)
@@ -196,40 +202,38 @@ def preview(order: Order, progress: Progress, verified: str = "here") -> dict[st
 
 
 def _environment(plan: InstallPlan | None, provider: Provider, order: Order, target: Target) -> str | None:
-    """The input of the program that resolves the stack, if the provider has one."""
+    """Return the input of the resolver, if the provider has one."""
     if plan is not None:
         return plan.part.environment_text if plan.part else None
     return provider.environment_text(order, target) if isinstance(provider, WithEnvironment) else None
 
 
 def install(order: Order, progress: Progress, verifier: Verifier | None = None) -> InstallResult:
-    """Carry out the order, unless it is done already. ``verifier``: who proves that it works; None: ``verify.Here``.
+    """Install the stack unless it is already installed; ``verifier`` defaults to ``verify.Here``.
 
-    Raises ``BuildFailed`` or ``MissingPrecondition``; nothing is published then.
+    Raises ``BuildFailed`` or ``MissingPrecondition``, in which case nothing is published.
     """
-    done = _published(draft(order).plan)
-    if done:
-        return InstallResult("nothing to do", done)
+    if found := _published(plan_install(order).plan):
+        return InstallResult("nothing to do", found)
     verifier = verifier or Here(progress)
     verifier.check()
-    with _writing(order), _alone(order, progress):
-        planned = draft(order)  # another hidl may have made the lock, or the whole installation, meanwhile
+    with _explain_os_errors(order), _stack_lock(order, progress):
+        planned = plan_install(order)  # another process may have locked or installed the stack meanwhile
         for passed_over in planned.choice.passed_over:
-            progress.say(f"the lock {passed_over.file} does not serve: {passed_over.reason}")
+            progress.say(f"lockfile {passed_over.file} cannot be used: {passed_over.reason}")
         plan = planned.plan or _plan_with_new_lock(order, planned.provider, planned.target, progress)
-        done = _published(plan)
-        if done:
-            return InstallResult("nothing to do", done)
-        already = installation.at(plan.prefix)
+        if found := _published(plan):
+            return InstallResult("nothing to do", found)
+        existing = installation.at(plan.prefix)
         compiles = is_shared(order.site, order.root)
-        made = already or _build(planned.provider, plan, progress, verifier, compiles=compiles)
+        installed = existing or _build(planned.provider, plan, progress, verifier, compiles=compiles)
         installation.publish(plan.prefix)
-        return InstallResult("switched" if already else "installed", made)
+        return InstallResult("switched" if existing else "installed", installed)
 
 
 def make_lock(order: Order, progress: Progress) -> tuple[Locked, Path]:
-    """Resolve the stack again, and write its lock to the root's ``locks``, where the next installation finds it."""
-    with _writing(order), _alone(order, progress):
+    """Resolve the stack again and write its lockfile to ``<root>/locks``, where the next installation finds it."""
+    with _explain_os_errors(order), _stack_lock(order, progress):
         provider = provider_for(order.site, order.provider, order.mirror)
         plan = _plan_with_new_lock(order, provider, _target(order), progress)
         return plan.lock, plan.lock_origin
@@ -245,23 +249,23 @@ def _plan_with_new_lock(order: Order, provider: Provider, target: Target, progre
     new = provider.resolve(order, target, progress)
     file = order.root / "locks" / new.filename
     documents.write_text(file, new.text())
-    progress.say(f"wrote the lock {file}")
+    progress.say(f"wrote lockfile {file}")
     return provider.plan(order, target, new, file)
 
 
 def _published(plan: InstallPlan | None) -> Installation | None:
-    """The plan's installation, if it is whole and in use."""
+    """Return the installation of the plan if it is complete and in use."""
     if plan is None or installation.current(plan.stack_directory) != plan.prefix:
         return None
-    shown = installation.modulefiles(plan.root, plan.site, plan.stack) / plan.id
-    return installation.at(plan.prefix) if shown.is_file() else None
+    modulefile = installation.modulefiles(plan.root, plan.site, plan.stack) / plan.id
+    return installation.at(plan.prefix) if modulefile.is_file() else None
 
 
 def _build(
     provider: Provider, plan: InstallPlan, progress: Progress, verifier: Verifier, *, compiles: bool
 ) -> Installation:
-    """Fill the prefix, verify it, and make it count by its manifest. ``compiles``: its Python modules beforehand."""
-    from hidl_cli.stack import activation  # imports Jinja2, which "nothing to do" has no need of
+    """Fill and verify the prefix, and write its manifest; ``compiles``: also compile its Python modules."""
+    from hidl_cli.stack import activation  # imports Jinja2, which "nothing to do" does not need
 
     for note in provider.notes:
         progress.say(note)
@@ -287,7 +291,7 @@ def _build(
         documents.write_text(Installation.at(plan.prefix).activate, rendered[0].script)
         verified = verifier(plan, log)
         for check in verified.checks:
-            if check["name"] == kernels.CHECK:  # how far GPUs are verified without one
+            if check["name"] == kernels.CHECK:  # shows how GPUs were verified on a machine without one
                 progress.say(f"{check['name']}: {check['detail']}")
         return _complete(plan, rendered[0], verified)
     except BuildFailed as failure:
@@ -299,29 +303,16 @@ def _build(
 
 
 def _compile(plan: InstallPlan, log: Path, progress: Progress) -> None:
-    """Compile its Python modules: users who may not write there would do so in each process of each run."""
-    python = str(Installation.at(plan.prefix).python)
-    words = (
-        python,
-        "-I",
-        "-m",
-        "compileall",
-        "-q",
-        "-j",
-        "0",
-        *map(str, plan.prefix.glob("lib/python*/site-packages")),
-    )
-    with progress.step("compile Python modules"):  # a package may hold one that is not for this Python: no failure
-        process.run(words, cwd=plan.prefix, env=os.environ, log=log, check=False)
+    """Compile the Python modules. Without write permission, every process of every run would compile them again."""
+    packages = map(str, plan.prefix.glob("lib/python*/site-packages"))
+    argv = (str(Installation.at(plan.prefix).python), "-I", "-m", "compileall", "-q", "-j", "0", *packages)
+    with progress.step("compile Python modules"):  # errors are ignored: a module may be for another Python version
+        process.run(argv, cwd=plan.prefix, env=os.environ, log=log, check=False)
 
 
 def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
-    """The failure with its likely cause, if the log or the failure itself shows a known one."""
-    from hidl_cli.diagnoses import (  # reads the catalogue, which only failures need
-        format_causes,
-        read_blocks,
-        search,
-    )
+    """Add the likely cause to the failure, if the log or the message shows a known one."""
+    from hidl_cli.diagnoses import format_causes, read_blocks, search  # reads the catalogue, which only failures need
 
     with log.open("rb") as file:
         found = search(chain(read_blocks(file), [f"{failure.message}\n".encode()]))
@@ -333,8 +324,8 @@ def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
 
 
 def _complete(plan: InstallPlan, activation: Activation, verified: Verified) -> Installation:
-    """Write what makes the prefix an installation, the manifest last."""
-    from hidl_cli.stack import content  # imports threads, which "nothing to do" has no need of
+    """Write the modulefile, the recorded content and, last of all, the manifest."""
+    from hidl_cli.stack import content  # imports threads, which "nothing to do" does not need
 
     documents.write_text(plan.prefix / "modulefile", activation.modulefile)
     content.make_read_only(plan.prefix, content.record(plan.prefix))
@@ -358,34 +349,35 @@ def _complete(plan: InstallPlan, activation: Activation, verified: Verified) -> 
 
 
 @contextmanager
-def _alone(order: Order, progress: Progress) -> Iterator[None]:
-    """No other hidl works on this stack meanwhile."""
-    with held(order.stack_directory / ".lock", progress.say):
+def _stack_lock(order: Order, progress: Progress) -> Iterator[None]:
+    """Hold the lock of the stack."""
+    with hold_lock(order.stack_directory / ".lock", progress.say):
         yield
 
 
 @contextmanager
-def _writing(order: Order) -> Iterator[None]:
-    """Share the root as the site says; say what an ``OSError`` means: it cannot be written, or the disk is full."""
+def _explain_os_errors(order: Order) -> Iterator[None]:
+    """Apply the group and umask of the site, and explain an ``OSError``: no permission or a full disk."""
     try:
-        with shared(order.site, order.root):
+        with site_permissions(order.site, order.root):
             yield
     except OSError as error:
         where = error.filename or order.root
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise BuildFailed(
-                f"the disk is full: {error.strerror}: {where}", hint="make room, or choose another place with --prefix"
+                f"the disk is full: {error.strerror}: {where}",
+                hint="free some space, or choose another directory with --prefix",
             ) from error
         raise MissingPrecondition(
             f"cannot install below {order.root}: {error.strerror or error}: {where}",
-            hint="install it for yourself alone with --own, or choose a place that you may write to with --prefix"
+            hint="install it for yourself with --own, or choose a writable directory with --prefix"
             if order.root != installation.own_root()
-            else "choose a place that you may write to, with --prefix or with `install.root` in the site's file",
+            else "choose a writable directory with --prefix or `install.root` in the site file",
         ) from error
 
 
 def new_log(plan: InstallPlan) -> Path:
-    """A file for what is said while installing; it outlives the prefix."""
+    """Create the log file of an installation, which is kept when the prefix is removed."""
     now = datetime.now(timezone.utc)
     log = plan.root / "logs" / f"{plan.site}-{plan.stack}-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -393,7 +385,7 @@ def new_log(plan: InstallPlan) -> Path:
     return log
 
 
-def _unlocked(order: Order, choice: Choice) -> MissingPrecondition:
-    words = [f"stack {order.stack.name} has no lock that fits, and --locked forbids to make one"]
-    words += [f"  {passed_over.file}: {passed_over.reason}" for passed_over in choice.passed_over]
-    return MissingPrecondition("\n".join(words), hint=f"make a lock with: hidl stack lock {order.stack.name}")
+def _no_lockfile(order: Order, choice: Choice) -> MissingPrecondition:
+    lines = [f"stack {order.stack.name} has no suitable lockfile, and --locked forbids creating one"]
+    lines += [f"  {passed_over.file}: {passed_over.reason}" for passed_over in choice.passed_over]
+    return MissingPrecondition("\n".join(lines), hint=f"create one with: hidl stack lock {order.stack.name}")

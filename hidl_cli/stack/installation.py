@@ -2,12 +2,12 @@
 
 ::
 
-    <root>/<site>/<stack>/<id>/              a prefix; it counts as soon as its manifest.json is there, written last
+    <root>/<site>/<stack>/<id>/              a prefix; complete once its manifest.json exists, which is written last
     <root>/<site>/<stack>/current            a link to the installation in use
-    <root>/<site>/<stack>/previous           a link to the one that was in use before it
-    <root>/modulefiles/<site>/<stack>/<id>   the modulefile of each, and .version, which names the one in use
-    <root>/locks/                            locks that were made here
-    <root>/logs/                             what was said while installing
+    <root>/<site>/<stack>/previous           a link to the installation that was in use before
+    <root>/modulefiles/<site>/<stack>/<id>   the modulefiles, with .version, which names the default
+    <root>/locks/                            lockfiles created here
+    <root>/logs/                             logs of installations
 """
 
 from __future__ import annotations
@@ -40,58 +40,57 @@ if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
 
 
-#: What a file system without locks answers.
+#: Errors of file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _POLL_SECONDS = 0.2
 _ATTEMPTS = 100
 
 
 @contextmanager
-def held(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock ``file`` (made where it is missing); ``on_wait`` gets one line for the user if another has it.
+def hold_lock(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock ``file``, which is created if missing; ``on_wait`` gets a message if another process holds it.
 
-    Raises ``HidlError`` if it is a link or no file: where others may write, it could lead to a file of this user,
-    which would be overwritten.
+    Raises ``HidlError`` if the path is a link or not a regular file: in a directory that others can write to, it could
+    point to a file of this user, which would be overwritten.
 
-    The kernel frees the lock when its owner ends in whatever way, so there are no stale ones; the file stays. This is
-    ``flock`` itself and not the package filelock, because the locked file carries the owner, and for the 60 ms that
-    importing it takes.
+    The kernel frees the lock when its owner exits, so there are no stale locks; the file remains. We call ``flock``
+    directly because the locked file records the owner, and because importing the package filelock takes 60 ms.
     """
-    descriptor = _opened(file)
+    descriptor = _open_lock(file)
     try:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                on_wait(f"waiting for {_owner(descriptor)}, which works in {file.parent}")
+                on_wait(f"waiting for {_describe_owner(descriptor)}, which is using {file.parent}")
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-                with _held_by_name(file, on_wait):
+                with _hold_by_rename(file, on_wait):
                     yield
                 return
-            if not _was_removed(descriptor, file):
+            if not _is_removed(descriptor, file):
                 break
-            removed, descriptor = descriptor, _opened(file)
+            removed, descriptor = descriptor, _open_lock(file)
             os.close(removed)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(_self()).encode(), 0)
+        os.pwrite(descriptor, json.dumps(_own_record()).encode(), 0)
         yield
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
-def _was_removed(descriptor: int, file: Path) -> bool:
-    """Return whether the owner removed the file before it freed the lock: another process may lock a new one."""
+def _is_removed(descriptor: int, file: Path) -> bool:
+    """Return True if the file was removed before we locked it: another process may lock a new file of that name."""
     try:
         return not os.path.samestat(os.fstat(descriptor), file.lstat())
     except FileNotFoundError:
         return True
 
 
-def _opened(file: Path) -> int:
+def _open_lock(file: Path) -> int:
     for attempt in range(_ATTEMPTS):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,40 +102,41 @@ def _opened(file: Path) -> int:
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            raise _refused(file, "a link") from error
+            raise _lock_error(file, "a symbolic link") from error
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
         return descriptor
     os.close(descriptor)
-    raise _refused(file, "a second name of another file" if status.st_nlink > 1 else "no file")
+    raise _lock_error(file, "a hard link to another file" if status.st_nlink > 1 else "not a regular file")
 
 
-def _refused(file: Path, what: str) -> HidlError:
-    return HidlError(f"cannot lock {file}: it is {what}", hint=f"see who made it: ls -l {sh(str(file))}")
+def _lock_error(file: Path, what: str) -> HidlError:
+    return HidlError(f"cannot lock {file}: it is {what}", hint=f"check who created it: ls -l {sh(str(file))}")
 
 
 @contextmanager
-def _held_by_name(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """The same where the file system knows no locks, as NFS without its lock daemon.
+def _hold_by_rename(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock on a file system without ``flock``, such as NFS without its lock daemon.
 
-    A directory that holds its owner's name takes the place ``<file>.d``, which succeeds only while that is missing or
-    empty. Of an owner that was killed the name is removed: by whoever waits on the same host, elsewhere by hand.
+    A directory with a file named after the owner is renamed to ``<file>.d``, which succeeds only if that directory is
+    missing or empty. If the owner was killed, a waiting process on the same host removes its file; on another host,
+    the user must remove it.
     """
     owner = f"{os.uname().nodename}:{os.getpid()}"
     place, mine = file.with_name(f"{file.name}.d"), file.with_name(f"{file.name}.{owner}")
-    shutil.rmtree(mine, ignore_errors=True)  # of a process before this one with its number
+    shutil.rmtree(mine, ignore_errors=True)  # left by an earlier process with the same pid
     mine.mkdir()
     (mine / owner).touch()
     try:
-        _take(place, mine, on_wait)
+        _acquire(place, mine, on_wait)
         yield
     finally:
         (place / owner).unlink(missing_ok=True)
         shutil.rmtree(mine, ignore_errors=True)
 
 
-def _take(place: Path, mine: Path, on_wait: Callable[[str], None]) -> None:
-    told = False
+def _acquire(place: Path, mine: Path, on_wait: Callable[[str], None]) -> None:
+    reported = False
     while True:
         try:
             mine.rename(place)
@@ -146,28 +146,28 @@ def _take(place: Path, mine: Path, on_wait: Callable[[str], None]) -> None:
         else:
             return
         for name in place.iterdir() if place.is_dir() else ():
-            if _is_gone(name.name):
+            if _has_exited(name.name):
                 name.unlink(missing_ok=True)
-            elif not told:
-                on_wait(f"waiting for hidl on {name.name}; if it has ended: rm {sh(str(name))}")
-                told = True
+            elif not reported:
+                on_wait(f"waiting for hidl on {name.name}; if it is no longer running: rm {sh(str(name))}")
+                reported = True
         time.sleep(_POLL_SECONDS)
 
 
-def _is_gone(owner: str) -> bool:
-    """Was it a process of this host, and is there none of its number?"""
+def _has_exited(owner: str) -> bool:
+    """Return True if the owner was a process on this host that no longer exists."""
     host, _, pid = owner.rpartition(":")
     return host == os.uname().nodename and pid.isdecimal() and not Path("/proc", pid).exists()
 
 
-def _self() -> dict[str, object]:
+def _own_record() -> dict[str, object]:
     since = datetime.now().astimezone().isoformat(timespec="seconds")
     user = os.environ.get("USER") or f"uid {os.getuid()}"
     return {"pid": os.getpid(), "user": user, "host": os.uname().nodename, "since": since}
 
 
-def _owner(descriptor: int) -> str:
-    """Who holds the lock, in words; it may be about to write that down."""
+def _describe_owner(descriptor: int) -> str:
+    """Describe the owner of the lock, which may not have written its name yet."""
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         return f"hidl with pid {owner['pid']} of {owner['user']} on {owner['host']}, started {owner['since']}"
@@ -175,19 +175,19 @@ def _owner(descriptor: int) -> str:
         return "another hidl"
 
 
-# A centre's root, into which several people install: its directories' group, and the umask of what is made there.
+# A shared root, in which several users install: the group of its directories and the umask for new files.
 
 
-#: With a group and no umask: its members may change what is installed, others may read it.
+#: The default with a group: its members may change installations, others may read them.
 _UMASK = "002"
 
 
 @contextmanager
-def shared(site: Site, root: Path) -> Iterator[None]:
-    """Files are made below the site's own root as ``install.group`` and ``install.umask`` say; elsewhere as ever.
+def site_permissions(site: Site, root: Path) -> Iterator[None]:
+    """Apply ``install.group`` and ``install.umask`` of the site while files are created below its root.
 
-    The umask is the process', for all its threads. Raises ``MissingPrecondition`` where there is no such group, or the
-    root cannot be given to it.
+    Other roots are not affected. The umask applies to all threads of the process. Raises ``MissingPrecondition`` if
+    the group does not exist or the root cannot be assigned to it.
     """
     group, umask = site.install.group, site.install.umask
     if not is_shared(site, root) or not (group or umask):
@@ -196,24 +196,24 @@ def shared(site: Site, root: Path) -> Iterator[None]:
     before = os.umask(int(umask or _UMASK, 8) | 0o002)
     try:
         if group is not None:
-            _give(root, group)
+            _assign_group(root, group)
         yield
     finally:
         os.umask(before)
 
 
 def is_shared(site: Site, root: Path) -> bool:
-    """Is it the place that the site's file names, where others find what is installed?"""
+    """Return True if ``root`` is the shared root from the site file."""
     return site.install.root is not None and root == installation_root(site)
 
 
-def _give(root: Path, group: str) -> None:
-    """Make the root a directory of the group, which all that is made in it inherits (setgid)."""
+def _assign_group(root: Path, group: str) -> None:
+    """Assign the root to the group, which new files inherit (setgid)."""
     try:
         number = grp.getgrnam(group).gr_gid
     except KeyError:
         raise MissingPrecondition(
-            f"there is no group {group!r} on this machine", hint="see `install.group` in the site's file"
+            f"group {group!r} not found on this machine", hint="fix `install.group` in the site file"
         ) from None
     root.mkdir(parents=True, exist_ok=True)
     status = root.stat()
@@ -225,8 +225,8 @@ def _give(root: Path, group: str) -> None:
         root.chmod(wanted)
     except PermissionError as error:
         raise MissingPrecondition(
-            f"{root} cannot be given to the group {group}: {error.strerror}",
-            hint=f"its owner, as a member of that group: chgrp -R {sh(group)} {sh(str(root))} && "
+            f"{root} cannot be assigned to group {group}: {error.strerror}",
+            hint=f"its owner must be a member of the group and run: chgrp -R {sh(group)} {sh(str(root))} && "
             f"find {sh(str(root))} -type d -exec chmod g+rwxs {{}} + -o -name .lock -exec chmod g+rw {{}} +",
         ) from error
 
@@ -237,132 +237,135 @@ MANIFEST = "manifest.json"
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
-#: A stack's Python must not see modules of another one, nor look for its library elsewhere.
+#: These would make the Python of a stack import modules of another Python.
 UNSET = ("PYTHONHOME", "PYTHONPATH")
 
 
 @dataclass(frozen=True)
 class Installation:
-    """A published installation. ``manifest`` is the document of schema ``hidl.installation/1``."""
+    """A published installation; ``manifest`` is its document of schema ``hidl.installation/1``."""
 
     prefix: Path
     manifest: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def at(cls, prefix: Path) -> Installation:
-        """An installation that is assumed to be at ``prefix``: for plans that are not run. Nothing is read."""
+        """Return the installation at ``prefix`` without reading its manifest, for plans and dry runs."""
         return cls(prefix, {"lock": {"digest": ""}})
 
     @property
     def root(self) -> Path:
-        """The root that it lies below."""
+        """The root directory of the installation."""
         return self.prefix.parents[2]
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The Python interpreter."""
         return self.prefix / "bin" / "python"
 
     def run_module(self, module: str) -> tuple[str, ...]:
-        """The begin of the command line that runs a module of hidl's with its Python."""
+        """Return the start of the command line that runs one of hidl's modules."""
         return (str(self.python), "-m", module)
 
     @property
     def mpiexec(self) -> Path:
-        """The mpiexec of the very MPI that its mpi4py is linked to."""
+        """The mpiexec of the MPI library that mpi4py is linked to."""
         return self.prefix / "bin" / "mpiexec"
 
     @property
     def activate(self) -> Path:
-        """The script that a POSIX shell sources to use it."""
+        """The activation script for POSIX shells."""
         return self.prefix / "activate.sh"
 
     @property
     def lock(self) -> str:
-        """The SHA-256 of the lock's body."""
+        """The SHA-256 of the body of the lockfile."""
         return str(self.manifest["lock"]["digest"])
 
     def version_of(self, package: str) -> str | None:
-        """The version of one of its packages, built ones too; None where it has none of that name."""
+        """Return the version of an installed or built package; None if the installation lacks it."""
         built = {build["name"]: build["version"] for build in self.manifest.get("builds", ())}
         version = {**self.manifest.get("packages", {}), **built}.get(package)
         return None if version is None else str(version)
 
     @property
     def mpi(self) -> tuple[Family, str | None] | None:
-        """The family and version of its MPI library; None where its manifest is of before that was noted."""
+        """The family and version of the MPI library; None if an earlier hidl did not record them."""
         noted = self.manifest.get("mpi")
         return (noted["family"], noted["version"]) if noted else None
 
     @property
     def is_current(self) -> bool:
-        """Is it the one in use?"""
+        """Return True if the stack currently uses this installation."""
         return current(self.prefix.parent) == self.prefix
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """``base`` with this stack activated: what the activation script does, for programs that hidl starts."""
+        """Return ``base`` with the stack activated, as the activation script does it."""
         kept = {name: value for name, value in base.items() if name not in UNSET}
         path = os.pathsep.join(part for part in (str(self.prefix / "bin"), base.get("PATH")) if part)
         return {**kept, "PATH": path, **variables(self.prefix, self.prefix.parent.name)}
 
 
 def variables(prefix: Path, stack: str) -> dict[str, str]:
-    """The variables that an activated stack sets, beside PATH."""
+    """Return the variables that an activated stack sets in addition to PATH."""
     return {"VIRTUAL_ENV": str(prefix), "HIDL_STACK": stack}
 
 
 def installation_root(site: Site, prefix: str | None = None) -> Path:
-    """Where installations for ``site`` lie: ``prefix`` if given, else the site's place, else the user's own.
+    """Return the root for ``site``: ``prefix`` if given, else ``install.root`` of the site, else the user's own root.
 
-    ``MissingPrecondition`` where the site's place names a variable that is not set.
+    Raises ``MissingPrecondition`` if ``install.root`` contains an unset variable.
     """
-    return Path(prefix).expanduser().absolute() if prefix else _usual_root(site)
+    return Path(prefix).expanduser().absolute() if prefix else _default_root(site)
 
 
 def own_root() -> Path:
-    """Where a user installs for himself, and a site whose file names no place."""
+    """Return the root in the user's data directory, the default of sites without ``install.root``."""
     return paths.user_data() / "installations"
 
 
 def roots(site: Site, prefix: str | None = None) -> tuple[Path, ...]:
-    """Where stacks are looked for, in this order: in ``prefix`` alone if given, else the user's own place, the site's.
+    """Return the roots to search: only ``prefix`` if given, else the user's own root, then the site's.
 
-    Raises what ``root`` raises.
+    Raises the same errors as ``installation_root``.
     """
-    usual = installation_root(site, prefix)
-    return (usual,) if prefix else tuple(dict.fromkeys((own_root(), usual)))
+    default = installation_root(site, prefix)
+    return (default,) if prefix else tuple(dict.fromkeys((own_root(), default)))
 
 
 def root_of(site: Site, stack: str, prefix: str | None = None) -> Path:
-    """The first of ``roots`` where one of the stack's installations is in use; the last where none is."""
+    """Return the first of ``roots`` in which the stack is installed, else the last."""
     places = roots(site, prefix)
     return next((place for place in places if current(place / site.name / stack)), places[-1])
 
 
-def behind(site: Site, root: Path) -> tuple[Path, ...]:
-    """``root``, and behind the user's own place the site's, where that is known."""
+def with_site_root(site: Site, root: Path) -> tuple[Path, ...]:
+    """Return ``root``, followed by the site's root if ``root`` is the user's own."""
     try:
-        return tuple(dict.fromkeys((root, _usual_root(site)))) if root == own_root() else (root,)
+        return tuple(dict.fromkeys((root, _default_root(site)))) if root == own_root() else (root,)
     except MissingPrecondition:
         return (root,)
 
 
-def _usual_root(site: Site) -> Path:
+def _default_root(site: Site) -> Path:
     place = site.install.root
     if place is None:
         return own_root()
     unset = [name for name in re.findall(r"\$\{?(\w+)", place) if name not in os.environ]
     if unset:
         raise MissingPrecondition(
-            f"`install.root` of site {site.name} is {place}, and {', '.join(unset)} is not set",
-            hint="set it, or choose a place with --prefix",
+            f"`install.root` of site {site.name} is {place}, but {', '.join(unset)} is not set",
+            hint="set it, or choose a directory with --prefix",
         )
     return Path(os.path.expandvars(place)).expanduser().absolute()
 
 
 def find(site: Site, stack: str, *, root: Path) -> Installation:
-    """The installation of ``stack`` in use, made by this very hidl; ``MissingPrecondition`` where there is none."""
-    again = hint(stack, site, root)
+    """Return the installation of ``stack`` in use.
+
+    Raises ``MissingPrecondition`` if the stack is not installed, or is damaged or from another version of hidl.
+    """
+    again = install_command(stack, site, root)
     prefix = current(root / site.name / stack)
     if prefix is None:
         raise MissingPrecondition(f"stack {stack} is not installed for site {site.name} in {root}", hint=again)
@@ -371,36 +374,36 @@ def find(site: Site, stack: str, *, root: Path) -> Installation:
         python = prefix / "bin" / "python"
         why = "it has no valid manifest" if os.access(python, os.X_OK) else _describe_missing(python)
         raise MissingPrecondition(f"the installation {prefix} is damaged: {why}", hint=again)
-    if foreign := of_another_hidl(installation):
-        raise MissingPrecondition(foreign, hint=f"{again}; the lock stays the same")
+    if foreign := version_mismatch(installation):
+        raise MissingPrecondition(foreign, hint=f"{again}; this keeps the lockfile")
     return installation
 
 
 def _describe_missing(python: Path) -> str:
     links = f" (a link to {python.readlink()})" if python.is_symlink() else ""
-    return f"its interpreter {python}{links} is missing or cannot be executed"
+    return f"its interpreter {python}{links} is missing or not executable"
 
 
-def of_another_hidl(installation: Installation) -> str | None:
-    """Why this very hidl cannot use the installation, in words; None where it can."""
-    held = installation.manifest["own"]
-    libraries = (own_wheel.library(name) for name in own_wheel.libraries() if name in held)
+def version_mismatch(installation: Installation) -> str | None:
+    """Describe why this hidl cannot use the installation; None if it can."""
+    own = installation.manifest["own"]
+    libraries = (own_wheel.library(name) for name in own_wheel.libraries() if name in own)
     for wheel in (own_wheel.workloads(), *libraries):
-        if held.get(wheel.name, {}).get("digest") != wheel.digest:
-            return f"the installation {installation.prefix} holds the {wheel.name} of another hidl than this one"
+        if own.get(wheel.name, {}).get("digest") != wheel.digest:
+            return f"the installation {installation.prefix} contains {wheel.name} from another version of hidl"
     return None
 
 
-def hint(stack: str, site: Site, root: Path) -> str:
-    """The command that installs the stack there."""
+def install_command(stack: str, site: Site, root: Path) -> str:
+    """Return the command that installs the stack in this root."""
     words = f"hidl install {sh(stack)}" + ("" if site.name == "local" else f" --site {sh(site.name)}")
-    if root == _usual_root(site):
+    if root == _default_root(site):
         return words
     return f"{words} --own" if root == own_root() else f"{words} --prefix {sh(str(root))}"
 
 
 def at(prefix: Path) -> Installation | None:
-    """The published installation at ``prefix``; None where there is none, or its manifest is damaged."""
+    """Return the published installation at ``prefix``; None if it does not exist or its manifest is damaged."""
     try:
         manifest = read_json(prefix / MANIFEST)
         whole = manifest["schema"] == SCHEMA and manifest["id"] == prefix.name and _usable(manifest, prefix)
@@ -410,13 +413,13 @@ def at(prefix: Path) -> Installation | None:
 
 
 def _usable(manifest: Mapping[str, Any], prefix: Path) -> bool:
-    """Are the parts there that others rely on, and does the interpreter still exist that ``bin/python`` links to?"""
+    """Check the required keys of the manifest, and the interpreter that ``bin/python`` links to."""
     parts = [manifest["lock"]["digest"], manifest["own"], manifest["site"], manifest["packages"]]
     return None not in parts and os.access(prefix / "bin" / "python", os.X_OK)
 
 
 def current(stack_directory: Path, link: str = CURRENT) -> Path | None:
-    """The prefix that ``current`` (or ``previous``) links to; None where no such link is or it leads elsewhere."""
+    """Return the prefix that ``current`` or ``previous`` links to; None if the link is missing or invalid."""
     try:
         name = str((stack_directory / link).readlink())
     except OSError:
@@ -425,9 +428,10 @@ def current(stack_directory: Path, link: str = CURRENT) -> Path | None:
 
 
 def publish(prefix: Path) -> None:
-    """Show a complete installation to ``module avail`` and make it the one in use; each change is atomic.
+    """Make a complete installation visible to ``module avail`` and use it; each change is atomic.
 
-    The one that was in use becomes the previous one; the time of its directory tells until when it was in use.
+    The installation in use until now becomes the previous one. The modification time of its directory records when it
+    went out of use.
     """
     directory = modulefiles(prefix.parents[2], prefix.parents[1].name, prefix.parent.name)
     write_text(directory / prefix.name, (prefix / "modulefile").read_text(encoding="utf-8"))
@@ -435,13 +439,13 @@ def publish(prefix: Path) -> None:
     before = current(prefix.parent)
     if before is not None and before != prefix:
         if before.is_dir():
-            os.utime(before)  # first: where it is not allowed, nothing has changed
+            os.utime(before)  # first, so that a permission error changes nothing
         _link(before, PREVIOUS)
     _link(prefix, CURRENT)
 
 
 def _link(prefix: Path, name: str) -> None:
-    """Make the link ``name`` beside the prefix lead to it, at once."""
+    """Point the link ``name`` beside the prefix to it, atomically."""
     beside = prefix.with_name(f".{name}")
     beside.unlink(missing_ok=True)
     beside.symlink_to(prefix.name)
@@ -449,32 +453,35 @@ def _link(prefix: Path, name: str) -> None:
 
 
 @contextmanager
-def changing(stack_directory: Path) -> Iterator[None]:
-    """``MissingPrecondition`` in the place of an ``OSError``, as where another user has installed the stack."""
+def explain_os_errors(stack_directory: Path) -> Iterator[None]:
+    """Turn an ``OSError`` into ``MissingPrecondition``; usually another user has installed the stack."""
     try:
         yield
     except OSError as error:
         at_fault = f": {error.filename}" if error.filename else ""
         raise MissingPrecondition(
-            f"cannot change what is installed in {stack_directory}: {error.strerror or error}{at_fault}",
-            hint="ask who installed it, or install your own: hidl install STACK --own",
+            f"cannot change the installations in {stack_directory}: {error.strerror or error}{at_fault}",
+            hint="ask their owner, or install the stack for yourself: hidl install STACK --own",
         ) from error
 
 
 def modulefiles(root: Path, site: str, stack: str) -> Path:
-    """The directory of a stack's modulefiles; ``module use`` takes its parent."""
+    """Return the directory of a stack's modulefiles; its parent is the argument of ``module use``."""
     return root / "modulefiles" / site / stack
 
 
 def prefixes(stack_directory: Path) -> list[Path]:
-    """Every prefix of one stack, published or not; links are none."""
+    """Return all prefixes of a stack, complete or not, without the links to them."""
     if not stack_directory.is_dir():
         return []
     return sorted(p for p in stack_directory.iterdir() if _ID.fullmatch(p.name) and p.is_dir() and not p.is_symlink())
 
 
 def in_use(site: Site, prefix: str | None = None) -> list[Installation]:
-    """The installation in use of each stack of the site: the user's own before the site's; ``prefix``: as ``roots``."""
+    """Return the installation in use of each stack of the site; the user's own take precedence.
+
+    ``prefix``: see ``roots``.
+    """
     found: dict[str, Installation] = {}
     for place in roots(site, prefix):
         for each in list_all(place):
@@ -484,7 +491,7 @@ def in_use(site: Site, prefix: str | None = None) -> list[Installation]:
 
 
 def list_all(root: Path) -> Iterator[Installation]:
-    """Every published installation below ``root``, by site and stack."""
+    """Yield all published installations below ``root``, sorted by site and stack."""
     for manifest in sorted(root.glob(f"*/*/*/{MANIFEST}")):
         installation = at(manifest.parent) if _ID.fullmatch(manifest.parent.name) else None
         if installation is not None:
@@ -492,12 +499,12 @@ def list_all(root: Path) -> Iterator[Installation]:
 
 
 def size(prefix: Path) -> int:
-    """Bytes on disk below ``prefix``; a file with several names counts once, one that vanishes meanwhile not at all."""
+    """Return the disk usage of ``prefix`` in bytes; hard links count once and vanished files are ignored."""
     seen: dict[tuple[int, int], int] = {}
     for directory, _, files in os.walk(prefix):
         for name in files:
             try:
-                status = os.lstat(os.path.join(directory, name))  # noqa: PTH118 - ten thousands of files
+                status = os.lstat(os.path.join(directory, name))  # noqa: PTH118 - tens of thousands of files
             except FileNotFoundError:
                 continue
             seen[status.st_dev, status.st_ino] = status.st_blocks * 512
@@ -505,8 +512,8 @@ def size(prefix: Path) -> int:
 
 
 def discard(prefix: Path) -> None:
-    """Remove a prefix, published or begun: it vanishes at once, and what links in it lead to stays."""
-    for left in prefix.parent.glob(".removed-*"):  # by one that was killed
+    """Remove a prefix, complete or not: first hide it by an atomic rename. Links in it are not followed."""
+    for left in prefix.parent.glob(".removed-*"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     if prefix.is_dir() and not prefix.is_symlink():
         gone = prefix.with_name(f".removed-{prefix.name}")
@@ -514,65 +521,68 @@ def discard(prefix: Path) -> None:
         shutil.rmtree(gone)
 
 
-# Which installation of a stack is in use: another one, or the one before.
+# Switch a stack to another installation.
 
 
 @dataclass(frozen=True)
 class Switch:
-    """``used`` is in use now, ``before`` was until now; both are the same where nothing had to be done."""
+    """The installation in use and the one used before; both are the same if nothing changed."""
 
     used: Installation
     before: Path | None
 
 
 def use(site: Site, stack: str, which: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:
-    """Make the installation whose id starts with ``which`` the one in use.
+    """Switch the stack to the installation whose id starts with ``which``.
 
-    Raises what ``choose`` raises, and ``MissingPrecondition`` where it is of another hidl.
+    Raises the same errors as ``choose``, and ``MissingPrecondition`` if the installation is from another version of
+    hidl.
     """
     return _switch(site, choose(site, stack, which, root=root), root, on_wait)
 
 
 def choose(site: Site, stack: str, which: str, *, root: Path) -> Installation:
-    """The installation whose id starts with ``which``.
+    """Return the installation whose id starts with ``which``.
 
-    Raises ``MissingPrecondition`` where there is none, and ``UsageError`` where there are several.
+    Raises ``MissingPrecondition`` if none matches, and ``UsageError`` if several do.
     """
     fitting = [found for found in _published(root / site.name / stack) if found.prefix.name.startswith(which)]
     if not which or not fitting:
         raise MissingPrecondition(
             f"stack {stack} has no installation {which!r} for site {site.name} in {root}",
-            hint=_others(site, stack, root),
+            hint=_hint_installed(site, stack, root),
         )
     if len(fitting) > 1:
         raise UsageError(
-            f"{len(fitting)} installations of stack {stack} match {which!r}", hint=_others(site, stack, root)
+            f"{len(fitting)} installations of stack {stack} match {which!r}", hint=_hint_installed(site, stack, root)
         )
     return fitting[0]
 
 
 def rollback(site: Site, stack: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:
-    """Make the installation that was in use before the one in use again; a second time takes that back.
+    """Switch back to the previous installation; calling this twice undoes it.
 
-    ``MissingPrecondition`` where none was, or it is gone.
+    Raises ``MissingPrecondition`` if there is no previous installation, or it is gone.
     """
     before = current(root / site.name / stack, PREVIOUS)
     found = at(before) if before else None
     if found is None:
-        gone = f"the installation {before} is gone or damaged" if before else "no other one was in use before"
+        gone = f"the installation {before} is missing or damaged" if before else "no previous installation"
         raise MissingPrecondition(
-            f"stack {stack} on site {site.name} cannot be rolled back: {gone}", hint=_others(site, stack, root)
+            f"stack {stack} on site {site.name} cannot be rolled back: {gone}", hint=_hint_installed(site, stack, root)
         )
     return _switch(site, found, root, on_wait)
 
 
 def _switch(site: Site, wanted: Installation, root: Path, on_wait: Callable[[str], None]) -> Switch:
     directory, stack = wanted.prefix.parent, wanted.prefix.parent.name
-    if foreign := of_another_hidl(wanted):
-        raise MissingPrecondition(foreign, hint=f"use it with that hidl, or: {hint(stack, site, root)}")
+    if foreign := version_mismatch(wanted):
+        raise MissingPrecondition(
+            foreign, hint=f"use it with that version, or run: {install_command(stack, site, root)}"
+        )
     if current(directory) == wanted.prefix:
         return Switch(wanted, wanted.prefix)
-    with shared(site, root), changing(directory), held(directory / ".lock", on_wait):
+    with site_permissions(site, root), explain_os_errors(directory), hold_lock(directory / ".lock", on_wait):
         before = current(directory)
         publish(wanted.prefix)
     return Switch(wanted, before)
@@ -582,9 +592,9 @@ def _published(directory: Path) -> list[Installation]:
     return [found for prefix in prefixes(directory) if (found := at(prefix))]
 
 
-def _others(site: Site, stack: str, root: Path) -> str:
-    """What can be used instead."""
+def _hint_installed(site: Site, stack: str, root: Path) -> str:
+    """Return a hint that lists the installations."""
     directory = root / site.name / stack
     used = current(directory)
     ids = [f"{each.prefix.name}{' (in use)' * (each.prefix == used)}" for each in _published(directory)]
-    return f"installed: {', '.join(ids)}; hidl stack use {sh(stack)} ID" if ids else hint(stack, site, root)
+    return f"installed: {', '.join(ids)}; hidl stack use {sh(stack)} ID" if ids else install_command(stack, site, root)

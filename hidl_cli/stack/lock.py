@@ -1,7 +1,7 @@
-"""Locks: a stack resolved for one Python, platform and accelerator, as a requirements file with hashes.
+"""Lockfiles: a stack resolved for one Python, platform and accelerator, as a requirements file with hashes.
 
-The header of a lock says what it was made for and from; its body is what pip and uv read, so a colleague can use it
-without hidl.
+The header records the target and the requirements of the lockfile. The body is a plain requirements file, which pip
+and uv can install without hidl.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEYS = ("schema", "stack", "python", "platform", "glibc", "accelerator", "input
 
 @dataclass(frozen=True)
 class Package:
-    """One wheel of a lock; ``hashes`` are SHA-256 in hexadecimal, one for each file that may serve."""
+    """A locked package; ``hashes`` are the hexadecimal SHA-256 digests of its permitted files."""
 
     name: str
     version: str
@@ -40,9 +40,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Lock:
-    """A resolved stack. ``glibc`` is the oldest C library that it runs on, ``requires`` what the recipe asked for.
+    """The lockfile of a stack that is installed from wheels.
 
-    ``gpu``: the architecture of GPUs for whose sake it holds older versions than the recipe allows; None: none does.
+    ``glibc`` is the oldest supported C library and ``requires`` the requirements of the recipe. ``gpu`` is the GPU
+    architecture that limits the versions: newer releases have no kernels for it. None if no GPU limits them.
     """
 
     stack: str
@@ -56,35 +57,35 @@ class Lock:
 
     @property
     def filename(self) -> str:
-        """The name of its file."""
+        """The name of the lockfile."""
         words = (self.stack, self.python, self.platform, self.accelerator, self.gpu)
         return f"{'-'.join(filter(None, words))}.txt"
 
     @property
     def inputs(self) -> str:
-        """The SHA-256 of what it was made from."""
+        """The SHA-256 of the requirements."""
         return _sha256("\n".join(self.requires))
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its body: what is installed."""
+        """The SHA-256 of the body, which lists the installed packages."""
         return _sha256(self.body())
 
     @property
     def wheels(self) -> Lock:
-        """What comes as wheels: all of it."""
+        """The lockfile itself: all packages are wheels."""
         return self
 
     def without(self, names: Collection[str]) -> Lock:
-        """The same lock less these packages, which come from elsewhere."""
+        """Return a copy without these packages."""
         return replace(self, packages=tuple(package for package in self.packages if package.name not in names))
 
     def version(self, package: str) -> str | None:
-        """The locked version of a package, None where the lock does not hold it."""
+        """Return the locked version of a package; None if it is not locked."""
         return next((locked.version for locked in self.packages if locked.name == package), None)
 
     def lines(self) -> tuple[str, ...]:
-        """Each package in the format of requirements files, in the order of ``packages``."""
+        """Return one requirement with hashes per package."""
         return tuple(
             " \\\n    ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{h}" for h in package.hashes)])
             + "\n"
@@ -92,11 +93,11 @@ class Lock:
         )
 
     def body(self) -> str:
-        """All packages: a requirements file."""
+        """Return the requirements file without the header."""
         return "".join(self.lines())
 
     def text(self) -> str:
-        """The whole file."""
+        """Return the content of the lockfile."""
         header = {
             "schema": SCHEMA,
             "stack": self.stack,
@@ -114,45 +115,38 @@ class Lock:
 
 
 class Locked(Protocol):
-    """A resolved stack, of any provider."""
+    """The lockfile of a stack, whichever provider resolved it."""
 
     @property
     def stack(self) -> str:
         """The stack's name."""
-        ...
 
     @property
     def filename(self) -> str:
-        """The name of its file."""
-        ...
+        """The name of the lockfile."""
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of what is installed."""
-        ...
+        """The SHA-256 of the locked packages."""
 
     @property
     def packages(self) -> tuple[Package, ...]:
-        """Every package."""
-        ...
+        """All locked packages."""
 
     @property
     def wheels(self) -> Lock:
-        """The part of it that comes as wheels."""
-        ...
+        """The lockfile of the packages that are installed as wheels."""
 
     def version(self, package: str) -> str | None:
-        """The locked version of a package, None where the lock does not hold it."""
-        ...
+        """Return the locked version of a package; None if it is not locked."""
 
     def text(self) -> str:
-        """The whole file."""
-        ...
+        """Return the content of the lockfile."""
 
 
 @dataclass(frozen=True)
 class PassedOver:
-    """A lock of the stack that does not serve, and why."""
+    """A lockfile of the stack that cannot be used, with the reason."""
 
     file: Path
     reason: str
@@ -160,7 +154,7 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class Choice:
-    """The lock that serves, with its file, or None; and the locks before it that do not."""
+    """The selected lockfile, or None, and the rejected ones that were found before it."""
 
     lock: Locked | None
     file: Path | None
@@ -168,13 +162,13 @@ class Choice:
 
 
 def requirements(stack: Stack) -> tuple[str, ...]:
-    """What the stack asks for, sorted; constraints begin with ``-c``."""
+    """Return the sorted requirements of the stack; constraints begin with ``-c``."""
     packages = [f"{_normalized(name)}{spec.replace(' ', '')}" for name, spec in stack.packages.items()]
     return tuple(sorted({*packages, *stack.requirements, *(f"-c {limit}" for limit in stack.constraints)}))
 
 
 def directories(*roots: Path) -> tuple[Path, ...]:
-    """Where locks lie, the first to win first: the user's, the system's, the installation roots', the shipped ones."""
+    """Return the directories of lockfiles by precedence: the user's, the system's, those of ``roots``, hidl's own."""
     return (
         paths.user_config() / "locks",
         paths.system_config() / "locks",
@@ -184,7 +178,10 @@ def directories(*roots: Path) -> tuple[Path, ...]:
 
 
 def choose(stack: Stack, target: Target, places: Sequence[Path]) -> Choice:
-    """The first lock in ``places`` that fits the stack's recipe and the target; ``InvalidInput`` for a damaged one."""
+    """Select the first lockfile in ``places`` that matches the recipe and the target.
+
+    Raises ``InvalidInput`` if a lockfile is damaged.
+    """
     stack = stack.on(target.accelerator, target.machine)
     name = f"{stack.name}-{target.python}-{target.platform}-{target.accelerator}"
     names = [*(f"{name}-{gpu}.txt" for gpu in target.gpus), f"{name}.txt"]
@@ -201,30 +198,30 @@ def choose(stack: Stack, target: Target, places: Sequence[Path]) -> Choice:
 
 
 def why_unfit(lock: Lock, stack: Stack, target: Target) -> str | None:
-    """What stands against this lock for the stack on the target; None: it serves."""
+    """Return why the lockfile cannot be used for the stack on the target; None if it can."""
     wanted = requirements(stack)
     if lock.requires != wanted:
-        return f"the recipe has changed since: {_changes(lock.requires, wanted)}"
+        return f"the recipe has changed: {_changes(lock.requires, wanted)}"
     theirs = (lock.stack, lock.python, lock.platform, lock.accelerator)
     ours = (stack.name, target.python, target.platform, target.accelerator)
     if theirs != ours:
-        return f"it was made for {' '.join(theirs)}, and this is {' '.join(ours)}"
+        return f"it was made for {' '.join(theirs)}, not for {' '.join(ours)}"
     if lock.glibc is not None and (target.glibc is None or target.glibc < lock.glibc):
-        return f"it needs glibc {'.'.join(map(str, lock.glibc))}, which this machine does not have"
+        return f"it requires glibc {'.'.join(map(str, lock.glibc))}, which this machine does not have"
     lacking = (find_unserved(each.name, each.version, target.gpus, target.machine) for each in lock.packages)
     return next((str(each) for each in lacking if each), None)
 
 
 def read(file: Path) -> Lock:
-    """Read a lock; ``InvalidInput`` with the line where the file is none."""
+    """Read a lockfile. Raises ``InvalidInput`` if the file is not a valid lockfile."""
     try:
         return parse(file.read_text(encoding="utf-8"), file)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the lock {file} cannot be read: {error}") from error
+        raise InvalidInput(f"lockfile {file} cannot be read: {error}") from error
 
 
 def parse(text: str, file: Path) -> Lock:
-    """The lock that ``file`` holds; ``InvalidInput`` with the line where it is none."""
+    """Parse the text of the lockfile ``file``. Raises ``InvalidInput`` with the position of the first error."""
     header: dict[str, str] = {}
     requires: list[str] = []
     packages: list[Package] = []
@@ -242,7 +239,7 @@ def parse(text: str, file: Path) -> Lock:
         if key not in header:
             raise _faulty(Mark(file), f"the header has no `{key}`", f"# {key}: ...")
     if header["schema"] != SCHEMA:
-        raise _faulty(Mark(file), f"schema {header['schema']!r} is not known", SCHEMA)
+        raise _faulty(Mark(file), f"unknown schema {header['schema']!r}", SCHEMA)
     glibc = re.fullmatch(r"(\d+)\.(\d+)|none", header["glibc"])
     if glibc is None:
         raise _faulty(Mark(file), f"invalid glibc version {header['glibc']!r}", "# glibc: 2.28, or none")
@@ -262,7 +259,7 @@ def parse(text: str, file: Path) -> Lock:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Numbered lines, with what a backslash continues joined by one space."""
+    """Return numbered lines; lines that end with a backslash are joined with the next one."""
     lines: list[tuple[int, str]] = []
     continued = False
     for number, line in enumerate(text.splitlines(), start=1):
@@ -277,19 +274,19 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 
 
 def _changes(before: Sequence[str], now: Sequence[str]) -> str:
-    """The differences of two lists of requirements, in words."""
+    """Describe the differences between two lists of requirements."""
     several = {name for side in (before, now) for name, count in Counter(map(_package, side)).items() if count > 1}
     old, new = (
         {line if _package(line) in several else _package(line): line for line in side} for side in (before, now)
     )
-    words = [f"{new[name]} is new" for name in new if name not in old]
-    words += [f"{old[name]} is gone" for name in old if name not in new]
+    words = [f"{new[name]} was added" for name in new if name not in old]
+    words += [f"{old[name]} was removed" for name in old if name not in new]
     words += [f"{old[name]} is now {new[name]}" for name in new if name in old and old[name] != new[name]]
     return ", ".join(words) or "their order"
 
 
 def _package(line: str) -> str:
-    """The package that a requirement is of; a constraint is a subject of its own."""
+    """Return the package of a requirement, or the whole line of a constraint."""
     return line if line.startswith("-c ") else re.split(r"[^A-Za-z0-9._-]", line)[0]
 
 
@@ -303,7 +300,7 @@ def _sha256(text: str) -> str:
 
 def _faulty(mark: Mark, message: str, expected: str) -> InvalidInput:
     return InvalidInput(
-        f"the lock {mark.file} is damaged",
+        f"lockfile {mark.file} is damaged",
         problems=[Problem(message, expected, mark=mark)],
-        hint="remove the file, or make a new one with `hidl stack lock`",
+        hint="remove the file, or create a new one with `hidl stack lock`",
     )

@@ -1,4 +1,4 @@
-"""What is requested of an installation, and who receives its progress."""
+"""Installation requests, the commands of an installation, and progress reports."""
 
 from __future__ import annotations
 
@@ -20,22 +20,29 @@ class Progress(Protocol):
 
     def say(self, text: str) -> None:
         """Print one line."""
-        ...
 
     def step(self, title: str, log: Path | None = None) -> AbstractContextManager[None]:
-        """Show that a step is under way; its program's output goes to ``log``."""
-        ...
+        """Show a step while it runs; the output of its program is in ``log``."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be installed: a stack, for a site, below a root; ``locked`` forbids to make a new lock.
+    """A request to install a stack for a site.
 
-    ``sources``: archives that the user names, by the build that they are for. ``provider``: who installs it, None: as
-    the site says. ``spack``: where Spack is, ``mirror``: what ``hidl stack fetch`` brought, ``jobs``: how many
-    compilers may run at once; None: as the site says, or nowhere. ``platform``: that of the lock; None: this machine's.
-    ``attached``: the words that run a command in an allocation to build in; empty: builds run here. ``cache_only``:
-    nothing is built from source, all packages come from build caches (Spack).
+    Attributes:
+        site: The site.
+        stack: The stack.
+        root: Root of the installations.
+        locked: Fail instead of creating a new lockfile.
+        offline: Do not use the network.
+        sources: Source archives from the command line, by the name of the build.
+        provider: Name of the provider; None: that of the site.
+        spack: Path of Spack; None: that of the site.
+        mirror: Directory of ``hidl stack fetch``, if any.
+        jobs: Number of parallel compilers; None: that of the site.
+        platform: Platform of the lockfile; None: this machine's.
+        attached: Command prefix that runs a build in an allocation; empty: builds run here.
+        cache_only: Install all packages from build caches and build nothing from source (Spack).
     """
 
     site: Site
@@ -54,19 +61,16 @@ class Order:
 
     @property
     def stack_directory(self) -> Path:
-        """What holds all installations of the stack."""
+        """The directory of all installations of the stack."""
         return self.root / self.site.name / self.stack.name
-
-
-# The commands of an installation, as plans show them and logs record them.
 
 
 @dataclass(frozen=True)
 class InstallStep:
-    """One command of an installation.
+    """A command of an installation.
 
-    ``variables`` are added to the environment that it gets. ``without_network`` is the same command for the case that
-    the cache holds all that it needs: it is tried first, and takes half the time.
+    ``variables`` are added to its environment. ``without_network`` is the same command without network access; it is
+    tried first, because it takes half the time if everything is cached.
     """
 
     title: str
@@ -76,6 +80,6 @@ class InstallStep:
 
 
 def log_command(log: Path, argv: Sequence[str]) -> None:
-    """Note in the log which command the output that follows is of."""
+    """Append the command line to the log, before the output of the command."""
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {sh_line(argv)}\n")

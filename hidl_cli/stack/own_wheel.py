@@ -1,4 +1,4 @@
-"""hidl's own distributions, built to wheels from the source trees of the hidl that runs."""
+"""Build wheels of hidl's own distributions from the sources of the running hidl."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _COMPILED = "__pycache__"
 
 @dataclass(frozen=True)
 class OwnWheel:
-    """A pure Python distribution of hidl: its source tree, and the wheel that is made of it.
+    """A pure Python distribution of hidl: its source tree and its wheel.
 
-    ``digest`` is the SHA-256 over the names and contents of the source files; ``file`` need not be there yet.
+    ``digest`` is the SHA-256 of the names and contents of the source files; ``file`` may not exist yet.
     """
 
     name: str
@@ -32,46 +32,52 @@ class OwnWheel:
 
 
 def workloads() -> OwnWheel:
-    """``hidl_workloads``, which lies beside ``hidl_cli`` in a checkout as in an installed hidl."""
+    """Return the wheel of ``hidl_workloads``, which is next to ``hidl_cli`` in a checkout and in an installation."""
     source = Path(__file__).parents[2] / "hidl_workloads"
     return describe("hidl-workloads", source, version_file=source / "__init__.py")
 
 
 def libraries() -> tuple[str, ...]:
-    """The names of the libraries that hidl ships, each a distribution of its own in ``libs/<name>``."""
+    """Return the names of the libraries that hidl ships in ``libs/<name>``."""
     return tuple(sorted(file.parent.name for file in (paths.shipped() / "libs").glob("*/pyproject.toml")))
 
 
 def library(name: str) -> OwnWheel:
-    """One of ``libraries()``; its package is ``libs/<name>/<name>``. Raises ``HidlError`` where it is not whole."""
+    """Return the wheel of a library in ``libs/<name>/<name>``. Raises ``HidlError`` if its sources are incomplete."""
     source = paths.shipped() / "libs" / name
     return describe(name, source, version_file=source / name / "__init__.py")
 
 
 def describe(name: str, source: Path, *, version_file: Path) -> OwnWheel:
-    """The wheel of the distribution ``name`` in the directory ``source``, without building it.
+    """Describe the wheel of a distribution without building it.
 
-    ``version_file`` holds the line ``__version__ = "..."``. Raises ``HidlError`` if it is not such a source tree.
+    Args:
+        name: Name of the distribution.
+        source: Directory of the source tree.
+        version_file: File with the line ``__version__ = "..."``.
+
+    Raises:
+        HidlError: The source tree is incomplete.
     """
     try:
         version = re.search(r'^__version__ = "([^"]+)"$', version_file.read_text(encoding="utf-8"), re.MULTILINE)
         digest = _digest(source)
     except OSError as error:
-        raise HidlError(f"hidl is not whole: {error}", hint="install hidl again") from error
+        raise HidlError(f"hidl is incomplete: {error}", hint="reinstall hidl") from error
     if version is None or not (source / "pyproject.toml").is_file():
-        raise HidlError(f"hidl is not whole: {source} cannot be built to a wheel", hint="install hidl again")
+        raise HidlError(f"hidl is incomplete: {source} cannot be built as a wheel", hint="reinstall hidl")
     filename = f"{name.replace('-', '_')}-{version[1]}-py3-none-any.whl"
     return OwnWheel(name, version[1], digest, source, paths.user_cache() / "wheels" / digest[:16] / filename)
 
 
 def build(wheel: OwnWheel) -> None:
-    """Build the wheel unless it is there: with hidl's own interpreter, no network, and from a copy of the source.
+    """Build the wheel unless it exists, offline, with hidl's own interpreter, from a copy of the sources.
 
-    Raises ``BuildFailed`` where that does not succeed.
+    Raises ``BuildFailed`` if the build fails.
     """
     if wheel.file.is_file():
         return
-    from hidl_cli import process  # a wheel is built once
+    from hidl_cli import process  # only needed for the first build
 
     wheel.file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=wheel.file.parent) as directory:
@@ -80,12 +86,12 @@ def build(wheel: OwnWheel) -> None:
         try:
             process.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out], cwd=copy)
         except ProcessFailed as failure:
-            raise BuildFailed(f"the wheel of {wheel.name} could not be built: {failure.output.strip()}") from failure
+            raise BuildFailed(f"failed to build the wheel of {wheel.name}: {failure.output.strip()}") from failure
         (out / wheel.file.name).replace(wheel.file)
 
 
 def _digest(source: Path) -> str:
-    """The SHA-256 over the names and contents of the files below ``source``, without compiled files."""
+    """Return the SHA-256 of the names and contents of the files below ``source``, except compiled files."""
     total = hashlib.sha256()
     files = []
     for directory, below, names in os.walk(source):

@@ -1,6 +1,6 @@
-"""Where wheels come from: the site's word, then pip's own settings, handed to uv, which does not read pip's.
+"""Package indexes and wheel directories: settings of the site and of pip, passed to uv, which does not read pip's.
 
-What the user has set for uv itself (``UV_*``) always stays as it is.
+Settings of the user for uv (``UV_*``) always take precedence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 @dataclass(frozen=True)
 class Downloads:
-    """Packages that are downloaded, or will be: ``sizes`` in bytes, and which of them are ``done``."""
+    """The progress of downloads: the size of each package in bytes, and the names of completed ones."""
 
     sizes: tuple[tuple[str, float], ...] = ()
     done: frozenset[str] = frozenset()
@@ -34,21 +34,21 @@ class Downloads:
 
     @property
     def bytes(self) -> float:
-        """The bytes of all."""
+        """The total size in bytes."""
         return sum(size for _, size in self.sizes)
 
     @property
     def done_bytes(self) -> float:
-        """The bytes of those that are done."""
+        """The size of the completed downloads in bytes."""
         return sum(size for name, size in self.sizes if name in self.done)
 
     @property
     def under_way(self) -> bool:
-        """Is any of them still to come?"""
+        """Return True if downloads have started and not all have ended."""
         return bool(self.sizes) and not self.over
 
     def after(self, line: str) -> Downloads:
-        """Return how far it is once uv has said ``line``."""
+        """Return the progress after uv has printed ``line``."""
         if begun := _BEGUN.fullmatch(line):
             name, number, unit = begun.groups()
             others = tuple(each for each in self.sizes if each[0] != name)
@@ -60,7 +60,7 @@ class Downloads:
         return self
 
     def after_all(self, lines: Iterable[str]) -> Downloads:
-        """Return how far it is once uv has said all these lines."""
+        """Return the progress after uv has printed these lines."""
         found = self
         for line in lines:
             found = found.after(line)
@@ -75,28 +75,31 @@ _KEYS = ("index-url", "extra-index-url", "find-links", "cert", "no-index")
 _SECTIONS = ("global", "install")
 _TRUE = ("1", "true", "yes", "on")
 
-# Of these a private environment must know nothing: they would point uv or Python at another one.
+# Removed from the environment of uv, because they would point uv or Python to another environment.
 _FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_SYSTEM_PYTHON", "UV_REQUIRE_HASHES")
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Indexes (URLs), find-links (URLs or existing directories), certificates, and whether indexes are to be asked."""
+    """Package indexes (URLs), find-links (URLs or existing directories) and certificates.
+
+    ``no_index`` disables all indexes.
+    """
 
     index_url: str | None
     extra_index_urls: tuple[str, ...]
     find_links: tuple[str, ...]
     cert: str | None
     no_index: bool
-    #: Directories that the settings name and that do not exist. pip passes over them; uv would fail.
+    #: Missing find-links directories. pip ignores them, but uv would fail.
     absent: tuple[str, ...]
-    #: How uv puts files of its cache into an installation: ``copy``, which the kernel makes a reflink where the file
-    #: system has them (copy_file_range), or ``hardlink``. uv's ``clone`` makes hard links where it cannot clone.
+    #: uv's link mode: ``copy``, which becomes a reflink on file systems that support it (copy_file_range), or
+    #: ``hardlink``. uv's mode ``clone`` falls back to hard links, so it is not used.
     link: str = "copy"
 
 
 def read(wheels: Wheels, environ: Mapping[str, str], *, link: str = "copy") -> Sources:
-    """The sources for a site: its own first, then those of pip's environment variables and configuration files."""
+    """Return the sources of a site, followed by those of pip's environment variables and configuration files."""
     pip = _pip(environ)
     links = [_absolute(link) for link in (*wheels.find_links, *pip.get("find-links", "").split())]
     absent = [link for link in links if _is_local(link) and not _directory(link).exists()]
@@ -112,11 +115,11 @@ def read(wheels: Wheels, environ: Mapping[str, str], *, link: str = "copy") -> S
 
 
 def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that tell uv so, without those that the user has set.
+    """Return the settings as variables of uv, without those that the user has set.
 
-    With further indexes, uv would stop at the first that knows a package, even where it lacks the wanted version. pip
-    goes on to the next, and so shall uv: an incomplete index of a site breaks nothing, and what is installed is held
-    to the hashes of the lock.
+    By default, uv stops at the first index that has a package, even if it lacks the required version. With several
+    indexes we select a strategy that continues like pip, so that an incomplete index of a site does no harm. The hashes
+    of the lockfile are still checked.
     """
     indexes = sources.extra_index_urls
     wanted = {
@@ -131,7 +134,7 @@ def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def pip_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
-    """The same settings as variables of pip, for what uv cannot do."""
+    """Return the settings as variables of pip, which does what uv cannot."""
     index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or sources.index_url
     wanted = {
         "PIP_INDEX_URL": index,
@@ -144,24 +147,24 @@ def pip_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str
 
 
 def uv_flags(sources: Sources, environ: Mapping[str, str]) -> list[str]:
-    """The settings that uv takes as options only."""
+    """Return the settings that uv supports only as options."""
     chosen = any(name in environ for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"))
     return ["--no-index"] if sources.no_index and not chosen else []
 
 
 def environment(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment for uv: the user's, with ``variables``, and no Python downloaded unasked."""
+    """Return the environment of uv: the user's with ``variables``, and without downloads of Python interpreters."""
     own = {name: value for name, value in environ.items() if name not in _FOREIGN}
-    if own.get("UV_CACHE_DIR"):  # may be relative, and uv is not started in the directory that hidl is
+    if own.get("UV_CACHE_DIR"):  # may be relative, but uv runs in another directory
         own["UV_CACHE_DIR"] = str(Path(own["UV_CACHE_DIR"]).absolute())
     return {"UV_PYTHON_DOWNLOADS": "never", **own, **variables, "NO_COLOR": "1"}
 
 
 def _pip(environ: Mapping[str, str]) -> dict[str, str]:
-    """pip's settings: its configuration files, the later ones over the earlier, and the environment over all."""
+    """Return pip's settings. Later configuration files override earlier ones, and the environment overrides all."""
     settings: dict[str, str] = {}
     for file in _files(environ):
-        settings |= _of_file(file)
+        settings |= _read_file(file)
     for key in _KEYS:
         value = environ.get(f"PIP_{key.replace('-', '_').upper()}")
         if value:
@@ -170,7 +173,7 @@ def _pip(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _files(environ: Mapping[str, str]) -> list[Path]:
-    """pip's configuration files in its order. ``PIP_CONFIG_FILE=/dev/null`` means none at all."""
+    """Return pip's configuration files in its order; none if ``PIP_CONFIG_FILE=/dev/null``."""
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
@@ -181,7 +184,7 @@ def _files(environ: Mapping[str, str]) -> list[Path]:
     return [*files, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
 
 
-def _of_file(file: Path) -> dict[str, str]:
+def _read_file(file: Path) -> dict[str, str]:
     from configparser import Error, RawConfigParser
 
     if not file.is_file():
@@ -189,7 +192,7 @@ def _of_file(file: Path) -> dict[str, str]:
     parser = RawConfigParser()
     try:
         parser.read(file, encoding="utf-8")
-    except (Error, UnicodeDecodeError, OSError):  # pip itself says so when it is used; hidl only borrows the settings
+    except (Error, UnicodeDecodeError, OSError):  # pip itself reports this error when it runs
         return {}
     sections = [parser[name] for name in _SECTIONS if parser.has_section(name)]
     return {key: section[key].strip() for section in sections for key in _KEYS if section.get(key, "").strip()}
@@ -204,14 +207,14 @@ def _directory(place: str) -> Path:
 
 
 def _absolute(place: str) -> str:
-    """A directory as an absolute path: uv is not started in the directory that hidl is."""
+    """Return a directory as an absolute path, because uv runs in another directory."""
     if "://" in place or place.startswith("file:"):
         return place
     return str(Path(os.path.expandvars(place)).expanduser().absolute())
 
 
 def _url(place: str) -> str:
-    """A directory as a URL: uv separates the values of its variables by commas, which a path may hold."""
+    """Return a directory as a URL: uv separates values by commas, which a path may contain."""
     return place if "://" in place or place.startswith("file:") else Path(place).as_uri()
 
 

@@ -1,4 +1,4 @@
-"""The plan of an installation: what is installed, from which lock and where; printed by the dry run, then followed."""
+"""The plan of an installation, which a dry run prints: packages, lockfile and prefix."""
 
 from __future__ import annotations
 
@@ -19,36 +19,50 @@ if TYPE_CHECKING:
     from hidl_cli.mpi import Family
     from hidl_cli.site.schema import ProviderName
 
-#: PATH separates by colons, shells and modulefiles by line ends, and mpi4py expands variables in its library's path.
+#: Characters that break PATH (colons), shells and modulefiles (newlines) or mpi4py, which expands variables in paths.
 UNUSABLE = (":", "$", "\n", "\r", "\0")
 
 
-class Part(Protocol):
-    """What one provider adds to a plan; in JSON documents it stands by the provider's name."""
+class ProviderPart(Protocol):
+    """The provider-specific part of a plan; in JSON documents its key is the name of the provider."""
 
     @property
     def identity(self) -> str | None:
-        """What of it decides the content of the prefix; None if the lock decides everything."""
-        ...
+        """A text that identifies its contribution to the prefix; None if the lockfile determines everything."""
 
     @property
     def environment_text(self) -> str | None:
-        """The file that the provider's program reads; None if there is none."""
-        ...
+        """The input file of the provider's program; None if there is none."""
 
     def to_json(self) -> Mapping[str, Any]:
-        """It, as part of a JSON document."""
-        ...
+        """Return the part as plain data."""
 
 
 @dataclass(frozen=True)
 class InstallPlan:
-    """One stack on one site, as it is to be installed below ``root``.
+    """A planned installation of a stack on a site.
 
-    ``lock_origin`` is the file of the lock, ``own`` hidl's own wheels, ``builds`` what is compiled, ``imports`` the
-    modules that the verification imports, ``verify_modules`` those whose checks it makes; ``mpi`` is the family of its
-    MPI library, ``mpi_place`` where that lies if not in the prefix. ``part`` is what the provider needs besides.
-    Another lock, another build or another hidl gives another ``id``, so what is in a prefix never changes.
+    ``id`` changes with the lockfile, the builds and hidl itself, so the content of a prefix never changes.
+
+    Attributes:
+        site: Name of the site.
+        stack: Name of the stack.
+        title: Title of the stack.
+        root: Root of the installations.
+        target: Target of the installation.
+        lock: The lockfile.
+        lock_origin: Path of the lockfile.
+        own: Wheels of hidl's own distributions.
+        imports: Modules that the verification imports.
+        verify_modules: Modules whose checks the verification runs.
+        builds: Builds to run after the wheels are installed.
+        advisories: Notices for the user, as plain data.
+        offline: Do not use the network.
+        provider: Name of the provider.
+        mpi: MPI family.
+        mpi_version: Version of the MPI library, if known.
+        mpi_place: Prefix of the MPI library if it is not in the prefix of the stack.
+        part: Provider-specific part.
     """
 
     site: str
@@ -68,19 +82,19 @@ class InstallPlan:
     mpi: Family = "mpich"
     mpi_version: str | None = None
     mpi_place: Path | None = None
-    part: Part | None = None
+    part: ProviderPart | None = None
 
     def __post_init__(self) -> None:
         unusable = [character for character in UNUSABLE if character in str(self.root)]
         if unusable:
             raise InvalidInput(
-                f"stacks do not work below {str(self.root)!r}, for its {unusable[0]!r}",
-                hint="choose another place with --prefix, or with `install.root` in the site's file",
+                f"cannot install stacks below {str(self.root)!r}: the path contains {unusable[0]!r}",
+                hint="choose another directory with --prefix or `install.root` in the site file",
             )
 
     @property
     def id(self) -> str:
-        """A short hash of the lock's body, of hidl's own wheels and of what is built."""
+        """A short hash of the lockfile, hidl's own wheels and the builds."""
         parts = [self.lock.digest, *(f"{wheel.name} {wheel.digest}" for wheel in self.own)]
         parts += [f"build {build.name} {build.digest}" for build in self.builds]
         parts += [self.part.identity] if self.part and self.part.identity else []
@@ -88,12 +102,12 @@ class InstallPlan:
 
     @property
     def verify_gpus(self) -> tuple[str, ...]:
-        """The GPUs that the wheels of frameworks must have kernels for; what Spack builds is for those it was told."""
+        """The GPUs that wheels of frameworks must support. Spack builds for the GPUs in its configuration."""
         return self.target.gpus if self.provider == "wheels" else ()
 
     @property
     def verify_kernels(self) -> str:
-        """What the table of wheels has for the locked frameworks, as ``hidl_workloads.verify`` takes it."""
+        """The GPU architectures of the locked frameworks as an option of ``hidl_workloads.verify``."""
         if not self.verify_gpus:
             return ""
         machine = self.target.machine
@@ -102,21 +116,21 @@ class InstallPlan:
 
     @property
     def stack_directory(self) -> Path:
-        """What holds all installations of this stack."""
+        """The directory of all installations of the stack."""
         return self.root / self.site / self.stack
 
     @property
     def prefix(self) -> Path:
-        """The installation's own directory."""
+        """The directory of the installation."""
         return self.stack_directory / self.id
 
     @property
     def lock_file(self) -> Path:
-        """The lock of the wheels in the prefix, from which it is filled."""
+        """The lockfile of the wheels in the prefix."""
         return self.prefix / "lock.txt"
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as part of a JSON document."""
+        """Return the plan as plain data."""
         return {
             "site": self.site,
             "stack": self.stack,

@@ -1,16 +1,16 @@
-"""Find what hidl has made and nobody uses any more, with the reason for each item that stays; remove it.
+"""Uninstall stacks, and prune files of hidl that are no longer used.
 
 ::
 
-    installation   neither in use nor the one before; no run, process, file or recipe names it, nor was it used lately
-    unfinished     a prefix that an installation began and never completed
-    build          a product in the cache of builds
-    log            what was said while installing
-    bisect         what a bisect has measured, with its runs; the installations of its two sides stay as long as it
-    temporary      what a killed hidl has left in the directory for temporary files, and beside prefixes
+    installation   not in use, not the previous one, unused for a while, and not named by a run, process, file or recipe
+    unfinished     the prefix of an incomplete installation
+    build          a product in the build cache
+    log            the log of an installation
+    bisect         a bisect with its runs; it protects the installations of its two runs
+    temporary      temporary files and directories left by killed processes
 
-How long ago is told by times of files: a Python that starts reads ``pyvenv.cfg`` of its prefix. Of a file system that
-notes no such times (``noatime``), the age of the installation and this user's own runs tell it.
+The last use of an installation is the access time of its ``pyvenv.cfg``, which Python reads when it starts. On a file
+system without access times (``noatime``), the age of the installation and the user's own runs count.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.builds import building
 from hidl_cli.stack.checks import load_stack
-from hidl_cli.stack.install import draft
-from hidl_cli.stack.installation import held, is_shared, shared
+from hidl_cli.stack.install import plan_install
+from hidl_cli.stack.installation import hold_lock, is_shared, site_permissions
 from hidl_cli.stack.lock import SCHEMA
 from hidl_cli.stack.order import Order
 
@@ -47,10 +47,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Path]:
-    """The prefixes that ``uninstall`` would remove: the one in use, or all of the stack, those only begun included.
+    """Return the prefixes that ``uninstall`` would remove: the one in use, or all, including incomplete ones.
 
-    Raises ``MissingPrecondition`` where there is none, and ``UsageError`` where one is not hidl's: it is reached over
-    a link, or does not hold the lock that hidl writes into a prefix first of all.
+    Raises ``MissingPrecondition`` if there is none, and ``UsageError`` if a prefix was not created by hidl (see
+    ``is_ours``).
     """
     if not _NAME.fullmatch(stack):
         raise UsageError(f"invalid stack name {stack!r}")
@@ -59,11 +59,11 @@ def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Pa
     found = installation.prefixes(directory) if everything else [current] if current else []
     if not found:
         others = len(installation.prefixes(directory))
-        hint = f"{others} that are not in use: remove them with --all" if others else "see `hidl stack list`"
+        hint = f"remove the {others} installation(s) not in use with --all" if others else "see `hidl stack list`"
         raise MissingPrecondition(f"stack {stack} is not installed for site {site} in {root}", hint=hint)
     for prefix in found:
         if not is_ours(prefix):
-            raise UsageError(f"{prefix} is not an installation of hidl; nothing is removed")
+            raise UsageError(f"{prefix} is not an installation of hidl; nothing was removed")
     return found
 
 
@@ -76,7 +76,7 @@ def uninstall(
     reasons: Callable[[Path], Iterable[str]],
     on_wait: Callable[[str], None],
 ) -> list[Path]:
-    """Remove installations of a stack, with their modulefiles and the link to the one in use. Locks and logs stay.
+    """Remove installations of a stack with their modulefiles and links. Lockfiles and logs are kept.
 
     Args:
         root: Directory of the installations.
@@ -92,7 +92,7 @@ def uninstall(
     """
     installed(root, site, stack, everything=everything)
     directory = root / site / stack
-    with installation.changing(directory), held(directory / ".lock", on_wait):
+    with installation.explain_os_errors(directory), hold_lock(directory / ".lock", on_wait):
         found = installed(root, site, stack, everything=everything)
         kept = [f"{prefix}: {reason}" for prefix in found for reason in reasons(prefix)]
         if kept:
@@ -106,10 +106,7 @@ def uninstall(
 
 
 def remove(prefix: Path) -> None:
-    """Remove one prefix of those that ``is_ours`` answers for, with its modulefile and the links to it.
-
-    The lock of its stack must be held.
-    """
+    """Remove a prefix with its modulefile and the links to it; the caller must hold the lock of the stack."""
     directory = prefix.parent
     modulefiles = installation.modulefiles(prefix.parents[2], prefix.parents[1].name, directory.name)
     for link in (installation.CURRENT, installation.PREVIOUS):
@@ -124,7 +121,7 @@ def remove(prefix: Path) -> None:
 
 
 def is_ours(prefix: Path) -> bool:
-    """Is it reached over no link below its root, and does it hold the lock that hidl writes into it first of all?"""
+    """Return True if there is no link between root and prefix, and hidl has written its lockfile into the prefix."""
     root, site, stack = prefix.parents[2], prefix.parents[1].name, prefix.parent.name
     return prefix.resolve() == root.resolve() / site / stack / prefix.name and _has_our_lock(prefix)
 
@@ -138,22 +135,22 @@ def _has_our_lock(prefix: Path) -> bool:
 
 
 _DAY = 86400.0
-#: What is left of killed work is no one's after a day.
+#: Age after which files of killed processes count as abandoned.
 _LEFT_SECONDS = _DAY
 _TEMPORARY = re.compile(
     r"hidl-(bisect|capsule|dask|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
 )
-#: Where users may name an installation, beside hidl's own files: collections of Lmod.
+#: Module collections of Lmod, which may name installations.
 _COLLECTIONS = ("~/.config/lmod", "~/.lmod.d")
 _LONGEST_FILE = 2**20  # bytes
-_OF_OTHERS = "another user's"
-#: An installation's id with the path or the module name before it, as in ``/opt/hidl/local/mpi/0123456789ab``.
+_OTHER_USERS = "another user's"
+#: The id of an installation with the preceding path or module name, as in ``/opt/hidl/local/mpi/0123456789ab``.
 _MENTION = re.compile(r"""([^\s"'`=:,;()<>\[\]{}]*/)?\b([0-9a-f]{12})\b""")
 
 
 @dataclass(frozen=True)
-class Item:
-    """A directory or file. ``used`` is when it was last of use, in seconds since the epoch; ``kept`` why it stays."""
+class PruneItem:
+    """A file or directory. ``used`` is the time of its last use in seconds since the epoch, ``kept`` why it is kept."""
 
     kind: str
     path: Path
@@ -162,21 +159,16 @@ class Item:
     kept: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """It, as part of a JSON document; times in seconds since the epoch, sizes in bytes."""
-        return {
-            "kind": self.kind,
-            "path": str(self.path),
-            "bytes": self.size,
-            "used": self.used,
-            "kept": self.kept,
-        }
+        """Return the item as plain data; times in seconds since the epoch, sizes in bytes."""
+        return {"kind": self.kind, "path": str(self.path), "bytes": self.size, "used": self.used, "kept": self.kept}
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """A search among what hidl has made for one site below ``roots``; times are in seconds.
+    """A search for unused files of a site below ``roots``; times are in seconds.
 
-    ``longest_job``: as long as it takes, a job of another user may run from an installation that is in use no more.
+    ``longest_job`` is the longest time limit of jobs: other users' jobs may still run from an installation that went
+    out of use more recently.
     """
 
     site: Site
@@ -187,28 +179,28 @@ class Pruning:
 
     @classmethod
     def older_than(cls, days: float, site: Site, roots: tuple[Path, ...], longest_job: float) -> Pruning:
-        """What was of no use for so many days, as of now."""
+        """Search for files that have not been used for a number of days."""
         return cls(site, roots, days * _DAY, time.time(), longest_job)
 
-    def items(self) -> list[Item]:
-        """Everything found, what is kept too."""
+    def items(self) -> list[PruneItem]:
+        """Return all items, including those to keep."""
         found = [*self._prefixes(), *self._builds(), *self._logs(), *self._bisects, *self._temporary()]
-        return [item if item.kept or _is_removable(item.path) else replace(item, kept=_OF_OTHERS) for item in found]
+        return [item if item.kept or _is_removable(item.path) else replace(item, kept=_OTHER_USERS) for item in found]
 
-    def remove(self, item: Item, on_wait: Callable[[str], None]) -> str | None:
-        """Remove an item that is not kept; returns why not, where something has come to need it meanwhile.
+    def remove(self, item: PruneItem, on_wait: Callable[[str], None]) -> str | None:
+        """Remove an item; return a reason if it is needed again meanwhile and was kept.
 
-        Raises ``OSError`` where it cannot be removed; what is gone by now is removed.
+        Raises ``OSError`` if it cannot be removed.
         """
         try:
             return self._remove(item, on_wait)
         except FileNotFoundError:
             return None
 
-    def _remove(self, item: Item, on_wait: Callable[[str], None]) -> str | None:
+    def _remove(self, item: PruneItem, on_wait: Callable[[str], None]) -> str | None:
         if item.kind in ("installation", "unfinished"):
-            with shared(self.site, item.path.parents[2]), held(item.path.parent / ".lock", on_wait):
-                again = self._prefix(item.path)
+            with site_permissions(self.site, item.path.parents[2]), hold_lock(item.path.parent / ".lock", on_wait):
+                again = self._prefix_item(item.path)
                 if again.kept is None:
                     remove(item.path)
                 return again.kept
@@ -220,28 +212,28 @@ class Pruning:
             item.path.unlink()
         return None
 
-    def _prefixes(self) -> Iterator[Item]:
-        directories = (directory for place in self._places for directory in sorted(place.glob("*")))
-        return _items((prefix for each in directories for prefix in installation.prefixes(each)), self._prefix)
+    def _prefixes(self) -> Iterator[PruneItem]:
+        directories = (directory for place in self._site_directories for directory in sorted(place.glob("*")))
+        return _items((prefix for each in directories for prefix in installation.prefixes(each)), self._prefix_item)
 
     @property
-    def _places(self) -> list[Path]:
-        """The site's directory of each root."""
+    def _site_directories(self) -> list[Path]:
+        """The directory of the site in each root."""
         return [root / self.site.name for root in self.roots]
 
-    def _prefix(self, prefix: Path) -> Item:
+    def _prefix_item(self, prefix: Path) -> PruneItem:
         published = installation.at(prefix) is not None
         used = _last_used(prefix) if published else prefix.stat().st_mtime
         kept = next(self._reasons(prefix, used), None) if published else self._recent(used, _LEFT_SECONDS)
         if not is_ours(prefix):
             kept = "not an installation of hidl"
-        return Item("installation" if published else "unfinished", prefix, installation.size(prefix), used, kept)
+        return PruneItem("installation" if published else "unfinished", prefix, installation.size(prefix), used, kept)
 
     def _reasons(self, prefix: Path, used: float) -> Iterator[str]:
-        """Why a published installation stays."""
+        """Yield the reasons to keep a published installation."""
         for link, words in (
             (installation.CURRENT, "in use"),
-            (installation.PREVIOUS, "in use before: hidl stack rollback"),
+            (installation.PREVIOUS, "previous installation: hidl stack rollback"),
         ):
             if installation.current(prefix.parent, link) == prefix:
                 yield words
@@ -249,19 +241,19 @@ class Pruning:
         until = prefix.stat().st_mtime + self.longest_job
         if is_shared(self.site, prefix.parents[2]) and self.now < until:
             yield f"jobs may run from it until {datetime.fromtimestamp(until).astimezone():%Y-%m-%d %H:%M}"
-        if self._recipe_gives(prefix.parent.name, prefix.parents[2]) == prefix:
-            yield "what hidl install gives now"
+        if self._current_prefix(prefix.parent.name, prefix.parents[2]) == prefix:
+            yield "current result of hidl install"
         if recent := self._recent(max(used, self._ended_runs.get(str(prefix), 0.0)), self.age):
             yield recent
 
     def users_of(self, prefix: Path) -> Iterator[str]:
-        """Describe what would fail if the prefix were removed: a run, a process, a file that names it."""
+        """Yield the users of a prefix: a run, a process, or a file that names it."""
         if (run := self._runs.get(str(prefix))) is not None:
             yield f"run {run} has not ended"
         if (process := self._processes.get(str(prefix.resolve()))) is not None:
             yield f"process {process} runs from it"
-        for mention, file in self._naming.get(prefix.name, {}).items():
-            if _is_about(prefix, mention):
+        for mention, file in self._mentions.get(prefix.name, {}).items():
+            if _names_prefix(prefix, mention):
                 yield f"named in {file} as {mention}"
                 return
 
@@ -271,12 +263,12 @@ class Pruning:
 
     @cached_property
     def _runs(self) -> Mapping[str, str]:
-        """The run under way of each prefix that has one."""
+        """An active run of each prefix that has one."""
         return {prefix: run for prefix, run, _, ended in self._plans if not ended}
 
     @cached_property
     def _ended_runs(self) -> Mapping[str, float]:
-        """When the last ended run of each prefix was written to."""
+        """The modification time of the last ended run of each prefix."""
         found: dict[str, float] = {}
         for prefix, _, written, ended in self._plans:
             if ended:
@@ -285,18 +277,18 @@ class Pruning:
 
     @cached_property
     def _plans(self) -> list[tuple[str, str, float, bool]]:
-        """(prefix, run, time of its last file, has ended) of every run of this user."""
+        """The prefix, id, modification time and end (True or False) of each of this user's runs."""
         found = []
         for run in all_runs():
-            with suppress(HidlError, FileNotFoundError):  # a damaged run, or one being removed, is not under way
-                plan, ended = run.document("plan") or {}, not _is_under_way(run)
+            with suppress(HidlError, FileNotFoundError):  # a damaged or removed run is not active
+                plan, ended = run.document("plan") or {}, not _is_active(run)
                 found.append((str(plan.get("prefix")), run.id, run.directory.stat().st_mtime, ended))
         return found
 
     @cached_property
     def _processes(self) -> Mapping[str, int]:
-        """Prefix -> a process on this machine, of those that this user may look at, that has a file of it in memory."""
-        places = "|".join(re.escape(str(place.resolve())) for place in self._places)
+        """A process on this machine for each prefix that has files of it mapped; other users' may be invisible."""
+        places = "|".join(re.escape(str(place.resolve())) for place in self._site_directories)
         place = re.compile(rf"(?:{places})/[^/\n]+/[0-9a-f]{{12}}(?=/)")
         found = {}
         for maps in Path("/proc").glob("[0-9]*/maps"):
@@ -306,8 +298,8 @@ class Pruning:
         return found
 
     @cached_property
-    def _naming(self) -> Mapping[str, Mapping[str, Path]]:
-        """The mentions of installations in files: id -> path or module name -> file."""
+    def _mentions(self) -> Mapping[str, Mapping[str, Path]]:
+        """The mentions of installations in files: id -> path or module name -> file name."""
         found: dict[str, dict[str, Path]] = {}
         collections = (Path(place).expanduser() for place in _COLLECTIONS)
         places = (paths.user_config(), paths.system_config(), *collections)
@@ -322,30 +314,30 @@ class Pruning:
                         found.setdefault(mention[2], {}).setdefault(mention[0], file)
         return found
 
-    def _recipe_gives(self, stack: str, root: Path) -> Path | None:
-        """The prefix that installing the stack gives now; None where there is no such recipe, or no lock fits."""
+    def _current_prefix(self, stack: str, root: Path) -> Path | None:
+        """Return the prefix that ``hidl install`` would use now; None without a recipe or suitable lockfile."""
         try:
-            plan = draft(Order(self.site, load_stack(stack), root)).plan
+            plan = plan_install(Order(self.site, load_stack(stack), root)).plan
         except HidlError:
             return None
         return plan.prefix if plan else None
 
-    def _builds(self) -> Iterator[Item]:
-        def item(product: Path) -> Item:
+    def _builds(self) -> Iterator[PruneItem]:
+        def item(product: Path) -> PruneItem:
             used = building.last_used(product)
-            return Item("build", product, installation.size(product), used, self._recent(used, self.age))
+            return PruneItem("build", product, installation.size(product), used, self._recent(used, self.age))
 
         return _items(building.products(), item)
 
-    def _logs(self) -> Iterator[Item]:
-        def item(log: Path) -> Item:
+    def _logs(self) -> Iterator[PruneItem]:
+        def item(log: Path) -> PruneItem:
             status = log.stat()
-            return Item("log", log, status.st_size, status.st_mtime, self._recent(status.st_mtime, self.age))
+            return PruneItem("log", log, status.st_size, status.st_mtime, self._recent(status.st_mtime, self.age))
 
         return _items(sorted(log for root in self.roots for log in self._logs_in(root)), item)
 
     def _logs_in(self, root: Path) -> Iterator[Path]:
-        """Find the site's logs. Those of a site whose name continues this one's (local-gpu) are not among them."""
+        """Yield the logs of the site, without those of sites whose names extend its name (local-gpu)."""
         name = self.site.name
         sites = (
             {*(entry.name for entry in list_all("site")), *(each.name for each in root.glob(f"{name}-*"))}
@@ -356,31 +348,31 @@ class Pruning:
         return (log for log in (root / "logs").glob(f"{name}-*") if not log.name.startswith(longer))
 
     @cached_property
-    def _bisects(self) -> list[Item]:
-        def item(bisect: Path) -> Item:
+    def _bisects(self) -> list[PruneItem]:
+        def item(bisect: Path) -> PruneItem:
             question = bisect / "question.json"
             used = max(file.stat().st_mtime for file in (question, bisect / "journal.json") if file.is_file())
-            jobs = (job.id for job in all_runs(bisect / "jobs") if _is_under_way(job))
+            jobs = (job.id for job in all_runs(bisect / "jobs") if _is_active(job))
             kept = next((f"its job {job} has not ended" for job in jobs), None) or self._recent(used, self.age)
-            return Item("bisect", bisect, installation.size(bisect), used, kept)
+            return PruneItem("bisect", bisect, installation.size(bisect), used, kept)
 
         return list(_items(sorted(each.parent for each in paths.bisects().glob("*/question.json")), item))
 
-    def _temporary(self) -> Iterator[Item]:
-        def item(place: Path) -> Item | None:
+    def _temporary(self) -> Iterator[PruneItem]:
+        def item(place: Path) -> PruneItem | None:
             status = place.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
                 return None
             kept = "a process uses it" if paths.is_in_use(place) else self._recent(status.st_mtime, _LEFT_SECONDS)
-            return Item("temporary", place, installation.size(place), status.st_mtime, kept)
+            return PruneItem("temporary", place, installation.size(place), status.st_mtime, kept)
 
-        beside = (left for place in self._places for left in place.glob("*/.*-*"))
+        beside = (left for place in self._site_directories for left in place.glob("*/.*-*"))
         found = [*Path(tempfile.gettempdir()).glob("hidl-*"), *beside]
         return _items(sorted(place for place in found if _TEMPORARY.fullmatch(place.name)), item)
 
 
-def _items(places: Iterable[Path], item: Callable[[Path], Item | None]) -> Iterator[Item]:
-    """The items of these places; what another process removes meanwhile is none."""
+def _items(places: Iterable[Path], item: Callable[[Path], PruneItem | None]) -> Iterator[PruneItem]:
+    """Yield the item of each path, except those that another process has removed."""
     for place in places:
         try:
             found = item(place)
@@ -390,10 +382,10 @@ def _items(places: Iterable[Path], item: Callable[[Path], Item | None]) -> Itera
             yield found
 
 
-def _is_about(prefix: Path, mention: str) -> bool:
-    """Tell a mention of the prefix or its modulefile from one of another installation with the same id.
+def _names_prefix(prefix: Path, mention: str) -> bool:
+    """Return True if the text names this prefix or its modulefile, not another installation with the same id.
 
-    Stacks with equal locks have equal ids. A path that does not exist here may be what another host calls the prefix.
+    Stacks with equal lockfiles have equal ids. A path that does not exist here may be the prefix on another host.
     """
     modulefile = installation.modulefiles(prefix.parents[2], prefix.parents[1].name, prefix.parent.name) / prefix.name
     path = Path(mention)
@@ -403,8 +395,8 @@ def _is_about(prefix: Path, mention: str) -> bool:
     return prefix.parts[-len(parts) :] == parts
 
 
-def _is_under_way(run: Run) -> bool:
-    """Whether it has not ended, so far as its own status says; a damaged one has."""
+def _is_active(run: Run) -> bool:
+    """Return True if the recorded status of the run is not final; damaged runs count as ended."""
     try:
         return not run.status().state.is_final
     except HidlError:
@@ -416,7 +408,7 @@ def _is_removable(path: Path) -> bool:
 
 
 def _last_used(prefix: Path) -> float:
-    """When a Python last started from the prefix, or the prefix was made."""
+    """Return when the prefix was created, or when Python was last started from it."""
     made = (prefix / installation.MANIFEST).stat().st_mtime
     settings = prefix / "pyvenv.cfg"
     return max(made, settings.stat().st_atime) if settings.is_file() else made

@@ -1,7 +1,7 @@
-"""Replace the damaged files of an installation by those of a second one, made beside it from the same plan.
+"""Replace damaged files of an installation by those of a temporary one with the same plan.
 
-A file is put in place by a rename, and only if it has the content that was recorded: jobs that run keep what they have
-opened, and a damaged cache cannot make matters worse.
+Files are replaced by renaming, so running jobs keep their open files, and only if the content matches the record, so a
+damaged cache does no further harm.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from pathlib import Path
 from hidl_cli import documents
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import activation, content, own_wheel
-from hidl_cli.stack.content import Content, Difference
-from hidl_cli.stack.install import draft, new_log
-from hidl_cli.stack.installation import Installation, held, shared
+from hidl_cli.stack.content import Content, ContentDifference
+from hidl_cli.stack.install import new_log, plan_install
+from hidl_cli.stack.installation import Installation, hold_lock, site_permissions
 from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.venv import FromWheels
 
 
-def repair(order: Order, prefix: Path, wrong: Difference, progress: Progress) -> Difference:
-    """Repair what is damaged or missing; return what still is.
+def repair(order: Order, prefix: Path, wrong: ContentDifference, progress: Progress) -> ContentDifference:
+    """Repair damaged and missing files, and return the remaining differences.
 
-    First from the caches; what they hold is compared, and if it is damaged too, wheels are downloaded again. Raises
-    ``MissingPrecondition`` if the stack's plan is another one now, or its provider installs no wheels.
+    The files are first taken from the caches; if these are damaged too, the wheels are downloaded again. Raises
+    ``MissingPrecondition`` if the plan of the stack has changed, or the stack was not installed from wheels.
     """
-    drafted = draft(order)
-    plan = drafted.plan
+    planned = plan_install(order)
+    plan = planned.plan
     if plan is None or plan.prefix != prefix or plan.provider != "wheels":
-        why = "is not from wheels" if plan is not None and plan.provider != "wheels" else "has another lock or hidl"
+        from_wheels = plan is None or plan.provider == "wheels"
+        reason = "its lockfile or hidl has changed" if from_wheels else "it was not installed from wheels"
         raise MissingPrecondition(
-            f"{prefix} cannot be repaired: it {why} than is installed now",
-            hint=f"hidl uninstall {plan.stack if plan else order.stack.name} --all, and install it again",
+            f"{prefix} cannot be repaired: {reason}",
+            hint=f"hidl uninstall {plan.stack if plan else order.stack.name} --all, then install it again",
         )
     log = new_log(plan)
-    with shared(order.site, order.root), held(order.stack_directory / ".lock", progress.say):
+    with site_permissions(order.site, order.root), hold_lock(order.stack_directory / ".lock", progress.say):
         expected = content.read(prefix)
         _relink(prefix, expected, wrong)
         left = [path for path in (*wrong.damaged, *wrong.missing) if path in expected.files]
@@ -60,13 +61,13 @@ def repair(order: Order, prefix: Path, wrong: Difference, progress: Progress) ->
 
 @contextmanager
 def _beside(plan: InstallPlan) -> Iterator[tuple[InstallPlan, Path]]:
-    """The same plan for another prefix on the same file system, which is gone afterwards; and an empty cache."""
+    """Yield the plan with a temporary root on the same file system, and the path of an empty cache."""
     with tempfile.TemporaryDirectory(dir=plan.stack_directory, prefix=".repair-") as directory:
         yield replace(plan, root=Path(directory)), Path(directory, "cache")
 
 
 def _complete(other: Path, plan: InstallPlan) -> None:
-    """The files that hidl itself writes into a prefix, as in that of the plan."""
+    """Write hidl's own files into the temporary prefix, with the content for the prefix of the plan."""
     rendered = activation.render(plan)
     for file, text in (
         (Installation.at(other).activate, rendered.script),
@@ -77,11 +78,11 @@ def _complete(other: Path, plan: InstallPlan) -> None:
 
 
 def _replaced(path: str, prefix: Path, other: Path, expected: Content) -> bool:
-    """Put a file of the second installation into the first, unless its content is another one than was recorded."""
+    """Replace a file by that of the temporary installation; return False if its content does not match the record."""
     source, digest = other / path, expected.files[path].digest
     if not source.is_file() or source.is_symlink():
         return False
-    if content.digest_of(source) != digest:  # a script names its Python in the first line
+    if content.digest_of(source) != digest:  # scripts contain the path of Python in the first line
         source.write_bytes(source.read_bytes().replace(os.fsencode(other), os.fsencode(prefix)))
         if content.digest_of(source) != digest:
             return False
@@ -92,7 +93,7 @@ def _replaced(path: str, prefix: Path, other: Path, expected: Content) -> bool:
 
 
 def _only(plan: InstallPlan, owners: set[str]) -> InstallPlan:
-    """The plan with those of its packages alone that brought what is damaged; all of it where nobody is known to."""
+    """Restrict the plan to the packages that own damaged files; keep all of it if an owner is unknown or a build."""
     own = {wheel.name for wheel in plan.own}
     built = {build.name for build in plan.builds}
     packages = {package.name for package in plan.lock.wheels.packages}
@@ -106,7 +107,7 @@ def _only(plan: InstallPlan, owners: set[str]) -> InstallPlan:
     )
 
 
-def _relink(prefix: Path, expected: Content, wrong: Difference) -> None:
+def _relink(prefix: Path, expected: Content, wrong: ContentDifference) -> None:
     for path in (*wrong.damaged, *wrong.missing):
         if path in expected.links:
             link = prefix / path

@@ -1,4 +1,4 @@
-"""What a stack is: a named set of packages with versions and one MPI library (``recipes/stacks/*.yaml``)."""
+"""Schema of stacks, named sets of packages with one MPI library (``recipes/stacks/*.yaml``)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from hidl_cli.mpi import Family
 
 
-#: What computes on a node: its processors, or its GPUs by what they are programmed by, as PyTorch names its builds.
+#: Accelerators as PyTorch names its builds: ``cpu``, or the programming model of the GPUs.
 Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A release of ``package`` on PyPI. ``architectures``: sm_* (kernels) and compute_* (PTX, for newer GPUs too)."""
+    """A release on PyPI. ``architectures`` are sm_* (kernels) and compute_* (PTX, which also runs on newer GPUs)."""
 
     package: str
     version: str
@@ -36,13 +36,13 @@ class Wheel:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The version as numbers."""
+        """The version as a sort key."""
         return tuple(int(part) for part in self.version.split("."))
 
 
 @cache
 def load_wheels() -> tuple[Wheel, ...]:
-    """Return all rows."""
+    """Load the table of known releases."""
     import yaml
 
     text = (paths.shipped() / "recipes" / "facts" / "wheels.yaml").read_text(encoding="utf-8")
@@ -52,59 +52,66 @@ def load_wheels() -> tuple[Wheel, ...]:
 
 @dataclass(frozen=True)
 class Unserved:
-    """A GPU that a release has no kernels for; ``last``: the last release that serves it and the others, if any."""
+    """A release without kernels for a GPU; ``last`` is the last release that supports it, if any."""
 
     wheel: Wheel
     gpu: str
     last: Wheel | None
 
     def __str__(self) -> str:
-        """``its torch 2.13.0 has kernels for ..., and none for sm_70; the last release ... is 2.10.0``."""
         listed = ", ".join(self.wheel.architectures)
-        return f"its {self.wheel.package} {self.wheel.version} has kernels for {listed}, and none for {self.gpu}; " + (
-            f"the last release on PyPI that serves it is {self.last.version}"
-            if self.last
-            else "no release known here serves it"
+        last = (
+            f"the last release that supports it is {self.last.version}" if self.last else "no known release supports it"
         )
+        return f"its {self.wheel.package} {self.wheel.version} has kernels for {listed}, not for {self.gpu}; {last}"
 
 
 def find_wheel(package: str, version: str, machine: str) -> Wheel | None:
-    """Return the row of a release for a machine, such as aarch64; None if the table lacks it."""
+    """Return a release for an architecture such as aarch64; None if it is unknown."""
     return next((wheel for wheel in _releases(package, machine) if wheel.version == version), None)
 
 
 def last_for_cuda(package: str, major: int, machine: str) -> Wheel | None:
-    """Return the row of the last release that is built for CUDA ``major``; None if the table has none."""
+    """Return the last release for a major version of CUDA; None if none is known."""
     rows = [wheel for wheel in _releases(package, machine) if wheel.cuda.partition(".")[0] == str(major)]
     return max(rows, key=lambda wheel: wheel.order, default=None)
 
 
 def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str | None) -> Unserved | None:
-    """Return which of these GPUs the release has no kernels for; None if it serves them.
+    """Return the first GPU that a release has no kernels for; None if it supports all of them.
 
-    ``gpus``: architectures; the first counts, the others where one release serves all of them. ``machine``: such as
-    aarch64 (None: x86_64). A release that the table lacks, a build of another index (``2.13.0+cu126``), and GPUs of
-    other vendors than NVIDIA are not judged.
+    Unknown releases, builds from other indexes (``2.13.0+cu126``) and GPUs of other vendors than NVIDIA are not
+    checked.
+
+    Args:
+        package: Name of the package.
+        version: Version of the release.
+        gpus: GPU architectures. If no release supports all of them, only the first one counts.
+        machine: Architecture of the machine, such as aarch64; None: x86_64.
     """
     wanted = [gpu for gpu in gpus if gpu.startswith("sm_")]
     if not wanted:
         return None
     machine = machine or "x86_64"
-    this = find_wheel(package, version, machine)
-    if this is None:
+    release = find_wheel(package, version, machine)
+    if release is None:
         return None
     rows = _releases(package, machine)
     serving = _serving(rows, wanted)
     if not serving:
         wanted, serving = wanted[:1], _serving(rows, wanted[:1])
-    lacking = next((gpu for gpu in wanted if not serves(this.architectures, gpu)), None)
-    return Unserved(this, lacking, max(serving, key=lambda wheel: wheel.order, default=None)) if lacking else None
+    lacking = next((gpu for gpu in wanted if not serves(release.architectures, gpu)), None)
+    return Unserved(release, lacking, max(serving, key=lambda wheel: wheel.order, default=None)) if lacking else None
 
 
 def serves_any(package: str, versions: str, gpu: str | None, machine: str) -> bool:
-    """Return whether a release serves the GPU; true where the table cannot tell.
+    """Return True if a release in a range of versions supports the GPU, or if this is unknown.
 
-    ``versions``: a specifier (PEP 440), empty for any. ``gpu``: an architecture, None if unknown.
+    Args:
+        package: Name of the package.
+        versions: Version specifier (PEP 440); empty: any version.
+        gpu: GPU architecture; None if unknown.
+        machine: Architecture of the machine.
     """
     from packaging.specifiers import SpecifierSet
 
@@ -115,20 +122,20 @@ def serves_any(package: str, versions: str, gpu: str | None, machine: str) -> bo
 
 
 def _releases(package: str, machine: str) -> list[Wheel]:
-    """The rows of a package's wheels for a machine."""
+    """Return the known releases of a package for an architecture."""
     return [wheel for wheel in load_wheels() if (wheel.package, wheel.platform) == (package, f"linux-{machine}")]
 
 
 def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:
-    """The releases that serve all of these GPUs."""
+    """Return the releases that support all of these GPUs."""
     return [wheel for wheel in rows if all(serves(wheel.architectures, gpu) for gpu in gpus)]
 
 
-# A requirement as packaging tools write it (PEP 508), and why a stack cannot take one.
+# Requirements (PEP 508) that a stack supports.
 
 
-#: What to do with a package that no index has.
-OF_A_WHEEL = "a package of an index or a wheelhouse: build a wheel (uv build --wheel) and name its directory in \
+#: Expected instead of a package that is not on an index.
+WHEEL_EXPECTED = "a package from an index or wheelhouse: build a wheel (uv build --wheel) and add its directory to \
 PIP_FIND_LINKS"
 
 _HASH = re.compile(r"\s--hash[= ](\S+)")
@@ -138,8 +145,8 @@ _FILE = re.compile(r"(\.{0,2}/|~).*|.*\.(whl|tar\.gz|zip)|\S*://.*|\.{1,2}")
 _GPU_BUILD = re.compile(r"\+(cu\d+|rocm\S*|xpu)$")
 
 
-class Unusable(ValueError):
-    """A requirement that no stack can take: what is wrong with it, and what was expected."""
+class UnusableRequirement(ValueError):
+    """A requirement that stacks do not support: the problem, and what was expected."""
 
     def __init__(self, message: str, expected: str) -> None:
         super().__init__(message)
@@ -148,32 +155,34 @@ class Unusable(ValueError):
 
 
 def parse(text: str) -> str:
-    """Return the requirement in the form that a stack keeps; ``Unusable`` if it is invalid or names no package."""
+    """Normalize a requirement. Raises ``UnusableRequirement`` if it is invalid or unsupported."""
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
     hashes = tuple(sorted(set(_HASH.findall(text))))
     if others := [value for value in hashes if not _SHA256.fullmatch(value)]:
-        raise Unusable(f"unsupported hash {others[0][:20]!r}", "--hash=sha256: and 64 hexadecimal digits")
+        raise UnusableRequirement(f"unsupported hash {others[0][:20]!r}", "--hash=sha256: and 64 hexadecimal digits")
     bare = _HASH.sub("", text).strip()
     if option := _OPTION.search(bare):
-        raise Unusable(f"unsupported option {option[1]} of a requirement", "no option other than --hash")
+        raise UnusableRequirement(f"unsupported option {option[1]} in a requirement", "no options except --hash")
     if _FILE.fullmatch(bare):
-        raise Unusable("a URL or a file cannot be locked", OF_A_WHEEL)
+        raise UnusableRequirement("a URL or a file cannot be locked", WHEEL_EXPECTED)
     try:
         requirement = Requirement(bare)
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0].rstrip(":")
-        raise Unusable(f"invalid requirement: {reason}", "name==1.2, name[extra]>=1,<2 or name (PEP 508)") from None
+        raise UnusableRequirement(
+            f"invalid requirement: {reason}", "name==1.2, name[extra]>=1,<2 or name (PEP 508)"
+        ) from None
     if requirement.url is not None:
-        raise Unusable("a URL or a file cannot be locked", OF_A_WHEEL)
+        raise UnusableRequirement("a URL or a file cannot be locked", WHEEL_EXPECTED)
     requirement.name = canonicalize_name(requirement.name)
     requirement.extras = {canonicalize_name(extra) for extra in requirement.extras}
     return " ".join([str(requirement), *(f"--hash={value}" for value in hashes)])
 
 
 def name_of(requirement: str) -> str:
-    """Return the name of the package."""
+    """Return the package name of a normalized requirement."""
     return re.split(r"[^a-z0-9.-]", requirement, maxsplit=1)[0]
 
 
@@ -183,38 +192,38 @@ def bare(requirement: str) -> str:
 
 
 def hashes_of(requirement: str) -> frozenset[str]:
-    """Return the SHA-256 of the files that may serve, in hexadecimal; empty: any file."""
+    """Return the hexadecimal SHA-256 of the permitted files; empty: any file."""
     return frozenset(re.findall(r" --hash=sha256:([0-9a-f]{64})", requirement))
 
 
-def refuse_other_build(requirement: str, *, mpi: Family, accelerator: Accelerator | None = None) -> None:
-    """Raise ``Unusable`` for a requirement that replaces the stack's MPI library, or torch by a build for other nodes.
+def check_build(requirement: str, *, mpi: Family, accelerator: Accelerator | None = None) -> None:
+    """Raise ``UnusableRequirement`` for another MPI library than the stack's, and for GPU builds on nodes without GPUs.
 
-    ``accelerator``: of the site's nodes, None if unknown.
+    ``accelerator``: accelerator of the site's nodes; None if unknown.
     """
     name = name_of(requirement)
     if name in WHEELS and name != mpi:
         title = ABI_TITLES[TRAITS[mpi].abi]
-        raise Unusable(
-            f"{name} brings an MPI library of its own; the stack's is {mpi}",
+        raise UnusableRequirement(
+            f"{name} is an MPI library, but the stack uses {mpi}",
             f"mpi4py, which the stack has for {title}; or a stack with another MPI library (hidl stack list)",
         )
     version = bare(requirement).partition(";")[0].strip()
     if accelerator == "cpu" and (build := _GPU_BUILD.search(version)):
-        raise Unusable(
-            f"{version} is a build for GPUs, and the site's nodes have none",
-            f"{version.removesuffix(build[0])}: hidl takes the CPU build",
+        raise UnusableRequirement(
+            f"{version} is a GPU build, but the site's nodes have no GPUs",
+            f"{version.removesuffix(build[0])}: hidl selects the CPU build",
         )
 
 
-#: What programs compute on: the processors of a node, or its GPUs.
+#: Devices that programs compute on.
 Device = Literal["cpu", "gpu"]
 Machine = Literal["x86_64", "aarch64"]
-_PROCESSORS: list[Device] = ["cpu"]
+_DEFAULT_DEVICES: list[Device] = ["cpu"]
 
 
 class Verify(Strict):
-    """What must hold before an installation is published, beside the checks that every stack passes."""
+    """Checks of an installation before it is published, in addition to those of every stack."""
 
     imports: list[Module] = Field(
         default_factory=list, description="Python modules that each rank must be able to import"
@@ -222,176 +231,182 @@ class Verify(Strict):
     modules: list[Module] = Field(
         default_factory=list,
         description="modules whose `checks(communicator)` every rank calls after the imports, such as "
-        "hidl_workloads.verify_horovod; they yield what they found",
+        "hidl_workloads.verify_horovod; they yield the results of their checks",
     )
 
 
 class Advisory(Strict):
-    """What people who install a stack should know, such as a vulnerability of one of its packages."""
+    """A notice for users who install a stack, such as a vulnerability in one of its packages."""
 
-    id: Annotated[str, Field(min_length=1)] = Field(description="its name, such as CVE-2024-10190")
-    text: Annotated[str, Field(min_length=1)] = Field(
-        description="what is the matter, and what the stack does about it"
-    )
+    id: Annotated[str, Field(min_length=1)] = Field(description="identifier, such as CVE-2024-10190")
+    text: Annotated[str, Field(min_length=1)] = Field(description="the problem, and what the stack does about it")
     url: str | None = Field(None, description="further reading")
 
 
 class BuildAddition(Strict):
-    """What is added to a build where it is compiled for other devices."""
+    """Additions to a build in a variant of the stack."""
 
-    environment: dict[EnvironmentVariable, str] = Field(default_factory=dict, description="further variables")
-    requires: dict[str, str] = Field(
-        default_factory=dict, description="further packages that only the build needs -> version specifier"
+    environment: dict[EnvironmentVariable, str] = Field(
+        default_factory=dict, description="additional environment variables"
     )
-    objects: list[FileName] = Field(default_factory=list, description="further objects")
-    configure: list[str] = Field(default_factory=list, description="further arguments of configure")
+    requires: dict[str, str] = Field(
+        default_factory=dict, description="additional build requirements -> version specifier"
+    )
+    objects: list[FileName] = Field(default_factory=list, description="additional objects")
+    configure: list[str] = Field(default_factory=list, description="additional arguments of configure")
 
 
 class Variant(Strict):
-    """What a stack holds where other wheels serve."""
+    """A variant of a stack for nodes that need other wheels."""
 
-    requirements: list[str] = Field(default_factory=list, description="requirements (PEP 508) that are added there")
-    instead_of: list[str] = Field(default_factory=list, description="those of `packages` that are left out there")
+    requirements: list[str] = Field(default_factory=list, description="additional requirements (PEP 508)")
+    instead_of: list[str] = Field(default_factory=list, description="`packages` that the variant omits")
     imports: list[Module] = Field(
-        default_factory=list, description="Python modules that each rank must be able to import there"
+        default_factory=list, description="additional Python modules that each rank must be able to import"
     )
     builds: dict[Name, BuildAddition] = Field(
-        default_factory=dict, description="one of `builds` -> what is added to it there"
+        default_factory=dict, description="name in `builds` -> additions to that build"
     )
     machines: Annotated[list[Machine], Field(min_length=1)] = Field(
-        default_factory=lambda: list(get_args(Machine)), description="machines that it is for"
+        default_factory=lambda: list(get_args(Machine)), description="architectures with this variant"
     )
 
 
 class Source(Strict):
-    """The source archive of a build: fetched from the package index, or a file that the user has."""
+    """The source archive of a build, downloaded from the package index or provided by the user."""
 
-    file: FileName = Field(description="the archive's file name; it is looked for in $HIDL_SOURCES and below the root")
-    sha256: Sha256 | None = Field(None, description="the archive's SHA-256; needed for what is fetched")
-    pypi: str | None = Field(None, description="the project on the package index that hidl fetches the file from")
-    homepage: str | None = Field(None, description="where people get the file that hidl cannot fetch")
+    file: FileName = Field(
+        description="file name of the archive, which is searched in $HIDL_SOURCES and in <root>/sources"
+    )
+    sha256: Sha256 | None = Field(None, description="SHA-256 of the archive; required with `pypi`")
+    pypi: str | None = Field(None, description="project on the package index to download the archive from")
+    homepage: str | None = Field(None, description="web page where users can get an archive that hidl cannot download")
     any_version: bool = Field(
-        False, description="a file of another version serves as well: the build's `version` in `file` stands for any"
+        False, description="accept other versions: the build's `version` in `file` matches any version"
     )
 
 
 class Build(Strict):
-    """Something that is compiled against the stack, after its wheels are in."""
+    """Software that is compiled against the stack after its wheels have been installed."""
 
-    name: Name = Field(description="what is built; for the kind wheel, the distribution's name")
-    version: Annotated[str, Field(min_length=1)] = Field(description="its version")
+    name: Name = Field(description="name of the build; for kind wheel, the name of the distribution")
+    version: Annotated[str, Field(min_length=1)] = Field(description="version of the source")
     kind: Literal["wheel", "autotools"] = Field(
         "wheel",
-        description="how it is built, and what comes of it; autotools: by ./configure, make and make install",
+        description="build system: wheel (a Python build backend) or autotools (./configure, make, make install)",
     )
-    source: Source = Field(description="its source archive")
+    source: Source = Field(description="source archive")
     patches: str | None = Field(
-        None, description="a folder below recipes/patches (or the user's patches) whose *.patch are applied in order"
+        None,
+        description="folder below recipes/patches (or the user's patches) whose *.patch files are applied in order",
     )
     environment: dict[EnvironmentVariable, str] = Field(
         default_factory=dict,
-        description="variables for the build; {tools} stands for the directory with what the build `requires` and its "
-        "`objects`",
+        description="environment variables of the build; {tools} is the directory with the packages that it `requires` "
+        "and its `objects`",
     )
     requires: dict[str, str] = Field(
         default_factory=dict,
-        description="packages that only the build needs -> version specifier; not in the stack. Empty: the version "
-        "in the lock, if it is there",
+        description="build requirements, which are not installed in the stack -> version specifier; if empty, the "
+        "locked version, if any",
     )
     programs: list[str] = Field(default_factory=list, description="programs that must be on PATH, such as c++ and make")
     against: list[str] = Field(
-        default_factory=list, description="the stack's packages whose versions the product depends on"
+        default_factory=list, description="packages of the stack whose versions the product depends on"
     )
     objects: list[FileName] = Field(
         default_factory=list,
-        description="for the kind autotools: files of C in recipes/objects (or the user's objects), such as driver.c, "
-        "that are compiled before configure, to {tools}/driver.o",
+        description="for kind autotools: C files in recipes/objects (or the user's objects), such as driver.c, "
+        "which is compiled to {tools}/driver.o before configure runs",
     )
     configure: list[str] = Field(
         default_factory=list,
-        description="for the kind autotools: arguments of configure, such as CC=mpicc; {tools} as in `environment`",
+        description="for kind autotools: arguments of configure, such as CC=mpicc; {tools} as in `environment`",
     )
     link_programs: str | None = Field(
-        None, description="for the kind autotools: a folder of the prefix whose programs get links in bin"
+        None, description="for kind autotools: folder in the prefix whose programs are linked into bin"
     )
     memory_per_job_gib: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="GiB that one compiler process takes; jobs are limited by the free memory"
+        1.0, description="memory per compiler process in GiB; the free memory limits the number of jobs"
     )
 
 
 class SpackSpecs(Strict):
-    """The stack as Spack builds it."""
+    """Settings for building the stack with Spack."""
 
-    specs: list[Spec] = Field(default_factory=list, description="what is installed: the roots of the environment")
+    specs: list[Spec] = Field(default_factory=list, description="specs to install, the roots of the environment")
     require: dict[Name, list[Spec]] = Field(
-        default_factory=dict, description="package -> constraints that hold wherever it appears"
+        default_factory=dict, description="package -> constraints wherever it appears"
     )
     wheels: list[Name] = Field(
         default_factory=list,
-        description="packages among `specs` that come as wheels where the site says so (`spack.wheels`), with what "
-        "they depend on: the versions are those of the stack's lock",
+        description="packages in `specs` that are installed as wheels, with their dependencies, if the site enables it "
+        "(`spack.wheels`); the versions are those of the stack's lockfile",
     )
     deprecated: str | None = Field(
         None,
-        description="why versions that Spack calls deprecated are allowed; shown as a warning. null: they are not",
+        description="reason to allow versions that Spack has deprecated, shown as a warning; null: not allowed",
     )
 
 
 class Stack(Strict):
-    """Packages with version constraints, one MPI library, and what proves that they work together."""
+    """A named set of packages with version constraints, an MPI library and verification checks."""
 
-    name: Name = Field(description="the stack's name; the file is called <name>.yaml")
-    title: str = Field(description="what it is for, in one line")
-    extends: str | None = Field(None, description="another stack whose packages and imports are added to these")
-    mpi: Literal["mpich", "openmpi"] = Field(description="the MPI family; its package is among `packages`")
+    name: Name = Field(description="name of the stack; its file is <name>.yaml")
+    title: str = Field(description="purpose of the stack in one line")
+    extends: str | None = Field(None, description="stack to extend; its packages and imports are added to these")
+    mpi: Literal["mpich", "openmpi"] = Field(description="MPI family; must be one of `packages`")
     packages: Annotated[dict[str, str], Field(min_length=1)] = Field(
         description="package name -> version specifier (PEP 440; empty: any version)"
     )
     devices: Annotated[list[Device], Field(min_length=1)] = Field(
-        default_factory=lambda: [*_PROCESSORS],
-        description="what its packages compute on; gpu: there are builds for GPUs, and the lock for a site with GPUs "
-        "holds them",
+        default_factory=lambda: [*_DEFAULT_DEVICES],
+        description="devices that the packages support; with gpu, the lockfile for a site with GPUs has GPU builds",
     )
     variants: dict[Accelerator, Variant] = Field(
         default_factory=dict,
-        description="what the stack holds on nodes with GPUs, by what these are programmed by, and as `cpu` on "
-        "processors of some machines. With variants for GPUs, it is the stack for processors on all other nodes; "
-        "without, the build of torch decides",
+        description="accelerator -> differences of the stack on nodes with it; `cpu` is for the CPUs of some "
+        "architectures. If there are GPU variants, all other nodes get the CPU stack; otherwise the build of torch "
+        "decides",
     )
     on_gpus: Name | None = Field(
-        None, description="for a stack of processors alone, another that serves nodes with GPUs: errors name it"
+        None, description="for a CPU stack: another stack for nodes with GPUs, which errors suggest"
     )
     requirements: list[str] = Field(
         default_factory=list,
-        description="further requirements (PEP 508) with extras and markers, from wheels alone; `--hash=sha256:...` "
-        "after one allows these files only. `hidl install --with ... -r ... --as NAME` writes them",
+        description="additional requirements (PEP 508) with extras and markers, installed from wheels only; "
+        "`--hash=sha256:...` restricts the permitted files. `hidl install --with ... -r ... --as NAME` writes them",
     )
     constraints: list[str] = Field(
-        default_factory=list, description="limits on the versions of what is required, which require nothing themselves"
+        default_factory=list, description="version constraints for packages that something else requires"
     )
     libraries: list[Name] = Field(
-        default_factory=list, description="hidl's own libraries (the directories in libs/) that are installed too"
+        default_factory=list, description="hidl's own libraries (directories in libs/) to install"
     )
-    builds: list[Build] = Field(default_factory=list, description="what is compiled against the stack, in this order")
-    advisories: list[Advisory] = Field(default_factory=list, description="what to know before using it")
+    builds: list[Build] = Field(
+        default_factory=list, description="software to compile against the stack, in this order"
+    )
+    advisories: list[Advisory] = Field(default_factory=list, description="notices for users of the stack")
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
-        default_factory=dict, description="run-time variables that suit the stack, for each MPI family that reads them"
+        default_factory=dict, description="MPI family -> run-time variables recommended for the stack"
     )
-    spack: SpackSpecs | None = Field(None, description="the stack as Spack builds it; null: Spack cannot")
-    verify: Verify = Field(default_factory=Verify, description="what must hold before it is published")
+    spack: SpackSpecs | None = Field(
+        None, description="settings for building the stack with Spack; null: not supported"
+    )
+    verify: Verify = Field(default_factory=Verify, description="checks before an installation is published")
 
     @property
     def has_gpu_variants(self) -> bool:
-        """Does it say itself what it holds on nodes with GPUs?"""
+        """Return True if the stack has variants for nodes with GPUs."""
         return "gpu" in self.devices and bool(self.variants.keys() - {"cpu"})
 
     def variant(self, accelerator: Accelerator, machine: str) -> Variant | None:
-        """Return what it holds on such nodes; None if it is what it is everywhere."""
+        """Return the variant for these nodes; None if there is none."""
         found = self.variants.get(accelerator) if accelerator == "cpu" or "gpu" in self.devices else None
         return found if found and machine in found.machines else None
 
     def on(self, accelerator: Accelerator, machine: str) -> Stack:
-        """Return the stack as it is on such nodes."""
+        """Return the stack with the variant for these nodes applied."""
         variant = self.variant(accelerator, machine)
         if variant is None:
             return self
@@ -400,14 +415,14 @@ class Stack(Strict):
             update={
                 "packages": {name: spec for name, spec in self.packages.items() if name not in variant.instead_of},
                 "requirements": [*self.requirements, *variant.requirements],
-                "builds": [_as_in(variant, build) for build in self.builds],
+                "builds": [_apply_variant(variant, build) for build in self.builds],
                 "verify": self.verify.model_copy(update={"imports": imports}),
             }
         )
 
 
-def _as_in(variant: Variant, build: Build) -> Build:
-    """The build with what is added to it, against what takes the place of packages of the stack."""
+def _apply_variant(variant: Variant, build: Build) -> Build:
+    """Apply a variant to a build: its additions, and the packages that replace those of the stack."""
     kept = [name for name in build.against if name not in variant.instead_of]
     if len(kept) < len(build.against):
         kept += map(name_of, variant.requirements)

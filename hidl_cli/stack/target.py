@@ -1,4 +1,4 @@
-"""What a lock is made for: an interpreter, a platform, and what computes there."""
+"""Installation targets: interpreter, platform and accelerator; and which stacks support which nodes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from hidl_cli.stack.schema import Accelerator, Stack
 
 
-#: Frameworks whose builds for processors and for GPUs are told apart by the name or the local version.
+#: Frameworks whose CPU and GPU builds differ by their name or local version.
 _FRAMEWORKS = ("torch", "tensorflow")
 _CPU_VERSION = re.compile(r"\+cpu\b")
 _BUILD = re.compile(r"-(cuda\d+x|cu\d+|cuda|rocm[\d-]*)")
-#: Where a site's file does not say what its nodes are.
+#: Architecture of nodes whose site file does not specify it.
 _MACHINE = "x86_64"
 _REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-#: What to install for each package, by the GPUs' programming model: a requirement, and the machines with such wheels on
-#: PyPI. The extras bring what else is needed of CUDA 12, which the drivers of CUDA 12 and 13 serve.
+#: GPU builds of packages by accelerator: the requirement, and the architectures with wheels on PyPI. The extras add the
+#: libraries of CUDA 12, which the drivers of CUDA 12 and 13 support.
 _WHEELS = {
     ("cupy", "cuda"): ("cupy-cuda12x[ctk]", ("x86_64", "aarch64")),
     ("cupy", "rocm"): ("cupy-rocm-7-0", ("x86_64",)),
@@ -44,14 +44,15 @@ _WHEELS = {
 
 
 def names_of(stack: Stack) -> list[str]:
-    """Return the names of the packages that the stack's file requires or builds."""
+    """Return the names of the packages that the stack requires or builds."""
     required = (_REQUIREMENT_NAME.match(text) for text in stack.requirements)
     return [*stack.packages, *(found[0] for found in required if found), *(build.name for build in stack.builds)]
 
 
 def cpu_builds(packages: Mapping[str, str]) -> list[str]:
-    """Return the frameworks among ``packages`` (name -> version, or empty) that are built for processors alone."""
-    found = [f"{name} {version}" for name, version in packages.items() if name in _FRAMEWORKS and _cpu(version)]
+    """Return the CPU builds of frameworks in ``packages``, which maps names to versions (empty if unknown)."""
+    frameworks = [(name, version) for name, version in packages.items() if name in _FRAMEWORKS]
+    found = [f"{name} {version}" for name, version in frameworks if _CPU_VERSION.search(version)]
     return [*found, *(f"{name} {version}".strip() for name, version in packages.items() if name == "tensorflow-cpu")]
 
 
@@ -63,11 +64,14 @@ def reason_without_gpu(
     *,
     accelerator: str | None = None,
 ) -> str | None:
-    """Return why the stack serves no program that computes on GPUs with the packages ``needed``; None if it does.
+    """Return why the stack cannot run GPU programs that need certain packages; None if it can.
 
-    ``installed``: versions by name; empty if unknown, and the stack's file decides. ``node``: whose GPUs it must serve.
-    ``accelerator``: what it was installed for; None: unknown. Without ``needed``, only a framework that is built for
-    processors alone, or for other GPUs, is a reason.
+    Args:
+        stack: The stack.
+        installed: Installed versions by package; if empty, the stack file decides.
+        needed: Packages of the program. If empty, only CPU builds of frameworks and builds for other GPUs count.
+        node: Node type with the GPUs to support.
+        accelerator: Accelerator that the stack was installed for; None if unknown.
     """
     model, machine = (accelerator_of(node), node.arch or _MACHINE) if node and node.gpus else (None, _MACHINE)
     variant = stack.variant(model, machine) if model else None
@@ -78,23 +82,23 @@ def reason_without_gpu(
     for need in needed:
         if need in compiled:
             if accelerator == "cpu" or (model and not (variant and need in variant.builds)):
-                return f"its {need} is compiled for processors alone"
+                return f"its {need} was compiled for CPUs only"
             continue
         if any(build.split()[0].removesuffix("-cpu") == need for build in builds):
-            return f"its {_listed(builds)} is built for processors alone"
-        if not any(_is(name, need) for name in packages):
+            return f"its {' and '.join(builds)} is a CPU build"
+        if not any(_is_build_of(name, need) for name in packages):
             return f"it has no {need}"
     if builds and not needed:
-        return f"its {_listed(builds)} is built for processors alone"
+        return f"its {' and '.join(builds)} is a CPU build"
     frameworks = [name for name in packages if name in _FRAMEWORKS]
     if not installed and frameworks and "gpu" not in stack.devices:
-        return f"it computes on {' and '.join(stack.devices)} alone"
+        return f"it only supports {' and '.join(stack.devices)}"
     versions = {name: installed[name] for name in frameworks if name in installed}
     return _other_gpus(versions, node) if node else None
 
 
 def _other_gpus(versions: Mapping[str, str], node: NodeType) -> str | None:
-    """Return why frameworks of these versions do not serve the GPUs of such nodes; None if they do."""
+    """Return why frameworks of these versions do not support the GPUs of the nodes; None if they do."""
     if foreign := next((f"{name} {version}" for name, version in versions.items() if _is_foreign(version, node)), None):
         return f"its {foreign} is not built for the GPUs of the nodes ({node.gpu_model or node.gpu_arch})"
     gpus = [node.gpu_arch] if node.gpu_arch else []
@@ -103,37 +107,37 @@ def _other_gpus(versions: Mapping[str, str], node: NodeType) -> str | None:
 
 
 def install_hint(stack: Stack, needed: Sequence[str], site: Site, node: NodeType) -> str | None:
-    """Return the commands that install and use what the stack lacks on such nodes; None if no wheels do."""
+    """Return the commands that install and use what the stack lacks on these nodes; None if there are no wheels."""
     model, machine = accelerator_of(node) if node.gpus else "cuda", node.arch or _MACHINE
-    at = "" if site.name == "local" else f" --site {sh(site.name)}"
-    at += " --device gpu" if node.gpus and not site.node_of_stacks().gpus else ""
+    options = "" if site.name == "local" else f" --site {sh(site.name)}"
+    options += " --device gpu" if node.gpus and not site.node_of_stacks().gpus else ""
     if stack.on_gpus and _serves(load_stack(stack.on_gpus), needed, model, node.gpu_arch, machine):
-        return f"hidl install {sh(stack.on_gpus)}{at}, then --stack {sh(stack.on_gpus)}"
+        return f"hidl install {sh(stack.on_gpus)}{options}, then --stack {sh(stack.on_gpus)}"
     own = names_of(stack.on(model, machine)) if stack.variant(model, machine) else []
-    lacking = [need for need in needed if not any(_is(name, need) for name in own)]
+    lacking = [need for need in needed if not any(_is_build_of(name, need) for name in own)]
     if own and not lacking:
-        return f"hidl install {sh(stack.name)}{at}"
+        return f"hidl install {sh(stack.name)}{options}"
     wheels = [_WHEELS.get((need, model), ("", ())) for need in lacking if need not in _FRAMEWORKS]
     if not all(machine in machines for _, machines in wheels):
         return None
     if wheels:
         name = f"{stack.name}-gpu"
         with_ = " ".join(f"--with {sh(wheel)}" for wheel, _ in wheels)
-        return f"hidl install {sh(stack.name)} {with_} --as {sh(name)}{at}, then --stack {sh(name)}"
+        return f"hidl install {sh(stack.name)} {with_} --as {sh(name)}{options}, then --stack {sh(name)}"
     if "gpu" in stack.devices and not stack.has_gpu_variants and machine in ("x86_64", "aarch64"):
-        install = f"hidl install {sh(stack.name)}{at}"
-        other = f"UV_TORCH_BACKEND={TORCH_BACKENDS[model]} {install} (or what the site's driver serves)"
+        install = f"hidl install {sh(stack.name)}{options}"
+        other = f"UV_TORCH_BACKEND={TORCH_BACKENDS[model]} {install} (or another backend that the driver supports)"
         return install if node.gpus and model == "cuda" else other
     return None
 
 
 def _serves(stack: Stack, needed: Sequence[str], model: Accelerator, gpu: str | None, machine: str) -> bool:
-    """Does the stack have a variant for such nodes with the packages ``needed``, in releases for their GPUs?"""
+    """Return True if the stack has a variant with the packages ``needed``, in releases that support the GPU."""
     from packaging.requirements import Requirement
 
     variant = stack.variant(model, machine)
     names = names_of(stack.on(model, machine))
-    if variant is None or not all(any(_is(name, need) for name in names) for need in needed):
+    if variant is None or not all(any(_is_build_of(name, need) for name in names) for need in needed):
         return False
     required = [Requirement(bare(text)) for text in variant.requirements]
     return all(
@@ -142,42 +146,37 @@ def _serves(stack: Stack, needed: Sequence[str], model: Accelerator, gpu: str | 
 
 
 def _is_foreign(version: str, node: NodeType) -> bool:
-    """Is a framework of this version built for GPUs of another vendor than the nodes'? PyPI's are built for CUDA."""
+    """Return True if the version is a build for GPUs of another vendor; the builds on PyPI are for CUDA."""
     build = next((name for name in ("rocm", "xpu") if f"+{name}" in version), "cuda")
     return node.gpu_vendor is not None and build != accelerator_of(node)
 
 
-def _cpu(version: str) -> bool:
-    return bool(_CPU_VERSION.search(version))
-
-
-def _is(name: str, need: str) -> bool:
-    """Is ``name`` the package ``need``, or a build of it, such as cupy-cuda12x?"""
+def _is_build_of(name: str, need: str) -> bool:
+    """Return True if ``name`` is the package ``need`` or a build of it, such as cupy-cuda12x."""
     return name == need or (name.startswith(need) and _BUILD.fullmatch(name.removeprefix(need)) is not None)
 
 
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(words)
-
-
-#: How PyTorch's own indexes name a build for each of them.
+#: Builds in PyTorch's own indexes by accelerator.
 TORCH_BACKENDS: dict[Accelerator, str] = {"cpu": "cpu", "cuda": "cu126", "rocm": "rocm6.4", "xpu": "xpu"}
-#: What the GPUs of each vendor are programmed by, as PyTorch names its builds.
+#: Accelerators by GPU vendor.
 _ACCELERATORS: dict[str | None, Accelerator] = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu", None: "cuda"}
-#: PyPI has builds of the frameworks for these.
+#: Accelerators with builds of the frameworks on PyPI.
 _ON_PYPI = ("cpu", "cuda")
-#: What names another index, or chooses one.
+#: Environment variables that add or select a package index.
 _INDEXES = ("UV_TORCH_BACKEND", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a stack is to run.
+    """A target of an installation.
 
-    ``python`` is the interpreter's tag (``cp311``), ``platform`` system and architecture (``linux-x86_64``), ``glibc``
-    the version of the C library there (None: another one), ``interpreter`` the Python that the stack is built on.
-    ``gpus``: architectures (``sm_80``, ``gfx90a``) of the GPUs that it is to serve, those of the site's first choice
-    first; empty without GPUs, or if they are unknown.
+    Attributes:
+        python: Tag of the interpreter, such as ``cp311``.
+        platform: System and architecture, such as ``linux-x86_64``.
+        glibc: Version of glibc; None for another C library.
+        accelerator: Accelerator of the nodes.
+        interpreter: Path of the Python interpreter.
+        gpus: Architectures of the GPUs to support (``sm_80``, ``gfx90a``), preferred ones first; may be unknown.
     """
 
     python: str
@@ -189,29 +188,32 @@ class Target:
 
     @property
     def machine(self) -> str:
-        """The machine's architecture, such as x86_64."""
+        """The architecture, such as x86_64."""
         return self.platform.partition("-")[2]
 
 
 def detect(site: Site, stack: Stack, platform_name: str | None = None) -> Target:
-    """The target of a stack on ``site``, of whose login or compute nodes this machine is one.
+    """Detect the target of a stack on this machine, a login or compute node of ``site``.
 
-    ``platform_name``: that of the nodes, such as linux-aarch64; None: this machine's.
+    The accelerator is ``cpu`` if the stack does not support GPUs, or has no build for those of the site (see
+    ``has_builds``). Stacks with additional requirements may always use GPUs.
 
-    A stack that computes on processors alone is the same on nodes with GPUs. One with requirements of the user's own
-    may use them, whatever it is based on. Where there is no build for the GPUs, it is the stack for processors
-    (``has_builds``).
+    Args:
+        site: The site.
+        stack: The stack.
+        platform_name: Platform of the nodes, such as linux-aarch64; None: this machine's.
 
-    Raises ``MissingPrecondition`` where the site's interpreter is not there.
+    Raises:
+        MissingPrecondition: The interpreter of the site is missing or does not work.
     """
     interpreter, tag = _interpreter(site.install.python)
     accelerator = accelerator_of(site.node_of_stacks()) if "gpu" in stack.devices or stack.requirements else "cpu"
-    there = platform_name or f"{sys.platform}-{platform.machine()}"
-    if not has_builds(site, stack, accelerator, there.partition("-")[2]):
+    target_platform = platform_name or f"{sys.platform}-{platform.machine()}"
+    if not has_builds(site, stack, accelerator, target_platform.partition("-")[2]):
         accelerator = "cpu"
     return Target(
         python=tag,
-        platform=there,
+        platform=target_platform,
         glibc=_glibc(),
         accelerator=accelerator,
         interpreter=interpreter,
@@ -220,19 +222,19 @@ def detect(site: Site, stack: Stack, platform_name: str | None = None) -> Target
 
 
 def accelerator_of(node: NodeType) -> Accelerator:
-    """What computes on such nodes: their GPUs if they have some."""
+    """Return the accelerator of a node type: its GPUs, or ``cpu`` if it has none."""
     return _ACCELERATORS[node.gpu_vendor] if node.gpus else "cpu"
 
 
-def site_as_for(site: Site, accelerator: str | None) -> Site:
-    """The site as ``--device gpu`` makes it, if ``accelerator`` is that of GPUs, and the stacks are not for any."""
+def site_for_accelerator(site: Site, accelerator: str | None) -> Site:
+    """Return the site with ``--device gpu`` if ``accelerator`` is a GPU, but stacks of the site default to CPUs."""
     if accelerator in (None, "cpu") or site.node_of_stacks().gpus:
         return site
     return site.with_install(device="gpu")
 
 
 def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str) -> bool:
-    """Has the stack a build for what computes there, of its own or, if it says nothing, on PyPI or a named index?"""
+    """Return True if the stack has a build for the accelerator: a variant, or else one on PyPI or a named index."""
     if stack.has_gpu_variants and accelerator != "cpu":
         return stack.variant(accelerator, machine) is not None
     named = (site.wheels.index_url, *site.wheels.extra_index_urls, *map(os.environ.get, _INDEXES))
@@ -240,7 +242,7 @@ def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str)
 
 
 def _gpus(site: Site) -> tuple[str, ...]:
-    """The architectures of the GPUs in partitions open to all, of one vendor; those that stacks are for come first."""
+    """Return the GPU architectures of one vendor in unrestricted partitions, starting with those of the default."""
     first = site.node_of_stacks()
     others = (site.node_types[each.node_type] for each in site.partitions.values() if not each.restricted)
     same = [node.gpu_arch for node in (first, *others) if node.gpu_vendor == first.gpu_vendor and node.gpu_arch]
@@ -248,7 +250,7 @@ def _gpus(site: Site) -> tuple[str, ...]:
 
 
 def _interpreter(configured: str | None) -> tuple[Path, str]:
-    """The interpreter's path and tag; nothing is started where it is the one that runs hidl."""
+    """Return the path and tag of the interpreter; only one other than hidl's own is started."""
     if configured is None:
         return Path(sys.executable), _tag(f"{sys.implementation.cache_tag}{sys.abiflags}")
     found = shutil.which(Path(os.path.expandvars(configured)).expanduser())
@@ -256,7 +258,7 @@ def _interpreter(configured: str | None) -> tuple[Path, str]:
         raise MissingPrecondition(
             f"Python interpreter {configured!r} not found", hint="fix `install.python` in the site file"
         )
-    from hidl_cli import process  # only another Python is asked
+    from hidl_cli import process  # only another interpreter is started
 
     probe = "import sys; print(sys.implementation.cache_tag + sys.abiflags)"
     try:
@@ -264,13 +266,13 @@ def _interpreter(configured: str | None) -> tuple[Path, str]:
     except ProcessFailed as failure:
         raise MissingPrecondition(
             f"{found} does not work as a Python interpreter: {failure.output.strip()}",
-            hint="correct `install.python` in the site's file",
+            hint="fix `install.python` in the site file",
         ) from failure
     return Path(found), _tag(answer)
 
 
 def _tag(cache_tag: str) -> str:
-    """``cpython-311`` -> ``cp311``."""
+    """Convert ``cpython-311`` to ``cp311``."""
     return cache_tag.replace("cpython-", "cp")
 
 
@@ -283,14 +285,13 @@ def _glibc() -> tuple[int, int] | None:
     return (int(major), int(minor)) if name == "glibc" else None
 
 
-# Which installations a command about several stacks means.
+# The installations that a command applies to.
 
 
-def selected(site: Site, prefix: str | None, names: list[str], *, every: bool) -> list[Installation]:
-    """Return the installations of the site, or of the named stacks: those in use, or every one.
+def select_installations(site: Site, prefix: str | None, names: list[str], *, every: bool) -> list[Installation]:
+    """Return the installations in use of the site, or of the named stacks; ``every`` includes the others.
 
-    ``prefix``: see ``installation.roots``. Raises ``MissingPrecondition`` where one that is in use is damaged, or there
-    is none.
+    ``prefix``: see ``installation.roots``. Raises ``MissingPrecondition`` if none is found, or one in use is damaged.
     """
     for name in names:
         find("stack", name)
@@ -301,7 +302,7 @@ def selected(site: Site, prefix: str | None, names: list[str], *, every: bool) -
             if used is not None and installation.at(used) is None:
                 raise MissingPrecondition(
                     f"the installation {used} is damaged: its manifest or its Python is missing or invalid",
-                    hint=f"install it again: {installation.hint(stack, site, root)}",
+                    hint=f"install it again: {installation.install_command(stack, site, root)}",
                 )
     found = [
         each
@@ -315,7 +316,9 @@ def selected(site: Site, prefix: str | None, names: list[str], *, every: bool) -
     if missing or not found:
         what = f"stack {missing[0]} is not" if missing else "no stack is"
         hint = (
-            installation.hint(missing[0], site, roots[-1]) if missing else "hidl stack list shows what can be installed"
+            installation.install_command(missing[0], site, roots[-1])
+            if missing
+            else "hidl stack list shows the available stacks"
         )
         raise MissingPrecondition(f"{what} installed for site {site.name} in {' or '.join(map(str, roots))}", hint=hint)
     return found

@@ -1,6 +1,7 @@
-"""The proof that an installation works: two MPI ranks of the very stack, checked by ``hidl_workloads.verify``.
+"""Verify an installation by running ``hidl_workloads.verify`` on two MPI ranks of the stack.
 
-On this machine, by the stack's own MPI library. ``hidl_cli.runs.verifying`` does it in a job, by the site's.
+This module verifies on the local machine with the MPI library of the stack. ``hidl_cli.runs.verifying`` does it in a
+job with the MPI library of the site.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _RANKS = 2
 _TIMEOUT_SECONDS = 600.0
 _LINES = 12
 
-# What would tell MPI or Python of another world: a surrounding allocation, another launcher, another Python.
+# Variables of a surrounding allocation, launcher or Python, which would confuse MPI or Python.
 _FOREIGN = (
     *("PYTHON", "PMI", "HYDRA_", "MPI_LOCAL", "OMPI_", "PRTE_", "HIDL_WORLD_SIZE"),
     *(prefix for system in batch_systems.SYSTEMS.values() for prefix in system.variables),
 )
 
-# Open MPI starts nothing as root, nor more ranks than there are cores, unless it is told that this is meant. Here it
-# is: the verification asks for two ranks whatever the machine, and they only say whether they work.
+# By default, Open MPI refuses to run as root or to start more ranks than cores. The verification needs two ranks on any
+# machine, and does not measure their speed.
 OPEN_MPI_AS_ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -47,50 +48,45 @@ OPEN_MPI_AS_ROOT = {
 
 @dataclass(frozen=True)
 class Verified:
-    """The checks, all of which hold, and what the manifest keeps beside them: where, in which job, on which MPI."""
+    """The passed checks, and details for the manifest: the host, the job and the MPI library."""
 
     checks: tuple[Mapping[str, Any], ...]
     record: Mapping[str, Any]
 
 
 def verification_place(site: Site) -> str:
-    """Return where the site verifies installations: ``here``, ``job`` or ``skip``."""
+    """Return how the site verifies installations: ``here``, ``job`` or ``skip``."""
     if site.install.verify is not None:
         return site.install.verify
     return "job" if site.default_mpi is not None and batch_systems.system(site.scheduler) is not None else "here"
 
 
 class Verifier(Protocol):
-    """Who proves that a filled prefix works."""
+    """Verifies that a filled prefix works."""
 
     def check(self) -> None:
-        """Raise what would keep the verification from being made, before anything is installed."""
-        ...
+        """Raise an error if the verification is impossible; called before anything is installed."""
 
     def is_under_way(self, plan: InstallPlan) -> bool:
-        """Whether the plan's prefix is filled, and its verification begun by an order that was interrupted."""
-        ...
+        """Return True if an interrupted command has filled the prefix and started its verification."""
 
     def __call__(self, plan: InstallPlan, log: Path) -> Verified:
-        """Verify the prefix; ``BuildFailed`` where it does not hold."""
-        ...
+        """Verify the prefix. Raises ``BuildFailed`` if a check fails."""
 
 
 @dataclass(frozen=True)
 class Here:
-    """On this machine, with the stack's own MPI library."""
+    """Verifies on this machine with the MPI library of the stack."""
 
     progress: Progress
 
     def check(self) -> None:
-        """Nothing is needed."""
+        pass
 
     def is_under_way(self, plan: InstallPlan) -> bool:
-        """It ends with the order."""
         return False
 
     def __call__(self, plan: InstallPlan, log: Path) -> Verified:
-        """See ``run``."""
         with self.progress.step(step(plan).title):
             checks = run(plan, log)
         mpi = library_record(plan.stack, plan.mpi, plan.mpi_version, checks)
@@ -99,33 +95,31 @@ class Here:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Not at all, as the site's file or the user says."""
+    """Skips the verification, as requested by the site or the user."""
 
     progress: Progress
 
     def check(self) -> None:
-        """Nothing is needed."""
+        pass
 
     def is_under_way(self, plan: InstallPlan) -> bool:
-        """There is nothing to wait for."""
         return False
 
     def __call__(self, plan: InstallPlan, log: Path) -> Verified:
-        """Say so."""
-        self.progress.say(f"{plan.stack}: NOT VERIFIED, as was asked: whether it works is not known")
+        self.progress.say(f"{plan.stack}: NOT VERIFIED (skipped as requested)")
         return Verified((), {"where": "skip", "host": os.uname().nodename, "mpi": None})
 
 
 def library_record(
     name: str, family: str, version: str | None, checks: Sequence[Mapping[str, Any]]
 ) -> dict[str, str | None]:
-    """The MPI library of a verification; ``library`` is the file that the ranks had loaded."""
+    """Describe the MPI library of a verification; ``library`` is the file that the ranks loaded."""
     library = next((check["detail"] for check in checks if check["name"] == "one MPI library"), None)
     return {"name": name, "family": family, "version": version, "library": library}
 
 
 def step(plan: InstallPlan) -> InstallStep:
-    """The command that verifies the plan's prefix."""
+    """Return the command that verifies the prefix."""
     prefix = plan.prefix
     mpi = [prefix / "bin" / "mpiexec", "-n", _RANKS, prefix / "bin" / "python", "-m", "hidl_workloads.verify"]
     argv = [*mpi, f"--imports={','.join(plan.imports)}", f"--report={report(prefix)}"]
@@ -142,12 +136,12 @@ def step(plan: InstallPlan) -> InstallStep:
 
 
 def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:
-    """Verify the plan's prefix and return the checks, all of which hold.
+    """Verify the prefix and return the passed checks.
 
-    Raises ``BuildFailed`` that names the checks that failed, or says how the verification ended without a report.
+    Raises ``BuildFailed`` with the failed checks, or with the end of the output if there is no report.
     """
     verification = step(plan)
-    status, said = 0, ""
+    status, output = 0, ""
     log_command(log, verification.argv)
     try:
         process.run(
@@ -158,25 +152,27 @@ def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:
             log=log,
         )
     except ProcessFailed as failure:
-        status, said = failure.status, failure.output.strip()
+        status, output = failure.status, failure.output.strip()
     checks = read_checks(report(plan.prefix))
     failed = [check for check in checks or () if not check["ok"]]
     if status == 0 and checks and not failed:
         return checks
-    why = [f"  {check['name']}: {check['detail']}" for check in failed] or [_end(said) or "it left no report"]
+    why = [f"  {check['name']}: {check['detail']}" for check in failed] or [
+        "\n".join(f"  {line}" for line in output.splitlines()[-_LINES:]) or "no report was written"
+    ]
     raise BuildFailed(
-        "\n".join([f"stack {plan.stack} is installed, but does not pass its verification", *why]),
-        hint=f"nothing was published; the whole output is in {log}",
+        "\n".join([f"stack {plan.stack} was installed but failed its verification", *why]),
+        hint=f"nothing was published; the full output is in {log}",
     )
 
 
 def report(prefix: Path) -> Path:
-    """Where the ranks leave what they found."""
+    """Return the path of the report of the ranks."""
     return prefix / "verification.json"
 
 
 def read_checks(file: Path) -> list[dict[str, Any]] | None:
-    """The checks of a report; None where there is none that can be understood."""
+    """Read the checks of a report; None if it is missing or invalid."""
     try:
         document = read_json(file)
         if document["schema"] != SCHEMA:
@@ -184,11 +180,6 @@ def read_checks(file: Path) -> list[dict[str, Any]] | None:
         return [{"name": str(c["name"]), "ok": c["ok"] is True, "detail": str(c["detail"])} for c in document["checks"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _end(output: str) -> str:
-    """The last lines of what the ranks said: where an exception names itself."""
-    return "\n".join(f"  {line}" for line in output.splitlines()[-_LINES:])
 
 
 def _environment(prefix: Path, environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""The index over run directories: what was measured, where and when."""
+"""A database of measurements, indexed from run directories."""

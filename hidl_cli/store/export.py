@@ -1,4 +1,4 @@
-"""Export samples to files, written as they are read to limit memory."""
+"""Export samples to files incrementally, to limit memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hidl_cli.errors import HidlError, MissingPrecondition
 Format = Literal["json", "csv", "parquet"]
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Sample))
-#: Rows of a row group of Parquet.
+#: Rows per Parquet row group.
 _GROUP = 10_000
 
 
 def export(samples: Iterable[Sample], form: Format, output: Path | None) -> int:
     """Write the samples to ``output`` (atomically), or to stdout; return their number.
 
-    Raises ``MissingPrecondition`` if Parquet requires pyarrow, which is not installed, and ``HidlError`` if the file
+    Raises ``MissingPrecondition`` if the format requires pyarrow, which is not installed, and ``HidlError`` if the file
     cannot be written.
     """
     write = {"json": _json, "csv": _csv, "parquet": _parquet}[form]
@@ -38,15 +38,15 @@ def export(samples: Iterable[Sample], form: Format, output: Path | None) -> int:
         sys.stdout.buffer.flush()
         return count
     try:
-        with _beside(output) as file:
+        with _replacing(output) as file:
             return write(samples, file)
     except OSError as error:
-        raise HidlError(f"{output} cannot be written: {error}", hint="free some space, or name another file") from error
+        raise HidlError(f"cannot write {output}: {error}", hint="free some space, or choose another file") from error
 
 
 @contextmanager
-def _beside(output: Path) -> Iterator[IO[bytes]]:
-    """A file beside ``output`` that takes its place once all is written; what is no file (a pipe) is written to."""
+def _replacing(output: Path) -> Iterator[IO[bytes]]:
+    """Yield a temporary file that replaces ``output`` at the end. Pipes and devices are written directly."""
     if output.exists() and not output.is_file():
         with output.open("wb") as file:
             yield file
@@ -69,7 +69,7 @@ def _umask() -> int:
 
 
 def _json(samples: Iterable[Sample], file: IO[bytes]) -> int:
-    """One document, a line for each sample."""
+    """Write a JSON document with one sample per line."""
     file.write(b'{"schema": "hidl.samples/1", "samples": [')
     count = 0
     for count, sample in enumerate(samples, start=1):
@@ -80,18 +80,18 @@ def _json(samples: Iterable[Sample], file: IO[bytes]) -> int:
 
 
 def _csv(samples: Iterable[Sample], file: IO[bytes]) -> int:
-    """A line for each sample (RFC 4180); hosts, parameters, point and tuning are JSON in their cells."""
-    lines = csv.writer(_Lines(file))
-    lines.writerow(COLUMNS)
+    """Write CSV with one sample per row (RFC 4180); hosts, parameters, point and tuning are JSON in their cells."""
+    rows = csv.writer(_TextAdapter(file))
+    rows.writerow(COLUMNS)
     count = 0
     for sample in samples:
-        lines.writerow(_flat(sample).values())
+        rows.writerow(_flat(sample).values())
         count += 1
     return count
 
 
-class _Lines:
-    """What csv writes its lines to."""
+class _TextAdapter:
+    """Encodes the text that csv writes to a binary file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -101,7 +101,7 @@ class _Lines:
 
 
 def _parquet(samples: Iterable[Sample], file: IO[bytes]) -> int:
-    """The same columns as CSV has, with types; times are text, as they are in the other formats."""
+    """Write Parquet with the columns of CSV; times are text, as in the other formats."""
     pyarrow, parquet = _pyarrow()
     numbers = {"nodes": pyarrow.int64(), "ranks": pyarrow.int64(), "repetition": pyarrow.int64()}
     types = {**numbers, "rank": pyarrow.int64(), "value": pyarrow.float64()}

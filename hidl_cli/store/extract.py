@@ -1,4 +1,4 @@
-"""Extract what the store keeps of a run from its directory."""
+"""Extract the records for the store from run directories."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from hidl_cli.redaction import redact_document, redact_variable
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A judged run in the store; ``efficiency``: that of the largest step of a study.
+    """A judged run in the store.
 
-    ``metric`` is the workload's scaling metric, or else its first.
+    ``efficiency`` is that of the largest step of a study. ``metric`` is the scaling metric of the workload, or else its
+    first metric.
     """
 
     run: str
@@ -45,20 +46,20 @@ class StoredRun:
 
 
 @dataclass(frozen=True)
-class RunRecord(StoredRun):
-    """A run to store, with its samples; ``steps`` has the number of the step (from 1) of each sample."""
+class RunWithSamples(StoredRun):
+    """A run with its samples; ``steps`` has the step number (from 1) of each sample."""
 
     samples: tuple[Sample, ...]
     steps: tuple[int, ...]
 
     @property
     def root(self) -> str:
-        """The parent of its directory."""
+        """The parent of the run directory."""
         return str(Path(self.directory).parent)
 
     @property
     def name(self) -> str:
-        """The name of its directory."""
+        """The name of the run directory."""
         return Path(self.directory).name
 
     @property
@@ -68,31 +69,31 @@ class RunRecord(StoredRun):
 
 
 def samples_of(run: Run) -> list[Sample]:
-    """Return all numeric metrics of all steps of a judged run; empty without metrics.
+    """Return the samples of a judged run: all numeric metrics of all steps.
 
     Raises ``HidlError`` if its documents cannot be read, or are from another version of hidl.
     """
     return list(record_of(run).samples)
 
 
-def record_of(run: Run, plan: Plan | None = None) -> RunRecord:
-    """Return the record of a run; pass ``plan`` to avoid reading it. Raises as ``samples_of`` does."""
+def record_of(run: Run, plan: Plan | None = None) -> RunWithSamples:
+    """Return the record of a run. Raises the same errors as ``samples_of``; ``plan`` is read if not given."""
     plan = plan or plan_of(run)
     verdict = run.document("verdict") or {}
     metrics = run.document("metrics") or {}
     hosts = run.status().hosts
-    of_points = {tuple(point.items()): plan.at(point) for point in plan.points}
+    plans = {tuple(point.items()): plan.at(point) for point in plan.points}
     try:
         instant(plan.created)
         found = [
             (number, sample)
             for number, measured in enumerate(metrics.get("steps", []), start=1)
             for sample in _samples(
-                of_points[tuple(measured.get("parameters", {}).items())], measured, hosts, verdict.get("verdict")
+                plans[tuple(measured.get("parameters", {}).items())], measured, hosts, verdict.get("verdict")
             )
         ]
-        json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # what is no text raises
-        return RunRecord(
+        json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # raises for invalid text
+        return RunWithSamples(
             run=plan.run,
             directory=str(run.directory.resolve()),
             created=plan.created,
@@ -113,7 +114,7 @@ def record_of(run: Run, plan: Plan | None = None) -> RunRecord:
             steps=tuple(number for number, _ in found),
         )
     except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-        raise HidlError(f"this hidl cannot read the metrics or the verdict in {run.directory}") from error
+        raise HidlError(f"cannot read the metrics or the verdict in {run.directory}") from error
 
 
 def instant(text: str) -> datetime:
@@ -123,11 +124,10 @@ def instant(text: str) -> datetime:
 
 
 def series_of(plan: Plan, step: Step, *, disturbed: bool = False) -> str:
-    """Return the digest of everything that must be equal for values to be compared over time: see ``Sample.series``.
+    """Return a digest of the conditions that must be equal to compare values over time (see ``Sample.series``).
 
-    Of the MPI library, name and family count, the version does not. One of several concurrent copies is not compared
-    with a step that ran alone. The digest of a ``disturbed`` step, during which another run used the same cores, has a
-    prefix.
+    The version of the MPI library does not matter. Concurrent copies are not compared with a step that ran alone. The
+    digest of a ``disturbed`` step, during which another run used the same cores, has a prefix.
     """
     placement = step.placement
     same = {
@@ -150,15 +150,13 @@ def series_of(plan: Plan, step: Step, *, disturbed: bool = False) -> str:
 
 
 def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], verdict: str | None) -> Iterator[Sample]:
-    """Yield the samples of one step. Steps run on the first hosts of the job, unless the step's metrics name their
-    hosts.
-    """
+    """Yield the samples of one step. Steps run on the first hosts of the job unless their metrics name the hosts."""
     step = next(step for step in plan.steps if step.size == measured[plan.unit])
     series = series_of(plan, step, disturbed=measured.get("disturbed", False))
-    of_step = tuple(measured.get("hosts") or hosts[: step.copies or step.placement.nodes])
+    step_hosts = tuple(measured.get("hosts") or hosts[: step.copies or step.placement.nodes])
     for name, metric in measured["metrics"].items():
-        promised = plan.workload.metrics.get(name)
-        for rank, value in _values(metric, for_each_rank=bool(promised and promised.equal_on_all_ranks)):
+        declared = plan.workload.metrics.get(name)
+        for rank, value in _values(metric, for_each_rank=bool(declared and declared.equal_on_all_ranks)):
             yield Sample(
                 run=plan.run,
                 created=plan.created,
@@ -175,10 +173,10 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
                 repetition=measured["repetition"],
                 metric=name,
                 unit=metric["unit"] if isinstance(metric["unit"], str) else "",
-                better=promised.better if promised else None,
+                better=declared.better if declared else None,
                 value=value,
                 rank=rank,
-                hosts=of_step,
+                hosts=step_hosts,
                 parameters=redact_document(dict(plan.parameters)),
                 point=redact_document(measured.get("parameters", {})),
                 tuning=_tuning(plan),
@@ -187,9 +185,7 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
 
 
 def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple[int | None, float]]:
-    """Yield the value of the whole step, then those of the ranks that the metric names, or of all if there is one for
-    each.
-    """
+    """Yield the value of the step (rank None), then those of ranks, if the metric has a value for each of them."""
     value = _number(metric["value"])
     if value is not None:
         yield None, value
@@ -201,7 +197,7 @@ def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number; None for text (a checksum) and other values."""
+    """Convert a finite number; return None for text (such as a checksum) and other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

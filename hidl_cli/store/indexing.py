@@ -1,4 +1,4 @@
-"""Update the store from run directories."""
+"""Index run directories in the store."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import SCHEMA, plan_of
 from hidl_cli.record.run import Run, State, Status
-from hidl_cli.store.extract import RunRecord, record_of
-from hidl_cli.store.sqlite import Outdated
+from hidl_cli.store.extract import RunWithSamples, record_of
+from hidl_cli.store.sqlite import OutdatedStore
 from hidl_cli.store.store import Store
 
-#: Called with how many directories of how many have been read.
+#: Called with the number of directories read so far, and the total.
 Progress = Callable[[int, int], None]
 
-#: Judges runs that may have ended while nobody followed them, and returns how they are; ``HidlError`` if a scheduler
-#: does not answer.
+#: Judges runs that may have ended unattended, and returns their status. Raises ``HidlError`` if a scheduler does not
+#: respond.
 Judge = Callable[[Sequence[Run]], Sequence[Status]]
 
-#: What plans this hidl reads: others are looked at again by another one.
+#: The plans that this hidl can read. Directories with others are read again by other versions.
 _READS = f"{SCHEMA} {__version__}"
 
-#: Seconds that a run which just ended waits for other writers.
+#: Seconds to wait for other writers at the end of a run.
 _AT_MOST = 10.0
 
-#: For how many seconds a run that ended without results may come back: a job that seemed lost, or was put back into the
-#: queue.
-_MAY_COME_BACK = 7 * 86400.0
-
-
-def _nobody(_: int, __: int) -> None:
-    pass
+#: Seconds within which a run that ended without results may become active again: its job was requeued, or only seemed
+#: lost.
+_REVIVAL_SECONDS = 7 * 86400.0
 
 
 @dataclass
 class Indexed:
-    """The result: runs ``added``, directories ``gone``, and those of another version (``foreign``).
+    """The result of indexing.
 
-    ``unreadable``: directories that cannot be read at the moment; ``unfinished``: runs that go on or were not judged;
-    ``unlistable``: directories of runs that cannot be listed; ``unjudged``: why ended runs could not be judged (the
-    scheduler does not answer, the disk is full); ``aside``: the new name of an unusable file in the store's place.
+    Attributes:
+        added: Number of added runs.
+        gone: Number of removed directories.
+        foreign: Number of directories from another version of hidl.
+        unreadable: Number of directories that cannot be read at the moment.
+        unfinished: Number of runs that are active or not judged.
+        unlistable: Roots that cannot be listed.
+        unjudged: Why ended runs could not be judged, such as an unresponsive scheduler or a full disk.
+        aside: New name of an unusable file that was in place of the store.
     """
 
     added: int = 0
@@ -59,50 +61,55 @@ class Indexed:
 
 
 def index_run(run: Run) -> None:
-    """Index a judged run. Errors are logged and harmless: ``reindex`` repairs the index."""
+    """Index a judged run. Errors are only logged, because ``reindex`` can repair the index."""
     store = Store(at_most=_AT_MOST)
     try:
         store.add([record_of(run)])
-    except Outdated:
-        pass  # the next command that looks at results fills the store again, and finds this run by its name
+    except OutdatedStore:
+        pass  # the next command that reads results fills the store again
     except (HidlError, OSError) as error:
         logging.getLogger("hidl").warning(
-            "warning: run %s is complete, but not among the results yet: %s\nnext: hidl results reindex", run.id, error
+            "warning: run %s is complete but not yet indexed: %s\nnext: hidl results reindex", run.id, error
         )
 
 
-def update(store: Store, root: Path | None = None, *, judge: Judge, tell: Progress = _nobody) -> Indexed:
-    """Index the directories under ``root`` (None: this user's runs) whose names the store does not know.
+def update(store: Store, root: Path | None = None, *, judge: Judge, tell: Progress | None = None) -> Indexed:
+    """Index new directories under ``root`` (None: this user's runs) without removing any.
 
-    This user's runs that ended unattended are judged by ``judge``. Nothing is removed; ``reindex`` does that.
+    This user's runs that ended unattended are first judged by ``judge``. ``tell`` reports the progress.
     """
     indexed = Indexed()
     place = (root or paths.runs()).resolve()
     try:
         known = store.known(str(place), _READS)
         indexed.foreign = sum(1 for outcome in known.values() if outcome == "foreign")
-    except Outdated:
+    except OutdatedStore:
         return reindex(store, judge=judge, tell=tell)
     names = _names(place, indexed, expected=bool(known))
-    back = {name for name, seen in store.noted(str(place), "ended").items() if _is_back(place / name, seen)}
-    new = sorted(names - (set(known) - back))
+    revived = {name for name, seen in store.noted(str(place), "ended").items() if _is_revived(place / name, seen)}
+    new = sorted(names - (set(known) - revived))
     _index(store, place, _judge(place, new, indexed, judge), indexed, tell)
     return indexed
 
 
-def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, tell: Progress = _nobody) -> Indexed:
-    """Read all directories again, and remove those that are gone from the index.
+def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, tell: Progress | None = None) -> Indexed:
+    """Index all directories again, and remove missing ones from the index. Concurrent readers are not affected.
 
-    ``roots``: the directories that hold them; empty: this user's and all that the store knows. A root that does not
-    exist is emptied only if named, because its file system may not be mounted. An unusable file in the store's place is
-    renamed. Readers see every indexed run at any time.
+    An unusable file in place of the store is renamed.
+
+    Args:
+        store: The store.
+        roots: Directories of runs; empty: this user's runs and all known roots. A missing root is removed from the
+            index only if it is given here, because its file system may just not be mounted.
+        judge: Judges runs that ended unattended.
+        tell: Called with the number of directories read so far, and the total.
     """
     indexed = Indexed(aside=store.database.put_aside())
     named = [root.resolve() for root in roots]
     places = list(named)
     try:
         store.roots()
-    except Outdated:
+    except OutdatedStore:
         store.renew()
         named = []
     if not named:
@@ -124,10 +131,7 @@ def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, tell: Pro
 
 
 def _names(root: Path, indexed: Indexed, *, expected: bool) -> set[str]:
-    """Return the names of the run directories under ``root`` without opening them.
-
-    ``expected``: some are known, so a missing ``root`` is reported.
-    """
+    """List the run directories under ``root``; report a missing ``root`` only if runs are ``expected`` there."""
     try:
         with os.scandir(root) as entries:
             return {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()}
@@ -139,8 +143,10 @@ def _names(root: Path, indexed: Indexed, *, expected: bool) -> set[str]:
     return set()
 
 
-def _index(store: Store, root: Path, found: Mapping[str, Status | None], indexed: Indexed, tell: Progress) -> None:
-    """Index these directories, and note which of them have no results; ``found``: how each is, None if not asked."""
+def _index(
+    store: Store, root: Path, found: Mapping[str, Status | None], indexed: Indexed, tell: Progress | None
+) -> None:
+    """Index directories by name with their status (None: unknown), and note those without results."""
     without: dict[str, dict[str, str]] = {"foreign": {}, "ended": {}}
     indexed.added += store.add(_records(root, found, without, indexed, tell))
     for outcome, names in without.items():
@@ -153,8 +159,8 @@ def _records(
     found: Mapping[str, Status | None],
     without: dict[str, dict[str, str]],
     indexed: Indexed,
-    tell: Progress,
-) -> Iterator[RunRecord]:
+    tell: Progress | None,
+) -> Iterator[RunWithSamples]:
     for number, (name, status) in enumerate(found.items(), start=1):
         run = Run(root / name)
         try:
@@ -167,15 +173,16 @@ def _records(
             else:
                 indexed.unfinished += 1
         except HidlError as error:
-            if isinstance(error.__cause__, OSError):  # maybe it can be read later: what is known of it stays
+            if isinstance(error.__cause__, OSError):  # may be readable later, so its records are kept
                 indexed.unreadable += 1
             else:
                 without["foreign"][name] = _READS
-        tell(number, len(found))
+        if tell is not None:
+            tell(number, len(found))
 
 
 def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> dict[str, Status | None]:
-    """Judge this user's runs that ended unattended; return all names with how these runs are (None: not asked)."""
+    """Judge this user's runs that ended unattended, and return the status of each run (None: unknown)."""
     found: dict[str, Status | None] = dict.fromkeys(names)
     if root != paths.runs().resolve():
         return found
@@ -189,9 +196,10 @@ def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> 
 
 
 def _may_have_results(run: Run) -> bool:
-    """Return False if the run failed for certain; a study that reached its time limit may have complete repetitions.
+    """Return False if the run has certainly failed.
 
-    What a job wrote of its end may be its first attempt's.
+    A study that reached its time limit may have complete repetitions, and an unsettled status may be that of the first
+    attempt of a requeued job.
     """
     try:
         status = run.status()
@@ -201,14 +209,14 @@ def _may_have_results(run: Run) -> bool:
 
 
 def _status_time(directory: Path) -> str:
-    """Return when the status was last written, in nanoseconds since the epoch; empty if it was not."""
+    """Return the modification time of the status in nanoseconds since the epoch; empty without a status."""
     try:
         return str((directory / "status.json").stat().st_mtime_ns)
     except OSError:
         return ""
 
 
-def _is_back(directory: Path, seen: str) -> bool:
-    """Whether a job that had ended has written its status since."""
-    recent = seen.isdecimal() and time.time() - int(seen) / 1e9 < _MAY_COME_BACK
+def _is_revived(directory: Path, seen: str) -> bool:
+    """Return True if an ended job has written its status again since it was ``seen``."""
+    recent = seen.isdecimal() and time.time() - int(seen) / 1e9 < _REVIVAL_SECONDS
     return recent and _status_time(directory) != seen

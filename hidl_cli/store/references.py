@@ -1,4 +1,4 @@
-"""Check that published results name existing workloads and their scaling metrics."""
+"""Published scaling results, shown for orientation, and their validation."""
 
 from __future__ import annotations
 
@@ -20,44 +20,37 @@ from hidl_cli.plan.checks import load_workload
 
 
 def find_unmatched(references: Sequence[Reference]) -> Iterator[Problem]:
-    """Yield each workload, kind or metric of a reference that does not exist."""
+    """Yield a problem for each workload, kind or metric of a reference that does not exist."""
     known = [entry.name for entry in list_all("workload")]
     for reference in references:
         for name in reference.workloads:
             if name not in known:
                 message = f"reference {reference.id}: unknown workload `{clipped(name)}`"
-                yield Problem(
-                    message,
-                    "a name of hidl workload list",
-                    (reference.id, "workloads"),
-                    suggestion=nearest(name, known),
-                )
+                path = (reference.id, "workloads")
+                yield Problem(message, "a name from hidl workload list", path, suggestion=nearest(name, known))
                 continue
-            yield from _of_its_scaling(reference, name)
+            yield from _check_scaling(reference, name)
 
 
-def _of_its_scaling(reference: Reference, name: str) -> Iterator[Problem]:
+def _check_scaling(reference: Reference, name: str) -> Iterator[Problem]:
     scaling = load_workload(name).scaling
     if scaling is None:
         message = f"reference {reference.id}: workload {name} has no `scaling`"
-        yield Problem(message, "a workload that says how it scales", (reference.id, "workloads"))
+        yield Problem(message, "a workload with `scaling`", (reference.id, "workloads"))
         return
     if reference.kind != scaling.kind:
         message = f"reference {reference.id}: {reference.kind} scaling, but workload {name} has {scaling.kind} scaling"
         yield Problem(message, f"kind: {scaling.kind}", (reference.id, "kind"), suggestion=scaling.kind)
     if reference.metric not in (None, scaling.metric):
-        message = f"reference {reference.id}: {name} does not scale by `{clipped(str(reference.metric))}`"
+        message = f"reference {reference.id}: `{clipped(str(reference.metric))}` is not the scaling metric of {name}"
         yield Problem(message, f"metric: {scaling.metric}", (reference.id, "metric"), suggestion=scaling.metric)
 
 
-# Results of others for orientation, not for verdicts: earlier runs on the site first, then published results.
+LEAST_OWN = 3  # number of earlier studies on the site that take precedence over published results
 
 
-LEAST_OWN = 3  # studies that make a history of the site
-
-
-class Measured(Strict):
-    """The measured figures behind an efficiency: a speed-up, or two rates per rank."""
+class MeasuredFigures(Strict):
+    """The measurements behind an efficiency: a speed-up, or two rates per rank."""
 
     speedup: float | None = Field(None, gt=0)
     value: float | None = Field(None, gt=0)
@@ -66,9 +59,10 @@ class Measured(Strict):
 
 
 class Reference(Strict):
-    """One published result. ``scale`` counts ``unit``; ``workloads`` and ``sites`` are hidl's names.
+    """A published result.
 
-    ``metric``: the workloads' scaling metric; None: any.
+    ``scale`` is a number of ``unit``; ``workloads`` and ``sites`` are names in hidl; ``metric`` is the scaling metric
+    of the workloads (None: any).
     """
 
     id: str
@@ -80,14 +74,14 @@ class Reference(Strict):
     sites: list[str] = Field(default_factory=list)
     scale: int = Field(gt=0)
     unit: Literal["GPUs", "nodes", "cores"]
-    measured: Measured | None = None
+    measured: MeasuredFigures | None = None
     efficiency: float = Field(gt=0)
     usable_as: Literal["absolute", "shape", "context"]
     source: str
 
     @property
     def computed(self) -> float | None:
-        """The efficiency from the measured figures; None if only the efficiency was published."""
+        """The efficiency computed from the measurements; None if only the efficiency was published."""
         if self.measured is None:
             return None
         if self.measured.speedup is not None:
@@ -100,13 +94,13 @@ class Reference(Strict):
     def _agrees(self) -> Reference:
         computed = self.computed
         if computed is not None and abs(computed - self.efficiency) > 0.001:
-            raise ValueError(f"the figures of {self.id} give {computed:.3f}, not {self.efficiency}")
+            raise ValueError(f"the measurements of {self.id} give {computed:.3f}, not {self.efficiency}")
         return self
 
 
 @cache
 def load_references() -> tuple[Reference, ...]:
-    """Load ``recipes/references/scaling.yaml``; ``InvalidInput`` if invalid."""
+    """Load ``recipes/references/scaling.yaml``. Raises ``InvalidInput`` if it is invalid."""
     import yaml
 
     path = paths.shipped() / "recipes" / "references" / "scaling.yaml"
@@ -114,16 +108,24 @@ def load_references() -> tuple[Reference, ...]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
         return tuple(TypeAdapter(list[Reference]).validate_python(document["references"]))
     except (OSError, KeyError, TypeError, yaml.YAMLError, ValidationError) as error:
-        raise InvalidInput(f"the published results in {path} cannot be read: {error}") from error
+        raise InvalidInput(f"cannot read the published results in {path}: {error}") from error
 
 
 def format_reference(
     workload: str, *, kind: Kind, metric: str, n: int, site: str, own: Sequence[float] = ()
 ) -> str | None:
-    """Return a line about the efficiency that others reached at ``n`` times the smallest step; None if unknown.
+    """Describe the efficiency of earlier or published studies at a scale; None if there are none.
 
-    ``own``: the efficiencies of earlier studies of the same size on this site, which come first. Among published
-    results, the same site counts more than the nearest scale.
+    Earlier studies on the site take precedence. Among published results, those on the same site are preferred, then
+    those at the nearest scale.
+
+    Args:
+        workload: Name of the workload.
+        kind: Kind of scaling.
+        metric: Scaling metric.
+        n: Scale, as a multiple of the smallest step.
+        site: Name of the site.
+        own: Efficiencies of earlier studies of the same size on the site.
     """
     if len(own) >= LEAST_OWN:
         found = f"{median(own):.3f} in the median of {len(own)} earlier studies ({min(own):.3f} to {max(own):.3f})"
@@ -138,6 +140,6 @@ def format_reference(
     ]
     if not fitting:
         return None
-    nearest = min(fitting, key=lambda one: (site not in one.sites, abs(math.log(one.scale / n))))
-    where = f"{nearest.scale} {nearest.unit} ({nearest.platform}; {nearest.title}; {nearest.source})"
-    return f"published: {nearest.efficiency:.3f} on {where}, for orientation"
+    best = min(fitting, key=lambda reference: (site not in reference.sites, abs(math.log(reference.scale / n))))
+    where = f"{best.scale} {best.unit} ({best.platform}; {best.title}; {best.source})"
+    return f"published: {best.efficiency:.3f} on {where}, for orientation"

@@ -1,4 +1,4 @@
-"""Do SQLite's locks (POSIX byte ranges, ``fcntl``) hold on a file system across all machines that mount it?"""
+"""The SQLite file of the results store: locking, connections, tables and queries."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from typing import Any
 
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.errors import HidlError, MissingPrecondition
-from hidl_cli.store.extract import RunRecord
+from hidl_cli.store.extract import RunWithSamples
 
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def locks_hold(directory: Path) -> bool:
-    """Return False if ``fcntl`` locks fail on the directory's file system, or hold only within one machine.
+    """Return False if SQLite's ``fcntl`` locks do not work across all machines that mount the file system.
 
-    These are Lustre without the mount option ``flock`` (mount.lustre(8): ``localflock``, ``noflock`` or, in older
-    versions, nothing) and NFS with ``nolock``, ``local_lock=all`` or ``local_lock=posix`` (nfs(5)). All others are
-    assumed to follow POSIX.
+    This is the case for Lustre without the mount option ``flock`` (mount.lustre(8): ``localflock``, ``noflock`` or, in
+    older versions, nothing) and NFS with ``nolock``, ``local_lock=all`` or ``local_lock=posix`` (nfs(5)). All other
+    file systems are assumed to follow POSIX.
     """
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace")
@@ -44,9 +44,9 @@ def locks_hold(directory: Path) -> bool:
 
 
 def mount_of(directory: Path, mounts: str) -> tuple[str, frozenset[str]]:
-    """Return the type and options of the directory's file system from the text of a ``mountinfo`` (proc(5)).
+    """Return the type and options of the file system of a directory, from the text of ``mountinfo`` (proc(5)).
 
-    The last of the longest mount points counts: a later mount hides an earlier one at the same place.
+    The last of the longest matching mount points is used, because a later mount hides earlier ones.
     """
     longest, found = -1, ("", frozenset[str]())
     for line in mounts.splitlines():
@@ -62,36 +62,36 @@ def mount_of(directory: Path, mounts: str) -> tuple[str, frozenset[str]]:
 
 
 def _unescaped(text: str) -> str:
-    """``mountinfo`` writes blank, tab, line end and backslash as octal numbers."""
+    """Decode blanks, tabs, newlines and backslashes, which ``mountinfo`` encodes in octal."""
     for code in ("\\040", "\\011", "\\012", "\\134"):
         text = text.replace(code, chr(int(code[1:], 8)))
     return text
 
 
-# One writer at a time on any file system: a lock file beside the file that it guards, with its owner's name.
+# A lock file that works on any file system and contains the name of its owner.
 
 
-#: Seconds for which a lock of another machine must stay the same to count as left behind.
+#: Seconds after which an unchanged lock of another machine counts as abandoned.
 PATIENCE = 60.0
-_TELL_AFTER = 1.0
+_REPORT_AFTER = 1.0
 
 
 class Busy(HidlError):
-    """Another writer held the lock for longer than the caller waits."""
+    """Another writer did not release the lock in time."""
 
 
 @dataclass(frozen=True)
 class HeldLock:
-    """A lock that this process holds."""
+    """A lock held by this process."""
 
     file: Path
     token: str
 
     def confirm(self) -> None:
-        """Raise ``Busy`` if the lock was taken over because its owner was suspended."""
+        """Raise ``Busy`` if another process took over the lock while this one was suspended."""
         if _read(self.file).get("token") != self.token:
             raise Busy(
-                f"this hidl was suspended for too long: {_format_owner(_read(self.file))} took over {self.file}",
+                f"{_format_owner(_read(self.file))} took over {self.file} while this process was suspended",
                 hint="run the command again",
             )
 
@@ -100,9 +100,9 @@ class HeldLock:
 def hold_lock(
     file: Path, *, on_wait: Callable[[str], None] = lambda _: None, at_most: float | None = None
 ) -> Iterator[HeldLock]:
-    """Hold the lock ``file``; ``on_wait`` gets a message if another process holds it for more than a second.
+    """Hold the lock ``file``; ``on_wait`` is called with a message after waiting for more than a second.
 
-    Raises ``Busy`` after ``at_most`` seconds (None: wait forever), and ``OSError`` if the directory is not writable.
+    Raises ``Busy`` after ``at_most`` seconds (None: no limit), and ``OSError`` if the directory is not writable.
     """
     lock = _acquire(file, on_wait, at_most)
     try:
@@ -113,40 +113,40 @@ def hold_lock(
 
 
 def sweep(file: Path) -> None:
-    """Remove files that killed waiters on this machine left beside the lock ``file``.
+    """Remove files that killed processes on this machine left next to the lock ``file``.
 
-    One killed before it had written its name left an empty file, which counts as left behind after ``PATIENCE``.
+    A process that was killed before writing its name left an empty file, which is removed after ``PATIENCE``.
     """
     for mine in file.parent.glob(f"{glob.escape(file.name)}.*"):
         owner = _read(mine)
         if "pid" not in owner:
             _remove_old(mine)
-        elif _is_of_here(owner) and not _is_alive(owner["pid"], owner["started"]):
+        elif _is_local(owner) and not _is_alive(owner["pid"], owner["started"]):
             mine.unlink(missing_ok=True)
 
 
 def _acquire(file: Path, on_wait: Callable[[str], None], at_most: float | None) -> HeldLock:
     token = secrets.token_hex(8)
     mine = file.with_name(f"{file.name}.{token}")
-    began = time.monotonic()
-    waited = _Waited()
-    told = False
+    started = time.monotonic()
+    watch = _LockWatch()
+    reported = False
     try:
-        _write(mine, _self(token))
-        while not _linked(mine, file):
+        _write(mine, _own_record(token))
+        while not _link(mine, file):
             owner = _read(file)
-            if waited.is_stale(owner):
+            if watch.is_stale(owner):
                 _break(file, owner)
                 continue
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - started
             if at_most is not None and seconds > at_most:
                 raise Busy(
                     f"{_format_owner(owner)} is still writing to {file.parent}",
-                    hint="try again later; hidl results reindex waits, and takes over a lock that was left behind",
+                    hint="try again later, or run hidl results reindex, which waits and takes over an abandoned lock",
                 )
-            if seconds > _TELL_AFTER and not told:
-                on_wait(f"waiting for {_format_owner(owner)}, which writes to {file.parent}")
-                told = True
+            if seconds > _REPORT_AFTER and not reported:
+                on_wait(f"waiting for {_format_owner(owner)}, which is writing to {file.parent}")
+                reported = True
             time.sleep(random.uniform(0.005, 0.05))
     finally:
         mine.unlink(missing_ok=True)
@@ -159,39 +159,39 @@ def _write(file: Path, owner: dict[str, Any]) -> None:
         json.dump(owner, opened)
 
 
-def _linked(mine: Path, file: Path) -> bool:
-    """Was the lock created? The link count shows it, even if the reply to link(2) was lost."""
+def _link(mine: Path, file: Path) -> bool:
+    """Try to create the lock. The link count shows the result even if the reply to link(2) was lost."""
     with suppress(FileExistsError):
         os.link(mine, file)
     return mine.stat().st_nlink == 2
 
 
-class _Waited:
-    """How long a waiter has seen the same lock."""
+class _LockWatch:
+    """Observes for how long a lock has not changed."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Any] = {}
         self._since = time.monotonic()
 
     def is_stale(self, owner: dict[str, Any]) -> bool:
-        """Was the lock left behind?"""
+        """Return True if the lock was abandoned."""
         if not owner:
             return False
         if owner != self._seen:
             self._seen, self._since = owner, time.monotonic()
-        if _is_of_here(owner):
+        if _is_local(owner):
             return not _is_alive(owner["pid"], owner["started"])
         return time.monotonic() - self._since > PATIENCE
 
 
 def _break(file: Path, owner: dict[str, Any]) -> None:
-    """Remove a lock that was left behind; only one process may do so for each token."""
+    """Remove an abandoned lock; only one process may do so for each token."""
     claim = file.with_name(f"{file.name}.{owner.get('token')}.left")
     try:
         os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     except FileExistsError:
         time.sleep(0.05)
-        _remove_old(claim)  # its maker may have died, too
+        _remove_old(claim)  # the process that created it may have died, too
         return
     try:
         if _read(file) == owner:
@@ -202,13 +202,13 @@ def _break(file: Path, owner: dict[str, Any]) -> None:
 
 
 def _remove_old(file: Path) -> None:
-    """Remove a file that nobody has touched for ``PATIENCE``."""
+    """Remove a file that has not changed for ``PATIENCE``."""
     with suppress(FileNotFoundError):
         if abs(time.time() - file.stat().st_mtime) > PATIENCE:
             file.unlink()
 
 
-def _self(token: str) -> dict[str, Any]:
+def _own_record(token: str) -> dict[str, Any]:
     return {
         "token": token,
         "pid": os.getpid(),
@@ -221,7 +221,7 @@ def _self(token: str) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the owner in a lock file; empty if there is none."""
+    """Read the owner from a lock file; empty if the file is missing."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -239,7 +239,7 @@ def _format_owner(owner: dict[str, Any]) -> str:
 
 
 def _place() -> str | None:
-    """Return where process ids are comparable: one boot of one machine and one PID namespace; None if unknown."""
+    """Identify the scope of process ids: the boot of the machine and the PID namespace; None if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -247,13 +247,13 @@ def _place() -> str | None:
         return None
 
 
-def _is_of_here(owner: dict[str, Any]) -> bool:
-    """Is the owner's process id valid on this machine?"""
+def _is_local(owner: dict[str, Any]) -> bool:
+    """Return True if the process id of the owner is valid on this machine."""
     return owner.get("place") is not None and bool(owner["place"] == _place())
 
 
 def _is_alive(pid: int, started: str | None) -> bool:
-    """Does this very process exist? One hidden from this user by ``hidepid`` does."""
+    """Return True if the process still exists, also if ``hidepid`` hides it from this user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -264,7 +264,7 @@ def _is_alive(pid: int, started: str | None) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Return the process's start in clock ticks since boot; ``ended`` for a zombie, None if hidden."""
+    """Return the start time of a process in clock ticks since boot; ``ended`` for a zombie, None if hidden."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -272,10 +272,10 @@ def _started(pid: int) -> str | None:
     return "ended" if fields[0] in "ZX" else fields[19]
 
 
-# The SQLite file of the store: its tables, its versions, and connections for reading and writing.
+# The database: tables, versions and connections.
 
 
-#: Counted up whenever the tables change: an older file is emptied and filled again from the run directories.
+#: Incremented when the tables change; older files are emptied and filled again from the run directories.
 VERSION = 2
 #: ``PRAGMA application_id``: the letters "hidl".
 APPLICATION = 0x6869646C
@@ -326,19 +326,19 @@ FROM samples s JOIN steps t ON t.run = s.run AND t.step = s.step JOIN runs r ON 
 """
 
 _READ_SECONDS = 60
-_REINDEX = "hidl results reindex puts the file aside and rebuilds the index from the run directories"
+_REINDEX = "hidl results reindex renames the file and rebuilds the store from the run directories"
 
 
-class Unusable(MissingPrecondition):
-    """The file is damaged or not a store."""
+class UnusableStore(MissingPrecondition):
+    """The file is damaged or not a results store."""
 
 
-class Absent(MissingPrecondition):
+class MissingStore(MissingPrecondition):
     """The store does not exist yet."""
 
 
-class Outdated(MissingPrecondition):
-    """The store was written by an earlier hidl and must be filled again."""
+class OutdatedStore(MissingPrecondition):
+    """The store was written by an earlier hidl and must be rebuilt."""
 
 
 class _State(Enum):
@@ -351,7 +351,7 @@ class _State(Enum):
 
 @dataclass(frozen=True)
 class Database:
-    """The file; ``on_wait`` gets a message when one must wait; ``at_most``: seconds that a writer waits for others."""
+    """The SQLite file of the store. ``on_wait`` and ``at_most``: see ``hold_lock``."""
 
     file: Path
     on_wait: Callable[[str], None] = lambda _: None
@@ -359,20 +359,20 @@ class Database:
 
     @property
     def lock(self) -> Path:
-        """The lock of the writers."""
+        """The lock file of writers."""
         return self.file.with_name(f"{self.file.name}.lock")
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection for reading, to be closed soon: no writer can commit meanwhile.
+        """Open a connection for reading. Close it soon, because it prevents writers from committing.
 
-        Raises ``Absent``, ``Unusable``, ``Outdated``, and ``HidlError`` for other errors of SQLite.
+        Raises ``MissingStore``, ``UnusableStore``, ``OutdatedStore``, or ``HidlError`` for other errors of SQLite.
         """
-        with self._translate_errors(), self._apart():
+        with self._translate_errors(), self._exclude_writers():
             try:
                 connection = self._open("ro")
             except sqlite3.OperationalError as error:
-                if not _left_behind(error):
+                if not _needs_rollback(error):
                     raise
                 self._roll_back()
                 connection = self._open("ro")
@@ -381,11 +381,10 @@ class Database:
 
     @contextmanager
     def writing(self, *, renew: bool = False) -> Iterator[sqlite3.Connection]:
-        """Open a write transaction (one at a time), committed at the end.
+        """Open the only write transaction, which is committed at the end of the block.
 
-        ``renew``: replace an earlier hidl's tables by empty ones that keep its roots.
-
-        Creates the file with the permissions of the umask. Raises as ``reading`` does.
+        Creates the file if necessary, with the permissions of the umask. ``renew`` replaces the tables of an earlier
+        hidl by empty ones, keeping its roots. Raises the same errors as ``reading``.
         """
         with self._translate_errors():
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -398,19 +397,19 @@ class Database:
                     connection.commit()
 
     def put_aside(self) -> Path | None:
-        """Rename the file if it is not a usable store, and return its new name; else None."""
+        """Rename the file if it is not a usable store; return its new name, or None if it was not renamed."""
         if not self.file.exists():
             return None
         sweep(self.lock)
         with self._translate_errors(), hold_lock(self.lock, on_wait=self.on_wait, at_most=self.at_most):
             try:
                 self._open("rw").close()
-            except (Absent, Outdated):
+            except (MissingStore, OutdatedStore):
                 return None
             except sqlite3.DatabaseError as error:
                 if not _is_damage(error):
                     raise
-            except Unusable:
+            except UnusableStore:
                 pass
             else:
                 return None
@@ -425,24 +424,24 @@ class Database:
 
     def _open(self, mode: str, *, renew: bool = False) -> sqlite3.Connection:
         if not self.file.exists():
-            raise Absent(f"{self.file} does not exist yet", hint="hidl results reindex creates it")
+            raise MissingStore(f"{self.file} does not exist yet", hint="hidl results reindex creates it")
         connection = sqlite3.connect(self._address(mode), uri=True, timeout=_READ_SECONDS, isolation_level=None)
         try:
             connection.execute("PRAGMA temp_store = MEMORY")
-            self._look(connection)  # before anything is changed
+            self._check_version(connection)  # before anything is changed
             if mode == "rw":
                 connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("BEGIN" if mode == "ro" else "BEGIN IMMEDIATE")
-            state = self._look(connection)
+            state = self._check_version(connection)
             if mode == "rw" and (state is _State.EMPTY or (renew and state is _State.OLD)):
-                _make(connection)
+                _create_tables(connection)
             elif state is _State.OLD:
-                raise Outdated(
+                raise OutdatedStore(
                     f"{self.file} was written by an earlier hidl",
-                    hint="hidl results reindex fills it again from the run directories",
+                    hint="hidl results reindex rebuilds it from the run directories",
                 )
             elif state is _State.EMPTY:
-                raise Absent(f"{self.file} is empty", hint="hidl results reindex fills it")
+                raise MissingStore(f"{self.file} is empty", hint="hidl results reindex fills it")
         except BaseException:
             connection.close()
             raise
@@ -451,18 +450,18 @@ class Database:
     def _address(self, mode: str) -> str:
         return f"{self.file.absolute().as_uri()}?mode={mode}" + ("" if self._locks_hold else "&nolock=1")
 
-    def _look(self, connection: sqlite3.Connection) -> _State:
+    def _check_version(self, connection: sqlite3.Connection) -> _State:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if not tables:
             return _State.EMPTY
         if application != APPLICATION:
-            raise Unusable(f"{self.file} is an SQLite file, but not one of hidl's results", hint=_REINDEX)
+            raise UnusableStore(f"{self.file} is an SQLite file, but not a results store of hidl", hint=_REINDEX)
         if version > VERSION:
             raise MissingPrecondition(
-                f"{self.file} was written by a newer hidl (its tables are of version {version}, not {VERSION})",
-                hint="use that hidl, or name another file by HIDL_RESULTS",
+                f"{self.file} was written by a newer hidl (tables of version {version}, expected {VERSION})",
+                hint="use that version of hidl, or set HIDL_RESULTS to another file",
             )
         return _State.OLD if version < VERSION else _State.CURRENT
 
@@ -471,8 +470,8 @@ class Database:
         return locks_hold(self.file.parent)
 
     @contextmanager
-    def _apart(self) -> Iterator[None]:
-        """Make readers take turns with writers where SQLite's own locks do not hold."""
+    def _exclude_writers(self) -> Iterator[None]:
+        """Exclude writers while reading if SQLite's own locks do not work."""
         if self._locks_hold or not self.file.exists():
             yield
         else:
@@ -482,28 +481,28 @@ class Database:
     def _roll_back(self) -> None:
         """Undo the unfinished transaction of a killed writer by opening the file for writing."""
         alone = hold_lock(self.lock, on_wait=self.on_wait, at_most=self.at_most) if self._locks_hold else nullcontext()
-        with alone, suppress(Outdated):
+        with alone, suppress(OutdatedStore):
             self._open("rw").close()
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Turn what SQLite and the file system complain of into errors that say the next step."""
+        """Translate errors of SQLite and the file system into errors with a hint."""
         try:
             yield
         except sqlite3.DatabaseError as error:
             if _is_damage(error):
-                raise Unusable(f"{self.file} is damaged, or not an SQLite file: {error}", hint=_REINDEX) from error
-            raise HidlError(f"the results in {self.file} cannot be used: {error}", hint=_hint(error)) from error
+                raise UnusableStore(f"{self.file} is damaged, or not an SQLite file: {error}", hint=_REINDEX) from error
+            raise HidlError(f"cannot use the results in {self.file}: {error}", hint=_hint(error)) from error
         except OSError as error:
-            raise HidlError(f"the results in {self.file} cannot be written: {error}", hint=_ROOM) from error
+            raise HidlError(f"cannot write the results in {self.file}: {error}", hint=_ROOM) from error
 
 
-def _make(connection: sqlite3.Connection) -> None:
+def _create_tables(connection: sqlite3.Connection) -> None:
     roots: list[tuple[str]] = []
     with suppress(sqlite3.OperationalError):  # the tables of another version may have other columns
         roots = connection.execute("SELECT DISTINCT root FROM directories").fetchall()
-    made = "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%'"
-    for kind, name in connection.execute(made).fetchall():
+    existing = "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%'"
+    for kind, name in connection.execute(existing).fetchall():
         connection.execute(f'DROP {kind} "{name}"')
     for statement in TABLES.split(";\n"):
         if statement.strip():
@@ -513,47 +512,47 @@ def _make(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-_ROOM = "free some space, or name another file by HIDL_RESULTS; the runs themselves are complete in their directories"
+_ROOM = "free some space, or set HIDL_RESULTS to another file; the run directories are complete"
 
 
 def _hint(error: sqlite3.DatabaseError) -> str:
     text = str(error)
     if "locked" in text:
-        return "another program holds the file (an open sqlite3 shell?): try again when it has ended"
+        return "another program is using the file (an open sqlite3 shell?): try again when it has exited"
     if "readonly" in text:
-        return "name a file that you may write by HIDL_RESULTS; the runs themselves are complete in their directories"
+        return "set HIDL_RESULTS to a writable file; the run directories are complete"
     return _ROOM
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """SQLITE_NOTADB and SQLITE_CORRUPT (their numbers are there from Python 3.11 on)."""
+    """Detect SQLITE_NOTADB and SQLITE_CORRUPT by their messages; Python 3.10 has no error codes."""
     return "not a database" in str(error) or "malformed" in str(error)
 
 
-def _left_behind(error: sqlite3.OperationalError) -> bool:
-    """SQLITE_READONLY_ROLLBACK and its kin: a journal lies there that this connection may not play back."""
+def _needs_rollback(error: sqlite3.OperationalError) -> bool:
+    """Detect SQLITE_READONLY_ROLLBACK and the like: a journal exists that a read-only connection cannot replay."""
     return "readonly" in str(error)
 
 
-# Write to the store's tables within the caller's transaction.
+# Writing, within the transaction of the caller.
 
 
 _NO_RANK = -1
 
 
-def insert(connection: sqlite3.Connection, records: Iterable[RunRecord]) -> int:
-    """Insert these runs, replacing what their directories had; return how many were inserted."""
+def insert(connection: sqlite3.Connection, records: Iterable[RunWithSamples]) -> int:
+    """Insert runs, replacing earlier records of their directories; return the number of inserted runs."""
     return sum(_insert(connection, record) for record in records)
 
 
 def note(connection: sqlite3.Connection, root: str, names: Mapping[str, str], outcome: str) -> None:
-    """Note directories without results, with what was read of each."""
+    """Record directories without results, with a stamp of each."""
     for name, read_as in names.items():
         _note(connection, root, name, outcome, read_as)
 
 
 def drop(connection: sqlite3.Connection, root: str, names: Iterable[str]) -> None:
-    """Delete these directories and their rows."""
+    """Delete directories and their rows."""
     for name in names:
         for (id_,) in connection.execute("SELECT id FROM directories WHERE root = ? AND name = ?", (root, name)):
             _forget(connection, id_)
@@ -561,15 +560,15 @@ def drop(connection: sqlite3.Connection, root: str, names: Iterable[str]) -> Non
 
 
 def purge(connection: sqlite3.Connection) -> None:
-    """Delete rows that nothing refers to."""
+    """Delete unreferenced rows."""
     connection.execute("DELETE FROM host_lists WHERE id NOT IN (SELECT host_list FROM steps)")
     connection.execute("DELETE FROM hosts WHERE host_list NOT IN (SELECT id FROM host_lists)")
     connection.execute("DELETE FROM series WHERE id NOT IN (SELECT series FROM steps)")
     connection.execute("DELETE FROM metrics WHERE id NOT IN (SELECT metric FROM samples)")
 
 
-def _insert(connection: sqlite3.Connection, record: RunRecord) -> bool:
-    """Insert one run; False if it is a copy of an indexed run whose directory still exists."""
+def _insert(connection: sqlite3.Connection, record: RunWithSamples) -> bool:
+    """Insert a run; return False if it is a copy of an indexed run whose directory still exists."""
     other = connection.execute(
         "SELECT d.root, d.name FROM runs r JOIN directories d ON d.id = r.id WHERE r.run = ?", (record.run,)
     ).fetchone()
@@ -605,7 +604,7 @@ def _insert(connection: sqlite3.Connection, record: RunRecord) -> bool:
     return True
 
 
-def _insert_samples(connection: sqlite3.Connection, run: int, record: RunRecord) -> None:
+def _insert_samples(connection: sqlite3.Connection, run: int, record: RunWithSamples) -> None:
     steps = dict(zip(record.steps, record.samples, strict=True))
     series = {sample.series: 0 for sample in steps.values()}
     for digest in series:
@@ -616,14 +615,14 @@ def _insert_samples(connection: sqlite3.Connection, run: int, record: RunRecord)
             (
                 run,
                 step,
-                series[one.series],
-                one.nodes,
-                one.ranks,
-                one.repetition,
-                json.dumps(dict(one.point)),
-                _host_list(connection, one.hosts),
+                series[sample.series],
+                sample.nodes,
+                sample.ranks,
+                sample.repetition,
+                json.dumps(dict(sample.point)),
+                _host_list(connection, sample.hosts),
             )
-            for step, one in steps.items()
+            for step, sample in steps.items()
         ],
     )
     metrics = {_metric(sample): 0 for sample in record.samples}
@@ -658,17 +657,16 @@ def _host_list(connection: sqlite3.Connection, hosts: Sequence[str]) -> int:
 
 
 def _id(connection: sqlite3.Connection, table: str, columns: str, values: tuple[str, ...]) -> int:
-    """Return the number of a shared row, which is inserted if missing."""
+    """Return the id of a shared row, which is inserted if missing."""
     marks = ", ".join("?" * len(values))
     found = connection.execute(f"SELECT id FROM {table} WHERE ({columns}) = ({marks})", values).fetchone()
     if found:
         return int(found[0])
-    made = connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", values).lastrowid
-    return int(made or 0)
+    return int(connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", values).lastrowid or 0)
 
 
 def _note(connection: sqlite3.Connection, root: str, name: str, outcome: str, read_as: str) -> int:
-    """Return the number of a directory with its new outcome; its earlier rows are deleted."""
+    """Set the outcome of a directory, delete its earlier rows, and return its id."""
     connection.execute(
         "INSERT INTO directories (root, name, outcome, read_as) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (root, name) DO UPDATE SET outcome = excluded.outcome, read_as = excluded.read_as",
@@ -685,13 +683,13 @@ def _forget(connection: sqlite3.Connection, id_: int) -> None:
     connection.execute("DELETE FROM runs WHERE id = ?", (id_,))
 
 
-# Read rows of the store as samples. What many samples share (run, hosts) is read once.
+# Reading. Values that many samples share (run, hosts) are read only once.
 
 
-#: A sample's place among those of one metric of one series: time, run, step, rank.
+#: The sort key of samples in a metric of a series: time, run, step, rank.
 Key = tuple[int, int, int, int]
 
-#: SQLite before 3.32 takes no more values in one statement.
+#: Limit of values per statement in SQLite before 3.32.
 _VALUES = 900
 
 _SAMPLES = """
@@ -703,9 +701,9 @@ JOIN steps t ON t.run = s.run AND t.step = s.step JOIN runs r ON r.id = s.run WH
 
 
 def read(connection: sqlite3.Connection, where: str, values: Sequence[Any]) -> list[tuple[Key, Sample]]:
-    """Return the samples that match ``where`` (a condition with order and limit), each with its key.
+    """Return the samples that match ``where`` (condition, order and limit), each with its key.
 
-    In ``where``, ``s`` is a sample, ``t`` its step, ``r`` its run and ``m`` its metric.
+    In ``where``, ``s`` is the sample, ``t`` its step, ``r`` its run and ``m`` its metric.
     """
     rows = connection.execute(_SAMPLES + where, values).fetchall()
     runs = {
@@ -749,7 +747,7 @@ def _run(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def _with_point(run: dict[str, Any], point: str) -> dict[str, Any]:
-    """Return what a run's samples share, with the parameters of a point of its matrix."""
+    """Return the shared values of a run with the parameters of a point of its matrix."""
     if point == "{}":
         return run
     changed = json.loads(point)

@@ -1,4 +1,4 @@
-"""The store of results: an index over run directories with one row per sample. It can be rebuilt at any time."""
+"""The results store, a database with one row per sample that can be rebuilt from run directories at any time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from typing import Any
 from hidl_cli import paths
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.errors import UsageError
-from hidl_cli.store.extract import RunRecord, StoredRun
-from hidl_cli.store.sqlite import Absent, Database, Key, drop, insert, note, purge, read
+from hidl_cli.store.extract import RunWithSamples, StoredRun
+from hidl_cli.store.sqlite import Database, Key, MissingStore, drop, insert, note, purge, read
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Conditions on samples; None: any. ``since`` and ``until`` apply to when the run was planned (inclusive).
+    """Conditions on samples; None matches any value.
 
-    ``host``: the step ran on this host, possibly among others. ``of_ranks``: include values of single ranks.
+    ``since`` and ``until`` limit the creation time of the run (inclusive). ``host`` matches steps on several hosts if
+    it is one of them. ``of_ranks`` includes values of single ranks.
     """
 
     run: str | None = None
@@ -40,15 +41,15 @@ class Filters:
 
 
 @dataclass(frozen=True)
-class Condition:
-    """Part of a WHERE clause, and the values of its question marks."""
+class SqlCondition:
+    """A part of a WHERE clause, with the values of its placeholders."""
 
     sql: str
     values: tuple[str | int, ...]
 
 
-def of_runs(filters: Filters) -> Condition:
-    """Return the condition on runs (``r``) that can have such samples."""
+def match_runs(filters: Filters) -> SqlCondition:
+    """Return the condition for runs (``r``) that may have matching samples."""
     parts = [*_columns(filters), *_times("r", filters)]
     steps = []
     if filters.series is not None:
@@ -58,13 +59,13 @@ def of_runs(filters: Filters) -> Condition:
     for sql, values in steps:
         parts.append((f"r.id IN (SELECT t.run FROM steps t WHERE {sql})", values))
     if filters.metric is not None:
-        named = "s.metric IN (SELECT id FROM metrics WHERE name = ?)"
-        parts.append((f"EXISTS (SELECT 1 FROM samples s WHERE s.run = r.id AND {named})", (filters.metric,)))
+        metric = "s.metric IN (SELECT id FROM metrics WHERE name = ?)"
+        parts.append((f"EXISTS (SELECT 1 FROM samples s WHERE s.run = r.id AND {metric})", (filters.metric,)))
     return _all(parts)
 
 
-def of_samples(filters: Filters) -> Condition:
-    """Return the condition on samples (``s``) and their steps (``t``), beyond that on their runs."""
+def match_samples(filters: Filters) -> SqlCondition:
+    """Return the condition for samples (``s``) and their steps (``t``), in addition to that for runs."""
     parts: list[tuple[str, tuple[str | int, ...]]] = []
     parts += _times("s", filters)
     if filters.series is not None:
@@ -78,15 +79,15 @@ def of_samples(filters: Filters) -> Condition:
     return _all(parts)
 
 
-def of_a_series(filters: Filters) -> Condition:
-    """Return all conditions but the metric's on samples (``s``), steps (``t``), runs (``r``): one series over time."""
-    samples = of_samples(replace(filters, metric=None))
+def match_series(filters: Filters) -> SqlCondition:
+    """Return the condition for the samples (``s``), steps (``t``) and runs (``r``) of a series, with any metric."""
+    samples = match_samples(replace(filters, metric=None))
     return _all([*_columns(filters), (samples.sql, samples.values)])
 
 
 def _columns(filters: Filters) -> list[tuple[str, tuple[str | int, ...]]]:
-    asked = ((name, getattr(filters, name)) for name in ("run", "workload", "site", "partition", "stack"))
-    return [(f"r.{name} = ?", (value,)) for name, value in asked if value is not None]
+    wanted = ((name, getattr(filters, name)) for name in ("run", "workload", "site", "partition", "stack"))
+    return [(f"r.{name} = ?", (value,)) for name, value in wanted if value is not None]
 
 
 def _times(table: str, filters: Filters) -> list[tuple[str, tuple[str | int, ...]]]:
@@ -98,24 +99,24 @@ def _times(table: str, filters: Filters) -> list[tuple[str, tuple[str | int, ...
     return parts
 
 
-def _all(parts: list[tuple[str, tuple[str | int, ...]]]) -> Condition:
+def _all(parts: list[tuple[str, tuple[str | int, ...]]]) -> SqlCondition:
     sql = " AND ".join(part for part, _ in parts)
-    return Condition(sql or "1", tuple(value for _, values in parts for value in values))
+    return SqlCondition(sql or "1", tuple(value for _, values in parts for value in values))
 
 
 _ANY = Filters()
-#: Samples, and runs, that are read in one go: no reader holds up a writer for longer.
+#: Numbers of samples and runs per read transaction, which limit how long a reader blocks writers.
 _PAGE = 5_000
 _RUNS = 100
-#: Samples that are written in one transaction.
+#: Number of samples per write transaction.
 _SAMPLES = 1_000
 
 
 @dataclass(frozen=True)
 class Series:
-    """One metric of one series: repeated measurements under the same conditions, values of whole steps only.
+    """A metric that was measured repeatedly under the same conditions, without values of single ranks.
 
-    ``count``: samples; ``first`` and ``last``: when its oldest and newest runs were planned.
+    ``count`` is the number of samples; ``first`` and ``last`` are the creation times of its oldest and newest run.
     """
 
     series: str
@@ -137,10 +138,10 @@ class Series:
 
 
 class Store:
-    """The index in one SQLite file (None: ``paths.results()``), which need not exist yet.
+    """The results store in an SQLite file (default: ``paths.results()``), which is created when needed.
 
-    ``on_wait`` gets a message when another writer holds the lock; ``at_most``: seconds to wait for it (None: no limit).
-    Methods raise ``Unusable``, ``Outdated``, ``Busy`` or another ``HidlError``.
+    ``on_wait`` is called with a message when another writer holds the lock, and ``at_most`` limits the seconds to wait
+    for it. Methods raise ``UnusableStore``, ``OutdatedStore``, ``Busy`` or another ``HidlError``.
     """
 
     def __init__(
@@ -153,36 +154,36 @@ class Store:
         self.file = file or paths.results()
         self.database = Database(self.file, on_wait, at_most)
 
-    def add(self, records: Iterable[RunRecord]) -> int:
-        """Add these runs, replacing what their directories had; return how many were added.
+    def add(self, records: Iterable[RunWithSamples]) -> int:
+        """Add runs, replacing earlier records of their directories; return the number of added runs.
 
-        Each transaction has about a thousand samples, so nobody waits long. A copy of a run whose other directory is
-        indexed and still exists is skipped.
+        Transactions are limited to about a thousand samples, so that other processes wait only briefly. Copies of an
+        indexed run are skipped if the original directory still exists.
         """
-        kept = 0
+        added = 0
         for batch in _batches(records):
             with self.database.writing() as connection:
-                kept += insert(connection, batch)
-        return kept
+                added += insert(connection, batch)
+        return added
 
     def note(self, root: str, names: Mapping[str, str], outcome: str) -> None:
-        """Note directories without results (``outcome``: why), so they are not read again.
+        """Record directories without results, with the reason ``outcome``, so that they are not read again.
 
-        ``names`` has for each what was read: another version's plan, or another status, is read again.
+        ``names`` maps each name to a stamp of the plan or status; if the stamp changes, the directory is read again.
         """
         if names:
             with self.database.writing() as connection:
                 note(connection, root, names, outcome)
 
     def drop(self, root: str, names: Iterable[str]) -> None:
-        """Delete these directories and everything kept of them."""
+        """Delete directories and their records."""
         remaining = iter(sorted(names))
         while batch := list(islice(remaining, _RUNS)):
             with self.database.writing() as connection:
                 drop(connection, root, batch)
 
     def drop_root(self, root: str) -> None:
-        """Delete all directories under ``root``, and ``root`` itself."""
+        """Delete the records of all directories under ``root``, and ``root`` itself."""
         self.drop(root, self.known(root))
         with self.database.writing() as connection:
             connection.execute("DELETE FROM roots WHERE path = ?", (root,))
@@ -193,26 +194,26 @@ class Store:
             purge(connection)
 
     def renew(self) -> None:
-        """Replace the tables of an earlier hidl by empty ones that keep its roots."""
+        """Replace the tables of an earlier hidl by empty ones, keeping its roots."""
         with self.database.writing(renew=True):
             pass
 
     def known(self, root: str, read_as: str | None = None) -> dict[str, str]:
-        """Return the outcome of each known directory under ``root`` by name.
+        """Return the outcomes of the known directories under ``root`` by name.
 
-        ``read_as``: excludes those that another version of hidl could not read.
+        ``read_as`` excludes directories that only another version of hidl failed to read.
         """
         sql = "SELECT name, outcome FROM directories WHERE root = ?"
         more = " AND (outcome != 'foreign' OR read_as = ?)" if read_as else ""
         return dict(self._rows(sql + more, (root, read_as) if read_as else (root,)))
 
     def noted(self, root: str, outcome: str) -> dict[str, str]:
-        """Return what was read of the directories that have this outcome, by name."""
+        """Return the stamps of the directories with this outcome by name."""
         sql = "SELECT name, read_as FROM directories WHERE root = ? AND outcome = ?"
         return dict(self._rows(sql, (root, outcome)))
 
     def roots(self) -> list[str]:
-        """Return the directories in which run directories were found, also by an earlier hidl."""
+        """Return all roots of run directories, including those of an earlier hidl."""
         return [root for (root,) in self._rows("SELECT path FROM roots UNION SELECT root FROM directories", ())]
 
     def count(self) -> tuple[int, int]:
@@ -221,8 +222,8 @@ class Store:
         return (counts[0][0], counts[0][1]) if counts else (0, 0)
 
     def runs(self, filters: Filters = _ANY, *, limit: int = -1) -> list[StoredRun]:
-        """Return the runs that match, newest first; ``limit`` -1: all."""
-        condition = of_runs(filters)
+        """Return the matching runs, newest first; ``limit`` -1: all."""
+        condition = match_runs(filters)
         rows = self._rows(
             f"SELECT {_RUN} FROM runs r JOIN directories d ON d.id = r.id WHERE {condition.sql} "
             "ORDER BY r.time DESC, r.id DESC LIMIT ?",
@@ -231,8 +232,9 @@ class Store:
         return [StoredRun(**_named(StoredRun, row)) for row in rows]
 
     def find(self, name: str | None) -> StoredRun:
-        """Find a run by its id, or by the unique start or end of it; None or ``last``: the newest. ``UsageError`` if
-        none.
+        """Find a run by its id or a unique start or end of it; None or ``last`` is the newest run.
+
+        Raises ``UsageError`` if no run or several runs match.
         """
         if name in (None, "last"):
             newest = self.runs(limit=1)
@@ -247,37 +249,37 @@ class Store:
             several = f"{len(fitting)} results match {name!r}: {', '.join(sorted(fitting)[:5])}"
             raise UsageError(
                 several if fitting else f"no results for run {name!r}",
-                hint="hidl results list lists those that were judged, hidl status all runs",
+                hint="hidl results list shows judged runs, hidl status shows all runs",
             )
         return self.runs(Filters(run=fitting[0]))[0]
 
     def samples(self, filters: Filters = _ANY) -> Iterator[Sample]:
-        """Yield the samples, oldest run first, page by page to limit memory.
+        """Yield the matching samples, oldest run first, page by page to limit memory.
 
-        Samples written meanwhile may be missing.
+        Samples that are added concurrently may be missing.
         """
         if filters.series is not None and filters.metric is not None:
-            yield from self._over_time(filters)
+            yield from self._read_series(filters)
             return
-        condition = of_runs(filters)
+        condition = match_runs(filters)
         sql = f"SELECT r.id FROM runs r WHERE {condition.sql} ORDER BY r.time, r.id"
         ids = [id_ for (id_,) in self._rows(sql, condition.values)]
-        wanted = of_samples(filters)
+        wanted = match_samples(filters)
         for begin in range(0, len(ids), _RUNS):
             some = ids[begin : begin + _RUNS]
             where = f"s.run IN ({','.join('?' * len(some))}) AND {wanted.sql}"
             page = self._page(f"{where} ORDER BY s.time, s.run, s.step, m.name, s.rank", (*some, *wanted.values))
             yield from (sample for _, sample in page)
 
-    def _over_time(self, filters: Filters) -> Iterator[Sample]:
-        """Yield one metric of one series in the index's order. A metric may have had several units."""
+    def _read_series(self, filters: Filters) -> Iterator[Sample]:
+        """Yield a metric of a series ordered by time, whichever units it had."""
         ids = self._rows("SELECT id FROM metrics WHERE name = ?", (filters.metric,))
-        pages = (self._of_metric(filters, id_) for (id_,) in ids)
+        pages = (self._read_metric(filters, id_) for (id_,) in ids)
         yield from (sample for _, sample in merge(*pages, key=itemgetter(0)))
 
-    def _of_metric(self, filters: Filters, metric: int) -> Iterator[tuple[Key, Sample]]:
-        """Yield pages; each begins where the last one ended."""
-        condition = of_a_series(filters)
+    def _read_metric(self, filters: Filters, metric: int) -> Iterator[tuple[Key, Sample]]:
+        """Yield the samples of a metric of a series, page by page."""
+        condition = match_series(filters)
         last: Key = (-(2**62), 0, 0, 0)
         while True:
             page = self._page(
@@ -291,9 +293,9 @@ class Store:
             last = page[-1][0]
 
     def series(self, filters: Filters = _ANY) -> list[Series]:
-        """Return the series with values of whole steps, the one with the newest run first."""
-        runs = of_runs(Filters(workload=filters.workload, site=filters.site, stack=filters.stack))
-        samples = of_samples(
+        """Return the series of the matching samples, starting with the newest run."""
+        runs = match_runs(Filters(workload=filters.workload, site=filters.site, stack=filters.stack))
+        samples = match_samples(
             Filters(
                 series=filters.series, metric=filters.metric, since=filters.since, until=filters.until, of_ranks=False
             )
@@ -306,14 +308,14 @@ class Store:
         try:
             with self.database.reading() as connection:
                 return read(connection, where, values)
-        except Absent:
+        except MissingStore:
             return []
 
     def _rows(self, sql: str, values: Sequence[Any]) -> list[Any]:
         try:
             with self.database.reading() as connection:
                 return connection.execute(sql, values).fetchall()
-        except Absent:
+        except MissingStore:
             return []
 
 
@@ -321,7 +323,7 @@ _RUN = (
     "r.run, d.root || '/' || d.name, r.created, r.site, r.partition, r.workload, r.parameters, r.stack, r.lock, "
     "r.launcher, r.mpi, r.tuning, r.verdict, r.reason, r.efficiency, r.metric"
 )
-#: The inner query is answered by the index samples_over_time alone.
+#: The inner query only needs the index samples_over_time.
 _SERIES = """
 SELECT c.digest, m.name, m.unit, nullif(m.better, ''), g.count, g.first, g.last, r.site, r.partition, r.workload,
     r.parameters, r.stack, r.launcher, r.mpi, t.nodes, t.ranks
@@ -337,7 +339,7 @@ WHERE {runs} ORDER BY g.last DESC, c.digest, m.name
 
 
 def _named(kind: type[StoredRun | Series], row: Sequence[Any]) -> dict[str, Any]:
-    """Return a row's values by the names of the dataclass's fields."""
+    """Map the values of a row to the fields of the dataclass."""
     named = dict(zip((field.name for field in fields(kind)), row, strict=True))
     return {name: json.loads(value) if name in ("parameters", "tuning") else value for name, value in named.items()}
 
@@ -346,9 +348,9 @@ def _iso(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
-def _batches(records: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
-    """Yield the records in batches of about a thousand samples or a hundred runs."""
-    batch: list[RunRecord] = []
+def _batches(records: Iterable[RunWithSamples]) -> Iterator[list[RunWithSamples]]:
+    """Split the records into batches of about a thousand samples or a hundred runs."""
+    batch: list[RunWithSamples] = []
     samples = 0
     for record in records:
         batch.append(record)
@@ -360,14 +362,11 @@ def _batches(records: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
         yield batch
 
 
-# Judged runs as plain data, from the store alone; the directories may be gone.
-
-
 def result_document(store: Store, run: StoredRun, *, metric: str | None = None) -> dict[str, Any]:
-    """Return a run with its verdict and steps; with only one metric if named.
+    """Return a run with its verdict and steps as plain data, read from the store alone; ``metric`` selects one metric.
 
-    ``parameters`` of a step are those of the matrix. A metric has a value and a unit, and ``ranks`` if there is a value
-    for each rank.
+    The ``parameters`` of a step are those of the matrix. A metric has a value and a unit, and ``ranks`` if there is a
+    value for each rank.
     """
     steps: dict[tuple[str, int, tuple[str, ...]], dict[str, Any]] = {}
     for sample in store.samples(Filters(run=run.run, metric=metric)):

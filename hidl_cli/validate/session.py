@@ -26,7 +26,7 @@ from hidl_cli.record.run import Run, State
 from hidl_cli.runs.follow import end
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
-from hidl_cli.stack.installation import held
+from hidl_cli.stack.installation import hold_lock
 from hidl_cli.validate import reframe
 from hidl_cli.validate.bridge import RUNS_FILE, CheckLocation
 from hidl_cli.validate.judge import Case, judge_cases, require_complete, to_json
@@ -304,7 +304,7 @@ def alone(validation: Validation) -> Iterator[None]:
             hint="wait for it, or find its slow runs with hidl status and cancel them with: hidl cancel RUN",
         )
 
-    with held(lock, fail):
+    with hold_lock(lock, fail):
         yield
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hidl_cli.analysis.samples import Measure
-from hidl_cli.bisect.journal import Metric, Side
+from hidl_cli.bisect.journal import BisectMetric, Side
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.prepare import RunRequest, prepare
 from hidl_cli.runs.verifying import Provenance
@@ -37,6 +37,6 @@ def side(plan: Plan, **provenance: Any) -> Side:
     )
 
 
-def metric(good: Sequence[float] = (1.0, 1.01, 0.99), bad: Sequence[float] = (1.05, 1.06, 1.04)) -> Metric:
+def metric(good: Sequence[float] = (1.0, 1.01, 0.99), bad: Sequence[float] = (1.05, 1.06, 1.04)) -> BisectMetric:
     """The time of a step, which is slow where it is greater."""
-    return Metric(Measure("train", 1, 2, "wall_time", ""), "s", 1, tuple(good), tuple(bad))
+    return BisectMetric(Measure("train", 1, 2, "wall_time", ""), "s", 1, tuple(good), tuple(bad))

@@ -76,7 +76,7 @@ def test_the_change_that_matters_is_named(hidl: Hidl, nights: tuple[str, str]) -
     found = hidl.json("bisect", *nights)
     assert [each["name"] for each in found["changes"]] == [VCIS, EAGER, "batch"]
     assert (found["outcome"], [each["name"] for each in found["guilty"]]) == ("changes", [EAGER])
-    assert f"the change of {EAGER} from not set to 65536 explains it: " in found["answer"]
+    assert f"the change of {EAGER} from not set to 65536 explains the slowdown: " in found["answer"]
     assert found["confidence"] >= 0.95
     slowdown = found["slowdown"]
     assert slowdown["low"] < slowdown["value"] < slowdown["high"]
@@ -109,7 +109,7 @@ def test_interrupted_and_called_again_it_goes_on(hidl: Hidl, nights: tuple[str, 
     before = json.loads((bisect / "journal.json").read_text())["entries"]
     completed = hidl("bisect", *nights)
     assert completed.returncode == 0, completed.stderr
-    assert f"the change of {EAGER} from not set to 65536 explains it: " in completed.stdout
+    assert f"the change of {EAGER} from not set to 65536 explains the slowdown: " in completed.stdout
     after = json.loads((bisect / "journal.json").read_text())["entries"]
     assert after[: len(before)] == before
     assert {entry["session"] for entry in after} == {1, 2}
@@ -130,7 +130,7 @@ def test_it_stops_and_keeps_what_it_has_while_another_run_uses_the_cores(
     assert not [*bisects(hidl).glob("*/journal.json")]
 
     completed = hidl("bisect", *nights)
-    assert f"the change of {EAGER} from not set to 65536 explains it: " in completed.stdout
+    assert f"the change of {EAGER} from not set to 65536 explains the slowdown: " in completed.stdout
 
 
 @pytest.mark.deep
@@ -141,7 +141,7 @@ def test_killed_its_job_goes_on_and_is_followed_again(hidl: Hidl, nights: tuple[
     started.wait()
     completed = hidl("bisect", *nights)
     assert completed.returncode == 0, completed.stderr
-    assert f"the change of {EAGER} from not set to 65536 explains it: " in completed.stdout
+    assert f"the change of {EAGER} from not set to 65536 explains the slowdown: " in completed.stdout
     bisect = only(bisects(hidl))
     assert len([*(bisect / "jobs").iterdir()]) == 1
     assert {entry["session"] for entry in json.loads((bisect / "journal.json").read_text())["entries"]} == {1}
@@ -163,7 +163,7 @@ def test_hidden_words_of_capsules_are_given_to_the_runs(hidl: Hidl, tmp_path: Pa
     assert secret not in completed.stdout + completed.stderr
     found = json.loads(completed.stdout)
     assert (found["outcome"], [each["name"] for each in found["guilty"]]) == ("changes", [EAGER])
-    assert "hidden word TOKEN: not in the capsule → supplied (all runs of it)" in found["left_out"]
+    assert "hidden word TOKEN: not in the capsule → as given (in all runs)" in found["left_out"]
     assert only(bisects(hidl)).stat().st_mode & 0o077 == 0
 
 
@@ -189,7 +189,7 @@ def test_a_slow_machine_is_told_from_a_change(hidl: Hidl, tmp_path: Path) -> Non
     bad = night(hidl, "--set", "batch=16")
     completed = hidl("bisect", good, bad)
     assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.startswith("the machine itself: the good configuration is 1")
+    assert completed.stdout.startswith("the machine has changed: the good configuration is 1")
     (tmp_path / "speed").write_text("100")
     found = hidl.json("bisect", good, bad, "--fresh")
     assert (found["outcome"], found["guilty"]) == ("not reproducible", [])
@@ -237,7 +237,7 @@ def test_a_configuration_that_does_not_run_ends_it(hidl: Hidl, nights: tuple[str
     (tmp_path / "program.py").write_text("raise SystemExit('no such module')")
     completed = hidl("bisect", *nights)
     assert completed.returncode == 8
-    assert "configuration does not run" in completed.stderr
+    assert "configuration cannot run" in completed.stderr
 
 
 @pytest.mark.deep

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.bisect.journal import Change, Changes, Side, changes_between, mixture
+from hidl_cli.bisect.journal import BisectChange, Changes, Side, changes_between, mixture
 from hidl_cli.mpi import Library
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan
@@ -25,7 +25,7 @@ def tried(good: Side, bad: Side) -> list[str]:
     return [str(change) for change in changes_between(good, bad).tried]
 
 
-def subsets(changes: Changes) -> Iterable[tuple[Change, ...]]:
+def subsets(changes: Changes) -> Iterable[tuple[BisectChange, ...]]:
     return chain.from_iterable(combinations(changes.tried, size) for size in range(len(changes.tried) + 1))
 
 
@@ -47,7 +47,7 @@ def test_equal_plans_have_no_changes() -> None:
         (
             {"threads": 1},
             {"threads": 2},
-            "placement: 2 ranks per node of 1 threads",
+            "placement: 2 ranks per node with 1 threads",
         ),
     ],
     ids=["value", "new variable", "word", "program", "threads"],

@@ -41,6 +41,6 @@ def test_its_script_starts_the_search_and_nothing_else(site: str, nodes: int, tm
 
 
 def test_runs_of_another_site_are_refused() -> None:
-    with pytest.raises(UsageError, match="was on site local, not on frontera") as caught:
+    with pytest.raises(UsageError, match="was on site local, not frontera") as caught:
         plan_job(question("local"), load_site("frontera"), Asked())
     assert "--site local" in str(caught.value.hint)

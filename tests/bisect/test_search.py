@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.bisect.inside import search
-from hidl_cli.bisect.journal import Bisect, Entry, Journal, Question, find_bisect, open_bisect
+from hidl_cli.bisect.journal import Bisect, Journal, JournalEntry, Question, find_bisect, open_bisect
 from hidl_cli.bisect.verdict import verdict
 from hidl_cli.errors import HidlError, JobFailed
 from tests.analysis.culprit.simulated_machine import Effect, Machine, nothing, one
@@ -68,7 +68,7 @@ def test_the_guilty_change_is_named(question: Question) -> None:
     finish(found, Simulated(one(1)))
     said = verdict(question, found.journal(), 0.95)
     assert said.answer.outcome == "changes"
-    assert said.sentence.startswith(f"the change of {NAMES[1]} from 1 to 2 explains it: ")
+    assert said.sentence.startswith(f"the change of {NAMES[1]} from 1 to 2 explains the slowdown: ")
     assert "% slower (" in said.sentence
 
 
@@ -127,7 +127,9 @@ def test_once_answered_nothing_runs(question: Question) -> None:
     found = open_bisect(question)
     finish(found, Simulated(nothing))
     before = found.journal()
-    assert verdict(question, before, 0.95).sentence.startswith("not reproducible: good and bad are the same")
+    assert verdict(question, before, 0.95).sentence.startswith(
+        "not reproducible: today, the good and the bad configuration are equally fast"
+    )
     search(found, 0.95, 1000, Simulated(nothing, dies_at=frozenset({0})))
     assert found.journal() == before
 
@@ -155,7 +157,7 @@ def test_without_good_or_bad_it_ends(question: Question, count: int, which: str)
             raise HidlError("out of memory")
         return 1.0
 
-    with pytest.raises(JobFailed, match=f"the {which} configuration does not run: out of memory"):
+    with pytest.raises(JobFailed, match=f"the {which} configuration cannot run: out of memory"):
         search(open_bisect(question), 0.95, 100, fails)
 
 
@@ -173,13 +175,13 @@ def test_the_same_two_runs_are_the_same_bisect(question: Question) -> None:
 def test_a_damaged_journal_is_an_error_with_a_way_out(question: Question) -> None:
     found = open_bisect(question)
     Path(found.directory, "journal.json").write_text('{"schema": "hidl.bisect-journal/1", "entries": 3}')
-    with pytest.raises(HidlError, match=r"journal\.json cannot be read") as caught:
+    with pytest.raises(HidlError, match=r"cannot read .*journal\.json") as caught:
         found.journal()
     assert "--fresh" in str(caught.value.hint)
 
 
 ENTRIES = st.builds(
-    Entry,
+    JournalEntry,
     round=st.integers(0, 50),
     session=st.integers(1, 9),
     changes=st.lists(st.integers(0, 20), max_size=5).map(tuple),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.bisect.journal import LEAST_SLOWDOWN, Night, metric_of, side_of
+from hidl_cli.bisect.journal import LEAST_SLOWDOWN, ComparedRun, metric_of, side_of
 from hidl_cli.errors import UsageError
 from tests.bisect.nights import planned
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("config")
 RATE = "rate=(?P<rate>[0-9.]+)"
 
 
-def night(*metrics: str, ranks: int = 2, better: str | None = None, **values: list[float]) -> Night:
+def night(*metrics: str, ranks: int = 2, better: str | None = None, **values: list[float]) -> ComparedRun:
     """A run that measured these values, one for each repetition."""
     plan = planned(metrics=list(metrics))
     every: dict[str, Any] = {
@@ -30,7 +30,7 @@ def night(*metrics: str, ranks: int = 2, better: str | None = None, **values: li
         for name, its in values.items()
         for number, value in enumerate(its, start=1)
     ]
-    return Night(plan, ("n1",), {}, tuple(samples), None)
+    return ComparedRun(plan, ("n1",), {}, tuple(samples), None)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_values_in_another_unit_are_converted() -> None:
 
 
 def test_runs_without_a_size_in_common_are_refused() -> None:
-    with pytest.raises(UsageError, match="no metric 'wall_time' of one workload and size in common"):
+    with pytest.raises(UsageError, match="do not share metric 'wall_time' of the same workload and size"):
         metric_of(night(wall_time=[1.0]), night(wall_time=[2.0], ranks=4), None)
 
 
 def test_values_that_have_no_logarithm_are_refused() -> None:
-    with pytest.raises(UsageError, match="not positive"):
+    with pytest.raises(UsageError, match="must be positive"):
         metric_of(night(wall_time=[0.0, 1.0]), night(wall_time=[2.0, 2.0]), None)
 
 

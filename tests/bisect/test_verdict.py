@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from hidl_cli.bisect.journal import Entry, Journal, Question
-from hidl_cli.bisect.verdict import Verdict, describe_mixture, describe_plan, expected_runs, to_json, verdict
+from hidl_cli.bisect.journal import Journal, JournalEntry, Question
+from hidl_cli.bisect.verdict import BisectVerdict, describe_mixture, describe_plan, expected_runs, to_json, verdict
 from tests.analysis.culprit.simulated_machine import Effect, Machine, nothing, one
 from tests.bisect.nights import metric, planned, side
 
@@ -25,14 +25,14 @@ def question() -> Question:
     return Question.between(side(good), side(bad, hidl="9.9"), metric())
 
 
-def found(question: Question, effect: Effect, *, level: float = 0.0, rounds: int = 30) -> tuple[Journal, Verdict]:
+def found(question: Question, effect: Effect, *, level: float = 0.0, rounds: int = 30) -> tuple[Journal, BisectVerdict]:
     """What is said after the search on a simulated machine, or so many rounds."""
     machine = Machine(effect, 3, noise=0.004, drift=0.0, level=level)
     journal = Journal(sessions=1)
     for _ in range(rounds):
         journal = journal.next_round(question, 0.95)
         entries = [
-            Entry(journal.round, 1, changes, "a-run", math.exp(machine.run(frozenset(changes))))
+            JournalEntry(journal.round, 1, changes, "a-run", math.exp(machine.run(frozenset(changes))))
             for changes in journal.planned
         ]
         journal = replace(journal, entries=(*journal.entries, *entries))
@@ -44,20 +44,20 @@ def found(question: Question, effect: Effect, *, level: float = 0.0, rounds: int
 @pytest.mark.parametrize(
     ("effect", "level", "begin"),
     [
-        (one(1), 0.0, f"the change of {NAMES[1]} from 1 to 2 explains it: "),
+        (one(1), 0.0, f"the change of {NAMES[1]} from 1 to 2 explains the slowdown: "),
         (
             lambda mixture: 0.05 * ({0, 2} <= mixture),
             0.0,
-            f"{BOTH} explain it, only together: ",
+            f"{BOTH} explain the slowdown, but only together: ",
         ),
         (
             lambda mixture: 0.03 * (0 in mixture) + 0.03 * (2 in mixture),
             0.0,
-            f"{BOTH} explain it, each a part: ",
+            f"{BOTH} each explain a part of the slowdown: ",
         ),
-        (lambda mixture: 0.05 * ({0, 1, 2} <= mixture), 0.0, "several changes together explain it; no one and no two"),
-        (nothing, 0.0, "not reproducible: good and bad are the same within noise today ("),
-        (nothing, 0.05, "the machine itself: the good configuration is "),
+        (lambda mixture: 0.05 * ({0, 1, 2} <= mixture), 0.0, "more than two changes contribute"),
+        (nothing, 0.0, "not reproducible: today, the good and the bad configuration are equally fast within noise ("),
+        (nothing, 0.05, "the machine has changed: the good configuration is "),
     ],
     ids=["one", "together", "both", "several", "not reproducible", "machine"],
 )
@@ -79,7 +79,7 @@ def test_the_recorded_slowdown_stands_beside_what_was_found(question: Question) 
 
 def test_what_could_not_be_tried_is_named_where_nothing_was_found(question: Question) -> None:
     _, said = found(question, nothing)
-    assert any("what could not be tried may matter: hidl: " in note for note in said.notes)
+    assert any("changes that could not be tried may be the cause: hidl: " in note for note in said.notes)
 
 
 def test_before_it_is_certain_the_most_probable_is_named(question: Question) -> None:

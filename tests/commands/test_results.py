@@ -184,7 +184,7 @@ def test_a_lock_that_another_machine_left_is_reported_and_taken_over_by_reindex(
     assert results.open_store().runs() == []
     told = capsys.readouterr().err
     assert "hidl with pid 1 of ada on node7, since x is still writing to" in told
-    assert "hidl results reindex waits" in told
+    assert "run hidl results reindex" in told
     monkeypatch.setattr(writers, "PATIENCE", 0.2)
     results.reindex()
     assert capsys.readouterr().out.startswith("1 run with 1 sample in ")

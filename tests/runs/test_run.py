@@ -411,7 +411,7 @@ def test_a_run_is_among_the_results_once_it_ended(hidl: Hidl) -> None:
 def test_results_that_cannot_be_kept_harm_no_run(hidl: Hidl) -> None:
     completed = hidl("run", "toy", HIDL_RESULTS="/dev/null/results.sqlite")
     assert completed.returncode == 0
-    assert "is complete, but not among the results yet" in completed.stderr
+    assert "is complete but not yet indexed" in completed.stderr
     assert (only_run(hidl) / "verdict.json").is_file()
 
 

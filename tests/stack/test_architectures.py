@@ -25,7 +25,7 @@ def test_an_unserved_gpu_gets_the_last_release_that_serves_it(version: str, arch
     else:
         said = str(found)
         assert said.startswith(f"its torch {version} has kernels for sm_")
-        assert said.endswith(f"serves it is {last}" if last else "no release known here serves it")
+        assert said.endswith(f"supports it is {last}" if last else "no known release supports it")
 
 
 @pytest.mark.parametrize("version", ["2.5.0", "2.13.0+cu126"])
@@ -37,7 +37,7 @@ def test_a_stack_whose_kernels_serve_no_gpu_of_the_nodes_is_refused() -> None:
     node = load_site("pitzer").node_type("gpu-dual")
     said = target.reason_without_gpu(load_stack("pytorch"), {"torch": "2.13.0"}, [], node)
     assert said is not None
-    assert "none for sm_70; the last release on PyPI that serves it is 2.10.0" in said
+    assert "not for sm_70; the last release that supports it is 2.10.0" in said
     assert target.reason_without_gpu(load_stack("pytorch"), {"torch": "2.10.0"}, [], node) is None
 
 

@@ -136,8 +136,8 @@ def test_without_the_archive_it_reports_what_to_get_from_where_and_how_to_name_i
     completed = hidl("install", "tools")
     told = " ".join(completed.stderr.split())
     assert completed.returncode == 4
-    assert "the source tools-1.0.tar.gz of tools 1.0 is not here" in told
-    assert "get it from https://example.org/tools, and name it: --source tools=FILE" in told
+    assert "source tools-1.0.tar.gz of tools 1.0 not found" in told
+    assert "download it from https://example.org/tools and pass --source tools=FILE" in told
 
 
 def test_the_newest_version_in_the_folder_is_what_would_be_built(hidl: Hidl, root: Path) -> None:
@@ -152,7 +152,7 @@ def test_the_first_error_of_the_compiler_is_reported_and_nothing_is_published(hi
     file = archive(tmp_path, program=EXCHANGE.replace("int rank,", "int ranc,"))
     completed = hidl("install", "tools", "--source", f"tools={file}")
     assert completed.returncode == 5
-    assert "tools 1.0 could not be built: exchange.c:6:" in " ".join(completed.stderr.split())
+    assert "failed to build tools 1.0: exchange.c:6:" in " ".join(completed.stderr.split())
     assert hidl("stack", "env", "tools").returncode == 4
 
 
@@ -167,5 +167,5 @@ def test_a_file_that_is_not_there_or_no_archive_is_reported(hidl: Hidl, tmp_path
     text.write_text("no archive")
     missing = hidl("install", "tools", "--source", f"tools={nowhere}")
     wrong = hidl("install", "tools", "--source", f"tools={text}")
-    assert (missing.returncode, "is not there" in missing.stderr) == (4, True)
+    assert (missing.returncode, "not found" in missing.stderr) == (4, True)
     assert (wrong.returncode, "is not an archive of tools" in " ".join(wrong.stderr.split())) == (5, True)

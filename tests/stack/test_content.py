@@ -52,7 +52,7 @@ def test_all_files_are_recorded_with_who_brought_them(prefix: Path) -> None:
     }
     assert recorded.links == {"lib/libtoy.so": "libtoy.so.1"}
     assert content.read(prefix) == recorded
-    assert content.compare(prefix, recorded, deep=True) == content.Difference(read=recorded_bytes(recorded))
+    assert content.compare(prefix, recorded, deep=True) == content.ContentDifference(read=recorded_bytes(recorded))
 
 
 def recorded_bytes(recorded: content.Content) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import InvalidInput, MissingPrecondition
-from hidl_cli.stack.activation import Described, prepare_support, read
+from hidl_cli.stack.activation import UserEnvironment, prepare_support, read
 from tests.stack.environments import conda, venv
 from tests.stack.wheelhouse import make_wheel
 
@@ -22,7 +22,7 @@ def add(place: Path, name: str, version: str) -> None:
     shutil.unpack_archive(wheel, site, "zip")
 
 
-def activated(described: Described, script: str) -> list[str]:
+def activated(described: UserEnvironment, script: str) -> list[str]:
     """What ``script`` prints in a strict shell in which the environment is activated."""
     prepare_support(described)
     line = f"set -euo pipefail; . {described.support}/activate.sh; echo $-; {script}"
@@ -95,5 +95,5 @@ def test_what_is_not_an_environment_is_refused(tmp_path: Path) -> None:
     python.write_text("""#!/bin/sh\necho '{"version": "3.9.18", "packages": {}, "places": {}}'\n""")
     with pytest.raises(MissingPrecondition, match=r"has Python 3\.9\.18; hidl requires 3\.10"):
         read(str(tmp_path), tmp_path)
-    with pytest.raises(InvalidInput, match="its path holds ':'"):
+    with pytest.raises(InvalidInput, match="the path contains ':'"):
         read(str(tmp_path / "a:b"), tmp_path)

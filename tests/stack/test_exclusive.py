@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import HidlError
-from hidl_cli.stack.installation import held
+from hidl_cli.stack.installation import hold_lock
 
 
 def test_a_link_in_the_place_of_a_lock_is_refused_and_its_target_stays(tmp_path: Path) -> None:
@@ -20,14 +20,14 @@ def test_a_link_in_the_place_of_a_lock_is_refused_and_its_target_stays(tmp_path:
     precious.write_text("results of a year")
     lock.parent.mkdir()
     lock.symlink_to(precious)
-    with pytest.raises(HidlError, match="it is a link"), held(lock, print):
+    with pytest.raises(HidlError, match="it is a symbolic link"), hold_lock(lock, print):
         pass
     assert precious.read_text() == "results of a year"
 
 
 def test_a_link_to_nothing_makes_no_file(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to(tmp_path / "made")
-    with pytest.raises(HidlError, match="it is a link"), held(tmp_path / ".lock", print):
+    with pytest.raises(HidlError, match="it is a symbolic link"), hold_lock(tmp_path / ".lock", print):
         pass
     assert not (tmp_path / "made").exists()
 
@@ -36,12 +36,12 @@ def test_neither_another_name_of_a_file_nor_a_pipe_is_a_lock(tmp_path: Path) -> 
     precious, lock = tmp_path / "precious", tmp_path / ".lock"
     precious.write_text("results of a year")
     lock.hardlink_to(precious)
-    with pytest.raises(HidlError, match="a second name"), held(lock, print):
+    with pytest.raises(HidlError, match="a hard link"), hold_lock(lock, print):
         pass
     assert precious.read_text() == "results of a year"
     lock.unlink()
     os.mkfifo(lock)
-    with pytest.raises(HidlError, match="it is no file"), held(lock, print):
+    with pytest.raises(HidlError, match="it is not a regular file"), hold_lock(lock, print):
         pass
 
 
@@ -53,7 +53,7 @@ def test_only_one_at_a_time_works_where_owners_remove_the_lock(tmp_path: Path) -
     def work() -> None:
         nonlocal inside, most
         for _ in range(20):
-            with held(file, lambda _: None):
+            with hold_lock(file, lambda _: None):
                 with counter:
                     inside += 1
                     most = max(most, inside)

@@ -127,7 +127,7 @@ def test_how_far_gpus_are_verified_without_one_is_said(hidl: Hidl, tmp_path: Pat
 def test_it_is_said_where_the_sites_nodes_are_of_another_architecture(hidl: Hidl, site: str, nodes: str) -> None:
     (plan,) = hidl.json("install", "pytorch", "--site", site, "--dry-run")["plans"]
     said = [each["text"] for each in plan["plan"]["advisories"] if each["id"] == "other-machine"]
-    wanted = f"the nodes of {site} are {nodes}, and what is installed here is for x86_64 alone"
+    wanted = f"the nodes of {site} are {nodes}, but this installation is for x86_64 only"
     assert said == ([wanted] if nodes else [])
 
 
@@ -160,7 +160,7 @@ def test_a_stale_lock_is_reported_and_made_again(hidl: Hidl, root: Path) -> None
     recipe(hidl, "mpi", packages={"mpich": ">=5.0", "mpi4py": ">=4.1", "numpy": ">=2.1"})
     installed = hidl("install", "mpi")
     assert installed.returncode == 0, installed.stderr
-    assert f"{LOCK} does not serve" in installed.stderr
+    assert f"{LOCK} cannot be used" in installed.stderr
     assert "numpy>=2.0 is now numpy>=2.1" in installed.stderr
     assert (root / "locks" / LOCK.name).is_file()
     assert "nothing to do" in hidl("install", "mpi").stdout
@@ -250,7 +250,8 @@ def test_another_hidl_gets_another_installation(hidl: Hidl, tmp_path: Path, root
         )
 
     shown = theirs("stack", "env", "mpi")
-    assert (shown.returncode, "another hidl" in shown.stderr, "hidl install mpi" in shown.stderr) == (4, True, True)
+    assert (shown.returncode, "hidl install mpi" in shown.stderr) == (4, True)
+    assert "another version of hidl" in shown.stderr
     second = json.loads(theirs("install", "mpi", "--json").stdout)["installations"][0]
     assert second["action"] == "installed"
     assert second["prefix"] != first
@@ -296,8 +297,8 @@ def test_a_cache_that_cannot_be_written_is_reported(hidl: Hidl, tmp_path: Path, 
     (tmp_path / "file").touch()
     failed = hidl("install", "mpi", UV_CACHE_DIR=str(tmp_path / "file" / "cache"))
     assert failed.returncode == 4
-    assert "uv's cache cannot be written" in failed.stderr
-    assert "let UV_CACHE_DIR name a directory of your own" in failed.stderr
+    assert "cannot write to uv's cache" in failed.stderr
+    assert "set UV_CACHE_DIR to a writable directory" in failed.stderr
     assert prefixes(root / "local" / "mpi") == []
 
 
@@ -335,7 +336,7 @@ def test_a_full_disk_is_reported(hidl: Hidl, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a:b", "a$HOME", "a\nb"])
 def test_a_prefix_in_which_nothing_works_is_refused(hidl: Hidl, tmp_path: Path, name: str) -> None:
     refused = hidl("install", "mpi", "--prefix", str(tmp_path / name))
-    assert (refused.returncode, "stacks do not work below" in refused.stderr) == (3, True)
+    assert (refused.returncode, "cannot install stacks below" in refused.stderr) == (3, True)
     assert files(tmp_path) == set()
 
 
@@ -352,7 +353,7 @@ def test_passwords_are_written_nowhere(hidl: Hidl, root: Path, tmp_path: Path) -
     shown = hidl("install", "mpi", "--dry-run", **secret)
     assert "http://***@127.0.0.1:9/simple" in shown.stdout
     failed = hidl("install", "more", **secret)
-    assert (failed.returncode, "no network" in failed.stderr) == (4, True)
+    assert (failed.returncode, "the package index cannot be reached" in failed.stderr) == (4, True)
     failed_later = hidl("install", "mpi", **secret)
     said = shown.stdout + failed.stdout + failed.stderr + failed_later.stdout + failed_later.stderr
     written = "".join(path.read_text(errors="replace") for path in root.rglob("*") if path.is_file())

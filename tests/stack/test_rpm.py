@@ -100,7 +100,7 @@ def test_an_rpm_whose_payload_is_not_what_its_header_says_is_refused(tmp_path: P
 
 def test_an_rpm_of_something_else_is_refused(tmp_path: Path) -> None:
     rpm = made(tmp_path / "x.rpm", [rpms.file("usr/bin/vi")])
-    with pytest.raises(BuildFailed, match="0 MPI libraries"):
+    with pytest.raises(BuildFailed, match="got 0"):
         unpacking.install(rpm, tmp_path / "mpi")
 
 
@@ -132,4 +132,4 @@ def test_an_rpm_with_another_checksum_than_the_site_says_is_not_used(hidl: Hidl,
 def test_a_stack_that_compiles_against_its_own_mpi_is_refused(hidl: Hidl, tmp_path: Path) -> None:
     rpm = made(tmp_path / "mvapich2-gdr-2.3.7-1.el7.x86_64.rpm", [rpms.file(f"{TOP}/bin/mpicc")])
     failed = hidl("install", "horovod", "--provider", "rpm", "--source", f"mvapich2-gdr={rpm}")
-    assert (failed.returncode, "compiles horovod" in failed.stderr) == (2, True)
+    assert (failed.returncode, "builds horovod" in failed.stderr) == (2, True)

@@ -98,7 +98,7 @@ def test_a_run_under_way_keeps_the_one_that_it_started_with(
         (("use", "mine", "ffffffffffff"), 4, "has no installation 'ffffffffffff'"),
         (("use", "mine", ""), 4, "has no installation ''"),
         (("use", "mine", "../../mpi"), 4, "has no installation"),
-        (("rollback", "mine"), 4, "no other one was in use before"),
+        (("rollback", "mine"), 4, "no previous installation"),
         (("use", "unheard-of", "00"), 4, "has no installation"),
     ],
 )
@@ -115,7 +115,7 @@ def test_what_is_not_there_is_named_with_what_is(
 def test_one_that_is_gone_is_no_rollback(hidl: Hidl, old_and_new: tuple[Path, Path]) -> None:
     (old_and_new[0] / "manifest.json").unlink()
     refused = hidl("stack", "rollback", "mine")
-    assert (refused.returncode, "gone or damaged" in refused.stderr) == (4, True)
+    assert (refused.returncode, "missing or damaged" in refused.stderr) == (4, True)
     assert has_attrs(hidl)
 
 
@@ -127,7 +127,7 @@ def test_one_of_another_hidl_is_not_used(hidl: Hidl, old_and_new: tuple[Path, Pa
     manifest.chmod(0o644)
     manifest.write_text(json.dumps(document))
     refused = hidl("stack", "rollback", "mine")
-    assert (refused.returncode, "of another hidl" in refused.stderr) == (4, True)
+    assert (refused.returncode, "another version of hidl" in refused.stderr) == (4, True)
     assert has_attrs(hidl)
 
 
@@ -140,7 +140,7 @@ def test_who_may_not_change_it_is_told_so(hidl: Hidl, old_and_new: tuple[Path, P
         refused = hidl(*words)
     finally:
         subprocess.run(["chattr", "-i", lock], check=True)
-    assert (refused.returncode, f"cannot change what is installed in {lock.parent}" in refused.stderr) == (4, True)
+    assert (refused.returncode, f"cannot change the installations in {lock.parent}" in refused.stderr) == (4, True)
     assert has_attrs(hidl)
 
 

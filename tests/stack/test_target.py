@@ -6,7 +6,7 @@ import pytest
 
 from hidl_cli.site.load import load_site
 from hidl_cli.stack.checks import load_stack
-from hidl_cli.stack.target import detect, site_as_for
+from hidl_cli.stack.target import detect, site_for_accelerator
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,9 @@ def test_a_site_says_what_its_stacks_are_for(
     ],
 )
 def test_what_is_there_already_says_what_it_is_for(site: str, installed_for: str | None, accelerator: str) -> None:
-    assert detect(site_as_for(load_site(site), installed_for), load_stack("pytorch")).accelerator == accelerator
+    assert (
+        detect(site_for_accelerator(load_site(site), installed_for), load_stack("pytorch")).accelerator == accelerator
+    )
 
 
 @pytest.mark.parametrize(("site", "accelerator"), [("frontier", "rocm"), ("aurora", "xpu")])

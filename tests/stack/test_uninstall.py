@@ -60,7 +60,7 @@ def test_a_stack_directory_behind_a_link_is_refused(hidl: Hidl, prefix: Path, tm
     prefix.parent.rename(away)
     prefix.parent.symlink_to(away)
     refused = hidl("uninstall", "mpi")
-    assert (refused.returncode, "nothing is removed" in refused.stderr) == (2, True)
+    assert (refused.returncode, "nothing was removed" in refused.stderr) == (2, True)
     assert (away / prefix.name / "manifest.json").is_file()
 
 

@@ -16,7 +16,7 @@ from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.lock import Lock, Package
 from hidl_cli.stack.pip_settings import read
 from hidl_cli.stack.plan import InstallPlan
-from hidl_cli.stack.providers.wheels import Wheels
+from hidl_cli.stack.providers.wheels import WheelInstaller
 from hidl_cli.stack.schema import Accelerator, Stack, Variant
 from hidl_cli.stack.target import Target, detect
 from tests.stack.wheelhouse import make_index, make_wheel
@@ -27,19 +27,19 @@ def target() -> Target:
     return detect(load_site("local"), load_stack("mpi"))
 
 
-def provider(tmp_path: Path, **pip: str) -> Wheels:
+def provider(tmp_path: Path, **pip: str) -> WheelInstaller:
     """uv with these settings of pip alone, and a cache of its own."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     environ = kept | {"PIP_CONFIG_FILE": "/dev/null", "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_HTTP_RETRIES": "0"}
     environ |= {f"PIP_{name.upper()}": value for name, value in pip.items()}
-    return Wheels(read(load_site("local").wheels, environ), environ)
+    return WheelInstaller(read(load_site("local").wheels, environ), environ)
 
 
 def stack(**packages: str) -> Stack:
     return Stack(name="toy", title="a toy", mpi="mpich", packages=packages)
 
 
-def versions(uv: Wheels, wanted: Stack, target: Target, *, offline: bool = False) -> dict[str, str]:
+def versions(uv: WheelInstaller, wanted: Stack, target: Target, *, offline: bool = False) -> dict[str, str]:
     lock = uv.resolve(wanted, target, offline=offline)
     assert all(package.hashes for package in lock.packages)
     return {package.name: package.version for package in lock.packages}
@@ -55,7 +55,7 @@ def test_a_wheelhouse_alone_serves(tmp_path: Path, target: Target) -> None:
     make_wheel(house, "one", "1.0", requires=["two>=1"])
     make_wheel(house, "two", "1.5")
     make_index(tmp_path / "links", [])
-    uv = Wheels(
+    uv = WheelInstaller(
         read(
             load_site("local").wheels.model_copy(update={"find_links": [str(house)]}), {"PIP_CONFIG_FILE": "/dev/null"}
         ),
@@ -105,7 +105,7 @@ def test_where_no_wheel_is_for_the_machine_spack_is_named(tmp_path: Path, target
     uv = provider(tmp_path, index_url=make_index(tmp_path / "index", [foreign]))
     with pytest.raises(BuildFailed, match="no wheels with a matching platform tag") as refused:
         uv.resolve(stack(torch=">=2.5"), replace(target, accelerator="cuda"), offline=False)
-    assert refused.value.hint == "build it: --provider spack"
+    assert refused.value.hint == "build the stack with --provider spack"
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_builds_for_two_versions_of_cuda_are_refused(tmp_path: Path, target: Tar
         "nvidia-cublas-cu12",
         second.replace("_", "-"),
     }
-    with pytest.raises(BuildFailed, match="several versions of CUDA, which overwrite each other's files") as refused:
+    with pytest.raises(BuildFailed, match="several versions of CUDA, whose files conflict") as refused:
         uv.resolve(stack(nvidia_cublas_cu12="", **{first: "", second: ""}), on_gpus, offline=True)
     assert " and ".join(sorted([first, second])).replace("_", "-") in str(refused.value)
     assert refused.value.hint is not None
-    assert refused.value.hint.endswith("PyTorch's last for CUDA 12 is torch<=2.10.0")
+    assert refused.value.hint.endswith("the last PyTorch for CUDA 12 is torch<=2.10.0")
 
 
 def test_cuda_is_never_chosen_on_a_machine_without_a_gpu(tmp_path: Path, target: Target) -> None:
@@ -134,7 +134,7 @@ def test_cuda_is_never_chosen_on_a_machine_without_a_gpu(tmp_path: Path, target:
     files = tmp_path / "index"
     make_index(files, wheels)
     (files / "nvidia_cublas").rename(files / "nvidia-cublas")
-    with pytest.raises(BuildFailed, match="CUDA packages, and is for processors: nvidia-cublas"):
+    with pytest.raises(BuildFailed, match="is for CPUs but resolves to CUDA packages: nvidia-cublas"):
         provider(tmp_path, index_url=files.as_uri()).resolve(stack(one=""), target, offline=False)
 
 
@@ -197,21 +197,21 @@ def test_a_variant_takes_the_place_of_what_it_is_for(
 def test_gpus_that_no_release_serves_are_refused(tmp_path: Path, target: Target) -> None:
     uv = provider(tmp_path, index_url=releases_of_torch(tmp_path))
     old = replace(target, platform="linux-x86_64", accelerator="cuda", gpus=("sm_37",))
-    with pytest.raises(MissingPrecondition, match=r"none for sm_37; no release known here serves it"):
+    with pytest.raises(MissingPrecondition, match=r"not for sm_37; no known release supports it"):
         uv.resolve(stack(torch=">=2.5"), old, offline=False)
 
 
 def test_gpus_whose_last_release_the_stack_cannot_hold_are_refused(tmp_path: Path, target: Target) -> None:
     uv = provider(tmp_path, index_url=releases_of_torch(tmp_path))
     old = replace(target, platform="linux-x86_64", accelerator="cuda", gpus=("sm_70",))
-    with pytest.raises(MissingPrecondition, match=r"serves it is 2\.10\.0, and the stack cannot hold it") as caught:
+    with pytest.raises(MissingPrecondition, match=r"supports it is 2\.10\.0, which its requirements exclude") as caught:
         uv.resolve(stack(torch=">=2.11"), old, offline=False)
     assert "torch>=2.11 and torch<=2.10.0" in caught.value.message
 
 
 def test_cuda_is_not_for_other_gpus(tmp_path: Path, target: Target) -> None:
     uv = provider(tmp_path, index_url=releases_of_torch(tmp_path))
-    with pytest.raises(BuildFailed, match="CUDA packages, and is for GPUs of another vendor") as caught:
+    with pytest.raises(BuildFailed, match="is for GPUs of another vendor but resolves to CUDA packages") as caught:
         uv.resolve(stack(torch=""), replace(target, accelerator="rocm", gpus=("gfx90a",)), offline=False)
     assert "UV_TORCH_BACKEND=rocm6.4" in str(caught.value.hint)
 
@@ -242,7 +242,7 @@ def test_what_no_index_has_is_reported_in_the_words_of_uv(tmp_path: Path, target
     index = make_index(tmp_path / "index", [])
     with pytest.raises(BuildFailed) as caught:
         provider(tmp_path, index_url=index).resolve(stack(one=""), target, offline=False)
-    assert "stack toy could not be resolved" in caught.value.message
+    assert "failed to resolve stack toy" in caught.value.message
     assert "one was not found" in caught.value.message
 
 
@@ -251,5 +251,5 @@ def test_no_network_is_reported_without_the_password(tmp_path: Path, target: Tar
     with pytest.raises(HidlError) as caught:
         uv.resolve(stack(one=""), target, offline=False)
     assert isinstance(caught.value, MissingPrecondition)
-    assert "no network" in caught.value.message
+    assert "the package index cannot be reached" in caught.value.message
     assert "secret" not in caught.value.message + str(caught.value.hint)

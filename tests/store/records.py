@@ -9,7 +9,7 @@ from typing import Any
 
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.store import sqlite
-from hidl_cli.store.extract import RunRecord
+from hidl_cli.store.extract import RunWithSamples
 from hidl_cli.store.store import Store
 
 
@@ -26,7 +26,7 @@ def record(
     hosts: Sequence[str] = ("node1",),
     tuning: Mapping[str, str] | None = None,
     **more: Any,
-) -> RunRecord:
+) -> RunWithSamples:
     """A run with one step for each value."""
     shared: dict[str, Any] = {
         "run": name,
@@ -51,7 +51,7 @@ def record(
     )
     steps = tuple(range(1, len(values) + 1))
     stored: dict[str, Any] = {"directory": f"{root}/{name}", "reason": "so", "efficiency": None, "metric": metric}
-    return RunRecord(**shared, **stored, samples=samples, steps=steps)
+    return RunWithSamples(**shared, **stored, samples=samples, steps=steps)
 
 
 def main(file: str, prefix: str, count: str, *options: str) -> None:

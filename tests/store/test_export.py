@@ -119,7 +119,7 @@ def test_a_file_has_the_permissions_that_the_umask_leaves(tmp_path: Path) -> Non
 
 
 def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(HidlError, match="cannot be written"):
+    with pytest.raises(HidlError, match="cannot write"):
         export([one()], "json", tmp_path / "none" / "out")
 
 

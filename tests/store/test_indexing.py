@@ -250,14 +250,14 @@ def test_a_store_that_cannot_be_used_harms_no_run(root: Path, caplog: pytest.Log
     run = judged(root, 1)
     Store().file.write_bytes(b"something else" * 100)
     index_run(run)
-    assert "is complete, but not among the results yet" in caplog.text
+    assert "is complete but not yet indexed" in caplog.text
     assert "hidl results reindex" in caplog.text
 
 
 def test_a_place_that_cannot_be_is_reported(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     judged(root, 1)
-    with pytest.raises(HidlError, match="cannot be written"):
+    with pytest.raises(HidlError, match="cannot write"):
         update(Store(tmp_path / "file" / "results.sqlite"))
 
 

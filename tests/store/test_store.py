@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.errors import UsageError
-from hidl_cli.store.extract import RunRecord
+from hidl_cli.store.extract import RunWithSamples
 from hidl_cli.store.store import Filters, Store
 from tests.store.records import record
 
@@ -33,7 +33,7 @@ def values(store: Store, **filters: Any) -> list[float]:
 
 
 @st.composite
-def records(draw: st.DrawFn) -> list[RunRecord]:
+def records(draw: st.DrawFn) -> list[RunWithSamples]:
     """Runs with steps and metrics of any names and values, planned at any time."""
     made = []
     for name in draw(st.lists(TEXT, max_size=4, unique=True)):
@@ -63,7 +63,7 @@ def of(found: Sequence[Sample]) -> list[str]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(records(), st.data())
 def test_what_went_in_comes_out(
-    tmp_path_factory: pytest.TempPathFactory, runs: list[RunRecord], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, runs: list[RunWithSamples], data: st.DataObject
 ) -> None:
     store = Store(tmp_path_factory.mktemp("store") / "results.sqlite")
     store.add(runs)

@@ -142,18 +142,18 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from hidl_cli.site.load import load_site
     from hidl_cli.stack.builds import fetch, planned
     from hidl_cli.stack.checks import load_stack
-    from hidl_cli.stack.install import draft
+    from hidl_cli.stack.install import plan_install
     from hidl_cli.stack.order import Order
-    from hidl_cli.stack.providers.wheels import Wheels
+    from hidl_cli.stack.providers.wheels import WheelInstaller
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     site, root, log = load_site("local"), tmp_path / "root", tmp_path / "log"
     log.touch()
-    plan = draft(Order(site, load_stack("horovod"), root)).plan
+    plan = plan_install(Order(site, load_stack("horovod"), root)).plan
     assert plan is not None
     (build,) = plan.builds
     assert isinstance(build, planned.PlannedBuild)
     try:
-        return fetch.present(build, root) or fetch.fetch(build, plan, Wheels.for_site(site), log)
+        return fetch.find_archive(build, root) or fetch.fetch(build, plan, WheelInstaller.for_site(site), log)
     except HidlError as error:
         pytest.skip(f"NOT TESTED: do the patches fit? Horovod's source cannot be fetched: {error.message}")

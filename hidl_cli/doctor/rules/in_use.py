@@ -10,7 +10,7 @@ from hidl_cli.doctor.context import Context, Fix, Subject, stack_directories
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.quoting import sh
 from hidl_cli.stack import installation
-from hidl_cli.stack.installation import held
+from hidl_cli.stack.installation import hold_lock
 from hidl_workloads.doctor.finding import Evidence, Finding, Rules
 
 #: Set by Lmod and Environment Modules.
@@ -103,7 +103,7 @@ def not_shown(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
 def _publish(finding: Finding, say: Callable[[str], None]) -> str | None:
     """Publish the only complete installation in a stack directory, as ``hidl install`` does."""
     directory = Path(finding.where or "")
-    with held(directory / ".lock", say):
+    with hold_lock(directory / ".lock", say):
         current = installation.current(directory)
         complete = [prefix for prefix in installation.prefixes(directory) if installation.at(prefix)]
         chosen = current if current in complete else complete[0] if len(complete) == 1 else None

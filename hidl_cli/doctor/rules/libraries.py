@@ -72,7 +72,7 @@ def built_for(installation: Installation) -> frozenset[str] | None:
     """Return the ABIs that an installation's mpi4py was built for; None if unknown or not installed."""
     patterns = ("lib/python3*", "view/lib*/python3*")  # locations in wheels and in Spack's views
     packages = (path for pattern in patterns for path in installation.prefix.glob(f"{pattern}/site-packages/mpi4py"))
-    return frozenset[str]().union(*map(content.of_mpi4py, packages)) or None
+    return frozenset[str]().union(*map(content.mpi4py_abis, packages)) or None
 
 
 def _mpiexec(context: Context, job: PlannedJob) -> Starter | None:

@@ -77,13 +77,13 @@ def _installed(installed: Installation, site: Site) -> StackContents:
         versions=versions,
         horovod_supports_keras_3=_horovod(prefix),
         faults=tuple(_faults(installed)),
-        reinstall=installations.hint(stack, site, prefix.parents[2]),
+        reinstall=installations.install_command(stack, site, prefix.parents[2]),
     )
 
 
 def _locked(name: str, site: Site, root: Path) -> StackContents:
     """Read the first lockfile found, for any Python version."""
-    stack, reinstall = load_stack(name), installations.hint(name, site, root)
+    stack, reinstall = load_stack(name), installations.install_command(name, site, root)
     files = (file for directory in locks.directories(root) for file in sorted(directory.glob(f"{name}-cp*.txt")))
     file = next(files, None)
     if file is None:

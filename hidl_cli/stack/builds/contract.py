@@ -1,4 +1,4 @@
-"""The contract of build kinds: the commands that make a product, and those that install it."""
+"""Interfaces of build kinds and of the installer of wheels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """Where one build takes place; all directories exist.
+class BuildContext:
+    """The directories and settings of one build.
 
-    ``source`` is the patched tree, ``product`` the empty directory that the product goes to, ``prefix`` that of the
-    stack, ``tools`` that of what the build requires, ``jobs`` how many compilers may run at once. ``objects``: files of
-    C to compile before. The commands get ``environment`` and start in ``source``.
+    ``source`` is the patched source tree, in which the commands run, ``product`` an empty directory for the product,
+    ``prefix`` the prefix of the stack and ``tools`` the directory of the build requirements. ``jobs`` is the number of
+    parallel compilers. ``objects`` are C files to compile first.
     """
 
     recipe: Build
@@ -31,39 +31,36 @@ class Workplace:
     objects: tuple[Path, ...] = ()
 
     def fill(self, text: str) -> str:
-        """Return ``text`` of the recipe with the directory of the tools in the place of ``{tools}``."""
+        """Replace ``{tools}`` in a text of the recipe by the directory of the tools."""
         return text.replace("{tools}", str(self.tools))
 
 
-class Kind(Protocol):
-    """One kind of build. ``relocatable``: a product serves every prefix, and can be taken from the cache for each."""
+class BuildKind(Protocol):
+    """A kind of build. ``relocatable``: a cached product can be installed into any prefix."""
 
     relocatable: bool
 
-    def commands(self, place: Workplace) -> tuple[InstallStep, ...]:
-        """What turns the source into a product; run in order, in ``place.source``."""
-        ...
+    def commands(self, place: BuildContext) -> tuple[InstallStep, ...]:
+        """Return the commands that build the product, in order; they run in ``place.source``."""
 
     def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[InstallStep, ...]:
-        """What puts a product, which may come from the cache, into the plan's prefix; run by the provider."""
-        ...
+        """Return the commands that install a product into the prefix of the plan."""
 
 
 class Packager(Protocol):
-    """Who installs wheels, and serves those that build more of them."""
+    """An installer of wheels, and of what their builds require."""
 
     def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> InstallStep:
-        """The command that puts a build's source archive into ``directory``; ``wanted`` holds it, with its hash."""
-        ...
+        """Return the command that downloads the source archive into ``directory``.
+
+        ``wanted`` is a requirements file with the hash of the archive.
+        """
 
     def build_tools(self, plan: InstallPlan, build: Build, directory: Path) -> InstallStep:
-        """The command that installs what only the build needs into ``directory``, beside the stack."""
-        ...
+        """Return the command that installs the build requirements into ``directory``, outside of the stack."""
 
     def install_wheel(self, plan: InstallPlan, wheel: Path) -> InstallStep:
-        """The command that adds a wheel that was built to the plan's prefix; nothing else changes there."""
-        ...
+        """Return the command that installs a built wheel into the prefix, without dependencies."""
 
     def run(self, step: InstallStep, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
-        """Run one of these commands; its output is appended to ``log``. ``meanwhile`` is called while it runs."""
-        ...
+        """Run a command and append its output to ``log``; ``meanwhile`` is called while it runs."""

@@ -1,4 +1,4 @@
-"""Unpacking a source archive, so that nothing of it lands outside of its directory."""
+"""Fetch, verify, unpack and patch the source archive of a build."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 def unpack(archive: Path, directory: Path) -> Path:
-    """Unpack a tar archive below ``directory``; returns its one top directory.
+    """Unpack a tar archive below ``directory`` and return its top directory.
 
-    Raises ``BuildFailed`` for a member that is not a plain file, a directory or a link inside of it, for one whose
-    path leads elsewhere, and for an archive with several top directories or none.
+    Raises ``BuildFailed`` unless the archive has exactly one top directory, and all members are regular files,
+    directories or links inside of it.
     """
     try:
         with tarfile.open(archive) as tar:
-            members = [_harmless(member, archive) for member in tar.getmembers()]
+            members = [_check_member(member, archive) for member in tar.getmembers()]
             tops = {PurePosixPath(member.name).parts[0] for member in members if PurePosixPath(member.name).parts}
             if len(tops) != 1:
-                raise BuildFailed(f"{archive} does not hold one directory, but {', '.join(sorted(tops)) or 'nothing'}")
-            # Older patch releases of Python 3.10 and 3.11 have no filters; the members were looked at already.
+                raise BuildFailed(f"{archive} must contain one top directory, not {', '.join(sorted(tops)) or 'none'}")
+            # Older patch releases of Python 3.10 and 3.11 lack filters, but the members have been checked already.
             options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(directory, members=members, **options)  # type: ignore[arg-type]
     except (tarfile.TarError, EOFError, OSError) as error:
@@ -42,7 +42,7 @@ def unpack(archive: Path, directory: Path) -> Path:
     return directory / tops.pop()
 
 
-def _harmless(member: tarfile.TarInfo, archive: Path) -> tarfile.TarInfo:
+def _check_member(member: tarfile.TarInfo, archive: Path) -> tarfile.TarInfo:
     path = PurePosixPath(member.name)
     targets = [path]
     if member.issym():
@@ -50,14 +50,14 @@ def _harmless(member: tarfile.TarInfo, archive: Path) -> tarfile.TarInfo:
     elif member.islnk():
         targets.append(PurePosixPath(member.linkname))
     plain = member.isfile() or member.isdir() or member.issym() or member.islnk()
-    if not plain or any(_leaves(target) for target in targets):
-        raise BuildFailed(f"{archive} is not unpacked: its member {member.name!r} would leave the directory")
+    if not plain or any(_is_outside(target) for target in targets):
+        raise BuildFailed(f"refusing to unpack {archive}: its member {member.name!r} would be outside of the directory")
     member.mode &= 0o755
     return member
 
 
-def _leaves(path: PurePosixPath) -> bool:
-    """Does the path lead out of where it starts?"""
+def _is_outside(path: PurePosixPath) -> bool:
+    """Return True if the path leads out of its starting directory."""
     depth = 0
     for part in path.parts:
         depth += -1 if part == ".." else 1
@@ -66,11 +66,11 @@ def _leaves(path: PurePosixPath) -> bool:
     return path.is_absolute()
 
 
-# The source archive of a planned build: kept, or fetched from the package index; always held to its SHA-256.
+# The source archive of a planned build, verified by its SHA-256.
 
 
-def keep(build: PlannedBuild, root: Path) -> None:
-    """Copy an archive that the user named to ``<root>/sources``: the next installation finds it there."""
+def keep_archive(build: PlannedBuild, root: Path) -> None:
+    """Copy an archive from the command line to ``<root>/sources``, where the next installation will find it."""
     file = root / "sources" / build.recipe.source.file
     if build.archive is None or sources.find(file.name, root) == build.archive:
         return
@@ -83,37 +83,41 @@ def keep(build: PlannedBuild, root: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def kept(build: PlannedBuild) -> Path:
-    """Where hidl keeps a fetched archive."""
+def cached_archive(build: PlannedBuild) -> Path:
+    """Return the path of a downloaded archive in hidl's cache."""
     return paths.user_cache() / "sources" / build.source_digest[:16] / build.recipe.source.file
 
 
-def present(build: PlannedBuild, root: Path) -> Path | None:
-    """The archive, if it need not be fetched; ``BuildFailed`` where it has another content than the recipe says."""
+def find_archive(build: PlannedBuild, root: Path) -> Path | None:
+    """Return the archive if it is on this machine, else None.
+
+    Raises ``BuildFailed`` if the user's archive does not match its SHA-256.
+    """
     if build.archive is not None:
-        _hold_to_digest(build.archive, build)
+        _check_digest(build.archive, build)
         return build.archive
     found = sources.find(build.recipe.source.file, root)
     if found is not None:
-        _hold_to_digest(found, build)
+        _check_digest(found, build)
         return found
-    file = kept(build)
+    file = cached_archive(build)
     if not file.is_file():
         return None
-    if sources.sha256(file) != build.source_digest:  # hidl's own copy is damaged: it can be fetched again
+    if sources.sha256(file) != build.source_digest:  # hidl's own copy is damaged and can be fetched again
         file.unlink()
         return None
     return file
 
 
 def fetch(build: PlannedBuild, plan: InstallPlan, provider: Packager, log: Path) -> Path:
-    """The archive, fetched into the cache; ``MissingPrecondition`` where hidl cannot, ``BuildFailed`` for a wrong one.
+    """Download the archive to the cache with pip, which uses the user's settings.
 
-    pip fetches it, with the user's settings; the SHA-256 is checked before anything of it is run.
+    The SHA-256 is verified before any code of the archive runs. Raises ``MissingPrecondition`` if the source must be
+    provided by the user, and ``BuildFailed`` if the download fails or does not match.
     """
     if build.recipe.source.pypi is None:
         raise sources.missing(build.recipe, plan.root)
-    file = kept(build)
+    file = cached_archive(build)
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as directory:
         wanted = Path(directory, "wanted.txt")
@@ -122,22 +126,22 @@ def fetch(build: PlannedBuild, plan: InstallPlan, provider: Packager, log: Path)
         provider.run(provider.fetch_source(plan, build.recipe, wanted, Path(directory)), log)
         fetched = Path(directory, build.recipe.source.file)
         if not fetched.is_file():
-            raise BuildFailed(f"the package index holds no {fetched.name}; see {log}")
-        _hold_to_digest(fetched, build)
+            raise BuildFailed(f"{fetched.name} not found on the package index; see {log}")
+        _check_digest(fetched, build)
         fetched.replace(file)
     return file
 
 
-def _hold_to_digest(file: Path, build: PlannedBuild) -> None:
+def _check_digest(file: Path, build: PlannedBuild) -> None:
     found = sources.sha256(file)
     if found != build.source_digest:
         raise BuildFailed(
-            f"{file} is not the source that the recipe names: its SHA-256 is {found}, not {build.source_digest}",
-            hint="it was changed or is damaged: remove it and download it again",
+            f"{file} does not match the recipe: its SHA-256 is {found}, not {build.source_digest}",
+            hint="the file is damaged or was changed: remove it and download it again",
         )
 
 
-# Patches: unified diffs, applied as exactly as they are written.
+# Patches: unified diffs, applied without fuzz.
 
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*")
@@ -146,7 +150,7 @@ _NOTHING = "/dev/null"
 
 @dataclass(frozen=True)
 class Hunk:
-    """Lines that replace others: ``old`` begins with line ``start`` (1-based; 0: before the first). With line ends."""
+    """A hunk of a diff: ``new`` replaces ``old``, starting at line ``start`` (1-based; 0: before the first)."""
 
     start: int
     old: tuple[str, ...]
@@ -155,7 +159,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class FileDiff:
-    """What changes in one file; ``old`` is None where it is made, ``new`` where it is removed."""
+    """The changes of one file; ``old`` is None for a new file and ``new`` for a removed file."""
 
     old: str | None
     new: str | None
@@ -163,18 +167,18 @@ class FileDiff:
 
 
 def apply(patch: Path, tree: Path) -> None:
-    """Change the files below ``tree``; ``BuildFailed`` names the patch, the file and the line that does not fit."""
+    """Apply a patch to the files below ``tree``. Raises ``BuildFailed`` with the first line that does not match."""
     for diff in read(patch):
         path = tree / (diff.old or diff.new or "")
         if diff.old is not None and not path.is_file():
-            raise BuildFailed(f"the patch {patch.name} does not apply: {diff.old} not found in {tree.name}")
+            raise BuildFailed(f"patch {patch.name} does not apply: {diff.old} not found in {tree.name}")
         if diff.old is None and path.exists():
-            raise BuildFailed(f"the patch {patch.name} does not fit: {diff.new} is there already in {tree.name}")
+            raise BuildFailed(f"patch {patch.name} does not apply: {diff.new} already exists in {tree.name}")
         lines = _lines(path.read_bytes()) if diff.old else []
         for hunk in reversed(diff.hunks):
             begin = hunk.start - 1 if hunk.old else hunk.start
             if tuple(lines[begin : begin + len(hunk.old)]) != hunk.old:
-                raise BuildFailed(f"the patch {patch.name} does not fit {diff.old or diff.new} at line {hunk.start}")
+                raise BuildFailed(f"patch {patch.name} does not apply to {diff.old or diff.new} at line {hunk.start}")
             lines[begin : begin + len(hunk.old)] = hunk.new
         if diff.new is None:
             path.unlink()
@@ -184,7 +188,7 @@ def apply(patch: Path, tree: Path) -> None:
 
 
 def read(patch: Path) -> tuple[FileDiff, ...]:
-    """The diffs of a patch's file; what stands before the first is its header. ``BuildFailed`` where it is none."""
+    """Parse a patch file; lines before the first diff are ignored. Raises ``BuildFailed`` if it is not a patch."""
     lines = _lines(patch.read_bytes())
     diffs: list[FileDiff] = []
     number = 0
@@ -201,7 +205,7 @@ def read(patch: Path) -> tuple[FileDiff, ...]:
             hunks.append(_hunk(int(match[1]), body))
             number += 1 + len(body)
         if not hunks or (old is None and new is None):
-            raise BuildFailed(f"the patch {patch} is damaged: {new or old} has no hunk")
+            raise BuildFailed(f"patch {patch} is damaged: {new or old} has no hunks")
         diffs.append(FileDiff(old, new, tuple(hunks)))
     if not diffs:
         raise BuildFailed(f"{patch} is not a unified diff")
@@ -209,7 +213,7 @@ def read(patch: Path) -> tuple[FileDiff, ...]:
 
 
 def _body(lines: Sequence[str], old: int, new: int, patch: Path) -> Iterator[str]:
-    """The lines of one hunk that has so many lines before and after, with the notes on missing line ends."""
+    """Yield the lines of a hunk with ``old`` lines before and ``new`` after, including notes on missing newlines."""
     for line in lines:
         if line.startswith("\\"):
             yield line
@@ -223,14 +227,14 @@ def _body(lines: Sequence[str], old: int, new: int, patch: Path) -> Iterator[str
             break
         yield line
     if old or new:
-        raise BuildFailed(f"the patch {patch} is damaged: a hunk has other lines than its head says")
+        raise BuildFailed(f"patch {patch} is damaged: the lines of a hunk do not match its header")
 
 
 def _hunk(start: int, body: Sequence[str]) -> Hunk:
     sides: dict[str, list[str]] = {"-": [], "+": []}
     touched: tuple[str, ...] = ()
     for line in body:
-        if line.startswith("\\"):  # the line before has no line end
+        if line.startswith("\\"):  # the line before has no newline
             for side in touched:
                 sides[side][-1] = sides[side][-1].rstrip("\n")
             continue
@@ -242,21 +246,18 @@ def _hunk(start: int, body: Sequence[str]) -> Hunk:
 
 
 def _path(line: str, patch: Path) -> str | None:
-    """The file that a ``---`` or ``+++`` line names, without its first directory; None for no file."""
+    """Return the file of a ``---`` or ``+++`` line without its first directory; None for ``/dev/null``."""
     name = line[4:].rstrip("\r\n").split("\t")[0]
     if name == _NOTHING:
         return None
     path = PurePosixPath(name)
     inside = PurePosixPath(*path.parts[1:])
     if path.is_absolute() or ".." in path.parts or not inside.parts:
-        raise BuildFailed(f"the patch {patch} names {name!r}, which is not a file below a/ or b/")
+        raise BuildFailed(f"patch {patch} names {name!r}, which is not a file below a/ or b/")
     return str(inside)
 
 
 def _lines(content: bytes) -> list[str]:
-    """The lines with their ends; only a line feed ends one, as for diff."""
+    """Split at line feeds only, as diff does, and keep them."""
     text = content.decode("utf-8", "surrogateescape")
     return [line for line in re.split(r"(?<=\n)", text) if line]
-
-
-# Source archives that the user or an earlier installation put here.

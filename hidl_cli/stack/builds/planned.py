@@ -1,4 +1,4 @@
-"""A build as the plan of an installation knows it: everything that decides what comes of it, but for the machine."""
+"""Planned builds: all inputs of a build except the machine and its compilers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hidl_cli.stack.lock import Lock
     from hidl_cli.stack.schema import Build
 
-#: Raised where the code of a kind changes what comes of the same inputs.
+#: Incremented when a build kind starts to produce something else from the same inputs.
 FORMAT = 1
 
 
@@ -32,9 +32,10 @@ class RecipeFile:
 
 @dataclass(frozen=True)
 class PlannedBuild:
-    """One build of a stack. ``source_digest`` is the SHA-256 of its archive, ``against`` package -> locked version.
+    """A build of a stack.
 
-    ``archive``: the file that the user has, of a source that is not fetched; ``recipe`` then has its name and version.
+    ``source_digest`` is the SHA-256 of the source archive, and ``against`` maps packages to locked versions.
+    ``archive`` is the user's file if the source cannot be downloaded; ``recipe`` then has its file name and version.
     """
 
     recipe: Build
@@ -46,17 +47,17 @@ class PlannedBuild:
 
     @property
     def name(self) -> str:
-        """What is built."""
+        """The name of the build."""
         return self.recipe.name
 
     @property
     def version(self) -> str:
-        """Its version."""
+        """The version of the source."""
         return self.recipe.version
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """All that decides what comes of it, but for the machine and its compilers."""
+        """All inputs of the build except the machine and its compilers."""
         return {
             "format": FORMAT,
             "name": self.name,
@@ -78,7 +79,7 @@ class PlannedBuild:
         return hashlib.sha256(json.dumps(self.inputs, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The build as part of a JSON document."""
+        """Return the build as plain data."""
         patches = [{"file": patch.file.name, "sha256": patch.digest} for patch in self.patches]
         source = {"file": self.recipe.source.file, "sha256": self.source_digest}
         return {**self.inputs, "source": source, "patches": patches, "digest": self.digest}
@@ -87,20 +88,26 @@ class PlannedBuild:
 def plan(
     recipes: Sequence[Build], lock: Lock, root: Path, given: Mapping[str, Path] | None = None
 ) -> tuple[PlannedBuild, ...]:
-    """The stack's builds against what ``lock`` holds; sources that have no hash in the recipe are looked for.
+    """Plan the builds of a stack against the locked packages.
 
-    ``given``: archives that were named for this installation, by the build's name.
+    Args:
+        recipes: The builds.
+        lock: The lockfile.
+        root: Root of the installations, which may contain source archives.
+        given: Source archives from the command line, by the name of the build.
 
-    Raises ``InvalidInput`` where patches are missing, ``MissingPrecondition`` where a source without a hash is.
+    Raises:
+        InvalidInput: Patches or objects are missing.
+        MissingPrecondition: A source without a hash is missing.
     """
-    return tuple(_planned(recipe, lock, root, (given or {}).get(recipe.name)) for recipe in recipes)
+    return tuple(_plan_build(recipe, lock, root, (given or {}).get(recipe.name)) for recipe in recipes)
 
 
-def _planned(recipe: Build, lock: Lock, root: Path, given: Path | None) -> PlannedBuild:
+def _plan_build(recipe: Build, lock: Lock, root: Path, given: Path | None) -> PlannedBuild:
     archive, digest = given, recipe.source.sha256
-    recipe = recipe.model_copy(update={"requires": _required(recipe, lock)})
+    recipe = recipe.model_copy(update={"requires": _pin_requirements(recipe, lock)})
     if given is not None or digest is None:
-        archive, recipe = sources.of_the_user(recipe, root, given)
+        archive, recipe = sources.user_archive(recipe, root, given)
         digest = digest or sources.sha256(archive)
     return PlannedBuild(
         recipe=recipe,
@@ -108,12 +115,12 @@ def _planned(recipe: Build, lock: Lock, root: Path, given: Path | None) -> Plann
         archive=archive,
         patches=_patches(recipe),
         objects=_objects(recipe),
-        against={name: _locked(lock, name) for name in recipe.against},
+        against={name: _locked_version(lock, name) for name in recipe.against},
     )
 
 
-def _required(recipe: Build, lock: Lock) -> dict[str, str]:
-    """What the build requires, of the versions in the lock where the recipe has none."""
+def _pin_requirements(recipe: Build, lock: Lock) -> dict[str, str]:
+    """Return the build requirements, pinned to the locked versions if the recipe has none."""
     locked = {name: lock.version(name_of(name)) for name, spec in recipe.requires.items() if not spec}
     return {**recipe.requires, **{name: f"=={version}" for name, version in locked.items() if version}}
 
@@ -125,7 +132,7 @@ def _patches(recipe: Build) -> tuple[RecipeFile, ...]:
     folder = next((place / recipe.patches for place in places if (place / recipe.patches).is_dir()), None)
     files = sorted(folder.glob("*.patch")) if folder else []
     if not files:
-        raise _missing(f"the patches {recipe.patches}", recipe, places)
+        raise _missing(f"patches {recipe.patches}", recipe, places)
     return tuple(map(_read, files))
 
 
@@ -135,13 +142,13 @@ def _objects(recipe: Build) -> tuple[RecipeFile, ...]:
     for name in recipe.objects:
         file = next((place / name for place in places if (place / name).is_file()), None)
         if file is None:
-            raise _missing(f"the object {name}", recipe, places)
+            raise _missing(f"object {name}", recipe, places)
         found.append(_read(file))
     return tuple(found)
 
 
 def _places(kind: str) -> list[Path]:
-    """The folders with files beside recipes, the first of which holds."""
+    """Return the directories of files that belong to recipes, by precedence."""
     return [root / kind for root in (paths.user_config(), paths.system_config(), paths.shipped() / "recipes")]
 
 
@@ -151,13 +158,13 @@ def _read(file: Path) -> RecipeFile:
 
 def _missing(what: str, recipe: Build, places: Sequence[Path]) -> InvalidInput:
     return InvalidInput(
-        f"{what} of {recipe.name} {recipe.version} cannot be found",
+        f"{what} of {recipe.name} {recipe.version} not found",
         hint=f"searched: {', '.join(str(place) for place in places)}",
     )
 
 
-def _locked(lock: Lock, name: str) -> str:
+def _locked_version(lock: Lock, name: str) -> str:
     version = lock.version(name)
     if version is None:
-        raise MissingPrecondition(f"the lock of stack {lock.stack} does not hold {name}, which a build depends on")
+        raise MissingPrecondition(f"the lockfile of stack {lock.stack} lacks {name}, which a build depends on")
     return version

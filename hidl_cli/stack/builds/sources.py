@@ -1,7 +1,7 @@
-"""Source archives that the user or an earlier installation put here.
+"""Source archives on this machine, provided by the user or by an earlier installation.
 
-An archive is looked for in the directories of ``$HIDL_SOURCES``, in ``<root>/sources`` and in hidl's cache. Where the
-recipe has a SHA-256, no other content is used; where it has none, that of the user's own file goes into the manifest.
+They are searched in the directories of ``$HIDL_SOURCES``, in ``<root>/sources`` and in hidl's cache. If the recipe has
+a SHA-256, the archive must match it; otherwise the SHA-256 of the user's archive is recorded in the manifest.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _VERSION = r"\d[0-9A-Za-z.+-]*"
 
 
 def directories(root: Path) -> tuple[Path, ...]:
-    """Where a person puts archives: each of ``$HIDL_SOURCES`` (separated by colons), then ``<root>/sources``."""
+    """Return the directories of user-provided archives: those of ``$HIDL_SOURCES``, then ``<root>/sources``."""
     named = [Path(place).expanduser() for place in os.environ.get(PLACES, "").split(os.pathsep) if place]
     return (*named, root / "sources")
 
 
 def find(file: str, root: Path) -> Path | None:
-    """The first archive of that name that a person put there, whatever it holds; None where there is none."""
+    """Return the first user-provided archive of that name, unchecked; None if there is none."""
     return next((place / file for place in directories(root) if (place / file).is_file()), None)
 
 
-def of_the_user(recipe: Build, root: Path, given: Path | None) -> tuple[Path, Build]:
-    """The archive that the user has, and the recipe with its name and version; ``given``: the file that was named.
+def user_archive(recipe: Build, root: Path, given: Path | None) -> tuple[Path, Build]:
+    """Return the user's archive, and the recipe with its file name and version.
 
-    Of several versions that serve, the newest is taken from the first directory that has any. Raises
-    ``MissingPrecondition`` where there is none.
+    ``given`` is the file from the command line. Without it, the newest suitable version is selected from the first
+    directory that has any. Raises ``MissingPrecondition`` if none is found.
     """
     if given is not None and not given.is_file():
-        raise MissingPrecondition(f"the source {given} of {recipe.name} is not there", hint="--source NAME=FILE")
+        raise MissingPrecondition(f"source {given} of {recipe.name} not found", hint="--source NAME=FILE")
     found = given or newest(recipe, root)
     if found is None:
         raise missing(recipe, root)
@@ -55,7 +55,7 @@ def of_the_user(recipe: Build, root: Path, given: Path | None) -> tuple[Path, Bu
 
 
 def newest(recipe: Build, root: Path) -> Path | None:
-    """The archive of a build that is here already, of the newest version that serves; None where there is none."""
+    """Return the user-provided archive of the newest suitable version; None if there is none."""
     if not recipe.source.any_version:
         return find(recipe.source.file, root)
     for place in directories(root):
@@ -66,7 +66,7 @@ def newest(recipe: Build, root: Path) -> Path | None:
 
 
 def _version_of(archive: Path, recipe: Build) -> str:
-    """By the archive's name, or by its top directory; the recipe's if neither has one."""
+    """Read the version from the name of the archive or of its top directory; default to that of the recipe."""
     before, _, after = recipe.source.file.partition(recipe.version)
     by_name = re.fullmatch(f"{re.escape(before)}({_VERSION}){re.escape(after)}", archive.name)
     if by_name:
@@ -81,18 +81,18 @@ def _version_of(archive: Path, recipe: Build) -> str:
 
 
 def missing(recipe: Build, root: Path) -> MissingPrecondition:
-    """The error for a missing archive: which file to download, from where, and where to put it."""
+    """Return the error for a missing archive, with a hint about where to get it and where to put it."""
     source = recipe.source
     origin = f" from {source.homepage}" if source.homepage else ""
     return MissingPrecondition(
-        f"the source {source.file} of {recipe.name} {recipe.version} is not here",
-        hint=f"get it{origin}, and name it: --source {recipe.name}=FILE (or put it into {root / 'sources'}, or into a "
+        f"source {source.file} of {recipe.name} {recipe.version} not found",
+        hint=f"download it{origin} and pass --source {recipe.name}=FILE (or put it into {root / 'sources'} or a "
         f"directory of {PLACES})",
     )
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of the file, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     total = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):

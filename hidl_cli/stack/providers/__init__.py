@@ -1,4 +1,4 @@
-"""How a stack is installed; ``contract`` says what a provider does, and each has a module or a folder."""
+"""Providers, which install stacks; their interface is in ``contract``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def provider_for(site: Site, name: ProviderName | None = None, mirror: Path | None = None) -> Provider:
-    """Return the provider of that name; None: the one that the site names. ``mirror``: what was brought along.
+    """Return a provider by name, by default that of the site. ``mirror``: a directory of ``hidl stack fetch``.
 
-    Raises ``MissingPrecondition`` if it is a plug-in that cannot be loaded.
+    Raises ``MissingPrecondition`` if the provider is a plug-in that cannot be loaded.
     """
-    made: Provider = PROVIDERS.get(name or site.install.provider)(site, mirror)
-    return made
+    provider: Provider = PROVIDERS.get(name or site.install.provider)(site, mirror)
+    return provider

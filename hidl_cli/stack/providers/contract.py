@@ -1,4 +1,4 @@
-"""The contract of providers: what installs a stack into a prefix."""
+"""Interface of providers, which install stacks into prefixes."""
 
 from __future__ import annotations
 
@@ -18,54 +18,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a provider would do: its commands, what it would compile (documents), and more lines for people."""
+    """The commands that a provider would run, and the builds as plain data."""
 
     steps: tuple[InstallStep, ...]
     builds: tuple[Mapping[str, Any], ...] = ()
 
 
 class Provider(Protocol):
-    """How a stack comes into a prefix. Errors are those of ``hidl_cli.errors``.
+    """Installs stacks into prefixes.
 
-    ``resolves_in_previews``: does a dry run without a lock show what would be resolved?
+    ``resolves_in_previews``: a dry run without a lockfile resolves the stack to show the result.
     """
 
     resolves_in_previews: bool
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about the settings, a line each."""
-        ...
+        """Notes for the user about the settings, one line each."""
 
     def choose(self, order: Order, target: Target) -> Choice:
-        """The lock that serves the order, with those that do not; nothing is touched."""
-        ...
+        """Select a lockfile for the order without changing anything."""
 
     def resolve(self, order: Order, target: Target, progress: Progress) -> Locked:
-        """A new lock of the order's stack: every package that it needs, in exact versions with hashes."""
-        ...
+        """Resolve the stack to a new lockfile with exact versions and hashes."""
 
     def plan(self, order: Order, target: Target, lock: Locked, file: Path) -> InstallPlan:
-        """The order as it is carried out from ``lock``, which lies in ``file``; nothing is touched."""
-        ...
+        """Plan the installation from the lockfile, which was read from ``file``, without changing anything."""
 
     def preview(self, plan: InstallPlan) -> Preview:
-        """What ``fill`` would run."""
-        ...
+        """Return the commands that ``fill`` would run."""
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
-        """Fill the plan's prefix, which holds nothing of an earlier attempt that counts.
+        """Install everything into the prefix, which then contains ``bin/python`` and ``bin/mpiexec``.
 
-        ``meanwhile`` is called once, when a program runs that takes time. The prefix then has ``bin/python`` and
-        ``bin/mpiexec``; it is verified by the caller, and removed where this or that fails.
+        ``meanwhile`` is called once, during a long-running command. The caller verifies the prefix, and removes it if
+        the installation or the verification fails.
         """
-        ...
 
 
 @runtime_checkable
 class WithEnvironment(Protocol):
-    """A provider that can show what a stack is resolved from, even if it cannot be resolved."""
+    """A provider that can show the input of its resolver, even if the stack cannot be resolved."""
 
     def environment_text(self, order: Order, target: Target) -> str:
-        """Return the input of the program that resolves the order's stack."""
-        ...
+        """Return the input of the resolver."""

@@ -1,7 +1,7 @@
-"""An MPI library that lies elsewhere, in a stack's prefix: its programs in ``bin``, its libraries where mpi4py looks.
+"""Expose an external MPI library in the prefix of a stack: its programs in ``bin``, its libraries in ``lib``.
 
-Programs are not linked to but started by their own path: those of MPI find their parts (``hydra_pmi_proxy``,
-``mpispawn``) beside the name that they were started by.
+The programs get wrapper scripts instead of links, because launchers look for their helpers (``hydra_pmi_proxy``,
+``mpispawn``) in the directory that they were started from.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from hidl_cli.errors import BuildFailed
 from hidl_cli.templates import render_script
 
-#: What of an MPI library's ``bin`` a stack shows.
+#: The programs of an MPI library that get wrapper scripts.
 PROGRAMS = (
     "mpiexec", "mpirun", "mpirun_rsh", "mpiexec.hydra", "mpiexec.mpirun_rsh", "mpispawn", "srun",
     "mpicc", "mpicxx", "mpic++", "mpiCC", "mpif77", "mpif90", "mpifort",
@@ -20,13 +20,13 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-def show(mpi: Path, prefix: Path) -> None:
-    """Show the programs of the MPI library in ``mpi`` in ``prefix/bin``; ``BuildFailed`` where it starts no ranks."""
+def write_wrappers(mpi: Path, prefix: Path) -> None:
+    """Write wrapper scripts for the programs of an MPI library. Raises ``BuildFailed`` if it has no launcher."""
     shown = [name for name in PROGRAMS if os.access(mpi / "bin" / name, os.X_OK)]
     if not any(name in shown for name in ("mpiexec", "mpirun", "mpirun_rsh")):
         raise BuildFailed(
-            f"the MPI library in {mpi} has no mpiexec, mpirun or mpirun_rsh in its bin",
-            hint="`prefix` of the library in the site's file must be the directory above bin",
+            f"no mpiexec, mpirun or mpirun_rsh found in {mpi / 'bin'}",
+            hint="`prefix` of the MPI library in the site file must be the directory above bin",
         )
     for name in shown:
         _write(prefix / "bin" / name, mpi / "bin" / name)
@@ -35,9 +35,9 @@ def show(mpi: Path, prefix: Path) -> None:
 
 
 def link_libraries(mpi: Path, prefix: Path) -> None:
-    """Link what lies in the library directories of ``mpi`` into ``prefix/lib``, where wheels of mpi4py look for MPI.
+    """Link all files in the library directories of ``mpi`` into ``prefix/lib``, where mpi4py's wheels look for MPI.
 
-    All of it: libraries look for others relative to the place that they were opened in.
+    All files are linked because libraries look for each other relative to their own location.
     """
     for directory in ("lib64", "lib"):
         for library in sorted((mpi / directory).glob("*")):

@@ -14,7 +14,7 @@ from typing import Any
 from hidl_cli import paths, process
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.quoting import sh
-from hidl_cli.stack.installation import held
+from hidl_cli.stack.installation import hold_lock
 from hidl_twin import dress as dress_
 from hidl_twin import files, marks, network, packages, services, subnets
 from hidl_twin import settings as settings_
@@ -130,7 +130,7 @@ class Cluster:
             log = self.layout.log("apt-get")
             packages.install(**wants, log=log, say=self._say)
             claims_changed = claim(self.layout["claimed"], claimed)
-            with held(RUNTIME / "networks" / "lock", self._say):
+            with hold_lock(RUNTIME / "networks" / "lock", self._say):
                 wanted = wanted.changed(subnet=subnets.choose(self.layout, wanted.subnet))
                 same = before is not None and before.same_nodes(wanted) and dress_.load(self.layout) in (None, dress)
                 if before is not None and (claims_changed or not same):
@@ -299,7 +299,7 @@ class Cluster:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with held(make_runtime_directory(self.layout.directory) / "lock", self._say):
+        with hold_lock(make_runtime_directory(self.layout.directory) / "lock", self._say):
             for stranger in marks.strangers(self.layout.directory):
                 self._say(f"warning: ignored {stranger}")
             yield

@@ -27,7 +27,7 @@ from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.quoting import sh_line
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
-from hidl_cli.stack.installation import held
+from hidl_cli.stack.installation import hold_lock
 from hidl_cli.stack.verify import verification_place
 from hidl_twin.cluster import Cluster, shared
 from hidl_twin.twin.users import Users
@@ -110,7 +110,7 @@ def rehearse(
     without one.
     """
     directory = directory_of(name)
-    with held(directory.with_name(f".{name}") / "lock", say):
+    with hold_lock(directory.with_name(f".{name}") / "lock", say):
         return _rehearse(load_site(name), directory, script, say, told, keep=keep)
 
 

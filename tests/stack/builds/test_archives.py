@@ -48,13 +48,13 @@ def test_it_gives_the_top_directory(tmp_path: Path) -> None:
     ids=lambda evil: f"{evil.name}-{evil.linkname}",
 )
 def test_what_would_leave_it_is_refused_before_anything_is_written(tmp_path: Path, evil: tarfile.TarInfo) -> None:
-    with pytest.raises(BuildFailed, match="would leave"):
+    with pytest.raises(BuildFailed, match="would be outside"):
         unpack(archive(tmp_path, member("top/a"), evil), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_it_must_hold_one_directory(tmp_path: Path) -> None:
-    with pytest.raises(BuildFailed, match="one directory, but a, b"):
+    with pytest.raises(BuildFailed, match="one top directory, not a, b"):
         unpack(archive(tmp_path, member("a/x"), member("b/x")), tmp_path / "out")
 
 

@@ -81,13 +81,13 @@ def test_a_file_is_made_and_removed(tree: Path) -> None:
 
 def test_one_that_does_not_fit_is_reported_with_its_file_and_line(tree: Path) -> None:
     (tree / "x" / "f.txt").write_text("one\nTWO\n")
-    with pytest.raises(BuildFailed, match=r"change.patch does not fit x/f.txt at line 1"):
+    with pytest.raises(BuildFailed, match=r"change.patch does not apply to x/f.txt at line 1"):
         fetch.apply(write(tree, CHANGE), tree)
 
 
 def test_nothing_is_guessed_where_the_lines_stand_elsewhere(tree: Path) -> None:
     (tree / "x" / "f.txt").write_text("zero\none\ntwo\n")
-    with pytest.raises(BuildFailed, match="does not fit"):
+    with pytest.raises(BuildFailed, match="does not apply"):
         fetch.apply(write(tree, CHANGE), tree)
 
 

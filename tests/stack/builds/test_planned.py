@@ -46,5 +46,5 @@ def test_what_an_object_holds_decides_and_the_users_own_comes_first(config: Path
 
 
 def test_an_object_that_is_not_there_is_an_error(config: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"the object drivr.c of tiny 1.0 cannot be found"):
+    with pytest.raises(InvalidInput, match=r"object drivr.c of tiny 1.0 not found"):
         made(objects=["drivr.c"])

@@ -114,7 +114,7 @@ def test_an_empty_cache_names_what_is_missing_before_anything_is_built(hidl: Hid
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("stack", "push", "mpi", "centre"), 4, "is not installed by Spack"),
+        (("stack", "push", "mpi", "centre"), 4, "was not installed by Spack"),
         (("install", "mpi", "--cache-only"), 2, "--cache-only requires the provider spack"),
     ],
 )

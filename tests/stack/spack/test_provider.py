@@ -211,5 +211,5 @@ def test_a_real_spack_that_is_killed_goes_on_where_it_was(real: Hidl, root: Path
     (manifest,) = json.loads(done.stdout)["installations"]
     assert all(check["ok"] for check in manifest["verification"]["checks"])
     said = [*begun, *done.stderr.splitlines(keepends=True)]
-    once = [line for line in said if "built " in line or "wrote the lock" in line]
+    once = [line for line in said if "built " in line or "wrote lockfile" in line]
     assert len(once) == len(set(once)), said

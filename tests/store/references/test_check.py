@@ -34,7 +34,7 @@ def test_every_published_reference_names_what_there_is() -> None:
         ({"workloads": ["resnet50", "x"]}, "unknown workload `x`", None),
         ({"workloads": ["mpi-sanity"]}, "workload mpi-sanity has no `scaling`", None),
         ({"kind": "strong"}, "strong scaling, but workload resnet50 has weak scaling", "weak"),
-        ({"metric": "images"}, "resnet50 does not scale by `images`", "images_per_second"),
+        ({"metric": "images"}, "`images` is not the scaling metric of resnet50", "images_per_second"),
     ],
 )
 def test_what_does_not_exist_is_a_finding(changed: dict[str, object], message: str, suggestion: str | None) -> None:

@@ -23,7 +23,7 @@ def test_published_efficiencies_are_those_of_the_published_figures(name: str, ef
 
 def test_one_that_contradicts_its_figures_is_refused() -> None:
     values = load_references()[0].model_dump() | {"efficiency": 0.5}
-    with pytest.raises(ValidationError, match=r"the figures of horovod-torch-v100-2 give 0\.947, not 0\.5"):
+    with pytest.raises(ValidationError, match=r"the measurements of horovod-torch-v100-2 give 0\.947, not 0\.5"):
         Reference.model_validate(values)
 
 

@@ -17,7 +17,7 @@ import pytest
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.runs.history import refresh
 from hidl_cli.store.indexing import reindex
-from hidl_cli.store.sqlite import VERSION, Outdated, Unusable
+from hidl_cli.store.sqlite import VERSION, OutdatedStore, UnusableStore
 from hidl_cli.store.store import Filters, Store
 from tests.store.records import record
 from tests.waiting import patience
@@ -144,7 +144,7 @@ def test_a_store_that_cannot_be_written_can_be_read(small_disk: Path) -> None:
     store.add([record("a", [1, 2])])
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     assert [sample.value for sample in store.samples()] == [1, 2]
-    with pytest.raises(HidlError, match=r"cannot be written: .*Read-only file system"):
+    with pytest.raises(HidlError, match=r"cannot write the results in .*: .*Read-only file system"):
         store.add([record("b")])
 
 
@@ -154,7 +154,7 @@ def test_a_damaged_file_is_reported_and_stays(store: Store) -> None:
     content[4096:] = b"\xff" * (len(content) - 4096)
     store.file.write_bytes(content)
     for act in (lambda: list(store.samples()), lambda: store.add([record("new")])):
-        with pytest.raises(Unusable, match="is damaged") as told:
+        with pytest.raises(UnusableStore, match="is damaged") as told:
             act()
         assert "hidl results reindex" in str(told.value.hint)
     assert store.file.read_bytes() == content
@@ -163,9 +163,9 @@ def test_a_damaged_file_is_reported_and_stays(store: Store) -> None:
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be read as one" * 20, b"PK\3\4" * 2000])
 def test_a_file_that_is_not_a_store_is_put_aside_by_reindex_and_by_nothing_else(store: Store, content: bytes) -> None:
     store.file.write_bytes(content)
-    with pytest.raises(Unusable, match="not an SQLite file"):
+    with pytest.raises(UnusableStore, match="not an SQLite file"):
         store.runs()
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableStore):
         store.add([record("a")])
     aside = reindex(store, [store.file.parent / "no runs"], judge=refresh).aside
     assert aside == store.file.with_name("results.sqlite.aside-1")
@@ -179,7 +179,7 @@ def test_the_database_of_another_program_is_left_alone(store: Store) -> None:
         connection.execute("CREATE TABLE runs (theirs)")
         connection.commit()
     before = store.file.read_bytes()
-    with pytest.raises(Unusable, match="not one of hidl's results"):
+    with pytest.raises(UnusableStore, match="not a results store of hidl"):
         store.add([record("a")])
     assert store.file.read_bytes() == before
 
@@ -197,7 +197,7 @@ def test_a_store_of_an_earlier_hidl_is_reported(store: Store) -> None:
     store.add([record("a")])
     with closing(sqlite3.connect(store.file)) as connection:
         connection.execute(f"PRAGMA user_version = {VERSION - 1}")
-    with pytest.raises(Outdated, match="earlier hidl"):
+    with pytest.raises(OutdatedStore, match="earlier hidl"):
         store.runs()
 
 

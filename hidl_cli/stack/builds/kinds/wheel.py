@@ -1,4 +1,4 @@
-"""Wheels, built by the project's own build backend against the stack that is there: no isolation."""
+"""Wheels built by the build backend of the project, without isolation from the installed stack."""
 
 from __future__ import annotations
 
@@ -11,36 +11,25 @@ from hidl_cli.errors import BuildFailed
 from hidl_cli.stack.order import InstallStep
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.builds.contract import Packager, Workplace
+    from hidl_cli.stack.builds.contract import BuildContext, Packager
     from hidl_cli.stack.plan import InstallPlan
 
 
 class _Wheel:
-    """See ``Kind``. The product is a directory with one wheel in it."""
+    """Wheel builds. The product is a directory with one wheel."""
 
     relocatable = True
 
-    def commands(self, place: Workplace) -> tuple[InstallStep, ...]:
-        """See ``Kind``."""
+    def commands(self, place: BuildContext) -> tuple[InstallStep, ...]:
         options = ("--wheel", "--no-build-isolation", "--no-config", "--offline")
         python = str(place.prefix / "bin" / "python")
-        argv = (
-            find_uv_bin(),
-            "build",
-            *options,
-            "--python",
-            python,
-            "--out-dir",
-            str(place.product),
-            str(place.source),
-        )
-        return (InstallStep("build the wheel", argv),)
+        words = ("--python", python, "--out-dir", str(place.product), str(place.source))
+        return (InstallStep("build the wheel", (find_uv_bin(), "build", *options, *words)),)
 
     def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[InstallStep, ...]:
-        """See ``Kind``."""
         wheels = sorted(product.glob("*.whl"))
         if len(wheels) != 1:
-            raise BuildFailed(f"the build left {len(wheels)} wheels in {product}, not one")
+            raise BuildFailed(f"expected one wheel in {product}, got {len(wheels)}")
         return (provider.install_wheel(plan, wheels[0]),)
 
 

@@ -616,7 +616,7 @@ def lay_over(plan: InstallPlan) -> None:
             f"Spack's environment holds no {TRAITS[plan.mpi].spack}, the MPI library of stack {plan.stack}"
         )
     if mpi.external:
-        foreign_mpi.show(Path(mpi.external), plan.prefix)
+        foreign_mpi.write_wrappers(Path(mpi.external), plan.prefix)
 
 
 def _link(programs: list[Path], directory: Path) -> None:

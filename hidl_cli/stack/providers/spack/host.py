@@ -24,7 +24,7 @@ from hidl_cli.stack.target import Target
 
 if TYPE_CHECKING:
     from hidl_cli.stack.order import Progress
-    from hidl_cli.stack.providers.wheels import Wheels
+    from hidl_cli.stack.providers.wheels import WheelInstaller
     from hidl_cli.stack.target import Target
 
 
@@ -126,7 +126,9 @@ def _made(target: Target) -> Path:
     return cache() / f"python-{target.python}-{target.platform}-{CLINGO.rpartition('=')[2]}"
 
 
-def python(target: Target, uv: Wheels, log: Path, progress: Progress, *, offline: bool, wheels: Path | None) -> Path:
+def python(
+    target: Target, uv: WheelInstaller, log: Path, progress: Progress, *, offline: bool, wheels: Path | None
+) -> Path:
     """The interpreter that Spack is to run with: the user's own ($SPACK_PYTHON), else one that hidl makes once.
 
     ``wheels``: a directory that holds clingo's, looked into first. Raises ``MissingPrecondition`` where clingo cannot

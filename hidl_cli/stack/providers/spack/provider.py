@@ -41,7 +41,7 @@ from hidl_cli.stack.providers.spack.lock import SpackLock
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.order import Order, Progress
-    from hidl_cli.stack.providers.wheels import Wheels
+    from hidl_cli.stack.providers.wheels import WheelInstaller
     from hidl_cli.stack.target import Target
 
 
@@ -56,11 +56,11 @@ class FromSpack:
         self._known: dict[str, Site] = {}
 
     @cached_property
-    def uv(self) -> Wheels:
+    def uv(self) -> WheelInstaller:
         """Who installs what comes as wheels."""
-        from hidl_cli.stack.providers.wheels import Wheels  # "nothing to do" does not need uv
+        from hidl_cli.stack.providers.wheels import WheelInstaller  # "nothing to do" does not need uv
 
-        return Wheels.for_site(self.site, self.mirror)
+        return WheelInstaller.for_site(self.site, self.mirror)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class FromSpack:
             )
         _, generated, states = self._drafted(order, target)
         passed_over: list[PassedOver] = []
-        for place in venv.places(order):
+        for place in venv.lockfile_directories(order):
             file = place / lock.filename(order.stack.name, order.site.name)
             if file.is_file():
                 found = lock.read(file)
@@ -227,8 +227,8 @@ class FromSpack:
             if building:
                 offline.refuse_what_is_missing(part, plan.stack, there)
             if plan.lock.wheels.packages:
-                venv.refuse_what_is_missing(plan, self.uv, progress)
-        venv.begin(plan)
+                venv.require_wheels(plan, self.uv, progress)
+        venv.create_prefix(plan)
         directory = plan.prefix / layout.ENVIRONMENT
         documents.write_text(directory / "spack.yaml", part.environment.text)
         documents.write_text(directory / "spack.lock", part.lock.spack_lock)
@@ -309,7 +309,7 @@ class FromSpack:
         stack = order.stack
         if not (self.site.spack.wheels and stack.spack and stack.spack.wheels):
             return Lock(stack.name, target.python, target.platform, None, target.accelerator, (), ())
-        choice = locks.choose(stack, target, venv.places(order))
+        choice = locks.choose(stack, target, venv.lockfile_directories(order))
         whole = choice.lock.wheels if choice.lock else self.uv.resolve(stack, target, offline=order.offline)
         built = [name_of(spec).removeprefix("py-") for spec in roots(self.site, stack)]
         return whole.without({"mpich", "openmpi", *built})
