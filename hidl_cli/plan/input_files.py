@@ -123,7 +123,7 @@ def _blocks_of_stdin(notify: Callable[[str], object] | None) -> Iterator[bytes]:
     while True:
         waited = time.monotonic() - began
         if notify is not None and waited >= QUIET:
-            notify("reading the program's standard input from a pipe that is still open (use < /dev/null for none)")
+            notify("reading standard input for the program from a pipe that is still open (use < /dev/null for none)")
             notify = None
         limit = QUIET if notify is not None else LONGEST_SILENCE if silent else None
         if silent and waited >= LONGEST_SILENCE:

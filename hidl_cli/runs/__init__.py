@@ -1,1 +1,1 @@
-"""The life of a run: submit, follow, conclude, judge."""
+"""Follow runs, read their metrics and judge them."""

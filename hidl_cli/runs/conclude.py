@@ -1,4 +1,4 @@
-"""From an ended job to metrics and a verdict; reads only the run's directory, so it works at any later time."""
+"""Judge ended runs. Only the run's directory is read, so a run can be judged at any later time."""
 
 from __future__ import annotations
 
@@ -33,10 +33,14 @@ from hidl_workloads.repetitions import LEAST, compare_rates
 
 @dataclass(frozen=True)
 class Conclusion:
-    """``verdict``: pass, fail, inconclusive, or None if nothing was judged; ``steps`` as in metrics.json.
+    """The verdict on a run.
 
-    ``study``: the scaling study, if sizes were compared; ``ranking``: of the points of a matrix; ``fields``: metrics
-    measured between every two nodes.
+    Attributes:
+        verdict: pass, fail or inconclusive; None if there was nothing to judge.
+        steps: Metrics of the steps, as in metrics.json.
+        study: Scaling study, if the run compared sizes.
+        ranking: Ranking of the points of a matrix.
+        fields: Metrics measured between all pairs of nodes.
     """
 
     verdict: str | None
@@ -47,9 +51,9 @@ class Conclusion:
     ranking: Ranking | None = None
     fields: tuple[Field, ...] = ()
 
-    def noting(self, words: str) -> Conclusion:
-        """Return the conclusion with ``words`` behind its reason."""
-        reason = f"{self.reason}; {words}"
+    def with_note(self, note: str) -> Conclusion:
+        """Return a copy with a note appended to the reason."""
+        reason = f"{self.reason}; {note}"
         return replace(self, reason=reason, study=self.study and replace(self.study, reason=reason))
 
     @property
@@ -61,54 +65,56 @@ class Conclusion:
         }.get(self.verdict or "pass", ExitCode.OK)
 
 
-_ALONE = "measure again while no other run uses this machine"
+_ALONE = "repeat the measurement while no other run uses this machine"
 
 
 def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
-    """Judge the steps of a plan (see ``read_steps``): do the ranks agree, and does it scale?"""
+    """Judge the steps of a plan, as returned by ``read_steps``: whether the ranks agree and how the run scales."""
     for step in steps:
         difference = describe_unequal_ranks(step["metrics"], plan.workload.metrics)
         if difference:
             return Conclusion("fail", difference, "check that every rank takes part in the allreduce", steps)
     if len(plan.points) == 1 and any("pairs" in found for found in steps[0]["metrics"].values()):
-        return _of_pairs(plan, steps)
+        return _judge_pairs(plan, steps)
     scaling = plan.workload.scaling
     if scaling is None or plan.target is None or not plan.is_study:
         agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
-        held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
+        agreement = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
         counted = _undisturbed(steps)
         if not counted and len(plan.points) > 1:
             compared = any(map(compared_variables, plan.points))
             what = "no comparison" if compared else "not ranked"
-            reason = f"{held}{what}: fewer than {LEAST} rounds ran alone on this machine"
+            reason = f"{agreement}{what}: fewer than {LEAST} rounds ran alone on this machine"
             verdict = "inconclusive" if compared else "pass" if agreed else None
             return Conclusion(verdict, reason, _ALONE, steps)
         ranking = _ranking(plan, counted) if len(plan.points) > 1 else None
-        nothing = "one size only: no scaling to judge"
-        if len(plan.points) > 1:
-            nothing = "no ranking: no metric with a direction has a positive value in every step"
-        reason = ranking.reason if ranking else nothing
+        if ranking:
+            reason = ranking.reason
+        elif len(plan.points) > 1:
+            reason = "no ranking: no metric with a direction has a positive value in every step"
+        else:
+            reason = "one size only: no scaling to judge"
         reason += _format_left_out(steps, counted)
-        return Conclusion("pass" if agreed else None, f"{held}{reason}", None, steps, ranking=ranking)
+        return Conclusion("pass" if agreed else None, f"{agreement}{reason}", None, steps, ranking=ranking)
     counted = _undisturbed(steps)
     try:
         study = _study(plan, scaling, plan.target, counted or steps)
-    except ValueError as error:  # too little history, a copy without its host
-        baseline = "measure a baseline in the same allocation: --baseline single"
-        return Conclusion("inconclusive", str(error), baseline, steps)
+    except ValueError as error:  # too few earlier runs, or a copy without its host
+        hint = "measure a baseline in the same allocation: --baseline single"
+        return Conclusion("inconclusive", str(error), hint, steps)
     if not counted and study.verdict is not None:
         study = _without_verdict(study)
     if left_out := _format_left_out(steps, counted):
-        hint = _ALONE if study.verdict == "inconclusive" else study.hint
-        study = replace(study, reason=study.reason + left_out, hint=hint)
+        study = replace(
+            study,
+            reason=study.reason + left_out,
+            hint=_ALONE if study.verdict == "inconclusive" else study.hint,
+        )
     return Conclusion(study.verdict, study.reason, study.hint, steps, study)
 
 
 def _undisturbed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the steps of the rounds that another run did not disturb; none if these are too few for an interval.
-
-    All steps are returned if no round was disturbed, however few there are.
-    """
+    """Return the steps of undisturbed rounds; none if some rounds were disturbed and too few remain for an interval."""
     disturbed = {step["repetition"] for step in steps if step.get("disturbed")}
     left = {step["repetition"] for step in steps} - disturbed
     return [step for step in steps if step["repetition"] in left] if len(left) >= LEAST or not disturbed else []
@@ -116,50 +122,48 @@ def _undisturbed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _format_left_out(steps: list[dict[str, Any]], counted: list[dict[str, Any]]) -> str:
     rounds, left = ({step["repetition"] for step in some} for some in (steps, counted))
-    return f"; {len(rounds) - len(left)} of {len(rounds)} rounds do not count" if left and left != rounds else ""
+    return f"; {len(rounds) - len(left)} of {len(rounds)} rounds were disturbed" if left and left != rounds else ""
 
 
 def _without_verdict(study: Study) -> Study:
-    """Return a study of disturbed rounds as inconclusive: what the other run took may have decided it."""
+    """Mark a study of disturbed rounds as inconclusive, since the other run may have affected its verdict."""
     first, *scaled = study.steps
     return replace(
         study,
         steps=(first, *(replace(step, verdict="inconclusive") for step in scaled)),
         verdict="inconclusive",
-        reason=f"fewer than {LEAST} rounds ran alone on this machine; measured beside another run: {study.reason}",
+        reason=f"fewer than {LEAST} rounds ran alone on this machine; while another run used it: {study.reason}",
         hint=_ALONE,
     )
 
 
-def _of_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
-    """Is a node or a link slower than the others?"""
+def _judge_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
+    """Judge whether a node or a link is slower than the others."""
     fields = fields_of(plan.workload.metrics, steps)
     found = judge_fields(fields)
     return Conclusion(found.verdict, found.reason, found.hint, steps, fields=fields)
 
 
 def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
-    """Rank the points by the scaling metric, or by the first metric with a direction; None unless all values are
-    positive.
-    """
-    scaling, promised = plan.workload.scaling, plan.workload.metrics
-    for name in [scaling.metric] if scaling else promised:
-        better = promised[name].better or ({"weak": "higher", "strong": "lower"}[scaling.kind] if scaling else None)
-        of_points = [
+    """Rank the points by the scaling metric, or else the first metric with a direction whose values are positive."""
+    scaling, metrics = plan.workload.scaling, plan.workload.metrics
+    for name in [scaling.metric] if scaling else metrics:
+        better = metrics[name].better or ({"weak": "higher", "strong": "lower"}[scaling.kind] if scaling else None)
+        values = [
             (point, [step["metrics"].get(name, {}).get("value", 0) for step in steps if step["parameters"] == point])
             for point in plan.points
         ]
-        if better and all(value > 0 for _, found in of_points for value in found):
+        if better and all(value > 0 for _, found in values for value in found):
             if any(map(compared_variables, plan.points)):
                 rounds = plan.repetitions if plan.until_settled else None
-                found = compare(name, promised[name].unit, better, of_points, rounds=rounds)
-                return _at_sizes(found, [step for step in steps if name in step["metrics"]])
-            return rank(name, promised[name].unit, better, of_points)
+                found = compare(name, metrics[name].unit, better, values, rounds=rounds)
+                return _with_sizes(found, [step for step in steps if name in step["metrics"]])
+            return rank(name, metrics[name].unit, better, values)
     return None
 
 
-def _at_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
-    """Return the ranking with the message size of its values and the sizes at which the winner is worse, if any."""
+def _with_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
+    """Add the message size of the values to a ranking, and the sizes at which the winner is worse than the default."""
     metrics = [(step["parameters"], step["metrics"][ranking.metric]) for step in steps]
     sizes = metrics[0][1].get("sizes")
     if not sizes or any(metric.get("sizes") != sizes for _, metric in metrics):
@@ -183,18 +187,18 @@ def _at_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """Return the scaling study against the plan's baseline; ``ValueError`` without one or without values.
+    """Judge the scaling relative to the plan's baseline; ``ValueError`` if the baseline or values are missing.
 
-    If some ranks of each launch do no work of their own, sizes count the others: the workers.
+    If some ranks only coordinate, sizes count the other ranks, the workers.
     """
     overhead = plan.workload.overhead_ranks
-    measured = [step for step in steps if scaling.metric in step["metrics"]]  # it may be an optional metric
-    for kind in (True, False):
-        lacking = {step[plan.unit] for step in steps if ("copy" in step) is kind} - {
-            step[plan.unit] for step in measured if ("copy" in step) is kind
+    measured = [step for step in steps if scaling.metric in step["metrics"]]  # the metric may be optional
+    for is_copy in (True, False):
+        lacking = {step[plan.unit] for step in steps if ("copy" in step) is is_copy} - {
+            step[plan.unit] for step in measured if ("copy" in step) is is_copy
         }
         if lacking:
-            raise ValueError(f"no {'copy' if kind else 'step'} of {min(lacking)} has a value of {scaling.metric}")
+            raise ValueError(f"no {'copy' if is_copy else 'step'} of {min(lacking)} has a value of {scaling.metric}")
     before = _earlier(plan, scaling.metric) if plan.baseline == "history" else None
     observations = [
         Observation(
@@ -220,23 +224,28 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
     )
     scaled = round(study.steps[-1].ideal_speedup)
     reference = format_reference(
-        plan.workload.name, kind=scaling.kind, metric=scaling.metric, n=scaled, site=plan.site, own=_own(plan)
+        plan.workload.name,
+        kind=scaling.kind,
+        metric=scaling.metric,
+        n=scaled,
+        site=plan.site,
+        own=_earlier_efficiencies(plan),
     )
     return replace(study, reference=reference)
 
 
-def _own(plan: Plan) -> list[float]:
-    """Return the efficiencies of earlier studies of the same size on this site, from the store."""
+def _earlier_efficiencies(plan: Plan) -> list[float]:
+    """Return the stored efficiencies of earlier studies of the same size on this site."""
     largest = max(plan.steps, key=lambda step: step.size)
     try:
         before = Store().runs(Filters(series=series_of(plan, largest)))
         return [run.efficiency for run in before if run.efficiency is not None and run.run != plan.run]
-    except HidlError:  # they are for orientation alone
+    except HidlError:  # they are only shown for comparison
         return []
 
 
 def _earlier(plan: Plan, metric: str) -> Earlier:
-    """Return the results of earlier runs of the smallest size of the same series, from the store."""
+    """Return the stored results of earlier runs of the smallest size of the same series."""
     smallest = min(plan.steps, key=lambda step: step.size)
     found = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
     overhead = plan.workload.overhead_ranks
@@ -251,12 +260,15 @@ _TAIL_WIDTH = 1000
 
 
 def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
-    """Read and check the metrics of all steps, judge them, and write ``metrics.json`` and ``verdict.json``.
+    """Judge an ended run, and write ``metrics.json`` and ``verdict.json``, or ``causes.json`` if it failed.
 
-    Raises ``SubmitRefused`` if the job would never have started, ``JobFailed`` if it failed, ``MetricMissing`` if a
-    metric is missing, and ``HidlError`` if the verdict cannot be written. A scaling study that reached its time limit
-    is judged by its complete repetitions, if there are any, and names the others. Likely causes of a failure are
-    written to ``causes.json``.
+    A scaling study that reached its time limit is judged by its complete repetitions, if there are any.
+
+    Raises:
+        SubmitRefused: The job would never have started.
+        JobFailed: The job failed.
+        MetricMissing: A metric is missing.
+        HidlError: The verdict cannot be written.
     """
     rounds = _rounds_before_limit(run, plan, status)
     if status.state is not State.COMPLETED and not rounds:
@@ -266,18 +278,18 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
         return _conclude(run, plan, rounds)
     except OSError as error:
         raise HidlError(
-            f"run {run.id} ended well, but its verdict could not be written: {error}",
-            hint=f"free some space in {run.directory}, then: hidl resume {run.id} (nothing is lost)",
+            f"run {run.id} succeeded, but its verdict could not be written: {error}",
+            hint=f"free some space in {run.directory} and run: hidl resume {run.id} (nothing is lost)",
         ) from error
 
 
 def has_results(run: Run, plan: Plan, status: Status) -> bool:
-    """Return True if ``conclude`` judges the run rather than raise the error of its failure."""
+    """Return whether ``conclude`` judges the run rather than raising an error for its failure."""
     return status.state is State.COMPLETED or bool(_rounds_before_limit(run, plan, status))
 
 
 def _rounds_before_limit(run: Run, plan: Plan, status: Status) -> int | None:
-    """Return how many repetitions a scaling study completed before its time limit; None for other runs."""
+    """Return the number of repetitions that a scaling study completed before its time limit; None for other runs."""
     return count_complete_repetitions(run, plan) if status.state is State.TIMEOUT and plan.is_study else None
 
 
@@ -289,9 +301,9 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
         raise
     conclusion = judge_steps(plan, steps)
     if rounds is not None and rounds < plan.repetitions:
-        conclusion = conclusion.noting(_format_cut(rounds + 1, plan.repetitions))
+        conclusion = conclusion.with_note(_format_cut(rounds + 1, plan.repetitions))
     if company := describe_company(run, plan):
-        conclusion = conclusion.noting(company)
+        conclusion = conclusion.with_note(company)
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion)
@@ -299,20 +311,20 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
 
 
 def describe_company(run: Run, plan: Plan) -> str | None:
-    """Say in how many of the steps that ran another run used the machine's cores too; None if in none."""
-    places = [run.directory / "steps" / str(number) for number in range(1, len(plan.steps) + 1)]
-    places = [place for place in places if place.is_dir()]  # a settled study leaves the others out
-    unbound = sum((place / UNBOUND).exists() for place in places)
-    shared = sum((place / SHARED).exists() for place in places)
+    """Format a note on the steps during which another run used the machine's cores; None if there are none."""
+    steps = [run.directory / "steps" / str(number) for number in range(1, len(plan.steps) + 1)]
+    steps = [step for step in steps if step.is_dir()]  # a settled study skips the remaining steps
+    unbound = sum((step / UNBOUND).exists() for step in steps)
+    shared = sum((step / SHARED).exists() for step in steps)
     if not unbound + shared:
         return None
-    bound = f"ranks were not bound in {unbound} of {len(places)} step(s), since " if unbound else ""
-    steps = f" in {unbound + shared} of {len(places)} step(s)" if shared else ""
-    return f"{bound}another run used this machine's cores{steps}: measure again without it"
+    bound = f"ranks were not bound in {unbound} of {len(steps)} step(s), since " if unbound else ""
+    where = f" in {unbound + shared} of {len(steps)} step(s)" if shared else ""
+    return f"{bound}another run used this machine's cores{where}: repeat the measurement without it"
 
 
 def _read_steps(run: Run, plan: Plan, rounds: int | None) -> list[dict[str, Any]]:
-    """Return ``read_steps``; raise ``MetricMissing`` if the disk was full, as output may then be cut in a number."""
+    """Call ``read_steps``; raise ``MetricMissing`` if the disk was full, since a number in the output may be cut."""
     why = read_status(run).not_written
     try:
         if why and any(step.parser or step.patterns for step in plan.steps):
@@ -322,13 +334,13 @@ def _read_steps(run: Run, plan: Plan, rounds: int | None) -> list[dict[str, Any]
         if why:
             raise MetricMissing(
                 f"{error.message}; {_format_not_written(run, why)}",
-                hint=f"free some space in {run.directory}, run it again",
+                hint=f"free some space in {run.directory} and run it again",
             ) from error
         raise
 
 
 def _format_not_written(run: Run, why: str) -> str:
-    return f"when the job ended, it could not write to {run.directory}: {why}"
+    return f"the job could not write to {run.directory} when it ended: {why}"
 
 
 def _format_cut(first: int, last: int) -> str:
@@ -337,7 +349,7 @@ def _format_cut(first: int, last: int) -> str:
 
 
 def _keep(run: Run, conclusion: Conclusion) -> None:
-    """Write the verdict once, since the directory of an ended run does not change, and index the run."""
+    """Write the verdict, unless there is one already, and index the run."""
     if run.document("verdict") is None:
         document = {
             "schema": "hidl.verdict/1",
@@ -354,10 +366,10 @@ def _keep(run: Run, conclusion: Conclusion) -> None:
 
 
 def error_for(run: Run, status: Status) -> HidlError:
-    """Return the error of a failed run: its state, the scheduler's reason, the end of stderr, the likely cause."""
+    """Return the error for a failed run, with the scheduler's reason, the end of stderr and the likely causes."""
     if status.state is State.REFUSED:
         return SubmitRefused(
-            f"run {run.id} was refused: {status.reason or 'the scheduler would never start it'}",
+            f"run {run.id} was rejected: {status.reason or 'the scheduler would never start it'}",
             hint="stay within the site's limits (hidl site show), and run it again",
         )
     what, hint = _ENDS.get(status.state, (f"is {status.state.value}", "hidl logs {run}"))
@@ -367,7 +379,7 @@ def error_for(run: Run, status: Status) -> HidlError:
     message = f"run {run.id} {what}{reason}"
     if status.not_written:
         message += f"\n{_format_not_written(run, status.not_written)}"
-    tail = _tail(run) if status.state in _TELLING else ""
+    tail = "\n".join(last_lines(run.stderr, _TAIL_LINES, width=_TAIL_WIDTH)) if status.state in _WITH_STDERR else ""
     next_step = hint.format(run=run.id)
     causes = likely_causes(run, status)
     if causes and causes[0].severity == "error":
@@ -376,14 +388,14 @@ def error_for(run: Run, status: Status) -> HidlError:
 
 
 def likely_causes(run: Run, status: Status) -> list[Finding]:
-    """Return the likely causes of a failure, from the job and its output, the likeliest first."""
+    """Return the likely causes of a failure, the most likely one first, according to the job and its output."""
     if status.state not in _DIAGNOSED:
         return []
     return [cause for cause in read_causes(run) if cause.rule != _DIAGNOSED[status.state]]
 
 
 def keep_likely_causes(run: Run, status: Status) -> None:
-    """Write the likely causes of a failed run to its directory, once; damaged files of its stack are no guess."""
+    """Write ``causes.json`` for a failed run, unless it exists. Damaged files of the stack are a certain cause."""
     if status.state in _DIAGNOSED and run.document("causes") is None:
         prefix = (run.document("plan") or {}).get("prefix")
         evidence = content.look(Path(prefix), deep=True) if prefix else None
@@ -393,37 +405,32 @@ def keep_likely_causes(run: Run, status: Status) -> None:
 _ENDS = {
     State.FAILED: ("failed", "hidl logs {run}"),
     State.CANCELLED: ("was cancelled", "run it again"),
-    State.INTERRUPTED: ("was interrupted", "run it again; --no-wait and hidl resume leave it running meanwhile"),
+    State.INTERRUPTED: ("was interrupted", "run it again; with --no-wait and hidl resume, it runs in the background"),
     State.TIMEOUT: (
         "reached its time limit",
-        "hidl logs {run} shows how far it got; ask for more time with --time, or for fewer steps",
+        "hidl logs {run} shows how far it got; request more time with --time, or fewer steps",
     ),
     State.NODE_FAIL: (
         "lost a node",
-        "run it again: the fault is a node's (scontrol show node, bhosts -l), not the program's",
+        "run it again: a node failed (scontrol show node, bhosts -l), not the program",
     ),
     State.OUT_OF_MEMORY: (
         "ran out of memory",
-        "fewer ranks on each node (--ranks-per-node), more nodes, or a smaller problem",
+        "use fewer ranks per node (--ranks-per-node), more nodes, or a smaller problem",
     ),
     State.PREEMPTED: ("was preempted by another job", "run it again, or under another --qos or --partition"),
     State.LOST: (
-        "disappeared without recording its end (killed, or the machine went down?)",
-        "hidl logs {run} shows how far it got; hidl cancel {run} ends what it may have left; then run it again",
+        "disappeared without recording its end (was it killed, or did the machine go down?)",
+        "hidl logs {run} shows how far it got; hidl cancel {run} ends remaining processes; then run it again",
     ),
 }
-#: The states of which the end of the job's stderr tells more.
-_TELLING = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
-#: The states that have causes, and the rule that would say no more than the state itself.
-_DIAGNOSED = {**dict.fromkeys(_TELLING), State.TIMEOUT: "HD102", State.NODE_FAIL: "HD103"}
+#: The states for which the end of stderr is shown.
+_WITH_STDERR = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
+#: The states whose causes are diagnosed, with the rule that would only repeat the state.
+_DIAGNOSED = {**dict.fromkeys(_WITH_STDERR), State.TIMEOUT: "HD102", State.NODE_FAIL: "HD103"}
 
 
 def _failure(status: Status) -> str:
     if status.exit_status is None:
         return "failed before it could record a status"
     return f"ended with status {status.exit_status} in step {status.step} of {status.steps}"
-
-
-def _tail(run: Run) -> str:
-    """Return the last lines of the job's stderr."""
-    return "\n".join(last_lines(run.stderr, _TAIL_LINES, width=_TAIL_WIDTH))

@@ -13,38 +13,38 @@ from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers import Scheduler, scheduler
 from hidl_cli.schedulers.decision import read_status
 
-#: The scheduler whose jobs nobody else can see, or wants to keep, once the user's terminal is gone.
+#: The scheduler whose jobs end with the user's terminal.
 _OF_THIS_MACHINE = "local"
 
 
 def scheduler_of(plan: Plan) -> Scheduler:
-    """Return the scheduler of the plan's job."""
+    """Return the scheduler of a plan."""
     return scheduler(plan.scheduler)
 
 
 class Watch:
-    """Polls runs: one query to each scheduler for all of its runs."""
+    """Polls runs, with one query per scheduler."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = tuple(runs)
-        self._with: dict[str, list[Run]] = {}
+        self._by_scheduler: dict[str, list[Run]] = {}
         for run in runs:
-            self._with.setdefault(plan_of(run).scheduler, []).append(run)
+            self._by_scheduler.setdefault(plan_of(run).scheduler, []).append(run)
         self._schedulers: dict[str, Scheduler] = {}
         self._unusable: dict[str, str] = {}
-        for name in self._with:
+        for name in self._by_scheduler:
             try:
                 self._schedulers[name] = scheduler(name)
             except HidlError as error:
-                if len(self._with) == 1:
+                if len(self._by_scheduler) == 1:
                     raise
-                self._unusable[name] = error.message  # a plug-in that is not here
+                self._unusable[name] = error.message  # a plug-in that is not installed
         self._began = time.monotonic()
 
     def poll(self) -> list[Status]:
         """Return the statuses of the runs, in order."""
         found: dict[Path, Status] = {}
-        for name, runs in self._with.items():
+        for name, runs in self._by_scheduler.items():
             if name in self._schedulers:
                 statuses = self._schedulers[name].poll(runs)
             else:
@@ -53,9 +53,9 @@ class Watch:
         return [found[run.directory] for run in self.runs]
 
     def pause(self, *, at_most: float | None = None) -> None:
-        """Sleep until the next poll is due, or ``at_most`` seconds."""
+        """Sleep until the next poll is due, but no longer than ``at_most`` seconds."""
         seconds = time.monotonic() - self._began
-        due = min((asked.pause(seconds) for asked in self._schedulers.values()), default=0.0)
+        due = min((each.pause(seconds) for each in self._schedulers.values()), default=0.0)
         time.sleep(due if at_most is None else max(0.0, min(due, at_most)))
 
 
@@ -65,9 +65,12 @@ def follow(
     tell: Callable[[Run, Status], None],
     interrupted: Callable[[Run, KeyboardInterrupt], None] | None = None,
 ) -> list[Status]:
-    """Poll until all runs have ended and return their final statuses; ``tell`` gets every status of each.
+    """Poll until all runs have ended, and return their final statuses.
 
-    On an interrupt, ``interrupted`` is called for each run that has not ended, and the interrupt is raised again.
+    Args:
+        runs: The runs.
+        tell: Receives the status of each run after each poll.
+        interrupted: Called on an interrupt for each run that has not ended, before the interrupt is raised again.
     """
     watch = Watch(runs)
     statuses: list[Status] = []
@@ -87,7 +90,7 @@ def follow(
 
 
 def ends_with_the_terminal(run: Run) -> bool:
-    """Should the run end when the user's terminal closes? A queued job should not."""
+    """Return whether the run ends when the user's terminal closes; jobs of a scheduler do not."""
     return plan_of(run).scheduler == _OF_THIS_MACHINE
 
 
@@ -97,11 +100,11 @@ def end(run: Run, state: State) -> None:
 
 
 def read_log(run: Run, file: Path, *, follow: bool) -> Iterator[bytes]:
-    """Yield the content of a log; with ``follow``, also what is appended until the run ends."""
+    """Yield the contents of a log; with ``follow``, also what is appended to it until the run ends."""
     watch = Watch([run])
     seen = 0
     while True:
-        # asked first: what comes before the end is not missed
+        # Checked before the file is read, so that nothing is missed.
         ended = not follow or watch.poll()[0].state.is_final
         if file.is_file():
             with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""Forecast a run's metrics by the workload's own module, without running the workload."""
+"""Forecast the metrics of a run with the workload's ``estimate`` module, without running the workload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hidl_cli.tuning.judge import without_variables
 
 SCHEMA = "hidl.forecast/1"
 
-#: What the module gets: the placements to tell about, and the file that it writes its document to.
+#: Environment variables with the placements to forecast, and with the file that the module writes its document to.
 PLACEMENTS, DOCUMENT = "HIDL_PLACEMENTS", "HIDL_FORECAST"
 
 _SECONDS = 900
@@ -43,7 +43,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Expected:
-    """The forecast of one placement. ``problem``: why the program would refuse it; there are no figures then."""
+    """The forecast for a placement, or the ``problem`` that makes the program reject it."""
 
     figures: tuple[Figure, ...] = ()
     problem: str | None = None
@@ -51,7 +51,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast of each placement, its assumptions and its known errors."""
+    """The forecasts for all placements, with their assumptions and known errors."""
 
     expected: tuple[Expected, ...]
     assumptions: Mapping[str, str]
@@ -60,7 +60,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class PointForecast:
-    """A forecast for one point of the plan's matrix."""
+    """The forecast for a point of the plan's matrix."""
 
     point: Mapping[str, Value]
     placements: tuple[Placement, ...]
@@ -86,9 +86,7 @@ class PointForecast:
 
 
 def find_python(plan: Plan) -> Path | None:
-    """Return the Python to run the module: of the plan's installation or, if the plan is for another machine, of the
-    same stack here; None if it is not installed.
-    """
+    """Return the Python of the plan's installation, or of the same stack on this machine; None if there is neither."""
     if plan.lock:
         return Path(plan.prefix, "bin", "python")
     here = load_site("local")
@@ -99,9 +97,15 @@ def find_python(plan: Plan) -> Path | None:
 
 
 def forecast_plan(plan: Plan, python: Path, interconnect: str | None) -> list[PointForecast]:
-    """Forecast each point and size of a plan with ``find_python(plan)``.
+    """Forecast all points and sizes of a plan.
 
-    ``interconnect``: the network between the site's nodes, as in its file. Raises ``HidlError`` if the module fails.
+    Args:
+        plan: The plan.
+        python: Result of ``find_python``.
+        interconnect: Network between the nodes, as in the site's file.
+
+    Raises:
+        HidlError: The module fails.
     """
     return [_forecast_point(plan, point, python, interconnect) for point in plan.points]
 
@@ -110,16 +114,19 @@ def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interc
     placements = tuple({step.size: step.placement for step in plan.steps if step.point == point}.values())
     values = {**plan.parameters, **without_variables(point)}
     program = plan.workload.program_for(values)
-    asked_for = arguments(program, values, plan.workload.parameters)
-    words = [str(plan.workload.estimate), str(program.module), *asked_for]
-    asked = {"interconnect": interconnect, "placements": [asdict(placement) for placement in placements]}
+    words = [
+        str(plan.workload.estimate),
+        str(program.module),
+        *arguments(program, values, plan.workload.parameters),
+    ]
+    request = {"interconnect": interconnect, "placements": [asdict(placement) for placement in placements]}
     where = f" with {format_parameters(point)}" if point else ""
     with tempfile.TemporaryDirectory(prefix="hidl-") as directory:
         document = Path(directory, "forecast.json")
         variables = {
             **os.environ,
             **placements[0].environment(),
-            PLACEMENTS: json.dumps(asked),
+            PLACEMENTS: json.dumps(request),
             DOCUMENT: str(document),
         }
         try:
@@ -133,13 +140,13 @@ def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interc
 
 
 def read_forecast(document: Any, placements: Sequence[Placement]) -> Forecast:
-    """Read a module's document; ``ValueError`` if it is invalid or for other placements."""
+    """Parse the document of a module; ``ValueError`` if it is invalid or for other placements."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"not a document of schema {SCHEMA}")
     try:
         forecast = TypeAdapter(Forecast).validate_python(document)
     except ValidationError as error:
-        raise ValueError(f"{error.error_count()} of its values are invalid by schema {SCHEMA}") from error
+        raise ValueError(f"{error.error_count()} value(s) do not match schema {SCHEMA}") from error
     if len(forecast.expected) != len(placements):
         raise ValueError(f"expected {len(placements)} placements, got {len(forecast.expected)}")
     return forecast

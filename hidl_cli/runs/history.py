@@ -1,4 +1,4 @@
-"""Past runs, read from their directories."""
+"""Read and update past runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOUND = "found.json"
 
 
 def main(words: list[str]) -> int:
-    """Read the round's steps; returns the exit status."""
+    """Write the metrics of the round that has just ended to its steps; return the exit status."""
     run, done = Run(Path(words[0])), int(words[1])
     try:
         plan = plan_of(run)
@@ -43,9 +43,9 @@ if __name__ == "__main__":
 
 
 def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None = None) -> list[Status]:
-    """Update the directories: query each scheduler once, and judge runs that ended unattended.
+    """Update the status of runs with one query per scheduler, and judge those that have ended.
 
-    ``warn`` is told of each run that cannot be judged; without it, the first such error is raised after all others are.
+    ``warn`` receives the error of each run that cannot be judged. Without it, the first error is raised at the end.
     """
     statuses = Watch(runs).poll()
     errors = []
@@ -62,24 +62,27 @@ def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None =
 
 
 def judge_if_ended(run: Run, status: Status) -> None:
-    """Judge an ended run that has results, or find the causes of a failed one, unless already done."""
+    """Judge an ended run, or diagnose it if it failed, unless that is already done."""
     if not status.state.is_final or run.document("verdict") is not None:
         return
     plan = plan_of(run)
     if has_results(run, plan, status):
-        with suppress(MetricMissing):  # the verdict says so
+        with suppress(MetricMissing):  # it is part of the verdict
             conclude(run, plan, status)
     else:
         keep_likely_causes(run, status)
 
 
 def unfinished(root: Path | None = None) -> Iterator[Run]:
-    """Yield the runs that have not ended by their jobs' own record, newest first."""
+    """Yield the runs whose jobs have not recorded their end, newest first."""
     return (run for run in readable(all_runs(root)) if not read_status(run).state.is_final)
 
 
 def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
-    """Return one run as plain data, without secrets: plan, status (None: as its job recorded), metrics and verdict."""
+    """Return the plan, status, metrics and verdict of a run as plain data without secrets.
+
+    ``status`` defaults to the status that the job recorded.
+    """
     plan = plan_of(run)
     status = status or read_status(run)
     unreadable: list[str] = []
@@ -117,7 +120,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
 
 
 def _read(run: Run, name: str, unreadable: list[str]) -> dict[str, Any]:
-    """Return a document of the run, empty if it is missing, or ``unreadable``."""
+    """Return a document of the run, or an empty one if it is missing or ``unreadable``, which collects the errors."""
     try:
         return run.document(name) or {}
     except HidlError as error:

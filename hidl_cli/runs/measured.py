@@ -1,4 +1,4 @@
-"""Read the metrics that the steps of an ended run left in its directory."""
+"""Read the metrics of a run's steps."""
 
 from __future__ import annotations
 
@@ -18,15 +18,23 @@ from hidl_workloads.enough import is_disturbed
 
 SCHEMA = "hidl.metrics/1"
 _ALWAYS = ("value", "unit", "samples")
-_KEYS = ("sizes", "ranks", "pairs")  # what the samples may belong to
+_KEYS = ("sizes", "ranks", "pairs")  # optional labels of the samples
 
 
 def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> dict[str, dict[str, Any]]:
-    """Return the metrics by name: ``{"value", "unit", "samples"}``; numbers or, for checksums, text.
+    """Read a metrics document, and return ``value``, ``unit`` and ``samples`` of each metric by its name.
 
-    If samples belong to message sizes, ranks or pairs of nodes, ``sizes``, ``ranks`` or ``pairs`` says which. Raises
-    ``MetricMissing`` if the file is missing, invalid or from a world of another size, lacks a required metric, or has a
-    value that is not finite, in another unit, or not one per rank where it must be.
+    The values are numbers, or text for checksums. The optional lists ``sizes``, ``ranks`` or ``pairs`` contain the
+    message size, the rank or the pair of nodes of each sample.
+
+    Args:
+        path: File to read.
+        promised: The metrics of the workload.
+        ranks: Number of ranks.
+
+    Raises:
+        MetricMissing: The document is missing, invalid or from another number of ranks, lacks a required metric, or
+            contains an invalid value, a wrong unit, or a wrong number of samples.
     """
     try:
         document = read_json(path)
@@ -34,7 +42,7 @@ def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> d
         if not any(metric.required for metric in promised.values()):
             return {}
         raise MetricMissing(
-            f"the program ended well but wrote no metrics to {path}",
+            f"the program succeeded but wrote no metrics to {path}",
             hint="rank 0 must write the file named by $HIDL_METRICS; see docs/reference/metrics.md",
         ) from None
     except (OSError, ValueError) as error:
@@ -49,18 +57,18 @@ def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> d
 def check_metrics(
     metrics: dict[str, dict[str, Any]], promised: Mapping[str, Metric], *, ranks: int, source: Path
 ) -> dict[str, dict[str, Any]]:
-    """Return ``metrics`` (read from ``source``) if they are as promised; else raise ``MetricMissing``."""
+    """Return the metrics read from ``source``; raise ``MetricMissing`` unless they are as promised."""
     for name, metric in promised.items():
         if name in metrics:
             _check(name, metrics[name], metric, ranks, source)
         elif metric.required:
             found = ", ".join(metrics) or "none"
-            raise MetricMissing(f"metric {name} is not in {source}", hint=f"it holds: {found}")
+            raise MetricMissing(f"metric {name} is not in {source}", hint=f"found metrics: {found}")
     return metrics
 
 
 def describe_unequal_ranks(metrics: Mapping[str, dict[str, Any]], promised: Mapping[str, Metric]) -> str | None:
-    """Say which metric differs between ranks although it must not; None if none does."""
+    """Describe a metric that differs between ranks although it must not; None if there is none."""
     for name, metric in promised.items():
         if metric.equal_on_all_ranks and name in metrics and len(set(metrics[name]["samples"])) > 1:
             samples = metrics[name]["samples"]
@@ -85,9 +93,7 @@ def _by_name(document: Any, path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _check_keys(metric: Mapping[str, Any], path: Path) -> None:
-    """Require one whole number (``sizes``, ``ranks``) or pair of different names (``pairs``) per sample, without
-    repeats.
-    """
+    """Require a unique integer (``sizes``, ``ranks``) or a unique pair of names (``pairs``) for each sample."""
     for key in _KEYS:
         if key not in metric:
             continue
@@ -109,7 +115,7 @@ def _is_pair(pair: object) -> bool:
 
 
 def _count_of(numbers: list[Any]) -> int:
-    """Count the different ones; a pair is the same in either order."""
+    """Count unique entries; the order within a pair does not matter."""
     return len({tuple(sorted(each)) if isinstance(each, list) else each for each in numbers})
 
 
@@ -130,14 +136,14 @@ def _check(name: str, found: Mapping[str, Any], promised: Metric, ranks: int, pa
             raise MetricMissing(f"metric {name} in {path} is {value!r}: not a finite number")
 
 
-#: Written by a job that found its study settled: how many repetitions it measured.
+#: Document in which a job records the number of repetitions that settled its study.
 ENOUGH = "enough"
 
 
 def count_complete_repetitions(run: Run, plan: Plan) -> int:
-    """Return how many repetitions, from the first on, left the metrics of all their steps.
+    """Return the number of initial repetitions whose steps all have their metrics.
 
-    Of a step whose metrics are read from its output that is so once the next one has begun.
+    A step whose metrics are read from its output is complete once the next one has started.
     """
     running = run.status().step
     missing = [
@@ -157,16 +163,16 @@ def _documents(place: Path, step: Step) -> Iterator[Path]:
 
 
 def directories(place: Path, step: Step) -> list[Path]:
-    """Return where a step left its metrics: its directory, or one for each of its copies."""
+    """Return the directories with the metrics of a step: its own, or one for each of its copies."""
     return [place / "copies" / str(copy) for copy in range(1, step.copies + 1)] if step.copies else [place]
 
 
 def read_steps(run: Run, plan: Plan, rounds: int | None = None) -> list[dict[str, Any]]:
-    """Return one entry for each step that ran, and for each copy of a copied one (``copy`` counts from 1).
+    """Return an entry for each step that ran, or for each of its copies (``copy`` counts from 1).
 
-    ``hosts``: where it ran; ``parameters``: those of the matrix; ``disturbed``: True where another run used the
-    machine's cores meanwhile. ``rounds``: only this many repetitions; None: as many as the job recorded, or the plan
-    has. Raises ``MetricMissing`` if a metric is missing.
+    An entry contains the ``hosts`` of the step, its ``parameters`` of the matrix, and ``disturbed`` if another run used
+    the machine's cores meanwhile. ``rounds`` limits the repetitions; by default, their number is the one that the job
+    recorded, or that of the plan. Raises ``MetricMissing`` if a metric is missing.
     """
     repetitions = rounds or (run.document(ENOUGH) or {}).get("rounds") or plan.repetitions
     return [
@@ -183,36 +189,36 @@ def _entries(place: Path, plan: Plan, step: Step) -> Iterator[dict[str, Any]]:
         about["parameters"] = dict(step.point)
     if is_disturbed(place):
         about["disturbed"] = True
-    for copy, its in enumerate(directories(place, step), start=1):
+    for copy, directory in enumerate(directories(place, step), start=1):
         about_copy = {"copy": copy} if step.copies else {}
-        yield {**about, **about_copy, "hosts": _hosts(its), "metrics": metrics_of(its, plan, step)}
+        yield {**about, **about_copy, "hosts": _hosts(directory), "metrics": metrics_of(directory, plan, step)}
 
 
 def metrics_of(place: Path, plan: Plan, step: Step) -> dict[str, dict[str, Any]]:
-    """Return the metrics that a step, or a copy of it, left in its directory; raises ``MetricMissing``."""
+    """Return the metrics of a step, or of a copy of it, from its directory. Raises ``MetricMissing``."""
     promised, ranks = dict(plan.workload.metrics), step.placement.ranks
     if not step.timed:
-        return _of_the_program(place, step, promised)
+        return _program_metrics(place, step, promised)
     times = {name: promised.pop(name) for name in TIMES.keys() & promised.keys() - names_of(step.patterns)}
-    return {**read_metrics(place / TIMING, times, ranks=ranks), **_of_the_program(place, step, promised)}
+    return {**read_metrics(place / TIMING, times, ranks=ranks), **_program_metrics(place, step, promised)}
 
 
-def _of_the_program(place: Path, step: Step, promised: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
-    """Read what the patterns find; the other metrics from what the parser finds, or from what the program wrote."""
+def _program_metrics(place: Path, step: Step, promised: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
+    """Read metrics from the patterns, and all others from the parser or the document that the program wrote."""
     ranks = step.placement.ranks
     found = read_patterns(step.patterns, promised, place, ranks=ranks) if step.patterns else {}
     check_metrics(found, {name: promised[name] for name in found}, ranks=ranks, source=place / OUTPUT)
     others = {name: metric for name, metric in promised.items() if name not in names_of(step.patterns)}
     if step.parser is None:
         return {**read_metrics(place / "metrics.json", others, ranks=ranks), **found}
-    if step.patterns and not others:  # --metric asks for others than the parser's
+    if step.patterns and not others:  # --metric replaces all metrics of the parser
         return found
     parsed = check_metrics(parse(step.parser, place / OUTPUT), others, ranks=ranks, source=place / OUTPUT)
     return {**parsed, **found}
 
 
 def _hosts(place: Path) -> list[str]:
-    """Return the host names in a host file of any launcher's format."""
+    """Return the host names in a host file, whichever launcher it is for."""
     try:
         lines = (place / "hosts").read_text(encoding="utf-8").split("\n")
     except OSError:

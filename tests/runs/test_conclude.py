@@ -125,8 +125,8 @@ def test_a_round_beside_another_run_does_not_count(cut: Cut, mark: str) -> None:
 
     conclusion = conclude(run, plan, run.status())
 
-    assert "1 of 4 rounds do not count" in conclusion.reason
-    assert conclusion.hint == "measure again while no other run uses this machine"
+    assert "1 of 4 rounds were disturbed" in conclusion.reason
+    assert conclusion.hint == "repeat the measurement while no other run uses this machine"
     assert before.study is not None
     assert conclusion.study is not None
     for step, undisturbed in zip(conclusion.study.steps, before.study.steps, strict=True):
@@ -150,8 +150,8 @@ def test_a_study_beside_another_run_has_no_verdict(cut: Cut, factor: float) -> N
     conclusion = conclude(run, plan_of(run), run.status())
 
     assert conclusion.verdict == "inconclusive"
-    assert conclusion.hint == "measure again while no other run uses this machine"
-    assert conclusion.reason.startswith("fewer than 3 rounds ran alone on this machine; measured beside another run:")
+    assert conclusion.hint == "repeat the measurement while no other run uses this machine"
+    assert conclusion.reason.startswith("fewer than 3 rounds ran alone on this machine; while another run used it:")
     assert conclusion.study is not None
     assert [step.verdict for step in conclusion.study.steps] == [None, "inconclusive", "inconclusive"]
     assert read_efficiencies(run.directory, plan_of(run).to_json(), 2) == {}
@@ -217,4 +217,4 @@ def test_a_matrix_beside_another_run_has_no_winner(tmp_path: Path, alone: int) -
     assert ("is best" in conclusion.reason) == (conclusion.ranking is not None) == (alone == 3)
     if alone < 3:
         assert conclusion.reason.startswith("not ranked: fewer than 3 rounds ran alone on this machine")
-        assert conclusion.hint == "measure again while no other run uses this machine"
+        assert conclusion.hint == "repeat the measurement while no other run uses this machine"

@@ -53,7 +53,7 @@ def test_a_forecast_has_figures_or_a_problem_for_each_placement() -> None:
     [
         ({"schema": "hidl.metrics/1"}, "not a document of schema hidl.forecast/1"),
         ({"expected": [EXPECTED]}, "expected 2 placements, got 1"),
-        ({"expected": [{"figures": [{"name": "step_time"}]}, {}]}, "2 of its values are invalid by schema"),
+        ({"expected": [{"figures": [{"name": "step_time"}]}, {}]}, r"2 value\(s\) do not match schema"),
     ],
 )
 def test_what_is_not_a_forecast_for_these_placements_is_refused(change: dict[str, Any], says: str) -> None:

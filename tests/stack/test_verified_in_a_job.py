@@ -42,7 +42,7 @@ def test_interrupted_while_the_verifying_job_waits_the_same_line_waits_for_that_
     try:
         child = hidl.start(*line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         assert child.stderr is not None
-        assert any("the verifying job is pending" in line for line in child.stderr)
+        assert any("the verification job is pending" in line for line in child.stderr)
         (job,) = jobs(cluster) - {blocker}
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=patience(300))

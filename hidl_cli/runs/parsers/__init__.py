@@ -1,4 +1,4 @@
-"""Parsers of what other people's programs print; ``hidl_cli.plan.workload.PARSERS`` names them."""
+"""Parsers of the output of third-party programs, registered in ``hidl_cli.plan.workload.PARSERS``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _KEYS = {"value", "unit", "samples"}
 
 
 def parse(parser: str, path: Path) -> dict[str, dict[str, Any]]:
-    """Return the metrics by name in what a program printed to ``path``, as ``read_metrics`` does.
+    """Parse the output of a program in ``path``; return the metrics in the form of ``read_metrics``.
 
-    Raises ``MetricMissing`` if the file is missing, or the parser finds nothing in it or fails;
+    Raises ``MetricMissing`` if the file is missing, or if the parser fails or finds nothing, and
     ``MissingPrecondition`` if the parser is a plug-in that cannot be loaded.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise MetricMissing(f"cannot read what the program printed: {error}") from error
+        raise MetricMissing(f"cannot read the output of the program: {error}") from error
     read = PARSERS.get(parser)
     try:
         metrics = read(text)
@@ -28,7 +28,7 @@ def parse(parser: str, path: Path) -> dict[str, dict[str, Any]]:
         raise MetricMissing(f"{path}: {error.message}", hint=error.hint) from None
     except HidlError:
         raise
-    except Exception as error:  # a plug-in's own code runs here
+    except Exception as error:  # a plug-in may raise anything
         raise MetricMissing(f"{path}: parser {parser} failed: {type(error).__name__}: {error}") from error
     if not _are_metrics(metrics):
         raise MetricMissing(f"{path}: parser {parser} must return a dict of metrics, each with value, unit and samples")

@@ -1,18 +1,17 @@
-"""The OSU Micro-Benchmarks' output (OMB 5.9 to 7.x, and OMB-Py): from tables to metrics.
+"""Parse the output of the OSU Micro-Benchmarks (OMB 5.9 to 7.x, and OMB-Py).
 
-A table is known by its header, and a column by its title there; where a column stands tells nothing, for options such
-as ``-f``, ``-c`` and ``-z`` move it, and versions name it differently. Lines that are neither header nor row are passed
-over: the ranks' stderr may come between.
+Tables are recognized by their headers and columns by their titles. The position of a column is irrelevant, since
+options such as ``-f``, ``-c`` and ``-z`` change it. All other lines are skipped: ranks may print to stderr in between.
 
-A table is whole, or there is none. What can be known of a missing part:
+A table must be complete. These signs of missing parts are errors:
 
-- a title without a header, and a header without a row;
-- a row that breaks off, or has fewer or more fields than the header;
-- a last row without its end of line: its last number may have lost digits;
-- a row that is not there: every size is twice the one before it (1 after 0), in all benchmarks.
+- a title without a header, or a header without rows;
+- a truncated row, or one with fewer or more fields than the header;
+- a last row without a line end, since its last number may have lost digits;
+- a gap between rows: every size is twice the previous one (1 after 0), in all benchmarks.
 
-A table that ends early between two rows looks like one that was asked for with a smaller ``-m``. That is told by the
-job: a benchmark that did not come to its end has another status than 0, and the run fails by that.
+A table that ends early between two rows looks like one with a smaller ``-m``. This case needs no check, because a
+benchmark that does not finish has a non-zero exit status, which fails the run.
 """
 
 from __future__ import annotations
@@ -30,8 +29,13 @@ from hidl_cli.errors import MetricMissing
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds. ``value``: a metric, in ``unit`` once it is multiplied by ``factor``; ``at_largest``: what
-    counts is measured at the largest size, rather than a small one. ``other``: nothing that is kept."""
+    """A column of a table.
+
+    Attributes:
+        kind: ``value`` for a metric, ``other`` for a column to ignore.
+        factor: Factor that converts printed values to the unit.
+        at_largest: Whether the value of the metric is that of the largest size rather than of a small one.
+    """
 
     kind: Literal["size", "value", "validation", "other"]
     metric: str = ""
@@ -40,7 +44,7 @@ class Column:
     at_largest: bool = False
 
 
-#: Units as printed -> the unit that is kept, and by what a value is multiplied.
+#: Printed unit -> unit of the metric, conversion factor.
 _UNITS = {
     "ns": ("us", 1e-3),
     "us": ("us", 1.0),
@@ -70,7 +74,7 @@ _QUANTITIES = {
     "max comm.": "pure_communication_max",
     "overlap": "overlap",
 }
-#: Titles that are a unit only (osu_mbw_mr).
+#: Titles that consist of a unit (osu_mbw_mr).
 _BARE = {"mb/s": "bandwidth", "messages/s": "message_rate"}
 
 _TITLE_WITH_UNIT = re.compile(r"^(?P<quantity>.*?)\s*\((?P<unit>[^()]+)\)$")
@@ -78,7 +82,7 @@ _PERCENTILE = re.compile(r"^p(?P<percent>\d+)(?:\.(?P<part>\d+))? tail (?P<of>la
 
 
 def column_of(title: str) -> Column:
-    """What a column of this title holds."""
+    """Return the column that a title describes."""
     words = title.strip().lower()
     if words in ("size", "size (b)"):
         return Column("size")
@@ -128,14 +132,14 @@ _COLLECTIVES = {
     "all-to-allv": "alltoallv",
     "all-to-allw": "alltoallw",
 }
-# The library that a build measures: "OSU MPI", "OSU MPI-CUDA", "OMB Python MPI", "OMB-Py MPI". One-sided tests have
-# none, for there the function's name comes first: "OSU MPI_Put-CUDA Latency Test".
+# The library in a title: "OSU MPI", "OSU MPI-CUDA", "OMB Python MPI", "OMB-Py MPI". Titles of one-sided tests begin
+# with the name of the function instead: "OSU MPI_Put-CUDA Latency Test".
 _LIBRARY = re.compile(r"^O(?:SU|MB)(?:-Py| Python)?\s+(?:MPI(?:-[A-Z]+(?: MANAGED)?)?\s+)?")
 _DEVICE = re.compile(r"-(?:CUDA|ROCM|OPENACC|MANAGED)\b(?: MANAGED)?")
 
 
 def benchmark_of(title: str) -> str:
-    """The benchmark as OMB's programs are called, without ``osu_``: ``OSU MPI-CUDA Allreduce Latency`` is allreduce."""
+    """Return the benchmark's program name without ``osu_``: allreduce for ``OSU MPI-CUDA Allreduce Latency``."""
     words = _DEVICE.sub("", _LIBRARY.sub("", title)).strip().lower()
     if words.replace(" persistent", "") != words:
         return f"{benchmark_of('OSU MPI ' + words.replace(' persistent', ''))}_persistent"
@@ -151,18 +155,16 @@ def benchmark_of(title: str) -> str:
 
 Metrics = dict[str, dict[str, Any]]
 
-#: Bytes: latency is held against history at this size, where it is there.
+#: Message size in bytes at which latencies are compared with earlier runs, if available.
 HISTORY_SIZE = 8
 
-_HINT = "hidl logs shows the output; OMB prints one table with a header line `# Size ...` for each benchmark"
-_WRONG_DATA = (
-    "OMB's own check of reductions fails for MPI_CHAR with some MPI libraries: try -T mpi_float before blaming it"
-)
+_HINT = "hidl logs shows the output; OMB prints a table with a header line `# Size ...` for each benchmark"
+_WRONG_DATA = "OMB's validation of reductions is wrong for MPI_CHAR with some MPI libraries: try -T mpi_float first"
 _WITHOUT_TABLE = ("init", "hello_world")
 
 _TITLE = re.compile(r"^#\s*(?P<title>O(?:SU|MB)\b.*?)\s+Test(?:\s+v?\d\S*)?\s*$")
 _DATATYPE = re.compile(r"^#\s*Datatype:\s*(\w+)")
-# Titles end where two blanks follow, or a unit in parentheses: a title of 17 letters leaves one blank before it.
+# Titles are separated by two blanks or follow a unit in parentheses, since a long title leaves only one blank.
 _BETWEEN_TITLES = re.compile(r"\s{2,}|(?<=\))\s+")
 _ROW_BEGINS = re.compile(r"^\d+(\s{2,}|\t|\s*$)")
 _NUMBER = re.compile(r"^-?(\d+(\.\d*)?([eE][-+]?\d+)?|nan|inf)$")
@@ -173,7 +175,7 @@ _INVALID = re.compile(r"^DATA VALIDATION ERROR: (\S+) .* message size (\d+)", re
 
 @dataclass
 class _Table:
-    """One table: ``columns`` in the order of its header, ``rows`` as far as they are read."""
+    """A table, with the columns of its header and the rows that have been read."""
 
     benchmark: str
     datatype: str
@@ -186,16 +188,16 @@ class _Table:
 
 
 def parse(text: str) -> Metrics:
-    """Read the output of one OMB program, or of several one after another.
+    """Parse the output of one or several OMB programs.
 
-    Returns ``{name: {"value", "unit", "samples"[, "sizes"]}}``: times in us, bandwidths in MB/s (10^6 bytes), rates in
-    messages/s, overlaps in %. ``value`` is what is measured at 8 B, or for want of that at the smallest size; for
-    bandwidths, at the largest. Names are those that ``hidl_workloads.omb`` gives: where there are several
-    benchmarks, each begins with its own (``allreduce_latency``), and those of a benchmark's second datatype on end with
-    it (``latency_mpi_int``). What was measured before has a number at its end (``latency_2``).
+    Returns ``{name: {"value", "unit", "samples"[, "sizes"]}}`` with times in us, bandwidths in MB/s (10^6 bytes), rates
+    in messages/s and overlaps in %. ``value`` is measured at the largest size for bandwidths, and otherwise at 8 B or,
+    if that is missing, at the smallest size. Names are those of ``hidl_workloads.omb``. If there are several
+    benchmarks, their names are prefixes (``allreduce_latency``); further datatypes of a benchmark are suffixes
+    (``latency_mpi_int``), and repeated measurements are numbered (``latency_2``).
 
-    Raises ``MetricMissing`` for what is no such output, for a table that is not whole, for a value that is not finite,
-    and where the benchmark found the data that it received wrong.
+    Raises ``MetricMissing`` if there is no table, if a table is incomplete, if a value is not finite, or if a benchmark
+    received wrong data.
     """
     tables = list(_tables(text))
     startup = _startup(text)
@@ -203,21 +205,16 @@ def parse(text: str) -> Metrics:
         raise MetricMissing("the program printed no table of the OSU Micro-Benchmarks", hint=_HINT)
     for table in tables:
         _check(table)
-    _refuse_wrong_data(text)
+    if found := _INVALID.search(text):
+        raise MetricMissing(f"{found[1]} received wrong data in messages of {found[2]} bytes", hint=_WRONG_DATA)
     metrics = dict(startup)
     for prefix, suffix, table in _with_affixes(tables):
         metrics.update({f"{prefix}{name}{suffix}": found for name, found in _metrics(table).items()})
     return metrics
 
 
-def _refuse_wrong_data(text: str) -> None:
-    found = _INVALID.search(text)
-    if found:
-        raise MetricMissing(f"{found[1]} received wrong data in messages of {found[2]} bytes", hint=_WRONG_DATA)
-
-
 def _tables(text: str) -> Iterator[_Table]:
-    """The tables in turn; raises ``MetricMissing`` for a row that is not whole, or that no header announces."""
+    """Yield all tables; ``MetricMissing`` if a row is truncated or a table is missing after its title."""
     benchmark = datatype = awaited = ""
     table: _Table | None = None
     for line in text.splitlines(keepends=True):
@@ -237,9 +234,7 @@ def _tables(text: str) -> Iterator[_Table]:
         elif columns:
             table, awaited = _Table(benchmark, datatype, columns), ""
         elif "window size: varied" in line:
-            raise MetricMissing(
-                "osu_mbw_mr -V prints a matrix of window sizes, which has no curve", hint="leave -V out"
-            )
+            raise MetricMissing("osu_mbw_mr -V prints a matrix of window sizes, which is not supported", hint="omit -V")
         elif table is not None:
             row = _row(line, table)
             if row:
@@ -247,14 +242,11 @@ def _tables(text: str) -> Iterator[_Table]:
     if table is not None:
         yield table
     if awaited:
-        raise MetricMissing(f"osu_{awaited} printed its title and no table", hint=_HINT)
+        raise MetricMissing(f"osu_{awaited} printed its title but no table", hint=_HINT)
 
 
 def _columns(line: str) -> tuple[Column, ...]:
-    """The columns that a header announces; empty where the line is none.
-
-    Some versions leave out the ``#`` before a header without sizes.
-    """
+    """Return the columns of a header; empty for any other line. Some versions omit the ``#`` if there are no sizes."""
     marked = line.startswith("#")
     titles = _BETWEEN_TITLES.split(line.removeprefix("#").strip())
     columns = tuple(column_of(title) for title in titles)
@@ -263,7 +255,7 @@ def _columns(line: str) -> tuple[Column, ...]:
 
 
 def _row(line: str, table: _Table) -> list[str] | None:
-    """The fields of a row; None for a line that is none."""
+    """Return the fields of a row; None for any other line."""
     fields = line.split()
     kinds = [column.kind for column in table.columns]
     whole = len(fields) == len(kinds) and all(_fits(f, kind) for f, kind in zip(fields, kinds, strict=True))
@@ -273,7 +265,7 @@ def _row(line: str, table: _Table) -> list[str] | None:
         return fields
     if whole or _ROW_BEGINS.match(line):
         raise MetricMissing(
-            f"the table of {_called(table)} breaks off or is damaged in the row {line.strip()!r}", hint=_HINT
+            f"the table of {_program(table)} is truncated or damaged in the row {line.strip()!r}", hint=_HINT
         )
     return None
 
@@ -285,33 +277,31 @@ def _fits(text: str, kind: str) -> bool:
 
 
 def _check(table: _Table) -> None:
-    """Raise ``MetricMissing`` where the table has no row, lacks one, holds a value that is none, or says Fail."""
+    """Raise ``MetricMissing`` if rows are missing, a value is invalid, or a validation failed."""
     if not table.rows:
-        raise MetricMissing(f"the table of {_called(table)} has a header and no row", hint=_HINT)
+        raise MetricMissing(f"the table of {_program(table)} has a header but no rows", hint=_HINT)
     for row in table.rows:
         at = f" at {row[0]} bytes" if table.has_sizes else ""
         for column, text in zip(table.columns, row, strict=True):
             if column.kind == "validation" and text.lower() == "fail":
-                raise MetricMissing(
-                    f"{_called(table)} received wrong data{at}: its validation says Fail", hint=_WRONG_DATA
-                )
+                raise MetricMissing(f"{_program(table)} received wrong data{at}: validation failed", hint=_WRONG_DATA)
             if column.kind == "value" and not isfinite(float(text)):
-                raise MetricMissing(f"{_called(table)} printed {text} as {column.metric}{at}: not a finite number")
+                raise MetricMissing(f"{_program(table)} printed {text} as {column.metric}{at}: not a finite number")
     if table.has_sizes:
         sizes = [int(row[0]) for row in table.rows]
         for before, size in pairwise(sizes):
             if size != (2 * before or 1):
                 raise MetricMissing(
-                    f"the table of {_called(table)} lacks a row: {size} bytes follow {before}", hint=_HINT
+                    f"the table of {_program(table)} lacks a row: {size} bytes follow {before}", hint=_HINT
                 )
 
 
-def _called(table: _Table) -> str:
+def _program(table: _Table) -> str:
     return f"osu_{table.benchmark}" if table.benchmark else "the benchmark"
 
 
 def _metrics(table: _Table) -> Metrics:
-    """One metric for each column that holds values."""
+    """Return a metric for each column with values."""
     found = {}
     for place, column in enumerate(table.columns):
         if column.kind != "value":
@@ -327,7 +317,7 @@ def _metrics(table: _Table) -> Metrics:
 
 
 def _with_affixes(tables: Sequence[_Table]) -> Iterator[tuple[str, str, _Table]]:
-    """Each table with what its metrics' names begin and end with: nothing, where there is one table only."""
+    """Yield each table with the prefix and suffix of its metrics' names, which are empty for a single table."""
     several = len({table.benchmark for table in tables}) > 1
     datatypes: dict[str, set[str]] = {}
     seen: Counter[tuple[str, str]] = Counter()
@@ -341,7 +331,7 @@ def _with_affixes(tables: Sequence[_Table]) -> Iterator[tuple[str, str, _Table]]
 
 
 def _startup(text: str) -> Metrics:
-    """What osu_init and osu_hello print, which have no table."""
+    """Return the metrics of osu_init and osu_hello, which print no table."""
     metrics: Metrics = {}
     for found in _INIT.finditer(text):
         ranks, *times = (int(group) for group in found.groups())

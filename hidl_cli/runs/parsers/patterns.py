@@ -1,4 +1,4 @@
-"""Read metrics from a program's output by the patterns of its workload, in bounded time and memory."""
+"""Find metrics in the output of a program with the patterns of its workload, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _LONGEST = 100
 
 
 def read_number(text: bytes, unit: str) -> float:
-    """Return the number that ``text`` shows; ``ValueError`` if it shows none, or one that is not finite.
+    """Parse a number; ``ValueError`` if it is invalid or not finite.
 
-    ``[[days-]hours:]minutes:seconds`` is a number of the time ``unit``.
+    A duration ``[[days-]hours:]minutes:seconds`` is converted to ``unit``.
     """
     if len(text) > _LONGEST:
         raise ValueError("not a number")
@@ -76,26 +76,26 @@ def _seconds(clock: re.Match[str]) -> float:
     return (int(days or 0) * 24 + int(first)) * 3600 + int(second) * 60 + float(third)
 
 
-# Read what a program printed in pieces of bounded size, whatever it is: progress bars, colours, binary data.
+# Arbitrary output, including progress bars, colors and binary data, is read in pieces of bounded size.
 
 
-#: Bytes read at once, and the longest line that is searched as a whole.
+#: Number of bytes to read at once, and the longest line that is searched as a whole.
 BLOCK = 1 << 18
-#: Bytes at the end of a piece of a longer line that are searched again with the next piece.
+#: Number of bytes at the end of a piece of a longer line that are searched again with the next piece.
 OVERLAP = 1 << 12
 
-_TAIL = 1 << 16  # bytes in which the last lines are looked for
+_TAIL = 1 << 16  # bytes at the end of a file to search for the last lines
 
-# A carriage return (progress bars) or a backspace begins the line again. NUL bytes fill holes of some file systems.
+# Progress bars overwrite lines after a carriage return or backspace. Some file systems fill holes with NUL bytes.
 _LINE_ENDS = bytes.maketrans(b"\r\b\f\v", b"\n\n\n\n")
-# Colours and other control sequences (ECMA-48), window titles. None goes on in the next line, or one that is never
-# ended (binary data, a program that was killed) would take lines with it.
+# Colors and other control sequences (ECMA-48), and window titles. A sequence must end on its line; otherwise one that
+# is never terminated (binary data, a killed program) would swallow the following lines.
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text: whole lines, or a part of a very long one. Matches count that begin from ``start`` up to ``stop``."""
+    """Complete lines, or part of a very long one; only matches that begin between ``start`` and ``stop`` count."""
 
     text: bytes
     start: int
@@ -103,8 +103,9 @@ class Piece:
 
 
 def pieces(path: Path) -> Iterator[Piece]:
-    """Yield all of a file, cleaned. Raises ``OSError``."""
-    held = lead = b""  # what is not yet searched; the byte before it, if it is not the begin of a line
+    """Yield the contents of a file without control sequences. Raises ``OSError``."""
+    # `held` has not been searched yet; `lead` is the byte before it, unless it begins a line.
+    held = lead = b""
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             body, line_end, rest = (held + _in_lines(block)).rpartition(b"\n")
@@ -124,12 +125,12 @@ def pieces(path: Path) -> Iterator[Piece]:
 
 
 def without_escapes(text: bytes) -> bytes:
-    """Return the text without terminal control sequences."""
+    """Remove terminal control sequences."""
     return _ESCAPES.sub(b"", text) if b"\x1b" in text else text
 
 
 def last_lines(path: Path, count: int = 5, width: int = 160) -> list[str]:
-    """Return the last lines of a file that hold text, printable and clipped; empty if it cannot be read."""
+    """Return the last non-blank lines of a file, cleaned and shortened; none if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
@@ -144,23 +145,23 @@ def _in_lines(block: bytes) -> bytes:
     return block.translate(_LINE_ENDS, b"\0")
 
 
-#: The most samples that a metric keeps: of more, every 2nd, 4th, ... is kept. Its value is that of all.
+#: Maximum number of samples of a metric. If there are more, only every 2nd, 4th, ... is kept; the value uses all.
 MOST_SAMPLES = 10_000
-#: Seconds of CPU time after which a pattern is given up: many matches in a very long line take quadratic time.
+#: CPU time in seconds after which a search is aborted: many matches in a very long line take quadratic time.
 LIMIT = 300.0
 
-_CHECK_TIME = 4096  # matches between two looks at the clock
+_CHECK_TIME = 4096  # number of matches between two checks of the time
 
 
 @dataclass
 class _Numbers:
-    """The numbers of one metric in one rank's output, as far as they are read."""
+    """Running statistics of the numbers of a metric in the output of a rank."""
 
     skip: int
     is_rate: bool
     count: int = 0
     inverted: int = 0  # how many were printed as the reciprocal of the metric's unit
-    matched: int = 0  # with those skipped
+    matched: int = 0  # including skipped ones
     streams: int = 0  # how many of stdout and stderr have matches
     first: float = 0.0
     last: float = 0.0
@@ -172,10 +173,7 @@ class _Numbers:
     every: int = 1
 
     def add(self, number: float, *, inverted: bool) -> None:
-        """Add a number, unless it is one of those to skip.
-
-        ``inverted`` is True if the program printed its reciprocal (seconds per step for steps per second).
-        """
+        """Add a number unless it must be skipped; ``inverted`` if the program printed its reciprocal (s/step)."""
         self.matched += 1
         if self.skip:
             self.skip -= 1
@@ -198,9 +196,9 @@ class _Numbers:
             self.high = number
 
     def value(self, take: str) -> float:
-        """Return the number that stands for all."""
-        # A mean of reciprocals is not the reciprocal of the mean: 4 steps in 13 s are 0.308 step/s, whatever the steps'
-        # own rates. A progress bar prints both (s/it below 1 it/s), and its times add up.
+        """Return the value of the metric."""
+        # The mean of reciprocals is not the reciprocal of the mean: 4 steps in 13 s are 0.308 step/s, whatever the
+        # rates of the single steps. A progress bar prints both units (s/it below 1 it/s), and its times add up.
         by_reciprocals = self.inverted == self.count or (self.inverted > 0 and self.is_rate)
         mean = self.count / self.reciprocals if by_reciprocals else self.total / self.count
         return {
@@ -214,7 +212,7 @@ class _Numbers:
 
 
 class _Search:
-    """One pattern over one output."""
+    """The search for a pattern in the output of a rank."""
 
     def __init__(self, pattern: Pattern, units: Mapping[str, str], ranks: int) -> None:
         self._expression = compile_pattern(pattern.pattern)
@@ -222,7 +220,7 @@ class _Search:
         self._pattern = pattern
         self._units = units
         self._factor = ranks if pattern.per == "rank" else 1
-        self._carried = 0  # bytes of the next piece that the last match of this one took
+        self._carried = 0  # bytes of the next piece that are part of the last match
         self._began = time.process_time()
         self.found = {
             capture.metric: _Numbers(pattern.skip, better_of(units[capture.metric]) == "higher")
@@ -230,9 +228,9 @@ class _Search:
         }
 
     def search(self, piece: Piece) -> None:
-        """Add the numbers of a piece of the output."""
+        """Add the numbers in a piece of the output."""
         begin, self._carried = piece.start + self._carried, 0
-        self._look_at_the_clock()
+        self._check_time()
         for count, match in enumerate(self._expression.finditer(piece.text, begin), start=1):
             first, end = match.span()
             if first >= piece.stop:
@@ -241,13 +239,13 @@ class _Search:
                 self._add(capture, match)
             self._carried = max(0, end - piece.stop)
             if count % _CHECK_TIME == 0:
-                self._look_at_the_clock()
+                self._check_time()
         if piece.stop > len(piece.text):
             self._carried = 0
 
     def _add(self, capture: Capture, match: Any) -> None:
         text = match[capture.group]
-        if text is None:  # the group took no part in the match
+        if text is None:  # the group did not participate in the match
             return
         unit = self._units[capture.metric]
         group = match[capture.unit] if capture.unit else None
@@ -262,11 +260,11 @@ class _Search:
             raise MetricMissing(
                 f"pattern `{self._pattern.pattern}` (metric {capture.metric}) found "
                 f"{text[:60].decode(errors='replace')!r}: {error}",
-                hint="its group must hold the number alone, such as ([0-9.]+)",
+                hint="the group must match only the number, such as ([0-9.]+)",
             ) from None
         self.found[capture.metric].add(number * self._factor, inverted=inverted)
 
-    def _look_at_the_clock(self) -> None:
+    def _check_time(self) -> None:
         if time.process_time() - self._began > LIMIT:
             raise MetricMissing(
                 f"pattern `{self._pattern.pattern}` took more than {LIMIT:.0f} s",
@@ -277,19 +275,26 @@ class _Search:
 def read_patterns(
     patterns: Sequence[Pattern], promised: Mapping[str, Metric], step: Path, *, ranks: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the metrics that the patterns find in the output of a step (in its directory), as ``read_metrics`` does.
+    """Find metrics in the output of a step; return them in the form of ``read_metrics``.
 
-    Raises ``MetricMissing``, with every pattern that matches nothing (unless no metric of it is required), if an output
-    is missing, if a group holds no number, or if ``take`` or ``skip`` depends on the order of stdout and stderr.
+    Args:
+        patterns: The patterns to search for.
+        promised: The metrics of the workload.
+        step: Directory of the step.
+        ranks: Number of ranks.
+
+    Raises:
+        MetricMissing: A required metric or an output file is missing, a group does not match a number, or ``take`` or
+            ``skip`` depends on the order of stdout and stderr.
     """
     units = {name: metric.unit for name, metric in promised.items()}
     metrics: dict[str, dict[str, Any]] = {}
     missing: list[str] = []
     unordered: list[str] = []
     for whose in dict.fromkeys(pattern.ranks for pattern in patterns):
-        of_these = [pattern for pattern in patterns if pattern.ranks == whose]
-        each = [_search_all(of_these, units, files, ranks) for files in outputs(step, whose, ranks)]
-        for index, pattern in enumerate(of_these):
+        selected = [pattern for pattern in patterns if pattern.ranks == whose]
+        each = [_search_all(selected, units, files, ranks) for files in outputs(step, whose, ranks)]
+        for index, pattern in enumerate(selected):
             searches = [searches[index] for searches in each]
             for metric in searches[0].found:
                 numbers = [search.found[metric] for search in searches]
@@ -304,17 +309,17 @@ def read_patterns(
         raise _not_found(missing, step, ranks)
     if unordered:
         raise MetricMissing(
-            "\n".join(unordered), hint="make the pattern match one of them only, or redirect the other in the program"
+            "\n".join(unordered), hint="make the pattern match only one of them, or redirect the other in the program"
         )
     return metrics
 
 
 def outputs(step: Path, whose: object, ranks: int) -> list[tuple[Path, ...]]:
-    """Return the files to search, stdout and stderr: those of the launch, of rank 0, or of each rank in turn."""
+    """Return the files with stdout and stderr of the whole launch, of rank 0 or of each rank."""
     if whose == "all":
         return [(step / "output.txt", step / "errors.txt")]
-    of_ranks = range(ranks) if whose == "each" else [0]
-    return [(step / "ranks" / f"{rank}.out", step / "ranks" / f"{rank}.err") for rank in of_ranks]
+    selected = range(ranks) if whose == "each" else [0]
+    return [(step / "ranks" / f"{rank}.out", step / "ranks" / f"{rank}.err") for rank in selected]
 
 
 def _search_all(
@@ -333,7 +338,7 @@ def _search_all(
             for found, matched in before:
                 found.streams += found.matched > matched
     except OSError as error:
-        raise MetricMissing(f"cannot read what the program printed: {error}") from error
+        raise MetricMissing(f"cannot read the output of the program: {error}") from error
     return searches
 
 
@@ -375,5 +380,5 @@ def _not_found(missing: Sequence[str], step: Path, ranks: int) -> MetricMissing:
     if not lines:
         lines = [f"the program printed nothing ({step / 'output.txt'} is empty)"]
     return MetricMissing(
-        "\n".join([*missing, *lines]), hint="correct the pattern; hidl logs shows all that the program printed"
+        "\n".join([*missing, *lines]), hint="correct the pattern; hidl logs shows the whole output of the program"
     )

@@ -78,7 +78,6 @@ class Guard:
     """The guard on a host.
 
     Attributes:
-        host: Name of the host.
         messages: The guard's messages so far, with the last value of each.
         ended: True if the connection is closed.
     """

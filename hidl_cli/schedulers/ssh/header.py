@@ -19,7 +19,6 @@ class HostsRequest:
     """The hosts that a job script requests.
 
     Attributes:
-        hosts: Names of the hosts.
         seconds: Time limit; None if there is none.
         shared: True if the job does not lock the hosts.
         run: Id of the run whose job script it starts; None if it is itself the job script of a run.

@@ -29,9 +29,7 @@ class JobRecord:
         id: Pid of the supervisor.
         birth: Value of ``local.birth`` for the supervisor, which identifies it even if its pid is reused.
         run: Id of the run, which is in the environment of all processes of the job.
-        directory: Directory of the run.
-        state: State of the job.
-        reason: Why it waits, or how it ended.
+        reason: Why the job waits, or how it ended.
         ended: In seconds since the epoch.
         by_itself: False if somebody ended the job.
     """

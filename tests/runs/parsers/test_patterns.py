@@ -164,7 +164,7 @@ def test_a_group_that_holds_no_number_is_an_error(step: Path) -> None:
 
 
 def test_a_missing_output_is_an_error(step: Path) -> None:
-    with pytest.raises(MetricMissing, match="cannot read what the program printed"):
+    with pytest.raises(MetricMissing, match="cannot read the output of the program"):
         read(step, RATE)
 
 
