@@ -76,10 +76,7 @@ def test_a_log_can_come_from_standard_input() -> None:
     [
         (("--log", "nowhere.log"), "cannot read nowhere.log: No such file or directory"),
         (("--log", "."), "cannot read .: Is a directory"),
-        (
-            ("--log", "x", "--nodes", "2", "--deep"),
-            "--log cannot be combined with --nodes, --deep: it only reads a log",
-        ),
+        (("--log", "x", "--nodes", "2", "--deep"), "cannot be combined with --nodes, --deep: it only reads a log"),
     ],
 )
 def test_what_cannot_be_read_is_a_usage_error(

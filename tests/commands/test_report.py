@@ -45,7 +45,7 @@ def test_the_page_can_go_to_stdout(toy: Hidl) -> None:
 def test_no_run_that_fits_is_an_error_and_leaves_no_page(hidl: Hidl, tmp_path: Path) -> None:
     ended = hidl("report", "--output", str(tmp_path / "page.html"))
     assert ended.returncode == ExitCode.USAGE
-    assert "no run fits" in ended.stderr
+    assert "no matching runs" in ended.stderr
     assert not (tmp_path / "page.html").exists()
 
 

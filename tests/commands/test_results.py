@@ -177,7 +177,7 @@ def test_a_lock_that_another_machine_left_is_reported_and_taken_over_by_reindex(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(results, "_AT_MOST", 0.1)
+    monkeypatch.setattr(results, "_MAX_WAIT", 0.1)
     judged(tmp_path / "hidl" / "runs", 1.0)
     owner = {"token": "t", "pid": 1, "started": "1", "place": "elsewhere", "host": "node7", "user": "ada", "since": "x"}
     (tmp_path / "hidl" / "results.sqlite.lock").write_text(json.dumps(owner))

@@ -113,7 +113,7 @@ def test_a_place_that_cannot_be_written_is_reported_with_a_way_out(laptop: Any) 
 def test_a_file_of_the_same_name_that_it_hides_is_named(laptop: Any) -> None:
     done = laptop("site", "new", "frontera")
 
-    assert "it comes before" in done.stderr
+    assert "it takes precedence over" in done.stderr
     assert "site_configs/frontera.yaml" in done.stderr
 
 

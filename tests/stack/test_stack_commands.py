@@ -45,7 +45,7 @@ def test_lock_says_where_another_lock_comes_first(hidl: Hidl) -> None:
     mine = hidl.config / "locks" / LOCK.name
     mine.parent.mkdir(parents=True)
     mine.write_text(LOCK.read_text())
-    assert f"{mine} comes first" in hidl("stack", "lock", "mpi").stderr
+    assert f"{mine} takes precedence" in hidl("stack", "lock", "mpi").stderr
 
 
 def test_check_says_whether_a_lock_fits_and_makes_none(hidl: Hidl, root: Path) -> None:
