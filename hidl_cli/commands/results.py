@@ -182,7 +182,7 @@ def _format_of(output: Path | None) -> _Format:
     try:
         return _Format(output.suffix.removeprefix("."))
     except ValueError:
-        raise UsageError(f"unknown format of {output}", hint="add --format json, csv or parquet") from None
+        raise UsageError(f"unknown format of {output}", hint="use --format json, csv or parquet") from None
 
 
 def _since(text: str | None) -> datetime | None:

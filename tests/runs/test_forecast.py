@@ -95,7 +95,7 @@ def test_each_point_of_a_matrix_has_a_forecast_of_its_own(telling: Hidl) -> None
 def test_people_read_a_table_with_the_assumptions_below(telling: Hidl) -> None:
     printed = telling("run", "told", "--ranks-per-node", "2", "--estimate").stdout
     assert " ".join(printed.partition("expected:")[2].split()) == (
-        "time nodes ranks (s) 1 2 0.5 assuming: program: hidl_workloads.mpi_sanity words: --seconds=1"
+        "time nodes ranks (s) 1 2 0.5 assumptions: program: hidl_workloads.mpi_sanity words: --seconds=1"
     )
 
 
