@@ -161,7 +161,7 @@ def reindex(
 
     store = Store(on_wait=say)
     with _progress() as tell:
-        indexed = rebuild(store, directory or [], judge=refresh, tell=tell)
+        indexed = rebuild(store, directory or [], judge=refresh, on_progress=tell)
     _tell(indexed)
     runs, samples = store.count()
     if json:
@@ -199,7 +199,7 @@ def open_store() -> Store:
     store = Store(on_wait=say, at_most=_AT_MOST)
     try:
         with _progress() as tell:
-            _tell(update(store, judge=refresh, tell=tell))
+            _tell(update(store, judge=refresh, on_progress=tell))
     except MissingPrecondition:  # there is nothing that can be shown
         raise
     except HidlError as error:
