@@ -301,18 +301,18 @@ def build_question(
     ``install`` installs the stack of a capsule on this machine; without it, the question can only be displayed. ``job``
     has the options of a job that builds.
     """
-    from hidl_cli.bisect.journal import ComparedRun, Question, metric_of, of_capsule, of_run, side_of
+    from hidl_cli.bisect.journal import ComparedRun, Question, metric_of, read_capsule, read_run, side_of
     from hidl_cli.capsule import Original, order_for, require_words
     from hidl_cli.launch.placement import Asked
 
     def night(one: Record | Original) -> ComparedRun:
         if not isinstance(one, Original):
-            return of_run(one)
+            return read_run(one)
         if install is None:
-            return of_capsule(one, None)
+            return read_capsule(one, None)
         require_words(one)
         with paths.temporary_directory("bisect") as brought:
-            return of_capsule(one, install(order_for(one, site, prefix, brought, job or Asked(), offline=offline)))
+            return read_capsule(one, install(order_for(one, site, prefix, brought, job or Asked(), offline=offline)))
 
     good, bad = map(night, both)
     found = metric_of(good, bad, metric)

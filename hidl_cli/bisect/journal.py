@@ -105,7 +105,7 @@ class BisectMetric:
         )
 
 
-def of_run(run: Run) -> ComparedRun:
+def read_run(run: Run) -> ComparedRun:
     """Read a run. Raises ``MissingPrecondition`` if it has no metrics, or its stack is no longer installed."""
     plan = _check_plan(plan_of(run))
     samples = samples_of(run)
@@ -125,7 +125,7 @@ def of_run(run: Run) -> ComparedRun:
     return ComparedRun(plan, run.status().hosts, found.manifest["packages"], tuple(samples), None)
 
 
-def of_capsule(original: Original, installed: Installation | None) -> ComparedRun:
+def read_capsule(original: Original, installed: Installation | None) -> ComparedRun:
     """Read the run of a capsule, with the stack installed from its lockfile; None if the run is only inspected."""
     plan = _check_plan(original.plan)
     if installed is not None:

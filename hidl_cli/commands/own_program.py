@@ -22,7 +22,7 @@ _PYTHON = (".py",)
 _SHELL = (".sh", ".bash")
 
 
-class Scaling(str, Enum):
+class WorkGrowth(str, Enum):
     """Growth of a program's work with the number of ranks."""
 
     strong = "strong"

@@ -162,7 +162,7 @@ def reindex(
 
     store = Store(on_wait=say)
     with _progress() as tell:
-        indexed = rebuild(store, directory or [], judge=refresh, tell=tell)
+        indexed = rebuild(store, directory or [], judge=refresh, on_progress=tell)
     _tell(indexed)
     runs, samples = store.count()
     if json:
@@ -200,8 +200,8 @@ def open_store() -> Store:
     store = Store(on_wait=say, at_most=_MAX_WAIT)
     try:
         with _progress() as tell:
-            _tell(update(store, judge=refresh, tell=tell))
-    except MissingPrecondition:  # there are no results to show
+            _tell(update(store, judge=refresh, on_progress=tell))
+    except MissingPrecondition:  # there is nothing that can be shown
         raise
     except HidlError as error:
         say(f"new results are not shown: {error.message}", style="yellow")

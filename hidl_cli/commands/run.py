@@ -30,7 +30,7 @@ from hidl_cli.commands.completion import (
     complete_partitions,
     complete_tuning,
 )
-from hidl_cli.commands.own_program import Scaling, describe_environment, describe_program, program_after
+from hidl_cli.commands.own_program import WorkGrowth, describe_environment, describe_program, program_after
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan
@@ -256,7 +256,7 @@ def run(
         float | None, typer.Option(min=0.01, max=2.0, help="Target efficiency (default: the workload's).")
     ] = None,
     scaling: Annotated[
-        Scaling | None,
+        WorkGrowth | None,
         typer.Option(help="For your own program: whether its work is the same at all sizes (strong) or grows (weak)."),
     ] = None,
     no_mpi: Annotated[

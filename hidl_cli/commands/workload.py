@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks, complete_workloads
-from hidl_cli.commands.own_program import Scaling, WithWords, given_words, program_line, refuse_source
+from hidl_cli.commands.own_program import WorkGrowth, WithWords, given_words, program_line, refuse_source
 
 app = typer.Typer(no_args_is_help=True, help="List, show and draft workloads.")
 
@@ -63,7 +63,7 @@ def new(
     site: SiteOption = None,
     prefix: PrefixOption = None,
     scaling: Annotated[
-        Scaling | None,
+        WorkGrowth | None,
         typer.Option(help="Whether its work is the same at all sizes (strong, the default) or grows (weak)."),
     ] = None,
     no_mpi: Annotated[bool, typer.Option("--no-mpi", help="Skip the check of MPI's world.")] = False,

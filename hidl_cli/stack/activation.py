@@ -239,7 +239,7 @@ def _activation(place: Path, kind: EnvironmentKind) -> str:
     from hidl_cli.templates import render_script  # imports Jinja2, which only runs need
 
     name = UserEnvironment(str(place), kind, "", {}, {}, "").name
-    of_kind = {
+    kind_variables = {
         "venv": {"VIRTUAL_ENV": str(place)},
         "conda": {
             "CONDA_PREFIX": str(place),
@@ -252,7 +252,7 @@ def _activation(place: Path, kind: EnvironmentKind) -> str:
     values = {
         "title": f"{kind} environment {place}",
         "bin": str(place / "bin"),
-        "variables": {**of_kind, "HIDL_STACK": name},
+        "variables": {**kind_variables, "HIDL_STACK": name},
         "unset": ("PYTHONHOME", *(() if kind == "venv" else ("VIRTUAL_ENV",))),
         "scripts": str(place / "etc" / "conda" / "activate.d") if kind == "conda" else None,
     }

@@ -66,13 +66,13 @@ def read(words: Sequence[str], files: Sequence[Path], check: Check) -> tuple[Use
     if reader.problems:
         count = len(reader.problems)
         raise InvalidInput(f"{count} invalid requirement{'s' if count > 1 else ''}", problems=reader.problems)
-    return tuple(dict.fromkeys(reader.asked))
+    return tuple(dict.fromkeys(reader.requirements))
 
 
 class _Reader:
     def __init__(self, check: Check) -> None:
         self.check = check
-        self.asked: list[UserRequirement] = []
+        self.requirements: list[UserRequirement] = []
         self.problems: list[Problem] = []
         self._read: set[tuple[Path, bool]] = set()
 
@@ -88,7 +88,7 @@ class _Reader:
             where = "" if mark else f"{redact(by)}: "
             self.problems.append(Problem(f"{where}{error.message}", error.expected, mark=mark))
         else:
-            self.asked.append(UserRequirement(parsed, by, constraint))
+            self.requirements.append(UserRequirement(parsed, by, constraint))
 
     def read(self, file: Path, *, constraints: bool, named_in: Mark | None) -> None:
         """Add the requirements in a file, unless it has already been read."""
@@ -169,7 +169,7 @@ class Derived:
     base: Stack
     file: Path
     text: str
-    asked: tuple[UserRequirement, ...]
+    requirements: tuple[UserRequirement, ...]
 
     @property
     def is_kept(self) -> bool:
@@ -200,9 +200,9 @@ def derive(
     def check(text: str) -> None:
         schema.check_build(text, mpi=base_stack.mpi, accelerator=accelerator)
 
-    asked = read(words, files, check)
-    required = sorted({one.text for one in asked if not one.is_constraint})
-    limits = sorted({one.text for one in asked if one.is_constraint})
+    requirements = read(words, files, check)
+    required = sorted({one.text for one in requirements if not one.is_constraint})
+    limits = sorted({one.text for one in requirements if one.is_constraint})
     if not required:
         raise UsageError(f"no requirements for stack {name}", hint="--with NAME==VERSION or -r FILE")
     text = _format_stack(name, base_stack, required, limits, command)
@@ -211,7 +211,7 @@ def derive(
         file.write_text(text, encoding="utf-8")
         stack = load.valid(load.examine(RULES, OverlayEntry("stack", name, file, "file")))
     user_directory = next(place for origin, place in overlay.directories("stack") if origin == "user")
-    return Derived(stack, base_stack, user_directory / f"{name}.yaml", text, asked)
+    return Derived(stack, base_stack, user_directory / f"{name}.yaml", text, requirements)
 
 
 def settle(derived: Derived, order: Order, progress: Progress) -> None:
@@ -238,12 +238,14 @@ def settle(derived: Derived, order: Order, progress: Progress) -> None:
 
 def _explain(error: HidlError, derived: Derived) -> BuildFailed:
     """Add the origin of each requirement that the message of the resolver mentions."""
-    own = [(one.text if not one.is_constraint else f"{one.text} (constraint)", one.by) for one in derived.asked]
-    of_base = [(f"{name}{spec}", f"stack {derived.base.name}") for name, spec in derived.base.packages.items()]
-    of_base += [(text, f"stack {derived.base.name}") for text in derived.base.requirements]
+    own = [(one.text if not one.is_constraint else f"{one.text} (constraint)", one.by) for one in derived.requirements]
+    base_requirements = [
+        (f"{name}{spec}", f"stack {derived.base.name}") for name, spec in derived.base.packages.items()
+    ]
+    base_requirements += [(text, f"stack {derived.base.name}") for text in derived.base.requirements]
     lines = [
         f"  {schema.bare(text)}: {by}"
-        for text, by in (*own, *of_base)
+        for text, by in (*own, *base_requirements)
         if re.search(rf"(?<![\w.-]){re.escape(schema.name_of(text))}(?![\w-])", error.message)
     ]
     listed = "\n".join(["\nrequired by:", *lines]) if lines else ""

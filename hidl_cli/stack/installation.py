@@ -567,9 +567,10 @@ def rollback(site: Site, stack: str, *, root: Path, on_wait: Callable[[str], Non
     before = current(root / site.name / stack, PREVIOUS)
     found = at(before) if before else None
     if found is None:
-        gone = f"the installation {before} is missing or damaged" if before else "no previous installation"
+        reason = f"the installation {before} is missing or damaged" if before else "no previous installation"
         raise MissingPrecondition(
-            f"stack {stack} on site {site.name} cannot be rolled back: {gone}", hint=_hint_installed(site, stack, root)
+            f"stack {stack} on site {site.name} cannot be rolled back: {reason}",
+            hint=_hint_installed(site, stack, root),
         )
     return _switch(site, found, root, on_wait)
 

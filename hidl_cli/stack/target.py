@@ -262,13 +262,13 @@ def _interpreter(configured: str | None) -> tuple[Path, str]:
 
     probe = "import sys; print(sys.implementation.cache_tag + sys.abiflags)"
     try:
-        answer = process.run([found, "-I", "-c", probe], timeout=60).stdout.strip()
+        output = process.run([found, "-I", "-c", probe], timeout=60).stdout.strip()
     except ProcessFailed as failure:
         raise MissingPrecondition(
             f"{found} does not work as a Python interpreter: {failure.output.strip()}",
             hint="fix `install.python` in the site file",
         ) from failure
-    return Path(found), _tag(answer)
+    return Path(found), _tag(output)
 
 
 def _tag(cache_tag: str) -> str:

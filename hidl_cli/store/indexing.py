@@ -73,10 +73,10 @@ def index_run(run: Run) -> None:
         )
 
 
-def update(store: Store, root: Path | None = None, *, judge: Judge, tell: Progress | None = None) -> Indexed:
+def update(store: Store, root: Path | None = None, *, judge: Judge, on_progress: Progress | None = None) -> Indexed:
     """Index new directories under ``root`` (None: this user's runs) without removing any.
 
-    This user's runs that ended unattended are first judged by ``judge``. ``tell`` reports the progress.
+    This user's runs that ended unattended are first judged by ``judge``. ``on_progress`` reports the progress.
     """
     indexed = Indexed()
     place = (root or paths.runs()).resolve()
@@ -84,15 +84,15 @@ def update(store: Store, root: Path | None = None, *, judge: Judge, tell: Progre
         known = store.known(str(place), _READS)
         indexed.foreign = sum(1 for outcome in known.values() if outcome == "foreign")
     except OutdatedStore:
-        return reindex(store, judge=judge, tell=tell)
+        return reindex(store, judge=judge, on_progress=on_progress)
     names = _names(place, indexed, expected=bool(known))
     revived = {name for name, seen in store.noted(str(place), "ended").items() if _is_revived(place / name, seen)}
     new = sorted(names - (set(known) - revived))
-    _index(store, place, _judge(place, new, indexed, judge), indexed, tell)
+    _index(store, place, _judge(place, new, indexed, judge), indexed, on_progress)
     return indexed
 
 
-def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, tell: Progress | None = None) -> Indexed:
+def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, on_progress: Progress | None = None) -> Indexed:
     """Index all directories again, and remove missing ones from the index. Concurrent readers are not affected.
 
     An unusable file in place of the store is renamed.
@@ -102,7 +102,7 @@ def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, tell: Pro
         roots: Directories of runs; empty: this user's runs and all known roots. A missing root is removed from the
             index only if it is given here, because its file system may just not be mounted.
         judge: Judges runs that ended unattended.
-        tell: Called with the number of directories read so far, and the total.
+        on_progress: Called with the number of directories read so far, and the total.
     """
     indexed = Indexed(aside=store.database.put_aside())
     named = [root.resolve() for root in roots]
@@ -125,7 +125,7 @@ def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, tell: Pro
         else:
             continue
         indexed.gone += len(gone)
-        _index(store, place, _judge(place, sorted(names), indexed, judge), indexed, tell)
+        _index(store, place, _judge(place, sorted(names), indexed, judge), indexed, on_progress)
     store.purge()
     return indexed
 
@@ -144,11 +144,11 @@ def _names(root: Path, indexed: Indexed, *, expected: bool) -> set[str]:
 
 
 def _index(
-    store: Store, root: Path, found: Mapping[str, Status | None], indexed: Indexed, tell: Progress | None
+    store: Store, root: Path, found: Mapping[str, Status | None], indexed: Indexed, on_progress: Progress | None
 ) -> None:
     """Index directories by name with their status (None: unknown), and note those without results."""
     without: dict[str, dict[str, str]] = {"foreign": {}, "ended": {}}
-    indexed.added += store.add(_records(root, found, without, indexed, tell))
+    indexed.added += store.add(_records(root, found, without, indexed, on_progress))
     for outcome, names in without.items():
         store.note(str(root), names, outcome)
     indexed.foreign += len(without["foreign"])
@@ -159,7 +159,7 @@ def _records(
     found: Mapping[str, Status | None],
     without: dict[str, dict[str, str]],
     indexed: Indexed,
-    tell: Progress | None,
+    on_progress: Progress | None,
 ) -> Iterator[RunWithSamples]:
     for number, (name, status) in enumerate(found.items(), start=1):
         run = Run(root / name)
@@ -177,8 +177,8 @@ def _records(
                 indexed.unreadable += 1
             else:
                 without["foreign"][name] = _READS
-        if tell is not None:
-            tell(number, len(found))
+        if on_progress is not None:
+            on_progress(number, len(found))
 
 
 def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> dict[str, Status | None]:

@@ -265,7 +265,7 @@ def test_progress_is_reported(root: Path, store: Store) -> None:
     for value in range(3):
         judged(root, value)
     told: list[tuple[int, int]] = []
-    update(store, tell=lambda done, total: told.append((done, total)))
+    update(store, on_progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 

@@ -16,7 +16,7 @@ _STACKS: dict[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 
 
 @dataclass(frozen=True)
-class UserEnvironment:
+class PythonEnvironment:
     """A Python environment and the MPI library of the ranks.
 
     Attributes:
@@ -47,7 +47,7 @@ class UserEnvironment:
     gpus: int = 0
 
 
-def probe(context: Context) -> UserEnvironment | None:
+def probe(context: Context) -> PythonEnvironment | None:
     """Return the environment of the planned run; None if it has none."""
     plan = context.plan
     if plan is None or plan.user_environment is None:
@@ -55,7 +55,7 @@ def probe(context: Context) -> UserEnvironment | None:
     environment, program = plan.user_environment, plan.workload.program
     required = {abi for abis in environment.linked.values() for abi in abis}
     fitting = (name for name, mpi in context.site.mpi.items() if TRAITS[mpi.family].abi in required)
-    return UserEnvironment(
+    return PythonEnvironment(
         directory=environment.directory,
         kind=environment.kind,
         linked=environment.linked,
@@ -71,7 +71,7 @@ def probe(context: Context) -> UserEnvironment | None:
     )
 
 
-RULES: Rules[UserEnvironment] = Rules()
+RULES: Rules[PythonEnvironment] = Rules()
 
 
 @RULES.rule(
@@ -82,7 +82,7 @@ RULES: Rules[UserEnvironment] = Rules()
     "module built for one does not load with the other, or it loads a library that the launcher does not support, and "
     "N ranks start as N worlds of one rank.",
 )
-def another_library(facts: UserEnvironment) -> Iterator[Evidence]:
+def another_library(facts: PythonEnvironment) -> Iterator[Evidence]:
     """Report an error if a package was built for another ABI, or a warning if the program does not use MPI."""
     for package, abis in facts.linked.items():
         if facts.abi is None or not abis or {facts.abi, ANY} & {*abis}:
@@ -96,7 +96,7 @@ def another_library(facts: UserEnvironment) -> Iterator[Evidence]:
         )
 
 
-def _fix(facts: UserEnvironment, package: str, abis: tuple[str, ...]) -> str:
+def _fix(facts: PythonEnvironment, package: str, abis: tuple[str, ...]) -> str:
     rebuild = (
         f"{sh(facts.directory)}/bin/python -m pip install --force-reinstall mpi4py (its wheels support both)"
         if package == "mpi4py"
@@ -117,7 +117,7 @@ def _fix(facts: UserEnvironment, package: str, abis: tuple[str, ...]) -> str:
     why="Conda packages load their own libmpi regardless of LD_LIBRARY_PATH. Under the launcher of another library, "
     "ranks that load it are singletons and do not use the fast network. The check before the program detects this.",
 )
-def own_library_beside(facts: UserEnvironment) -> Iterator[Evidence]:
+def own_library_beside(facts: PythonEnvironment) -> Iterator[Evidence]:
     """Report a warning for conda environments only; wheels of mpi4py use the library in LD_LIBRARY_PATH."""
     if facts.kind != "conda" or facts.own_abi is None or facts.is_own or facts.own_abi != facts.abi or not facts.linked:
         return
@@ -135,7 +135,7 @@ def own_library_beside(facts: UserEnvironment) -> Iterator[Evidence]:
     severity="warning",
     why="torch.cuda.is_available() returns false, and the allocated GPUs are idle.",
 )
-def cpu_build(facts: UserEnvironment) -> Iterator[Evidence]:
+def cpu_build(facts: PythonEnvironment) -> Iterator[Evidence]:
     """Report a warning if the version of PyTorch ends in ``+cpu`` and the nodes have GPUs."""
     if facts.gpus and facts.torch and facts.torch.endswith("+cpu"):
         yield Evidence(

@@ -255,11 +255,11 @@ def _run(step: InstallStep, build: PlannedBuild, tree: Path, environment: Mappin
     except ProcessFailed as failure:
         with log.open(encoding="utf-8", errors="replace") as lines:
             error = first_error(lines)
-        said = error or "\n".join(failure.output.strip().splitlines()[-5:])
+        message = error or "\n".join(failure.output.strip().splitlines()[-5:])
         hint = f"nothing was published; the full output is in {log}"
         if error and "Killed" in error:
             hint = f"the machine ran out of memory; {hint}"
-        raise BuildFailed(f"failed to build {build.name} {build.version}: {said}", hint=hint) from failure
+        raise BuildFailed(f"failed to build {build.name} {build.version}: {message}", hint=hint) from failure
 
 
 def _environment(place: BuildContext) -> dict[str, str]:

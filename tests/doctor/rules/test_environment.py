@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from hidl_cli.doctor.rules.environment import RULES, UserEnvironment, probe
+from hidl_cli.doctor.rules.environment import RULES, PythonEnvironment, probe
 from tests.doctor.cases import Case, has_both_ways, named, severity
 from tests.doctor.machines import context, host
 
-OF_OPENMPI = UserEnvironment(
+OF_OPENMPI = PythonEnvironment(
     "/home/me/venv", linked={"mpi4py": ("openmpi",)}, library="mpi", family="mpich", abi="mpich"
 )
 GOOD = replace(OF_OPENMPI, linked={"mpi4py": ("mpiabi", "mpich", "openmpi")})
@@ -52,7 +52,7 @@ def test_every_rule_has_positive_and_negative_cases() -> None:
         (replace(OF_OPENMPI, own_abi="openmpi"), "hidl run --mpi stack (the environment's own library)"),
     ],
 )
-def test_the_fix_is_a_library_that_fits(facts: UserEnvironment, fix: str) -> None:
+def test_the_fix_is_a_library_that_fits(facts: PythonEnvironment, fix: str) -> None:
     (finding,) = RULES.findings(facts)
     assert finding.fix.startswith(fix)
 
