@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks, complete_workloads
-from hidl_cli.commands.own_program import WorkGrowth, WithWords, given_words, program_line, refuse_source
+from hidl_cli.commands.own_program import WithWords, WorkGrowth, given_words, program_line, refuse_source
 
 app = typer.Typer(no_args_is_help=True, help="List, show and draft workloads.")
 
