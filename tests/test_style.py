@@ -51,20 +51,19 @@ PHRASES = re.compile(
 #: Places that break a rule in code that is not reworded yet.
 ALLOWED = {
     ("hidl_cli", "modules"): 27,
-    ("hidl_cli", "classes"): 66,
-    ("hidl_cli", "first words"): 345,
-    ("hidl_cli", "phrases"): 146,
+    ("hidl_cli", "first words"): 18,
+    ("hidl_cli", "phrases"): 10,
     ("hidl_workloads", "modules"): 10,
     ("hidl_workloads", "classes"): 15,
-    ("hidl_workloads", "first words"): 129,
-    ("hidl_workloads", "phrases"): 31,
+    ("hidl_workloads", "first words"): 119,
+    ("hidl_workloads", "phrases"): 19,
     ("hidl_twin", "modules"): 4,
     ("hidl_twin", "classes"): 4,
     ("hidl_twin", "first words"): 72,
-    ("hidl_twin", "phrases"): 16,
-    ("hyparflow", "phrases"): 6,
+    ("hidl_twin", "phrases"): 12,
+    ("hyparflow", "phrases"): 2,
     ("mpi4dask", "modules"): 1,
-    ("mpi4dask", "phrases"): 2,
+    ("mpi4dask", "phrases"): 1,
     ("mpitraffic", "first words"): 1,
 }
 
