@@ -13,7 +13,7 @@ from hidl_cli.mpi import Library
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.parameters import resolve
-from hidl_cli.plan.planning import Choices, make_plan
+from hidl_cli.plan.planning import ResolvedOptions, make_plan
 from hidl_cli.plan.prepare import stack_for
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation
@@ -58,7 +58,7 @@ def _plan(nodes: list[int]) -> str:
     placements = bind_to_cores(site, [Placement.of_nodes(count, 4) for count in nodes])
     installation = Installation.at(Path("/installations/large/pytorch/0"))
     plan = make_plan(
-        Choices(
+        ResolvedOptions(
             site=site,
             workload=workload,
             parameters=parameters,

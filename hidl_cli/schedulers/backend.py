@@ -251,9 +251,9 @@ class Programs:
             if error.status == -signal.SIGKILL:
                 raise NoAnswer(f"{command[0]} timed out after {timeout:g} s") from error
             raise NoProgram(f"{command[0]} cannot be started: {error.output}") from error
-        return completed if completed.status == 0 else self._without_progress(completed)
+        return completed if completed.status == 0 else self.without_progress(completed)
 
-    def _without_progress(self, failed: Completed) -> Completed:
+    def without_progress(self, failed: Completed) -> Completed:
         """Remove ``waiting`` lines from the output of a failed program; ``NoAnswer`` if the server is unreachable."""
         printed = [text.splitlines() for text in (failed.stdout, failed.stderr)]
         stdout, stderr = (

@@ -56,7 +56,7 @@ def gres(text: str) -> Any:
 
 
 def refusal(text: str) -> Any:
-    return complaint(commands.PROGRAMS.answer_of(Completed(("bsub",), 255, "", text)))
+    return complaint(commands.PROGRAMS.without_progress(Completed(("bsub",), 255, "", text)))
 
 
 def pending(text: str) -> Any:

@@ -193,7 +193,7 @@ def test_a_program_that_does_not_report_is_drafted_without_parameters(
 def test_a_program_that_never_reads_its_options_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafting, "SECONDS", 1.0)
     found = options_of(tmp_path, "import time, signal; signal.signal(15, signal.SIG_IGN); time.sleep(1000)")
-    assert "ended by hidl after 1 s" in (found.problem or "")
+    assert "stopped by hidl after 1 s" in (found.problem or "")
 
 
 def test_hostile_help_stays_text(tmp_path: Path) -> None:
