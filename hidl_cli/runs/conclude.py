@@ -379,7 +379,7 @@ def likely_causes(run: Run, status: Status) -> list[Finding]:
     """Return the likely causes of a failure, from the job and its output, the likeliest first."""
     if status.state not in _DIAGNOSED:
         return []
-    return [cause for cause in read_causes(run) if cause.rule != _DIAGNOSED[status.state]]
+    return [cause for cause in read_causes(run) if cause.rule not in _DIAGNOSED[status.state]]
 
 
 def keep_likely_causes(run: Run, status: Status) -> None:
@@ -414,8 +414,13 @@ _ENDS = {
 }
 #: The states of which the end of the job's stderr tells more.
 _TELLING = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
-#: The states that have causes, and the rule that would say no more than the state itself.
-_DIAGNOSED = {**dict.fromkeys(_TELLING), State.TIMEOUT: "HD102", State.NODE_FAIL: "HD103"}
+#: The states that have causes, and the rules that would say no more than the state itself. The scheduler ends the ranks
+#: of these jobs by signal 15 (HD266).
+_DIAGNOSED: dict[State, tuple[str, ...]] = {
+    **dict.fromkeys(_TELLING, ()),
+    State.TIMEOUT: ("HD102", "HD266"),
+    State.NODE_FAIL: ("HD103", "HD266"),
+}
 
 
 def _failure(status: Status) -> str:
