@@ -42,7 +42,7 @@ _MARK = _Pattern(r"\*\*\*(?:(?P<name>[A-Z0-9_]+)\*\*\*)?")
 _USER = _Pattern(r"(?<=://)[^\s/?#]+(?=@)")
 # A password with /, ? or # in it, which URLs must quote and often do not: to the last @ of the word. A port of an
 # address is no password, and some kinds of @ belong to a path: name.git@v1, :8080/@scope, name@sha256:1, name@1.2.
-_VERSION = r"(?!\d+(?:\.\d+){3})v?\d[\w.+-]*(?:[\s\"'<>,;|)]|$)"
+_VERSION = r"(?!\d+(?:\.\d+){3})v?\d+(?:\.\d+)*(?:[.-]?(?:a|b|rc|alpha|beta|dev|post)[.-]?\d*)?(?:[\s\"'<>,;|)]|$)"
 _TO_LAST_AT = (
     r"[^\s\"'<>,;|]*(?:[,;|](?!\w[\w+.-]*://)[^\s\"'<>,;|]*)*(?<!\.git)"
     rf"(?=@(?!sha\d+:|{_VERSION}))"
@@ -53,8 +53,9 @@ _USER_WITH_SLASH = _Pattern(
 )
 # The same of a token, which has no user before it: what follows its first @ is no host.
 _TOKEN_WITH_SLASH = _Pattern(
-    r"(?<=://)[^\s/?#@:]+@(?!(?:(?:[\w-]+\.)+[A-Za-z]{2,}|localhost|\d+(?:\.\d+){3}|\[[\da-fA-F:.]+\])(?:[:/?#]|$))"
-    rf"[^\s/?#@:\"'<>,;|]*[/?#]{_TO_LAST_AT}"
+    r"(?<=://)[^\s/?#@:]+@(?!(?:(?:[\w-]+\.)+[A-Za-z]{2,}|localhost|\d+(?:\.\d+){3}|\[[\da-fA-F:.]+\]"
+    r"|[\w-]+:\d{1,5}(?=[/?#]|$))(?:[:/?#]|$))"
+    rf"[^\s/?#@\"'<>,;|]*[/?#]{_TO_LAST_AT}"
 )
 _WITH_QUERY = _Pattern(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _QUERY_VALUE = _Pattern(r"(?P<name>[^&?=\s]*)=(?P<value>[^&\s]+)")
