@@ -329,7 +329,8 @@ class Replayed:
         differing = [each for each in every if each.outcome in ("worse", "better", "different")]
         if differing:
             each_one = (
-                f"{each.measure.metric} on {each.measure.ranks} rank(s) {each.shift:+.1%}" for each in differing
+                f"{each.measure.metric}{each.measure.which} on {each.measure.ranks} rank(s) {each.shift:+.1%}"
+                for each in differing
             )
             return "differs: " + "; ".join(each_one)
         return "inconclusive" if self.comparison.outcome == "inconclusive" else "same within noise"

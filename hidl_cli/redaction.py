@@ -40,11 +40,22 @@ _MARK = _Pattern(r"\*\*\*(?:(?P<name>[A-Z0-9_]+)\*\*\*)?")
 
 # Up to the last @ before the path, query or fragment: a password may contain one.
 _USER = _Pattern(r"(?<=://)[^\s/?#]+(?=@)")
-# A password with an unquoted /, ? or #, which URLs forbid but users write: up to the last @ of the word. The port of
-# an address is not a password, and some @ belong to the path: name.git@v1, :8080/@scope, name@sha256:1.
+# A password with an unquoted /, ? or #, which URLs forbid but users write: up to the last @ of the word. The port of an
+# address is not a password, and some @ belong to the path: name.git@v1, :8080/@scope, name@sha256:1, name@1.2.
+_VERSION = r"(?!\d+(?:\.\d+){3})v?\d+(?:\.\d+)*(?:[.-]?(?:a|b|rc|alpha|beta|dev|post)[.-]?\d*)?(?:[\s\"'<>,;|)]|$)"
+_TO_LAST_AT = (
+    r"[^\s\"'<>,;|]*(?:[,;|](?!\w[\w+.-]*://)[^\s\"'<>,;|]*)*(?<!\.git)"
+    rf"(?=@(?!sha\d+:|{_VERSION}))"
+)
 _USER_WITH_SLASH = _Pattern(
-    r"(?<=://)(?!(?:localhost|[\d.]+):\d+(?:[/?#]|$))[^\s/?#@:]*:(?!\d{1,5}(?:[/?#][^\s@]*)?/@[^\s@]*(?:\s|$))"
-    r"[^\s\"'<>,;|]*(?:[,;|](?!\w[\w+.-]*://)[^\s\"'<>,;|]*)*(?<!\.git)(?=@(?!sha\d+:))"
+    r"(?<=://)(?!(?:localhost|[\d.]+):\d+(?:[/?#]|$))"
+    rf"[^\s/?#@:]*:(?!\d{{1,5}}(?:[/?#][^\s@]*)?/@[^\s@]*(?:@{_VERSION}|\s|$)){_TO_LAST_AT}"
+)
+# The same of a token, which has no user before it: what follows its first @ is no host.
+_TOKEN_WITH_SLASH = _Pattern(
+    r"(?<=://)[^\s/?#@:]+@(?!(?:(?:[\w-]+\.)+[A-Za-z]{2,}|localhost|\d+(?:\.\d+){3}|\[[\da-fA-F:.]+\]"
+    r"|[\w-]+:\d{1,5}(?=[/?#]|$))(?:[:/?#]|$))"
+    rf"[^\s/?#@\"'<>,;|]*[/?#]{_TO_LAST_AT}"
 )
 _WITH_QUERY = _Pattern(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _QUERY_VALUE = _Pattern(r"(?P<name>[^&?=\s]*)=(?P<value>[^&\s]+)")
@@ -638,7 +649,7 @@ def _may_name(text: str) -> bool:
 def _users(text: str) -> Iterator[_Span]:
     """Yield the users and passwords in URLs, up to the last @ that may end them."""
     ends: dict[int, list[int]] = {}
-    for found in (*_USER.finditer(text), *_USER_WITH_SLASH.finditer(text)):
+    for found in (*_USER.finditer(text), *_USER_WITH_SLASH.finditer(text), *_TOKEN_WITH_SLASH.finditer(text)):
         if not _MARK.fullmatch(found[0]):
             ends.setdefault(found.start(), []).append(found.end())
     for start, found_ends in ends.items():

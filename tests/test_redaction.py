@@ -44,6 +44,12 @@ from tests.plan import golden_scripts
         ("https://u:1234/abc@h/p https://u:1234/@abc@h/p", "https://***@h/p https://***@h/p"),
         ("http://u:p/q@h/a,http://v:q@h2/b", "http://***@h/a,http://***@h2/b"),
         ("git+https://u:p@host/name.git@v1.0", "git+https://***@host/name.git@v1.0"),
+        ("https://to@k/en@host/x https://to@k:e/n@host/x", "https://***@host/x https://***@host/x"),
+        ("https://tok@host:8080/a@b http://tok@localhost/a@b", "https://***@host:8080/a@b http://***@localhost/a@b"),
+        ("https://to@k?en@host https://tok@host/a@1.2", "https://***@host https://***@host/a@1.2"),
+        ("git+https://tok@git.example.org/a@main", "git+https://***@git.example.org/a@main"),
+        ("https://u:p/w@10.1.2.3 https://u:p/w@h1/x", "https://***@10.1.2.3 https://***@h1/x"),
+        ("https://u:p/w@3scale.example.org https://u:p/w@v1host", "https://***@3scale.example.org https://***@v1host"),
         ("train --password '$ecretPass99' '--hf-token=$ecretPass99'", "train --password '***' '--hf-token=***'"),
         ("train --token {abcd1234efgh} --token %abcd1234%", "train --token *** --token ***"),
         ("train --pass hunter22x --pwd hunter22x FOO_PASS=hunter22x", "train --pass *** --pwd *** FOO_PASS=***"),
@@ -99,6 +105,7 @@ def test_secrets_are_taken_out(text: str, clean: str) -> None:
     [
         "https://host/a@b",
         "https://host:8080/simple/@scope/name",
+        "https://host:8080/@scope/name@1.2 https://host:8080/name@v1.2.3-rc1 https://host/@scope/name@1",
         "git+https://host/name.git@v1.0",
         "mail@host",
         "MV2_USE_CUDA=1 MPICH_ASYNC_PROGRESS=0",
@@ -151,6 +158,12 @@ def test_no_part_of_a_password_is_left(user: str, secret: str, port: str) -> Non
     assert redact(f"uv said: https://{user}:{secret}@host{port}/simple (404)") == (
         f"uv said: https://***@host{port}/simple (404)"
     )
+
+
+@given(secret=st.from_regex(r"[A-Za-z0-9]{1,8}@[A-Za-z0-9]{0,8}:?[/?#][A-Za-z0-9@/?#:]{0,12}", fullmatch=True))
+@example("to@k/en").via("cut at the first @")
+def test_no_part_of_a_token_is_left(secret: str) -> None:
+    assert redact(f"uv said: https://{secret}@host/simple (404)") == "uv said: https://***@host/simple (404)"
 
 
 @given(secret=SECRET.filter(lambda text: "&" not in text))

@@ -80,6 +80,13 @@ class Measure(NamedTuple):
     copy: str = ""
     unit: str = ""
 
+    @property
+    def which(self) -> str:
+        """The swept parameters and the copy in words, `` (batch=32)`` for example; empty without both."""
+        copy = {"": "", "all": "copies"}.get(self.copy, f"copy on {self.copy}")
+        words = ", ".join(filter(None, [self.point, copy]))
+        return f" ({words})" if words else ""
+
 
 @dataclass(frozen=True)
 class RunValues:

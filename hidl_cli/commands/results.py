@@ -391,7 +391,7 @@ def show_comparison(comparison: Comparison) -> None:
     for difference in comparison.differences:
         measure = difference.measure
         if difference.outcome != "same":
-            at = f"{measure.workload}{_which(measure)} on {measure.ranks} rank(s)"
+            at = f"{measure.workload}{measure.which} on {measure.ranks} rank(s)"
             say(f"{difference.outcome}: {measure.metric} of {at}: {difference.reason}")
     sides = comparison.only_in_a, comparison.only_in_b
     for side, measures, others in zip("AB", sides, sides[::-1], strict=True):
@@ -403,20 +403,13 @@ def _describe_unshared(measure: Measure, others: Iterable[Measure]) -> str:
     """Describe a measure of one side, with its unit if only the unit distinguishes it from one of the other side."""
     only_unit = measure._replace(unit="") in {other._replace(unit="") for other in others}
     unit = f" in {measure.unit}" if only_unit else ""
-    return f"{measure.metric}{unit}{_which(measure)} on {measure.ranks} rank(s)"
-
-
-def _which(measure: Measure) -> str:
-    """Describe the swept parameters and the copy of a measure; empty if it has neither."""
-    copy = {"": "", "all": "copies"}.get(measure.copy, f"copy on {measure.copy}")
-    words = ", ".join(filter(None, [measure.point, copy]))
-    return f" ({words})" if words else ""
+    return f"{measure.metric}{unit}{measure.which} on {measure.ranks} rank(s)"
 
 
 def _difference(difference: MetricDifference) -> dict[str, Any]:
     measure = difference.measure
     return {
-        "workload": f"{measure.workload}{_which(measure)}",
+        "workload": f"{measure.workload}{measure.which}",
         "nodes": measure.nodes,
         "ranks": measure.ranks,
         "metric": measure.metric,

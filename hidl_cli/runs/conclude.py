@@ -391,7 +391,7 @@ def likely_causes(run: Run, status: Status) -> list[Finding]:
     """Return the likely causes of a failure, the most likely one first, according to the job and its output."""
     if status.state not in _DIAGNOSED:
         return []
-    return [cause for cause in read_causes(run) if cause.rule != _DIAGNOSED[status.state]]
+    return [cause for cause in read_causes(run) if cause.rule not in _DIAGNOSED[status.state]]
 
 
 def keep_likely_causes(run: Run, status: Status) -> None:
@@ -426,8 +426,13 @@ _ENDS = {
 }
 #: The states for which the end of stderr is shown.
 _WITH_STDERR = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
-#: The states whose causes are diagnosed, with the rule that would only repeat the state.
-_DIAGNOSED = {**dict.fromkeys(_WITH_STDERR), State.TIMEOUT: "HD102", State.NODE_FAIL: "HD103"}
+#: The states whose causes are diagnosed, with the rules that would only repeat the state. The scheduler ends the ranks
+#: of these jobs by signal 15 (HD266).
+_DIAGNOSED: dict[State, tuple[str, ...]] = {
+    **dict.fromkeys(_WITH_STDERR, ()),
+    State.TIMEOUT: ("HD102", "HD266"),
+    State.NODE_FAIL: ("HD103", "HD266"),
+}
 
 
 def _failure(status: Status) -> str:

@@ -79,6 +79,18 @@ def test_a_metric_without_a_direction_is_not_the_same_unless_it_is(count: int, a
     assert Replayed(compare(before, now), ()).answer == answer
 
 
+def test_the_answer_names_the_point_that_differs() -> None:
+    before, now = (
+        [
+            replace(sample, series=f"batch {batch}", parameters={"batch": batch}, point={"batch": batch})
+            for batch, level in zip((1, 2), levels, strict=True)
+            for sample in one_run([level] * 6, metric="score", better=None)
+        ]
+        for levels in ((1.0, 1.0), (1.0, 2.0))
+    )
+    assert Replayed(compare(before, now), ()).answer == "differs: score (batch=2) on 2 rank(s) +100.0%"
+
+
 @pytest.mark.deep
 def test_a_slower_machine_is_named_with_how_much(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
     (tmp_path / "speed").write_text("80")

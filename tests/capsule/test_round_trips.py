@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hidl_cli.capsule import capsule_of, parse, request_of, required_words, unpacked
+from hidl_cli.errors import HidlError
 from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
@@ -82,6 +83,16 @@ def test_plan_and_capsule_of_any_run_are_read_back_and_mean_the_same(tmp_path: P
         request = request_of(original, machine, None, Asked(), None)
         again = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
     assert job_script(replace(again, run=plan.run, created=plan.created)) == job_script(plan)
+
+
+@pytest.mark.usefixtures("stack")
+def test_a_capsule_that_no_replay_could_read_is_not_made(tmp_path: Path) -> None:
+    """A secret that is also the site's name is hidden in the site's file too."""
+    plan = prepare(RunRequest(command=["./program", "--password", "local"], directory="/", site="local", stack="mpi"))
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    with pytest.raises(HidlError, match="the capsule cannot be read back"):
+        capsule_of(run)
 
 
 def measured(run: Run, plan: Plan) -> None:

@@ -13,7 +13,7 @@ from hidl_cli.errors import JobFailed
 from hidl_cli.plan.launch_plan import OUTPUT, plan_of
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
-from hidl_cli.runs.conclude import _earlier, conclude
+from hidl_cli.runs.conclude import _earlier, conclude, likely_causes
 from hidl_cli.runs.history import refresh
 from hidl_cli.runs.measured import count_complete_repetitions
 from hidl_cli.store.extract import series_of
@@ -85,6 +85,15 @@ def test_without_a_complete_repetition_it_failed(cut: Cut) -> None:
 
     with pytest.raises(JobFailed, match="reached its time limit"):
         conclude(run, plan_of(run), run.status())
+
+
+@pytest.mark.parametrize(("state", "rules"), [("TIMEOUT", []), ("NODE_FAIL", []), ("FAILED", ["HD266"])])
+def test_ranks_that_the_scheduler_ended_are_no_cause(cut: Cut, state: str, rules: list[str]) -> None:
+    run = cut(2)
+    run.write("status", {**(run.document("status") or {}), "state": state, "exit_status": 143})
+    run.stderr.write_text("srun: error: node2: task 1: Terminated\n")
+
+    assert [cause.rule for cause in likely_causes(run, run.status())] == rules
 
 
 @pytest.mark.parametrize(("done", "indexed"), [(7, 1), (2, 0)])

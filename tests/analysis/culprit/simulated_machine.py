@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hidl_cli.analysis.culprit import CulpritAnswer, Expectation, Mixture, Recorded, RunObservation, answer, next_round
+from hidl_cli.analysis import culprit
+from hidl_cli.analysis.culprit import (
+    CulpritAnswer,
+    Expectation,
+    Explanation,
+    Mixture,
+    Recorded,
+    RunObservation,
+    answer,
+    explanations,
+    next_round,
+)
 
 Effect = Callable[[Mixture], float]
 
@@ -57,13 +68,70 @@ def recorded_by(machine: Machine, count: int, *, then: Effect | None = None, run
     return Recorded(tuple(before.run(frozenset()) for _ in range(runs)), tuple(before.run(every) for _ in range(runs)))
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A truth with two changes; ``slow``: without any difference, the machine has the level of the bad night."""
+
+    explanation: Explanation
+    slow: bool
+    machine: Machine
+    recorded: Recorded
+
+    def is_right(self, found: CulpritAnswer) -> bool:
+        """Does the answer name this truth?"""
+        if found.outcome in ("machine", "not reproducible"):
+            return self.explanation.kind == "none" and self.slow == (found.outcome == "machine")
+        return self.explanation == found.best.explanation
+
+
+def draw(seed: int) -> Drawn:
+    """Return a truth drawn from the priors of ``bisect``, given two recorded nights of five repetitions."""
+    random = np.random.default_rng(seed)
+    recorded = Recorded(*(tuple(level + 0.01 * random.standard_normal(5)) for level in (0.0, 0.05)))
+    expected = expected_from(recorded, 2)
+    every = explanations(2)
+    truth = every[random.choice(len(every), p=culprit._priors(every, expected.weights))]
+    levels = _draw_levels(truth, expected.slowdown, random)
+    slow = truth.kind == "none" and bool(random.random() < 0.5)
+    noise = (expected.noise or 0.0) * math.exp(culprit._NOISE_SPREAD * random.standard_normal())
+    effect = lambda mixture: math.expm1(levels.get(mixture, 0.0))  # noqa: E731
+    return Drawn(truth, slow, Machine(effect, seed, noise, 0.0, level=expected.slowdown * slow), recorded)
+
+
+def _draw_levels(truth: Explanation, slowdown: float, random: np.random.Generator) -> dict[Mixture, float]:
+    """Return the logarithms of the slowness of the mixtures, by the prior of their effects."""
+    mixtures = [frozenset(each) for each in ((0,), (1,), (0, 1))]
+
+    def effect(mean: float, deviation: float) -> float:
+        return float(random.normal(mean * slowdown, deviation * slowdown))
+
+    if truth.kind == "several":
+        return {mixture: effect(0.5, 0.5) for mixture in mixtures}
+    if truth.kind == "both":
+        parts = [effect(0.5, 0.75 * culprit._SPREAD) for _ in range(2)]
+        return {mixture: sum(parts[change] for change in mixture) for mixture in mixtures}
+    if truth.kind == "opposite":
+        left = gain = 0.0
+        while gain <= 0 or left + gain <= 0:
+            left, gain = effect(1, culprit._SPREAD), effect(*culprit._GAIN)
+        parts = [left + gain, -gain] if truth.changes == (0, 1) else [-gain, left + gain]
+        return {mixture: sum(parts[change] for change in mixture) for mixture in mixtures}
+    whole = effect(1, culprit._SPREAD)
+    return {mixture: whole * truth.share(mixture) for mixture in mixtures}
+
+
+def expected_from(recorded: Recorded, count: int) -> Expectation:
+    """Return what the two nights let ``hidl bisect`` expect of ``count`` changes."""
+    slowdown = max(0.01, float(np.median(recorded.bad) - np.median(recorded.good)))
+    noise = float(np.sqrt((np.var(recorded.good, ddof=1) + np.var(recorded.bad, ddof=1)) / 2))
+    return Expectation(slowdown, noise, (1.0,) * count)
+
+
 def bisect(
     machine: Machine, recorded: Recorded, count: int, *, confidence: float = 0.95, budget: int = 200
 ) -> CulpritAnswer:
     """Search as ``hidl bisect`` does, until it is certain or the budget of runs is spent."""
-    slowdown = max(0.01, float(np.median(recorded.bad) - np.median(recorded.good)))
-    noise = float(np.sqrt((np.var(recorded.good, ddof=1) + np.var(recorded.bad, ddof=1)) / 2))
-    expected = Expectation(slowdown, noise, (1.0,) * count)
+    expected = expected_from(recorded, count)
     observations: list[RunObservation] = []
     found: CulpritAnswer | None = None
     while machine.runs < budget:

@@ -7,7 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.culprit import PRIORS, Expectation, Explanation, RunObservation, beliefs, explanations
+from hidl_cli.analysis.culprit import (
+    PRIORS,
+    Belief,
+    Expectation,
+    Explanation,
+    Kind,
+    RunObservation,
+    beliefs,
+    explanations,
+)
 
 THREE = Expectation(0.05, 0.01, (1.0, 1.0, 1.0))
 
@@ -129,3 +138,20 @@ def test_the_marginal_likelihood_is_that_of_a_normal_vector() -> None:
     odds = total * prior / (total * prior).sum()
     of = {each.explanation.kind: each.probability for each in beliefs(observations, expected)}
     assert [of["none"], of["one"]] == pytest.approx(list(odds), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "effects", "certainty"),
+    [
+        ("both", ((0.1, 0.01), (0.1, 0.01)), 0.99),
+        ("both", ((0.2, 0.01), (-0.1, 0.01)), 0.0),
+        ("both", ((0.1, 0.01), (0.0, 0.01)), 0.495),
+        ("opposite", ((0.2, 0.01), (-0.1, 0.01)), 0.99),
+        ("opposite", ((0.2, 0.01), (0.1, 0.01)), 0.0),
+    ],
+)
+def test_an_explanation_is_as_certain_as_the_signs_of_its_effects(
+    kind: Kind, effects: tuple[tuple[float, float], ...], certainty: float
+) -> None:
+    belief = Belief(Explanation(kind, (0, 1)), 0.99, 0.1, 0.01, effects)
+    assert belief.certainty == pytest.approx(certainty, abs=1e-9)

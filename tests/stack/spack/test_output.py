@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from hidl_cli.stack.providers.spack.call import done
+from hidl_cli.site import hidl_cluster
+from hidl_cli.stack.order import InstallStep
+from hidl_cli.stack.providers.spack.call import done, run
 from hidl_cli.stack.providers.spack.call import failure_in as failure
 
 FAILED = """\
@@ -64,3 +68,20 @@ def test_a_package_that_failed_before_it_ran_a_compiler_is_known_by_its_log() ->
 
 def test_what_an_earlier_command_said_does_not_count() -> None:
     assert "earlier" not in "".join(failure(FAILED.splitlines()).lines)
+
+
+def test_a_build_in_an_allocation_finds_hidl_s_own_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """``srun`` gets the configuration as other commands of Slurm do, which no variable of the user names."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in ("SLURM_CONF", "SLURM_CONF_SERVER"):
+        monkeypatch.delenv(name, raising=False)
+    directory = tmp_path / "hidl" / "cluster"
+    directory.mkdir(parents=True)
+    (directory / hidl_cluster.SETTINGS).write_text('{"subnet": 7}')
+    monkeypatch.setattr(hidl_cluster, "_DEVICES", tmp_path)
+    (tmp_path / hidl_cluster.host_link(7)).mkdir()
+    (tmp_path / hidl_cluster.host_link(7) / "ifalias").write_text(str(directory))
+
+    printed = run(InstallStep("build", ("printenv", "SLURM_CONF")), tmp_path / "log", doing="build")
+
+    assert printed.strip() == str(directory / hidl_cluster.CONFIGURATION)

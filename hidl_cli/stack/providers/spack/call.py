@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli import process
 from hidl_cli.documents import read_json
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
+from hidl_cli.site import hidl_cluster
 from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack.builds import building
@@ -136,7 +137,9 @@ def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] 
     """
     log_command(log, command.argv)
     try:
-        environment = environment_of(os.environ) | software.find_command(ThisHost()) | dict(command.variables)
+        environment = (
+            environment_of(hidl_cluster.environment()) | software.find_command(ThisHost()) | dict(command.variables)
+        )
         completed = process.run((*GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
     except ProcessFailed as failure:
         raise explained(failure, doing, log, failed) from failure
