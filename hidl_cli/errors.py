@@ -19,6 +19,7 @@ Verdicts are no errors: ``hidl run`` ends with 10 (below target) or 11 (inconclu
 from __future__ import annotations
 
 import errno
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -160,6 +161,8 @@ class ProcessFailed(HidlError):
 
 
 _ROOM = "free some space there, or name another place: XDG_STATE_HOME (runs), XDG_CACHE_HOME, --prefix (installations)"
+#: The module tempfile writes so many bytes to a directory that it tries.
+_TRIED_BYTES = 4
 _RIGHTS = "make it writable, or name another place: XDG_STATE_HOME (runs), XDG_CONFIG_HOME, XDG_CACHE_HOME, TMPDIR"
 #: What the machine or its limits refuse, by errno, and the next thing to do.
 _OF_THE_SYSTEM = {
@@ -171,6 +174,17 @@ _OF_THE_SYSTEM = {
     errno.ENOMEM: "raise the limit of memory (ulimit -v, -d), or end other programs",
     **dict.fromkeys((errno.EIO, errno.ESTALE), "the file system fails: try again, or ask the site's staff"),
 }
+
+
+def hint_for(error: OSError, room: str) -> str:
+    """Return the next step after a failed write.
+
+    Args:
+        error: The error of the system call.
+        room: The next step where the disk is full, and where the error says nothing else.
+    """
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return room if is_full else _OF_THE_SYSTEM.get(error.errno or 0, room)
 
 
 def of_the_system(error: OSError | MemoryError | RuntimeError) -> HidlError | None:
@@ -185,7 +199,10 @@ def of_the_system(error: OSError | MemoryError | RuntimeError) -> HidlError | No
     hint = _OF_THE_SYSTEM.get(error.errno or 0)
     if error.errno == errno.ENOENT and error.filename is None:
         # Of getcwd, or of the module tempfile, whose text names the directories that it tried.
-        hint = _RIGHTS if "temporary" in str(error.strerror) else "change into a directory that exists"
+        hint = "change into a directory that exists"
+        if "temporary" in str(error.strerror):
+            no_files = resource.getrlimit(resource.RLIMIT_FSIZE)[0] < _TRIED_BYTES
+            hint = _OF_THE_SYSTEM[errno.EFBIG] if no_files else _RIGHTS
     if hint is None:
         return None
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

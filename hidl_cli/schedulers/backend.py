@@ -195,6 +195,14 @@ class NotTaken(NoAnswer):
     """The batch system did not answer, and certainly took no job."""
 
 
+def without_shell_options(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without exported options of bash.
+
+    With ``noexec`` or ``onecmd`` among them, a job script does nothing and ends with 0. The script cannot undo that.
+    """
+    return {name: value for name, value in variables.items() if name not in ("SHELLOPTS", "BASHOPTS")}
+
+
 @dataclass(frozen=True)
 class Programs:
     """The programs of one batch system.
@@ -215,7 +223,7 @@ class Programs:
         """Return the environment that the programs get; ``keep`` names further exceptions."""
         return {
             name: value
-            for name, value in self.variables().items()
+            for name, value in without_shell_options(self.variables()).items()
             if name in self.kept or name in keep or not name.startswith(self.dropped)
         } | dict(self.added)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.errors import HidlError, MissingPrecondition
+from hidl_cli.errors import HidlError, MissingPrecondition, hint_for
 from hidl_cli.store.extract import RunRecord
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -495,7 +495,9 @@ class Database:
                 raise Unusable(f"{self.file} is damaged, or not an SQLite file: {error}", hint=_REINDEX) from error
             raise HidlError(f"the results in {self.file} cannot be used: {error}", hint=_hint(error)) from error
         except OSError as error:
-            raise HidlError(f"the results in {self.file} cannot be written: {error}", hint=_ROOM) from error
+            raise HidlError(
+                f"the results in {self.file} cannot be written: {error}", hint=hint_for(error, _ROOM)
+            ) from error
 
 
 def _make(connection: sqlite3.Connection) -> None:

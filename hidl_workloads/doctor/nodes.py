@@ -51,9 +51,10 @@ class Nodes:
 
     @property
     def of_one_machine(self) -> tuple[Node, ...]:
-        """Those that are namespaces of a machine which another one, or the host outside, is of too."""
-        everyone = {node.host: node for node in (*self.nodes, *((self.outside,) if self.outside else ()))}
-        boots = Counter(node.boot for node in everyone.values() if node.boot)
+        """The nodes whose machine also runs another node, or the host outside. A host that answers twice is two."""
+        names = {node.host for node in self.nodes}
+        outside = (self.outside,) if self.outside and self.outside.host not in names else ()
+        boots = Counter(node.boot for node in (*self.nodes, *outside) if node.boot)
         return tuple(node for node in self.nodes if boots[node.boot] > 1)
 
 
@@ -77,7 +78,7 @@ def shared_directories(facts: Nodes) -> Iterator[Evidence]:
                 places.setdefault(place, []).append(node)
         for nodes in places.values():
             room = room_of(nodes[0])
-            if len(nodes) > 1 and room is not None:
+            if len({node.host for node in nodes}) > 1 and room is not None:
                 fix = "use a local directory of each node: export TMPDIR=/tmp, or job_container/tmpfs in Slurm"
                 seen = f"{room.path} is the same ({room.type} {room.source}) on {_hosts(nodes)}"
                 yield Evidence(seen, fix if name == "TMPDIR" else "mount a tmpfs on /dev/shm of each node")
@@ -173,7 +174,7 @@ def silent_nodes(facts: Nodes) -> Iterator[Evidence]:
     "efficiencies do not represent a cluster.",
 )
 def one_machine(facts: Nodes) -> Iterator[Evidence]:
-    """Hosts with different names have the same boot id (``/proc/sys/kernel/random/boot_id``)."""
+    """Several nodes have the same boot id (``/proc/sys/kernel/random/boot_id``)."""
     if nodes := facts.of_one_machine:
         yield Evidence(f"{_hosts(nodes)}: the same boot id", "nothing to do if intended (hidl cluster up)")
 
@@ -200,7 +201,8 @@ def _others(told: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _hosts(nodes: list[Node] | tuple[Node, ...]) -> str:
-    names = [node.host for node in nodes]
+    answers = Counter(node.host for node in nodes)
+    names = [name if times == 1 else f"{name} ({times} times)" for name, times in answers.items()]
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
