@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Literal
 
+from hidl_cli import batch_systems
 from hidl_cli.errors import MissingPrecondition, UsageError
 
 if TYPE_CHECKING:
@@ -230,7 +232,10 @@ def cancel(run: Run) -> tuple[bool, Status]:
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """Return what the user should know of a plan before it runs, in sentences."""
     missing = f"site {plan.site} requires {' and '.join(plan.missing)}; not set"
-    return (*plan.warnings, *([missing] if plan.missing else ()))
+    system = batch_systems.system(plan.scheduler)
+    job = os.environ.get(system.job_id) if system else None
+    outer = f"the run is a job of its own: it does not use the nodes of job {job}, and waits if that job holds them all"
+    return (*plan.warnings, *([missing] if plan.missing else ()), *([outer] if job else ()))
 
 
 def refusal(examined: Examined, *, detailed: bool = False) -> MissingPrecondition:

@@ -148,18 +148,26 @@ _THREAD_VARIABLES = (
 class Topology:
     """The cores of a node, by the numbers that its operating system gives their first hardware threads.
 
-    ``cores``: those that jobs may use, without ``reserved`` ones; None: unknown.
+    ``cores``: those that jobs may use, without ``reserved`` ones; None: unknown. ``sockets`` is 1 if their number or
+    their sizes are unknown (``knows_sockets``).
     """
 
     cores: int | None = None
     sockets: int = 1
     threads_per_core: int = 1
     reserved: tuple[int, ...] = ()
+    knows_sockets: bool = True
 
     @classmethod
     def of(cls, node: NodeType) -> Topology:
         """Return the topology of a site's node type; one socket and one thread per core where these are unknown."""
-        return cls(node.cores, node.sockets or 1, node.threads_per_core or 1, tuple(node.reserved_cores))
+        return cls(
+            node.cores,
+            node.sockets or 1,
+            node.threads_per_core or 1,
+            tuple(node.reserved_cores),
+            knows_sockets=node.sockets is not None,
+        )
 
     @property
     def numbers_by_socket(self) -> list[list[int]]:
