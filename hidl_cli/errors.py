@@ -19,6 +19,7 @@ Verdicts are not errors: ``hidl run`` itself exits with 10 (below target) or 11 
 from __future__ import annotations
 
 import errno
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -165,6 +166,8 @@ _SPACE_HINT = (
 _ACCESS_HINT = (
     "make it writable, or use another directory: XDG_STATE_HOME (runs), XDG_CONFIG_HOME, XDG_CACHE_HOME, TMPDIR"
 )
+#: Size of the file by which ``tempfile`` tests a directory, in bytes.
+_TEST_FILE_BYTES = 4
 #: Hints for errors of the machine or its limits, by errno.
 _SYSTEM_HINTS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _SPACE_HINT),
@@ -175,6 +178,17 @@ _SYSTEM_HINTS = {
     errno.ENOMEM: "raise the memory limit (ulimit -v, -d), or end other programs",
     **dict.fromkeys((errno.EIO, errno.ESTALE), "the file system has failed: try again, or contact the site's support"),
 }
+
+
+def hint_for(error: OSError, space: str) -> str:
+    """Return the next step after a failed write.
+
+    Args:
+        error: The error of the system call.
+        space: The next step if the disk is full, or if the error has no step of its own.
+    """
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return space if is_full else _SYSTEM_HINTS.get(error.errno or 0, space)
 
 
 def describe_system_error(error: OSError | MemoryError | RuntimeError) -> HidlError | None:
@@ -189,7 +203,10 @@ def describe_system_error(error: OSError | MemoryError | RuntimeError) -> HidlEr
     hint = _SYSTEM_HINTS.get(error.errno or 0)
     if error.errno == errno.ENOENT and error.filename is None:
         # Raised by getcwd, or by tempfile, whose message lists the directories that it tried.
-        hint = _ACCESS_HINT if "temporary" in str(error.strerror) else "change into a directory that exists"
+        hint = "change into a directory that exists"
+        if "temporary" in str(error.strerror):
+            no_files = resource.getrlimit(resource.RLIMIT_FSIZE)[0] < _TEST_FILE_BYTES
+            hint = _SYSTEM_HINTS[errno.EFBIG] if no_files else _ACCESS_HINT
     if hint is None:
         return None
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Literal
 
+from hidl_cli import batch_systems
 from hidl_cli.errors import MissingPrecondition, UsageError
 
 if TYPE_CHECKING:
@@ -237,7 +239,10 @@ def cancel(run: Run) -> tuple[bool, Status]:
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """Return the warnings of a plan for the user, one sentence each."""
     missing = f"site {plan.site} requires {' and '.join(plan.missing)}, which is not set"
-    return (*plan.warnings, *([missing] if plan.missing else ()))
+    system = batch_systems.system(plan.scheduler)
+    job = os.environ.get(system.job_id) if system else None
+    outer = f"the run is a separate job: it does not use the nodes of job {job}, and waits if that job has them all"
+    return (*plan.warnings, *([missing] if plan.missing else ()), *([outer] if job else ()))
 
 
 def doctor_error(examined: DoctorReport, *, detailed: bool = False) -> MissingPrecondition:

@@ -149,18 +149,26 @@ _THREAD_VARIABLES = (
 class Topology:
     """The cores of a node, identified by the operating system's numbers of their first hardware threads.
 
-    ``cores`` is the number of cores available to jobs, not counting ``reserved`` ones, or None if unknown.
+    ``cores`` is the number of cores available to jobs, not counting ``reserved`` ones, or None if unknown. ``sockets``
+    is 1 if their number or their sizes are unknown (``knows_sockets``).
     """
 
     cores: int | None = None
     sockets: int = 1
     threads_per_core: int = 1
     reserved: tuple[int, ...] = ()
+    knows_sockets: bool = True
 
     @classmethod
     def of(cls, node: NodeType) -> Topology:
         """Return the topology of a node type; unknown numbers of sockets and threads per core default to one."""
-        return cls(node.cores, node.sockets or 1, node.threads_per_core or 1, tuple(node.reserved_cores))
+        return cls(
+            node.cores,
+            node.sockets or 1,
+            node.threads_per_core or 1,
+            tuple(node.reserved_cores),
+            knows_sockets=node.sockets is not None,
+        )
 
     @property
     def numbers_by_socket(self) -> list[list[int]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.errors import HidlError, UsageError, hint_for
 from hidl_cli.stack.builds.sources import sha256
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def copy_stdin(target: Path, notify: Callable[[str], object] | None = None) -> N
             shutil.rmtree(target.parent, ignore_errors=True)
             raise
     except OSError as error:
-        raise HidlError(f"cannot copy standard input to {target}: {error}", hint="free some space") from error
+        hint = hint_for(error, "free some space")
+        raise HidlError(f"cannot copy standard input to {target}: {error}", hint=hint) from error
 
 
 def require_readable(file: Path) -> None:

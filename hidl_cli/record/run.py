@@ -12,7 +12,7 @@ from typing import Any
 
 from hidl_cli import paths
 from hidl_cli.documents import read_json, write_json, write_text
-from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.errors import HidlError, UsageError, hint_for
 from hidl_cli.redaction import holds_secret
 
 
@@ -244,7 +244,7 @@ def create(
     except OSError as error:
         raise HidlError(
             f"cannot write the run directory {run.directory}: {error}",
-            hint="free some space, or set XDG_STATE_HOME to a writable directory",
+            hint=hint_for(error, "free some space, or set XDG_STATE_HOME to a writable directory"),
         ) from error
     return run
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from hidl_cli.analysis.ranking import Ranking, compare, rank
 from hidl_cli.analysis.samples import in_common_units
 from hidl_cli.analysis.scaling import Earlier, Observation, Study, earlier, judge
 from hidl_cli.diagnoses import format_causes, read_causes, write_causes
-from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, SubmitRefused
+from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, SubmitRefused, hint_for
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.workload import Scaling
 from hidl_cli.record.run import Run, State, Status
@@ -279,7 +281,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
     except OSError as error:
         raise HidlError(
             f"run {run.id} succeeded, but its verdict could not be written: {error}",
-            hint=f"free some space in {run.directory} and run: hidl resume {run.id} (nothing is lost)",
+            hint=f"{_hint_for(run, error)}, then: hidl resume {run.id} (nothing is lost)",
         ) from error
 
 
@@ -334,9 +336,19 @@ def _read_steps(run: Run, plan: Plan, rounds: int | None) -> list[dict[str, Any]
         if why:
             raise MetricMissing(
                 f"{error.message}; {_format_not_written(run, why)}",
-                hint=f"free some space in {run.directory} and run it again",
+                hint=f"{_hint_for(run, _error_of(why))}, then run it again",
             ) from error
         raise
+
+
+def _hint_for(run: Run, error: OSError) -> str:
+    return hint_for(error, f"free some space in {run.directory}")
+
+
+def _error_of(why: str) -> OSError:
+    """Return the error whose text the job script has written."""
+    number = errno.EFBIG if why == os.strerror(errno.EFBIG) else errno.ENOSPC
+    return OSError(number, why)
 
 
 def _format_not_written(run: Run, why: str) -> str:

@@ -205,6 +205,14 @@ class NotSubmitted(NoAnswer):
     """The batch system did not respond, and certainly accepted no job."""
 
 
+def without_shell_options(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without exported options of bash.
+
+    With ``noexec`` or ``onecmd`` among them, a job script does nothing and ends with 0. The script cannot undo that.
+    """
+    return {name: value for name, value in variables.items() if name not in ("SHELLOPTS", "BASHOPTS")}
+
+
 @dataclass(frozen=True)
 class Programs:
     """The command-line programs of a batch system.
@@ -229,7 +237,7 @@ class Programs:
         """Return the environment of the programs; ``keep`` names more variables to keep."""
         return {
             name: value
-            for name, value in self.variables().items()
+            for name, value in without_shell_options(self.variables()).items()
             if name in self.kept or name in keep or not name.startswith(self.dropped)
         } | dict(self.added)
 

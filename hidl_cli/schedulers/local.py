@@ -20,7 +20,7 @@ from hidl_cli.errors import HidlError, SubmitRefused
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.process import Deferred
 from hidl_cli.record.run import Run, State, Status
-from hidl_cli.schedulers.backend import change_time, identify, is_copied, read_job
+from hidl_cli.schedulers.backend import change_time, identify, is_copied, read_job, without_shell_options
 from hidl_cli.schedulers.decision import read_status
 from hidl_cli.site.schema import Policies
 
@@ -264,7 +264,8 @@ def _record(run: Run, pid: int) -> None:
 
 def _environment(run: Run) -> dict[str, str]:
     """Return the job's environment, with the variables that identify its processes."""
-    return {**os.environ, "HIDL_RUN_ID": run.id, "HIDL_FINDINGS": str(run.directory / "findings.json")}
+    variables = without_shell_options(os.environ)
+    return variables | {"HIDL_RUN_ID": run.id, "HIDL_FINDINGS": str(run.directory / "findings.json")}
 
 
 def _bash() -> str:

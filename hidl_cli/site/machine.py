@@ -117,14 +117,18 @@ def gpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> Loc
 
 
 def _topology(root: Path, processors: list[int]) -> tuple[int, int | None, int | None]:
-    """Return the physical cores, sockets and hardware threads per core of these logical processors."""
+    """Return the physical cores, sockets and hardware threads per core of these logical processors.
+
+    The number of sockets is None if they differ in usable cores, since placements divide the cores evenly.
+    """
     cores: dict[str, int] = {}
-    sockets = set()
+    sockets: dict[str, set[str]] = {}
     for number in processors:
         directory = root / f"sys/devices/system/cpu/cpu{number}/topology"
         siblings, package = read(directory / "thread_siblings_list"), read(directory / "physical_package_id")
         if not siblings or not package:
             return len(processors), None, None
         cores[siblings] = cores.get(siblings, 0) + 1
-        sockets.add(package)
-    return len(cores), len(sockets), max(cores.values())
+        sockets.setdefault(package, set()).add(siblings)
+    even = len({len(found) for found in sockets.values()}) == 1
+    return len(cores), len(sockets) if even else None, max(cores.values())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.errors import HidlError, MissingPrecondition
+from hidl_cli.errors import HidlError, MissingPrecondition, hint_for
 
 Format = Literal["json", "csv", "parquet"]
 
@@ -41,7 +41,8 @@ def export(samples: Iterable[Sample], form: Format, output: Path | None) -> int:
         with _replacing(output) as file:
             return write(samples, file)
     except OSError as error:
-        raise HidlError(f"cannot write {output}: {error}", hint="free some space, or choose another file") from error
+        hint = hint_for(error, "free some space, or choose another file")
+        raise HidlError(f"cannot write {output}: {error}", hint=hint) from error
 
 
 @contextmanager

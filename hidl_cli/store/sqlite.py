@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.errors import HidlError, MissingPrecondition
+from hidl_cli.errors import HidlError, MissingPrecondition, hint_for
 from hidl_cli.store.extract import RunWithSamples
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -494,7 +494,7 @@ class Database:
                 raise UnusableStore(f"{self.file} is damaged, or not an SQLite file: {error}", hint=_REINDEX) from error
             raise HidlError(f"cannot use the results in {self.file}: {error}", hint=_hint(error)) from error
         except OSError as error:
-            raise HidlError(f"cannot write the results in {self.file}: {error}", hint=_ROOM) from error
+            raise HidlError(f"cannot write the results in {self.file}: {error}", hint=hint_for(error, _ROOM)) from error
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:

@@ -56,9 +56,10 @@ class Nodes:
 
     @property
     def of_one_machine(self) -> tuple[Node, ...]:
-        """The nodes that are namespaces of the same machine as another node or the host outside."""
-        everyone = {node.host: node for node in (*self.nodes, *((self.outside,) if self.outside else ()))}
-        boots = Counter(node.boot for node in everyone.values() if node.boot)
+        """The nodes whose machine also runs another node or the outer host; a host that answers twice counts twice."""
+        names = {node.host for node in self.nodes}
+        outside = (self.outside,) if self.outside and self.outside.host not in names else ()
+        boots = Counter(node.boot for node in (*self.nodes, *outside) if node.boot)
         return tuple(node for node in self.nodes if boots[node.boot] > 1)
 
 
@@ -82,7 +83,7 @@ def shared_directories(facts: Nodes) -> Iterator[Evidence]:
                 places.setdefault(place, []).append(node)
         for nodes in places.values():
             room = room_of(nodes[0])
-            if len(nodes) > 1 and room is not None:
+            if len({node.host for node in nodes}) > 1 and room is not None:
                 fix = "use a node-local directory: export TMPDIR=/tmp, or job_container/tmpfs in Slurm"
                 seen = f"{room.path} ({room.type} {room.source}) is the same on {_hosts(nodes)}"
                 yield Evidence(seen, fix if name == "TMPDIR" else "mount a tmpfs on /dev/shm of each node")
@@ -205,7 +206,8 @@ def _others(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _hosts(nodes: list[Node] | tuple[Node, ...]) -> str:
-    names = [node.host for node in nodes]
+    answers = Counter(node.host for node in nodes)
+    names = [name if times == 1 else f"{name} ({times} times)" for name, times in answers.items()]
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 

@@ -221,7 +221,7 @@ def unbound(world: World) -> Iterator[Evidence]:
     if wrong:
         listed = ", ".join(f"rank {rank.rank} has {len(rank.cores)} core(s)" for rank in wrong[:_NAMED])
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-        fix = "set TaskPlugin=task/affinity in slurm.conf if srun does not bind, or use a --launcher that does"
+        fix = "use a --launcher that binds; for srun, set TaskPlugin=task/affinity in slurm.conf"
         if all(len(rank.cores) < world.cores_per_rank == rank.cpus for rank in wrong):
             more += f", because hardware threads were counted as cores: each has {world.cores_per_rank}"
             fix = (
@@ -248,7 +248,10 @@ def same_core(world: World) -> Iterator[Evidence]:
         shared = sorted({tuple(found) for found in users.values() if len(found) > 1})
         if shared:
             listed = "; ".join(f"ranks {', '.join(map(str, found[:_NAMED]))} share cores" for found in shared[:_NAMED])
-            fix = "remove taskset, numactl or *_BIND* variables; set MV2_ENABLE_AFFINITY=0 if srun binds"
+            fix = (
+                "remove taskset, numactl and *_BIND* variables around the launcher; "
+                "if srun binds: --tune MV2_ENABLE_AFFINITY=0"
+            )
             yield Evidence(listed, fix, _where(host, world), world.cost)
             return
 

@@ -83,6 +83,15 @@ def test_python_and_the_command_line_give_the_same_plan(
     assert same_moment(json.dumps(planned, indent=2, ensure_ascii=False) + "\n") == same_moment(typed)
 
 
+def test_a_run_within_a_job_says_that_it_does_not_use_its_nodes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    planned = hidl.plan("mpi-sanity", site="frontera", account="p1", nodes=3)
+    (warning,) = (each for each in planned.warnings if "job" in each)
+    assert "a job of its own" in warning
+    assert "4711" in warning
+    assert not any("4711" in each for each in hidl.plan("mpi-sanity").warnings), "the site local has no jobs"
+
+
 def same_moment(text: str) -> str:
     """``text`` with the id of the run, which is random, and the time of its plan as constants."""
     plan = json.loads(text)["plan"]

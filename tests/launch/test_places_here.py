@@ -60,8 +60,9 @@ def told(
     *arguments: str,
     program: tuple[str, ...] = ("true",),
     variables: Mapping[str, str] | None = None,
+    topology: Path | None = None,
 ) -> str:
-    """Return what the launcher prints when it starts the ranks of ``case`` on such a node."""
+    """Return what the launcher prints when it starts the ranks of ``case`` on such a node, or on that of a file."""
     node, ranks, threads = case
     placement = Placement(1, ranks, ranks, threads, bind=True, fills_node=threads == node.cores, node=node)
     library = Library(family, family, prefix=str(prefix), launcher_arguments={name: arguments})
@@ -72,7 +73,11 @@ def told(
     environment = {
         "PATH": f"{prefix}/bin:/usr/bin:/bin",
         "HOME": os.environ["HOME"],
-        "HWLOC_SYNTHETIC": f"package:{node.sockets} core:{each} pu:{node.threads_per_core}",
+        **(
+            {"HWLOC_XMLFILE": str(topology)}
+            if topology
+            else {"HWLOC_SYNTHETIC": f"package:{node.sockets} core:{each} pu:{node.threads_per_core}"}
+        ),
         "HWLOC_THISSYSTEM": "0",
         **dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"),
         **launch.environment,
@@ -96,6 +101,12 @@ def check(case: tuple[Topology, int, int], places: list[set[int]]) -> None:
     assert straddling <= (0 if ranks <= each // threads * node.sockets else node.sockets - 1)
 
 
+def bound_by_open_mpi(printed: str) -> list[set[int]]:
+    """Return the cores of each rank from the map that Open MPI displays."""
+    bound = [re.findall(r"core:L([\d,-]+)", line) for line in printed.splitlines() if "Binding: package" in line]
+    return [set().union(*map(expand, cores)) for cores in bound]
+
+
 def expand(listed: str) -> set[int]:
     found: set[int] = set()
     for part in listed.split(","):
@@ -104,12 +115,27 @@ def expand(listed: str) -> set[int]:
     return found
 
 
+@pytest.mark.parametrize(("ranks", "threads"), [(2, 4), (4, 2), (2, 3)])
+def test_open_mpi_where_sockets_have_different_sizes(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, ranks: int, threads: int
+) -> None:
+    xml = tmp_path / "six-and-two.xml"
+    draw = ("lstopo-no-graphics", "--input", "package:2 core:6 pu:1", "--restrict", "0xff")
+    try:
+        subprocess.run((*draw, "--of", "xml", "-f", str(xml)), check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("NO lstopo TO DRAW A TOPOLOGY")
+    case = (Topology(8, 1, 1, knows_sockets=False), ranks, threads)
+    arguments = ("--display", "map-devel", "--rtos", "donotlaunch")
+    printed = told("mpirun", "openmpi", stack_prefix("openmpi"), tmp_path, case, *arguments, topology=xml)
+    check(case, bound_by_open_mpi(printed))
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_open_mpi(case: tuple[Topology, int, int], stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
     arguments = ("--display", "map-devel", "--rtos", "donotlaunch")
     printed = told("mpirun", "openmpi", stack_prefix("openmpi"), tmp_path, case, *arguments)
-    bound = [re.findall(r"core:L([\d,-]+)", line) for line in printed.splitlines() if "Binding: package" in line]
-    check(case, [set().union(*map(expand, cores)) for cores in bound])
+    check(case, bound_by_open_mpi(printed))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

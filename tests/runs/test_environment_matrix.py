@@ -151,7 +151,7 @@ CASES: dict[str, Case] = {
     "32 files": Case("ulimit -n 32", codes=(0, 4, 8)),
     "10 files": Case("ulimit -n 10", codes=(4, 8)),
     "no file": Case("ulimit -f 0", codes=(1, 4)),
-    "small files": Case("ulimit -f 1", codes=(1, 4), deep=True),
+    "small files": Case("export PYTHONDONTWRITEBYTECODE=1; ulimit -f 1", codes=(1, 4), deep=True),
     "little memory": Case("ulimit -v 400000", codes=(0, 4, 8)),
     "small stack": Case("ulimit -s 256; ulimit -c 0", deep=True),
     "huge stacks": Case("ulimit -s 99999999999", codes=(4, 8)),

@@ -122,3 +122,16 @@ def test_a_run_that_is_ended_early_says_why(
     told = on_small_disk(run("time.sleep(60)", *options), *later, f"{HIDL} status last")
     assert f" {state} " in told[-1][1]
     assert only_status(tmp_path / "out")["state"] == state
+
+
+@pytest.mark.parametrize("kibibytes", [0, 1, 8])
+def test_a_limit_of_the_size_of_files_is_not_taken_for_a_full_disk(
+    hidl_with: Callable[..., Hidl], tmp_path: Path, kibibytes: int
+) -> None:
+    script = f'ulimit -f {kibibytes}; cd "$1"; {HIDL} run --no-check --no-mpi -- true 2>&1 | cat'
+    # Python leaves a truncated file of bytecode behind.
+    environment = hidl_with("mpi").environment | {"PYTHONDONTWRITEBYTECODE": "1"}
+    command = ["bash", "-c", script, "bash", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=patience(120))
+    assert "next: raise the limit of the size of files: ulimit -f unlimited" in done.stdout
+    assert "free some space" not in done.stdout

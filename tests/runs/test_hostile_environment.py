@@ -25,6 +25,7 @@ COMMANDS = ("cd", "echo", "head", "mv", "rm", "date", "printf", "wait")
 HOSTILE = {
     "paths of cd": {"CDPATH": ".:/tmp:/"},
     "options of bash": {"SHELLOPTS": SHELL_OPTIONS, "BASHOPTS": BASH_OPTIONS},
+    "options of bash that execute nothing": {"SHELLOPTS": "noexec:onecmd", "BASHOPTS": "restricted_shell"},
     "options of POSIX": {"POSIXLY_CORRECT": "1", "ENV": "/no/such/file"},
     "words": {"IFS": "/:", "GLOBIGNORE": "*", "FUNCNEST": "1", "TMOUT": "1"},
     "functions": {

@@ -153,6 +153,13 @@ def test_only_what_the_process_may_use_counts(tmp_path: Path) -> None:
     assert (found.sockets, found.cores, found.threads_per_core) == (1, 8, 2)
 
 
+def test_sockets_with_different_numbers_of_usable_cores_are_unknown(tmp_path: Path) -> None:
+    """As in a container of six cores of the first socket and two of the second."""
+    found = machine(GPU_NODE.write(tmp_path), processors=[*range(6), *range(64, 66)])
+
+    assert (found.sockets, found.cores) == (None, 8)
+
+
 def test_one_hardware_thread_of_each_core_is_one_thread_per_core(tmp_path: Path) -> None:
     found = machine(LAPTOP.write(tmp_path), processors=range(4))
 

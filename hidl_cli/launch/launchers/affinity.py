@@ -59,9 +59,9 @@ exec "$4" "${how[@]}" "${@:5}"
 
 
 def open_mpi_needs_rankfile(placement: Placement) -> bool:
-    """Return whether a rank straddles sockets, which PRRTE (Open MPI 5) only supports through a rankfile."""
+    """Return whether a rank may straddle sockets, which PRRTE (Open MPI 5) only supports through a rankfile."""
     node, ranks, threads = placement.node, placement.ranks_per_node, placement.threads_per_rank
-    fits = not placement.places or node.fits_in_sockets(ranks, threads)
+    fits = not placement.places or (node.fits_in_sockets(ranks, threads) if node.knows_sockets else threads == 1)
     return placement.bind and not placement.fills_node and not fits
 
 

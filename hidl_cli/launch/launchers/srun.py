@@ -40,6 +40,7 @@ class Srun(Launcher):
             argv += [f"--cpus-per-task={placement.threads_per_rank}", "--cpu-bind=cores"]
             # Otherwise Slurm counts hardware threads; --hint=nomultithread has no effect beside --cpu-bind.
             argv += ["--threads-per-core=1"] if placement.node.threads_per_core > 1 else []
+            argv += ["--distribution=block:block"] if _is_nearer_to_gpus_in_a_row(request) else []
         else:
             argv += ["--overcommit", "--cpu-bind=none"]
         if request.gpus:
@@ -54,6 +55,26 @@ class Srun(Launcher):
             host_option="--nodelist=",
             input_option="--input=0",
         )
+
+
+def _is_nearer_to_gpus_in_a_row(request: Request) -> bool:
+    """Return whether ranks are on the sockets of their GPUs more often in a row than by turns, Slurm's default.
+
+    GPUs are numbered socket by socket. Ranks take theirs by their local ranks.
+    """
+    placement, gpus = request.placement, request.gpus
+    node, ranks, threads = placement.node, placement.ranks_per_node, placement.threads_per_rank
+    sockets = node.sockets
+    if gpus is None or sockets == 1 or not placement.places or placement.straddles_in_a_row:
+        return False
+    if "SLURM_DISTRIBUTION" in request.environment or "SLURM_DIST_PLANESIZE" in request.environment:
+        return False
+    wanted = [rank * gpus.per_rank % gpus.per_node * sockets // gpus.per_node for rank in range(ranks)]
+    socket_of = {core: socket for socket, cores in enumerate(node.numbers_by_socket) for core in cores}
+    in_a_row = [socket_of[cores[0]] for cores in node.in_a_row(ranks, threads)]
+    by_turns = [rank % sockets for rank in range(ranks)]
+    near = [sum(map(int.__eq__, wanted, found)) for found in (in_a_row, by_turns)]
+    return near[0] > near[1]
 
 
 def mpi_type(library: Library) -> str | None:

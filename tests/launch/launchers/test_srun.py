@@ -8,6 +8,7 @@ import pytest
 
 from hidl_cli.launch.launchers.contract import Gpus
 from hidl_cli.launch.launchers.srun import Srun
+from hidl_cli.launch.placement import Placement, Topology
 from hidl_cli.mpi import Family
 from tests.launch.launchers.asking import PROGRAM, placement, request
 
@@ -55,6 +56,32 @@ def test_ranks_that_share_cores_are_not_bound() -> None:
     assert "--overcommit" in words
     assert "--cpu-bind=none" in words
     assert not [word for word in words if word.startswith("--cpus-per-task")]
+
+
+@pytest.mark.parametrize(
+    ("node", "ranks", "threads", "gpus", "in_a_row"),
+    [
+        (Topology(48, 2), 4, 12, Gpus(4, 1), True),
+        (Topology(48, 2, 2), 8, 6, Gpus(8, 1), True),
+        (Topology(48, 2), 8, 6, Gpus(4, 1), False),  # ranks 4 to 7 share the GPUs of ranks 0 to 3: half are far
+        (Topology(48, 2), 2, 24, Gpus(4, 2), False),  # alike
+        (Topology(48, 2), 2, 11, Gpus(2, 1), False),  # in a row, both would be on the first socket
+        (Topology(48, 2), 4, 11, Gpus(4, 1), False),  # in a row, the third would straddle
+        (Topology(48, 1), 4, 12, Gpus(4, 1), False),
+        (Topology(48, 2), 4, 12, None, False),
+    ],
+)
+def test_ranks_are_on_the_sockets_of_their_gpus(
+    node: Topology, ranks: int, threads: int, gpus: Gpus | None, in_a_row: bool
+) -> None:
+    of_node = Placement(2, ranks, 2 * ranks, threads, bind=True, node=node)
+    assert ("--distribution=block:block" in Srun().launch(request("mpich", of_node, gpus=gpus)).argv) == in_a_row
+
+
+def test_a_distribution_of_the_user_has_precedence() -> None:
+    of_node = Placement(2, 4, 8, 12, bind=True, node=Topology(48, 2))
+    asked = request("mpich", of_node, gpus=Gpus(4, 1), environment={"SLURM_DISTRIBUTION": "cyclic:cyclic"})
+    assert not any("--distribution" in word for word in Srun().launch(asked).argv)
 
 
 def test_all_ranks_of_a_node_see_all_its_gpus() -> None:

@@ -100,6 +100,7 @@ def test_hardware_threads_that_were_counted_as_cores_are_named_as_the_cause() ->
 def test_ranks_on_the_same_core_are_found_with_their_host() -> None:
     (finding,) = RULES.findings(World(ranks(4, cores=frozenset({(0, 3)})), cores_per_rank=1))
     assert (finding.rule, finding.where, finding.seen) == ("HD047", "n0", "ranks 0, 1 share cores")
+    assert finding.fix.startswith("remove taskset")
 
 
 def test_the_same_core_of_different_hosts_is_not_the_same_core() -> None:
