@@ -16,7 +16,6 @@ from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, Process
 from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack.builds import building
-from hidl_cli.stack.builds.building import GUARD
 from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.order import InstallStep, log_command
 from hidl_cli.stack.providers.spack.host import Instance, cache
@@ -81,6 +80,16 @@ def failure_in(lines: Iterable[str]) -> Failure:
     return Failure(package, tuple(dict.fromkeys(said)), log)
 
 
+# Ends Spack's whole process group if hidl dies. SIGTERM comes first: only then ``srun`` ends the job that builds.
+_GUARD = (
+    "sh",
+    "-c",
+    """trap 'trap "" TERM; kill -TERM 0; (sleep 5; kill -KILL 0) & wait "$child"; kill -KILL 0' TERM
+"$@" & child=$!
+wait "$child\"""",
+    "hidl-build",
+)
+
 # What would show Spack another environment, or its Python other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 _KEPT = ("SPACK_PYTHON", "SPACK_GNUPGHOME")
@@ -137,7 +146,7 @@ def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] 
     log_command(log, command.argv)
     try:
         environment = environment_of(os.environ) | software.find_command(ThisHost()) | dict(command.variables)
-        completed = process.run((*GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
+        completed = process.run((*_GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
     except ProcessFailed as failure:
         raise explained(failure, doing, log, failed) from failure
     return completed.stdout
