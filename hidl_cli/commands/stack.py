@@ -24,8 +24,11 @@ from hidl_cli.errors import UsageError
 from hidl_cli.stack import PORTABLE_PLATFORMS
 
 if TYPE_CHECKING:
+    from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.installation import Installation, Switch
-    from hidl_cli.stack.lock import Locked
+    from hidl_cli.stack.lock import Choice, Locked
+    from hidl_cli.stack.schema import Stack
+    from hidl_cli.stack.target import Target
 
 
 app = typer.Typer(no_args_is_help=True, help="Stacks: what can be installed, and what is.")
@@ -68,6 +71,7 @@ def show(
     *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
+    provider: ProviderOption = None,
     device: StackDeviceOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -76,7 +80,7 @@ def show(
     from hidl_cli.api.running import summarize_installation
     from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack import installation, lock
+    from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.schema import bare, name_of
     from hidl_cli.stack.target import detect
@@ -85,17 +89,21 @@ def show(
     where, stack = for_device(load_site(site), device), load_stack(name)
     root = installation.installation_root(where, prefix)
     target = detect(where, stack)
-    choice = lock.choose(stack, target, lock.directories(root))
-    installed = [
-        summarize_installation(found)
+    installations = [
+        found
         for place in installation.roots(where, prefix)
         for found in installation.list_all(place)
         if (found.manifest["site"], found.prefix.parent.name) == (where.name, name)
     ]
+    installed = [summarize_installation(found) for found in installations]
+    used = next((found.manifest["provider"] for found in installations if found.is_current), None)
+    chosen = provider_name(provider) or provider_name(used) or where.install.provider
+    choice = _choose_lock(where, stack, target, root, chosen)
     passed_over = [{"file": str(other.file), "reason": other.reason} for other in choice.passed_over]
     locked = {package.name: package.version for package in choice.lock.packages} if choice.lock else None
     if json:
         document = {"file": str(choice.file), "digest": choice.lock.digest, "packages": locked} if choice.lock else None
+        document = document and {**document, "provider": chosen}
         emit_json(
             "hidl.stack/1",
             stack=stack.model_dump(mode="json"),
@@ -118,9 +126,30 @@ def show(
         checks = found["verification"]["checks"] or ()
         facts += [(check["name"], check["detail"]) for check in checks if check["name"] == CHECK]
     show_table([{"": fact, " ": value} for fact, value in facts])
-    rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in here.packages.items()]
-    rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in here.requirements]
+    if chosen == "spack" and stack.spack:
+        specs = {name_of(spec): spec for spec in stack.spack.specs}
+        rows = [(each, specs.get(each, ""), version) for each, version in (locked or dict.fromkeys(specs)).items()]
+    else:
+        rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in here.packages.items()]
+        rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in here.requirements]
     show_table([{"package": package, "asked for": spec, "locked": version} for package, spec, version in rows])
+
+
+def _choose_lock(site: Site, stack: Stack, target: Target, root: Path, provider: ProviderName) -> Choice:
+    """Return the lockfile that an installation by this provider would use."""
+    from hidl_cli.commands.render import say
+    from hidl_cli.errors import MissingPrecondition
+    from hidl_cli.site import completion
+    from hidl_cli.stack.lock import Choice
+    from hidl_cli.stack.order import Order
+    from hidl_cli.stack.providers import provider_for
+
+    completed = completion.complete(site, provider, keep=False, say=lambda _: None).site
+    try:
+        return provider_for(completed, provider).choose(Order(completed, stack, root, provider=provider), target)
+    except MissingPrecondition as error:  # without Spack, nothing tells whether a lockfile fits
+        say(f"lockfiles cannot be compared: {error.message}")
+        return Choice(None, None, ())
 
 
 @app.command()

@@ -9,13 +9,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli import documents
-from hidl_cli.errors import BuildFailed, InvalidInput
+from hidl_cli import documents, process
+from hidl_cli.errors import BuildFailed, InvalidInput, ProcessFailed
 from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.site.probes.software import PROGRAMS
 from hidl_cli.site.schema import BuildCache
@@ -231,22 +231,32 @@ def _launchers(site: Site, library: Mpi | None) -> list[str]:
     return list(library.launchers if library and library.launchers else site.launchers)
 
 
-# The package repositories of an environment, each with the identity of its state.
+# What Spack reads beside its environment: package repositories and its own configuration files.
 
 
-#: Where a copy without its history says which commit it is of.
+#: The file in a copy of a repository without its history that holds the commit.
 COMMIT = "COMMIT"
 UNKNOWN = "unknown"
+#: The key of ``states`` for Spack's own configuration files.
+CONFIGURATION = "configuration"
 
 
-def states(where: Places) -> dict[str, str]:
-    """Each repository's commit, or for hidl's own the SHA-256 of its files; ``unknown`` where neither can be told."""
-    builtin = PACKAGES_TAG if where.builtin is None else commit(where.builtin)
-    return {"builtin": builtin, "hidl": digest(where.own) if where.own.is_dir() else "none"}
+def states(where: Places, spack: Path) -> dict[str, str]:
+    """Return the state of each package repository and of the configuration files in the Spack at ``spack``.
+
+    A state is a commit, followed by a digest if the clone has local changes, or the digest of the files themselves.
+    """
+    found = {
+        "builtin": PACKAGES_TAG if where.builtin is None else commit(where.builtin) + local_changes(where.builtin),
+        "hidl": digest(where.own, where.own.rglob("*")) if where.own.is_dir() else "none",
+    }
+    if files := configuration_files(spack):
+        found[CONFIGURATION] = digest(spack, files)
+    return found
 
 
 def commit(directory: Path) -> str:
-    """The commit that the clone around ``directory`` is at, read without git."""
+    """Return the commit of the clone around ``directory``, read without git."""
     for place in (directory, *directory.parents):
         if (place / COMMIT).is_file():
             return (place / COMMIT).read_text(encoding="utf-8").strip()
@@ -255,12 +265,53 @@ def commit(directory: Path) -> str:
     return UNKNOWN
 
 
-def digest(directory: Path) -> str:
-    """The SHA-256 over the names and contents of a repository's files."""
+def local_changes(directory: Path) -> str:
+    """Return ``+`` and the digest of the files that differ from the clone's commit; empty if none does.
+
+    Empty too without git, and for a clone that git does not read because it belongs to another user.
+    """
+    if any((place / COMMIT).is_file() for place in (directory, *directory.parents)):
+        return ""
+    git = ("git", "-C", directory, "-c", "core.fsmonitor=false")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["GIT_OPTIONAL_LOCKS"] = "0"
+    listing = ("status", "--porcelain", "-z", "--no-renames", "-uall", "--", ".")
+    try:
+        changed = process.run((*git, *listing), env=environment).stdout
+        root = process.run((*git, "rev-parse", "--show-toplevel"), env=environment).stdout.strip()
+    except ProcessFailed:
+        return ""
+    files = [Path(root, line[3:]) for line in changed.split("\0") if line]
+    return f"+{digest(Path(root), files)}" if files else ""
+
+
+def configuration_files(spack: Path) -> list[Path]:
+    """Return the configuration files of a Spack's own ``etc/spack`` that did not come with it."""
+    place = spack / "etc" / "spack"
+    files = (file for file in place.rglob("*.yaml") if "defaults" not in file.relative_to(place).parts)
+    return sorted(file for file in files if file != place / "include.yaml" or _includes_more(file))
+
+
+def _includes_more(file: Path) -> bool:
+    """Return whether an ``include.yaml`` names more than the scopes of Spack 1.2."""
+    import yaml
+
+    try:
+        entries = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("include", [])
+        return any(not isinstance(entry, dict) or entry.get("name") not in _SCOPES for entry in entries)
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return True
+
+
+_SCOPES = ("user", "site", "system", "defaults")
+
+
+def digest(directory: Path, files: Iterable[Path]) -> str:
+    """Return the SHA-256 over the names and contents of files, by their paths in ``directory``."""
     total = hashlib.sha256()
-    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
-        if "__pycache__" not in file.parts:
-            content = hashlib.sha256(file.read_bytes()).hexdigest()
+    for file in sorted(files):
+        if "__pycache__" not in file.parts and not file.is_dir():
+            content = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "removed"
             total.update(f"{file.relative_to(directory).as_posix()}\0{content}\n".encode())
     return f"sha256:{total.hexdigest()}"
 
@@ -428,8 +479,11 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
     }
     if site.spack.build_caches:
         config["binary_index_ttl"] = 0  # Spack reads the indexes again each time, instead of every ten minutes
-    if site.spack.jobs:
-        config["build_jobs"] = site.spack.jobs
+    jobs = site.spack.jobs
+    if jobs is None and site.spack.build_on == "allocation":
+        jobs = site.node_type(site.spack.partition).cores  # without this Spack uses 16 cores of a node at most
+    if jobs:
+        config["build_jobs"] = jobs
     return config
 
 

@@ -24,7 +24,6 @@ from hidl_cli.stack.providers.contract import Preview
 from hidl_cli.stack.providers.spack import caches, call, host, lock, microarchitecture
 from hidl_cli.stack.providers.spack import call as offline
 from hidl_cli.stack.providers.spack import environment as layout
-from hidl_cli.stack.providers.spack import environment as repositories
 from hidl_cli.stack.providers.spack import host as python
 from hidl_cli.stack.providers.spack.environment import (
     Environment,
@@ -96,6 +95,8 @@ class FromSpack:
             progress.say(f"warning: {warning}")
         for gap in generated.gaps:
             progress.say(f"site {order.site.name}: {gap}")
+        for file in layout.configuration_files(instance.root):
+            progress.say(f"Spack also reads its own {file}; the lockfile records its content")
         self._refuse_what_cannot_be_resolved(order, target, generated)
         with _kept_on_failure(f"{order.site.name}-{order.stack.name}") as directory:
             log = Path(directory, "concretize.log")
@@ -288,7 +289,8 @@ class FromSpack:
         """The Spack that serves the order, the environment (its view is nowhere yet) and the repositories' states."""
         instance = find(order.site, order.spack, os.environ)
         where = places(order.site, order.root, order.mirror)
-        return instance, self._environment(order, target, instance, Path("view")), repositories.states(where)
+        states = layout.states(where, instance.root)
+        return instance, self._environment(order, target, instance, Path("view")), states
 
     def _environment(self, order: Order, target: Target, instance: Instance, view: Path) -> Environment:
         old = instance.release < COMPILERS_ARE_PACKAGES
