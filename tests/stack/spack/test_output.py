@@ -28,6 +28,27 @@ See build log for details:
 """
 
 
+#: Spack 1.2 about a package whose patch does not apply.
+UNPATCHED = """\
+$ /opt/spack/bin/spack -e /env install
+==> Installing zlib-ng-2.2.4-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq [1/2]
+==> zlib-ng: Successfully installed zlib-ng-2.2.4-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq
+==> No binary for patchy-1.0-nryebon7jwibe3vlm53e55zrdzdaqyy7 found: installing from source
+==> Installing patchy-1.0-nryebon7jwibe3vlm53e55zrdzdaqyy7 [2/2]
+1 out of 1 hunk FAILED -- saving rejects to file README.rej
+==> Patch /repo/packages/patchy/bad.patch failed.
+==> Error: ProcessError: Command exited with status 1:
+    '/usr/bin/patch' '-s' '-p' '1' '-i' '/repo/packages/patchy/bad.patch' '-d' '.'
+==> Error: Terminating after first install failure: ProcessError: Command exited with status 1:
+    '/usr/bin/patch' '-s' '-p' '1' '-i' '/repo/packages/patchy/bad.patch' '-d' '.'
+"""
+
+
+def test_the_package_whose_patch_does_not_apply_is_named() -> None:
+    found = failure(UNPATCHED.splitlines())
+    assert (found.package, found.lines[0]) == ("patchy", "==> Patch /repo/packages/patchy/bad.patch failed.")
+
+
 @pytest.mark.parametrize(
     ("line", "package"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from hidl_cli.stack.order import InstallStep, log_command
 from hidl_cli.stack.providers.spack.host import Instance, cache
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.providers.spack.environment import SpackPart
+    from hidl_cli.stack.providers.spack.environment import Environment, SpackPart
     from hidl_cli.stack.providers.spack.lock import LockedSpec
 
 
@@ -38,6 +37,8 @@ _FAILED = (
     re.compile(r"==> Error: (?:Failed to install|Installation of) (?P<name>[a-z0-9_.-]+)\b.*"),
     re.compile(r"==> (?P<name>[a-z0-9_.-]+): (?:Error|failed|Failed).*"),
 )
+_BEGUN = re.compile(r"==> Installing (?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^ ]*-[a-z0-9]{32}\b")
+_PATCH = re.compile(r"==> Patch \S+ failed")
 _ERROR = re.compile(r"==> Error: (.+)")
 _STAGE = re.compile(r"/spack-stage-(?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^/]*-[a-z0-9]{32}/")
 _LOG = re.compile(r"\s*(?P<log>/\S+spack-build-(?:out|log|\S+)\.txt(?:\.gz)?|/\S+/spack-build-out\.txt|/\S+\.log)\s*")
@@ -71,7 +72,11 @@ def failure_in(lines: Iterable[str]) -> Failure:
     log = next((found["log"] for line in kept if (found := _LOG.fullmatch(line))), None)
     if package is None and log and (stage := _STAGE.search(log)):
         package = stage["name"]
-    first = building.first_error(line for line in kept if not line.startswith("==> "))
+    begun = [found["name"] for line in kept if (found := _BEGUN.match(line))]
+    patches = [line for line in kept if _PATCH.match(line)]
+    if package is None and patches and begun:  # Spack names no package then
+        package = begun[-1]
+    first = patches[0] if patches else building.first_error(line for line in kept if not line.startswith("==> "))
     said: list[str] = [first] if package and first else []
     for number, line in enumerate(kept):
         if _ERROR.match(line):
@@ -217,13 +222,31 @@ def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] =
 
 
 def installed(part: SpackPart) -> frozenset[str]:
-    """The hashes of the packages that Spack's store holds, read from its index."""
-    try:
-        index = json.loads((part.places.spack / "store" / ".spack-db" / "index.json").read_text(encoding="utf-8"))
-        records = index["database"]["installs"]
-        return frozenset(key for key, record in records.items() if record.get("installed"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return frozenset()
+    """Return the hashes of the packages in Spack's store and its upstreams."""
+    stores = (part.places.store, *upstreams(part.environment))
+    return frozenset(key for store in stores for key in prefixes(store))
+
+
+def upstreams(environment: Environment) -> list[Path]:
+    """Return the install trees of other Spacks that an environment uses."""
+    return [Path(other["install_tree"]) for other in environment.document["spack"].get("upstreams", {}).values()]
+
+
+def prefixes(store: Path) -> dict[str, Path]:
+    """Return the prefixes of the packages in an install tree by hash, read from its index."""
+    tree: Path | None = store
+    while tree is not None:
+        try:
+            records = read_json(tree / ".spack-db" / "index.json")["database"]["installs"]
+            return {key: Path(record["path"]) for key, record in records.items() if record.get("installed")}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            # If paths are padded, the index is in the last of the directories with this name, which is cut off.
+            nested = (other for other in tree.glob("_*") if _PADDING.startswith(other.name) and other.is_dir())
+            tree = next(nested, None)
+    return {}
+
+
+_PADDING = "__spack_path_placeholder__"
 
 
 def _brought(mirror: Path) -> Mapping[str, Any]:
