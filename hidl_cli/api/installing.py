@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hidl_cli.stack.derived import Derived
     from hidl_cli.stack.install import LeftOut, Result
     from hidl_cli.stack.order import Order, Progress
+    from hidl_cli.stack.schema import Stack
     from hidl_cli.stack.verify import Verifier
 
 
@@ -81,6 +82,7 @@ def arrange(
     sources: Sequence[str],
     provider: str | None,
     spack: str | None,
+    specs: Sequence[str],
     mirror: str | None,
     jobs: int | None,
     cache_only: bool,
@@ -119,6 +121,7 @@ def arrange(
             "--cache-only requires the provider spack and a build cache",
             hint=f"`spack: {{build_caches: {{centre: URL}}}}` in the file of site {where.name}",
         )
+    wanted = [with_specs(stack, specs, by_spack=with_spack) for stack in wanted]
     attached = build_command(where, os.environ, job) if with_spack else ()
     orders = [
         Order(
@@ -155,6 +158,7 @@ def install(
     sources: Mapping[str, str | PathLike[str]] | None = None,
     provider: Literal["wheels", "spack", "rpm"] | None = None,
     spack: str | PathLike[str] | None = None,
+    specs: Sequence[str] = (),
     mirror: str | PathLike[str] | None = None,
     jobs: int | None = None,
     cache_only: bool = False,
@@ -173,6 +177,7 @@ def install(
     - ``packages`` and ``requirements`` (files in pip's format) make, with one stack, the stack ``name`` of your own
     - ``locked``: fail where no lock fits; ``offline``: no network; ``sources``: archives of what is built, by name
     - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (compilers at once), ``prefix``: None is the site's
+    - ``specs``: what Spack builds beside the specs of the stack
     - ``cache_only``: Spack builds nothing, and all packages come from the site's build caches
     - ``own``: below the user's own data directory, which comes before the site's
     - ``link``: files of its own, or hard links into the cache of wheels
@@ -201,6 +206,7 @@ def install(
         sources=[f"{key}={file}" for key, file in (sources or {}).items()],
         provider=provider,
         spack=absolute(spack),
+        specs=specs,
         mirror=absolute(mirror),
         jobs=jobs,
         cache_only=cache_only,
@@ -226,6 +232,15 @@ def install(
         for result in results
         if result.installation is not None
     ]
+
+
+def with_specs(stack: Stack, specs: Sequence[str], *, by_spack: bool) -> Stack:
+    """Return the stack with further specs of Spack's; ``UsageError`` if Spack does not install it."""
+    if not specs:
+        return stack
+    if not by_spack or stack.spack is None:
+        raise UsageError("--spec requires the provider spack", hint="--provider spack, or --with PACKAGE for wheels")
+    return stack.model_copy(update={"spack": stack.spack.model_copy(update={"specs": [*stack.spack.specs, *specs]})})
 
 
 def provider_name(word: str | None) -> ProviderName | None:

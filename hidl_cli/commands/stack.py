@@ -13,6 +13,7 @@ from hidl_cli.commands.arguments import (
     ProviderOption,
     SiteOption,
     SpackOption,
+    SpecOption,
     StackDeviceOption,
     complete_stacks,
     directory,
@@ -162,6 +163,7 @@ def lock(
     offline: OfflineOption = False,
     provider: ProviderOption = None,
     spack: SpackOption = None,
+    spec: SpecOption = None,
     device: StackDeviceOption = None,
     platform: Annotated[
         str | None,
@@ -174,7 +176,7 @@ def lock(
     json: JsonOption = False,
 ) -> None:
     """Make a new lock of a stack, with the newest versions that its recipe allows; print its file."""
-    from hidl_cli.api.installing import for_device
+    from hidl_cli.api.installing import for_device, with_specs
     from hidl_cli.commands.render import emit_json, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
@@ -188,9 +190,10 @@ def lock(
     where = for_device(
         completion.complete(load_site(site), provider_name(provider), keep=not check, say=say).site, device
     )
+    by_spack = (provider_name(provider) or where.install.provider) == "spack"
     order = Order(
         where,
-        load_stack(name),
+        with_specs(load_stack(name), spec or (), by_spack=by_spack),
         installation.installation_root(where, prefix),
         locked=check,
         offline=offline,
@@ -271,6 +274,7 @@ def push(
     site: SiteOption = None,
     prefix: PrefixOption = None,
     spack: SpackOption = None,
+    spec: SpecOption = None,
     device: StackDeviceOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -278,7 +282,7 @@ def push(
 
     There: hidl install STACK --provider spack --cache-only
     """
-    from hidl_cli.api.installing import for_device
+    from hidl_cli.api.installing import for_device, with_specs
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
@@ -290,7 +294,8 @@ def push(
     where = for_device(completion.complete(load_site(site), "spack", keep=True, say=say).site, device)
     local = directory(cache) if cache not in where.spack.build_caches and ":" not in cache else None
     root = installation.installation_root(where, prefix)
-    order = Order(where, load_stack(name), root, provider="spack", spack=directory(spack))
+    stack = with_specs(load_stack(name), spec or (), by_spack=True)
+    order = Order(where, stack, root, provider="spack", spack=directory(spack))
     url, plan = bring(order, str(local or cache), progress(), key=key)
     if json:
         emit_json("hidl.stack-push/1", stack=name, site=where.name, url=url, signed=key is not None)
@@ -299,13 +304,31 @@ def push(
 
 
 @app.command()
-def env(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
+def env(
+    name: StackArgument,
+    *,
+    for_spack: Annotated[
+        str | None,
+        typer.Option(
+            "--for-spack",
+            metavar="DIR",
+            help="Copy the environment of a stack that Spack built to DIR, and activate that in plain Spack.",
+        ),
+    ] = None,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    json: JsonOption = False,
+) -> None:
     """Print what activates a stack in this shell: eval "$(hidl stack env STACK)"."""
     from hidl_cli.commands.render import emit_json, write
     from hidl_cli.stack.installation import UNSET, variables
 
     found = _find(name, site, prefix)
-    if json:
+    if place := directory(for_spack):
+        from hidl_cli.stack.providers.spack.caches import export_environment
+
+        write(export_environment(found, place))
+    elif json:
         bin_ = str(found.prefix / "bin")
         emit_json("hidl.stack-env/1", set=variables(found.prefix, name), prepend={"PATH": bin_}, unset=list(UNSET))
     else:

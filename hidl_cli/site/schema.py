@@ -69,6 +69,13 @@ class External(Strict):
     buildable: bool = Field(False, description="may Spack build another where a package refuses this one")
 
 
+#: Sections of spack.yaml that a site's file may change.
+SpackSection = Literal[
+    "bootstrap", "compilers", "concretizer", "config", "container", "definitions", "develop", "env_vars", "mirrors",
+    "modules", "packages", "repos", "toolchains",
+]  # fmt: skip
+
+
 class BuildCache(Strict):
     """A cache of packages that Spack has built."""
 
@@ -95,6 +102,24 @@ class Spack(Strict):
     )
     require: dict[Name, list[Spec]] = Field(
         default_factory=dict, description="what packages must satisfy here: package -> constraints"
+    )
+    include: list[Place] = Field(
+        default_factory=list,
+        description="Spack's own configuration files or directories, such as the packages.yaml of the centre",
+    )
+    config: dict[SpackSection, Any] = Field(
+        default_factory=dict,
+        description="sections of spack.yaml that are merged into the generated ones: section -> keys of Spack's",
+    )
+    upstreams: dict[Name, Place] = Field(
+        default_factory=dict, description="other Spack stores whose packages are used: name -> install tree"
+    )
+    reuse: bool = Field(
+        False,
+        description="whether resolving prefers packages of the store, of upstreams and of build caches to newer ones",
+    )
+    padded_length: Positive | None = Field(
+        None, description="length that paths in the store are padded to, for build caches that move; null: not padded"
     )
     mirrors: dict[Name, Url] = Field(default_factory=dict, description="mirrors of sources: name -> URL")
     build_caches: dict[Name, Url | BuildCache] = Field(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cluster.cluster import CPUS, LivingCluster
 from tests.conftest import Hidl
@@ -96,12 +97,54 @@ def test_spacks_own_configuration_is_named_and_recorded(
     (spack / file).parent.mkdir(parents=True, exist_ok=True)
     (spack / file).write_text("packages: {zlib: {require: '@1.2'}}\n")
     failed = hidl(*INSTALL, "--locked")
-    assert (failed.returncode, "Spack's configuration is sha256:" in failed.stderr) == (4, True), failed.stderr
+    assert (failed.returncode, "configuration of Spack is sha256:" in failed.stderr) == (4, True), failed.stderr
     again = hidl(*INSTALL)
     assert (again.returncode, f"Spack also reads its own {spack / file}" in again.stderr) == (0, True), again.stderr
     assert hidl(*INSTALL, "--locked").returncode == 0
     (spack / file).unlink()
     assert "made from sha256:" in hidl(*INSTALL, "--locked").stderr
+
+
+def test_files_of_the_centre_are_recorded_by_their_content(hidl: Hidl, tmp_path: Path) -> None:
+    file = tmp_path / "packages.yaml"
+    file.write_text("packages: {zlib: {require: '@1.2'}}\n")
+    site(
+        hidl,
+        "local",
+        f"title: here\nextends: local\nspack: {{include: [{file}], config: {{config: {{ccache: true}}}}}}\n",
+    )
+    (manifest,) = hidl.json(*INSTALL)["installations"]
+    environment = manifest["spack"]["environment"]["spack"]
+    assert (environment["include"], environment["config"]["ccache"]) == ([str(file)], True)
+    assert hidl(*INSTALL, "--locked").returncode == 0
+    file.write_text("packages: {zlib: {require: '@1.3'}}\n")
+    failed = hidl(*INSTALL, "--locked")
+    assert (failed.returncode, f"include {file} of Spack is sha256:" in failed.stderr) == (4, True), failed.stderr
+
+
+def test_further_specs_are_built_with_the_stack(hidl: Hidl) -> None:
+    more = ("--spec", "hdf5 +mpi", "--spec", "zlib")
+    shown = hidl(*INSTALL, *more, "--dry-run").stdout
+    assert "  specs:\n    - py-mpi4py@4.1:\n    - hdf5 +mpi\n    - zlib\n" in shown.replace("'", "")
+    assert hidl(*INSTALL, *more).returncode == 0
+    locked = [hidl("stack", "lock", "mpi", "--provider", "spack", "--check", *words).returncode for words in (more, ())]
+    assert locked == [0, 4]
+    refused = hidl("install", "mpi", *more)
+    assert (refused.returncode, "--spec requires the provider spack" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_the_environment_is_handed_to_plain_spack(hidl: Hidl, tmp_path: Path, installed: dict[str, Any]) -> None:
+    place = tmp_path / "own environment"
+    shown = hidl("stack", "env", "mpi", "--for-spack", str(place))
+    assert shown.stdout.splitlines()[-1] == f"spack env activate '{place}'"
+    content = yaml.safe_load((place / "spack.yaml").read_text())["spack"]
+    store = installed["spack"]["environment"]["spack"]["config"]["install_tree"]["root"]
+    assert content["upstreams"] == {"hidl": {"install_tree": store}}
+    assert content["config"]["install_tree"]["root"] == str(place / "store")
+    assert json.loads((place / "spack.lock").read_text())["roots"]
+    (place / "spack.yaml").write_text("spack: {specs: [zlib]}\n")
+    assert hidl("stack", "env", "mpi", "--for-spack", str(place)).stdout == shown.stdout
+    assert (place / "spack.yaml").read_text() == "spack: {specs: [zlib]}\n"
 
 
 def test_nothing_of_the_users_own_spack_is_touched(hidl: Hidl, spack: Path, installed: dict[str, Any]) -> None:

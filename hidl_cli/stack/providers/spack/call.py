@@ -238,7 +238,7 @@ def prefixes(store: Path) -> dict[str, Path]:
     while tree is not None:
         try:
             records = read_json(tree / ".spack-db" / "index.json")["database"]["installs"]
-            return {key: Path(record["path"]) for key, record in records.items() if record.get("installed")}
+            return {key: Path(record.get("path") or tree) for key, record in records.items() if record.get("installed")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             # If paths are padded, the index is in the last of the directories with this name, which is cut off.
             nested = (other for other in tree.glob("_*") if _PADDING.startswith(other.name) and other.is_dir())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli import documents, process
-from hidl_cli.errors import BuildFailed, InvalidInput, ProcessFailed
+from hidl_cli.errors import BuildFailed, InvalidInput, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.site.probes.software import PROGRAMS
 from hidl_cli.site.schema import BuildCache
@@ -339,7 +339,7 @@ PACKAGES_URL = "https://github.com/spack/spack-packages.git"
 PACKAGES_TAG = "v2026.03.0"
 
 #: What Spack keeps, and where, decides nothing about what it builds.
-_NO_INPUT = ("view", "repos", "mirrors", "modules")
+_NO_INPUT = ("view", "repos", "mirrors", "modules", "include", "upstreams")
 _NO_CONFIG_INPUT = (
     "install_tree",
     "source_cache",
@@ -370,12 +370,10 @@ class Environment:
     @property
     def text(self) -> str:
         """``spack.yaml`` itself."""
-        import yaml
-
         head = "# Written by hidl; the stack's recipe and the site's file are what to change.\n"
         lacking = [f"{self.mpi} is not placed: {self.lacks_mpi}"] if self.lacks_mpi else []
         head += "".join(f"# Missing: {gap}.\n" for gap in (*self.gaps, *lacking))
-        return head + yaml.dump(self.document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110)
+        return head + plain_yaml(self.document)
 
     def staged_in(self, stage: Path) -> Environment:
         """The same, but built in ``stage``."""
@@ -417,7 +415,7 @@ def environment(
     spack: dict[str, Any] = {
         "specs": roots(site, stack),
         "view": {"default": {"root": str(view)}},
-        "concretizer": _concretizer(release),
+        "concretizer": _concretizer(site, release),
         "packages": known,
         "config": _config(site, where),
         "repos": _repositories(where) if compilers_are_packages else _old_repositories(where),
@@ -437,6 +435,12 @@ def environment(
     if mirrors:
         spack["mirrors"] = mirrors
     spack["modules"] = _modules(site, where)
+    if site.spack.upstreams:
+        spack["upstreams"] = {name: {"install_tree": _expand(place)} for name, place in site.spack.upstreams.items()}
+    if site.spack.include:
+        spack = {"include": [_expand(place) for place in site.spack.include], **spack}
+    spack = _merge(spack, site.spack.config)
+    centre_knows_more = bool(site.spack.include or "packages" in site.spack.config)
     return Environment(
         {"spack": spack},
         mpi=chosen.mpi,
@@ -444,8 +448,42 @@ def environment(
         external_mpi=chosen.external_mpi,
         warnings=tuple(warnings),
         gaps=chosen.gaps,
-        lacks_mpi=None if chosen.external_mpi else _unbuildable(chosen.mpi, stack.spack.deprecated, release),
+        lacks_mpi=None
+        if chosen.external_mpi or centre_knows_more
+        else _unbuildable(chosen.mpi, stack.spack.deprecated, release),
     )
+
+
+def _merge(generated: Mapping[str, Any], changes: Mapping[Any, Any]) -> dict[str, Any]:
+    """Merge mappings into each other, key by key; lists and single values are replaced."""
+    merged = dict(generated)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _expand(place: str) -> str:
+    """Return an absolute path without ``~`` and variables."""
+    return str(Path(os.path.expandvars(place)).expanduser())
+
+
+def included_files(site: Site) -> dict[str, str]:
+    """Return the digest of each file or directory in ``spack.include`` of the site, by its path.
+
+    Raises:
+        MissingPrecondition: One of them does not exist.
+    """
+    found = {}
+    for name in site.spack.include:
+        place = Path(_expand(name))
+        if not place.exists():
+            raise MissingPrecondition(
+                f"{place} not found, which `spack.include` of site {site.name} names", hint="correct the site's file"
+            )
+        files = place.glob("*.yaml") if place.is_dir() else (place,)
+        found[f"include {name}"] = digest(place if place.is_dir() else place.parent, files)
+    return found
 
 
 def roots(site: Site, stack: Stack) -> list[str]:
@@ -470,8 +508,9 @@ def name_of(spec: str) -> str:
 
 
 def _config(site: Site, where: Places) -> dict[str, Any]:
+    padded = {"padded_length": site.spack.padded_length} if site.spack.padded_length else {}
     config: dict[str, Any] = {
-        "install_tree": {"root": str(where.spack / "store")},
+        "install_tree": {"root": str(where.store), **padded},
         "source_cache": str(where.sources),
         "misc_cache": str(where.misc),
         "build_stage": [str(where.stage)],
@@ -487,13 +526,13 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
     return config
 
 
-def _concretizer(release: tuple[int, int]) -> dict[str, Any]:
-    """One consistent set of packages, resolved from the recipes alone: the same everywhere.
+def _concretizer(site: Site, release: tuple[int, int]) -> dict[str, Any]:
+    """Resolve one consistent set of packages; by default from the recipes alone, with the same result everywhere.
 
     ``all`` requires the target, which may be newer than the processor of a login node or a build host. The static
     analysis leaves out of the search what the requirements exclude, which takes a fraction of the time.
     """
-    settings: dict[str, Any] = {"unify": True, "reuse": False, "targets": {"host_compatible": False}}
+    settings: dict[str, Any] = {"unify": True, "reuse": site.spack.reuse, "targets": {"host_compatible": False}}
     return settings | ({"static_analysis": True} if release >= COMPILERS_ARE_PACKAGES else {})
 
 
@@ -534,21 +573,20 @@ def cache_of(site: Site, name: str) -> BuildCache:
 
 
 def _modules(site: Site, where: Places) -> dict[str, Any]:
-    """Modulefiles of Spack's own: none, or those of one system, for what was asked for alone."""
-    if site.spack.modules is None:
-        return {"default": {"enable": []}}
+    """Return the settings of Spack's own modulefiles: none, or those of one system with dependencies hidden."""
     kind = site.spack.modules
-    return {
-        "default": {
-            "enable": [kind],
-            "roots": {kind: str(where.spack / "modules")},
-            kind: {"hide_implicits": True},
-        }
-    }
+    if kind is None:
+        return {"default": {"enable": []}}
+    settings: dict[str, Any] = {"hide_implicits": True}
+    default = site.compilers.get(site.default_compiler or "")
+    if kind == "lmod" and default and default.version:
+        # Without this Spack guesses, and writes the guess to a configuration file.
+        settings["core_compilers"] = [f"{default.package}@{default.version}"]
+    return {"default": {"enable": [kind], "roots": {kind: str(where.spack / "modules")}, kind: settings}}
 
 
-def _dumper() -> type:
-    """Plain YAML without anchors: Spack's own reader would keep them, and people are to read it."""
+def plain_yaml(document: Mapping[str, Any]) -> str:
+    """Return YAML without anchors, which Spack's own reader would keep."""
     import yaml
 
     class Plain(yaml.SafeDumper):
@@ -558,7 +596,7 @@ def _dumper() -> type:
         def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
             super().increase_indent(flow, False)
 
-    return Plain
+    return yaml.dump(document, Dumper=Plain, sort_keys=False, allow_unicode=True, width=110)
 
 
 # What the plan of an installation holds for Spack.
@@ -646,10 +684,12 @@ def interpreter(plan: InstallPlan) -> Path:
     return place.resolve()
 
 
-def place_of_mpi(lock: SpackLock, family: Family, where: Places) -> Path:
-    """Where the MPI library lies: where the site has it, or among what Spack builds."""
+def place_of_mpi(lock: SpackLock, family: Family, store: Path, shared: Mapping[str, Path]) -> Path:
+    """Return the directory of the MPI library: the site's, one of the prefixes in upstreams, or the store."""
     node = lock.node(TRAITS[family].spack)
-    return Path(node.external) if node and node.external else where.spack / "store"
+    if node is None:
+        return store
+    return Path(node.external) if node.external else shared.get(node.hash, store)
 
 
 def lay_over(plan: InstallPlan) -> None:

@@ -165,7 +165,7 @@ def why_unfit(lock: SpackLock, inputs: str, states: Mapping[str, str]) -> str | 
     changed = [name for name in {**lock.repositories, **states} if lock.repositories.get(name) != states.get(name)]
     return (
         "; ".join(
-            f"Spack's {name} is {states.get(name, 'none')}, the lockfile was made from "
+            f"{name} of Spack is {states.get(name, 'none')}, the lockfile was made from "
             f"{lock.repositories.get(name, 'none')}"
             for name in changed
         )
