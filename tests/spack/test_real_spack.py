@@ -17,8 +17,7 @@ from tests.spack.conftest import BUILTIN, PACKAGES, ROOT, Spack
 
 pytestmark = pytest.mark.skipif(
     ROOT is None or BUILTIN is None,
-    reason="NOT TESTED: Spack packages in a real Spack; HIDL_TEST_SPACK=<Spack's root> and "
-    "HIDL_TEST_SPACK_PACKAGES=<root of spack-packages> ask for it",
+    reason="NOT TESTED: Spack packages in a real Spack; make spack-tests",
 )
 
 NAMES = [file.parent.name.replace("_", "-") for file in PACKAGES]

@@ -322,7 +322,7 @@ def test_every_site_and_stack_gives_an_environment_of_the_known_form(where: Plac
 def test_the_real_schemas_of_spack_accept_every_environment(where: Places) -> None:
     root = os.environ.get("HIDL_TEST_SPACK")
     if not root:
-        pytest.skip("NOT TESTED: Spack's own JSON schemas; HIDL_TEST_SPACK=<root> asks for it")
+        pytest.skip("NOT TESTED: Spack's own JSON schemas; make spack-tests")
     texts = [made(where, load(RULES, name), wanted).text for name in SITES for wanted in STACKS]
     code = (
         "import json, sys, yaml, jsonschema, spack.schema.env as env\n"
