@@ -227,9 +227,9 @@ class _Lines:
 
         ``told`` is how much of the log is old.
         """
-        from hidl_cli.stack.providers.spack.call import done
+        from hidl_cli.stack.providers.spack.call import Builds
 
-        downloads = Downloads()
+        downloads, builds = Downloads(), Builds()
         while True:
             last = over.wait(_POLL_SECONDS)
             new = _read(log, told)
@@ -241,8 +241,8 @@ class _Lines:
                     self.say(f"  {line.strip().lower()} ({downloads})")
                 elif _TARGET.fullmatch(line):
                     self.say(f"  {line}")
-                elif package := done(line):
-                    self.say(f"  built {package}")
+                elif built := builds.read(line, time.monotonic()):
+                    self.say(f"  {built}")
             if last:
                 return
 

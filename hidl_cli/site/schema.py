@@ -132,8 +132,16 @@ class Spack(Strict):
         "login", description="where packages are built: here, or on a node that the scheduler gives"
     )
     partition: str | None = Field(None, description="the partition to build in; null: the default one")
-    jobs: Positive | None = Field(None, description="how many compilers run at once; null: as many as there are cores")
-    stage: Place | None = Field(None, description="where packages are built; null: below the installations")
+    jobs: Positive | None = Field(
+        None, description="how many compilers run at once; null: one per core, at most 16 unless built in a job"
+    )
+    concurrent_packages: Positive | None = Field(
+        None,
+        description="how many packages are built at once, each with `jobs` compilers (Spack 1.1 or later); null: one",
+    )
+    stage: Place | None = Field(
+        None, description="where packages are built, such as $tempdir/$user of the node; null: below the installations"
+    )
 
 
 class Rpm(Strict):

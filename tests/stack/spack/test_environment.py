@@ -19,7 +19,7 @@ from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.providers.spack.environment import Environment, environment, included_files
-from hidl_cli.stack.providers.spack.host import Places
+from hidl_cli.stack.providers.spack.host import Places, places
 from hidl_cli.stack.schema import Stack
 from tests.stack.spack.conftest import GCC, MPICH, site, stack
 
@@ -383,7 +383,7 @@ def test_a_centres_own_files_may_place_an_mpi_library_that_the_site_file_does_no
 
 
 def test_upstreams_reuse_and_padding_are_settings_of_the_site(where: Places) -> None:
-    settings = {"upstreams": {"centre": "/opt/spack/store"}, "reuse": True, "padded_length": 128}
+    settings: dict[str, Any] = {"upstreams": {"centre": "/opt/spack/store"}, "reuse": True, "padded_length": 128}
     plain, chosen = made(where, site(), stack()), made(where, site(spack=settings), stack())
     assert spack(chosen)["upstreams"] == {"centre": {"install_tree": "/opt/spack/store"}}
     assert spack(chosen)["concretizer"]["reuse"] is True
@@ -399,3 +399,14 @@ def test_modulefiles_of_lmod_name_their_core_compilers(where: Places) -> None:
         "roots": {"lmod": "/shared/spack/modules"},
         "lmod": {"hide_implicits": True, "core_compilers": ["gcc@13.3.0"]},
     }
+
+
+def test_builds_in_a_job_use_all_cores_of_its_node(where: Places) -> None:
+    nodes = {"node": {"arch": "x86_64", "gpus": 0}, "build": {"arch": "x86_64", "gpus": 0, "cores": 64}}
+    partitions = {name: {"node_type": name} for name in nodes}
+    settings = {"build_on": "allocation", "partition": "build", "concurrent_packages": 4, "stage": "$tempdir/$user"}
+    machine = site(node_types=nodes, partitions=partitions, default_partition="node", spack=settings)
+    config = spack(made(where, machine, stack()))["config"]
+    assert (config["build_jobs"], config["concurrent_packages"]) == (64, 4)
+    assert "build_jobs" not in spack(made(where, site(), stack()))["config"]
+    assert places(machine, Path("/root"), None).stage == Path("$tempdir/$user")

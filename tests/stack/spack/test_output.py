@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.stack.providers.spack.call import done
+from hidl_cli.stack.providers.spack.call import Builds, done
 from hidl_cli.stack.providers.spack.call import failure_in as failure
 
 FAILED = """\
@@ -60,6 +60,23 @@ def test_the_package_whose_patch_does_not_apply_is_named() -> None:
 )
 def test_a_package_is_reported_once_it_is_installed(line: str, package: str | None) -> None:
     assert done(line) == package
+
+
+def test_progress_has_the_time_of_each_package_and_how_many_are_left() -> None:
+    hashed = "k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq"
+    lines = [
+        (0.0, f"==> Installing zlib-ng-2.2.4-{hashed} [3/5]"),
+        (75.4, f"==> zlib-ng: Successfully installed zlib-ng-2.2.4-{hashed}"),
+        (76.0, f"==> Installing py-mpi4py-4.1.1-{hashed} [4/5]"),
+        (80.0, f"==> py-mpi4py: Successfully installed py-mpi4py-4.1.1-{hashed}"),
+        (81.0, "k7mk2zb cmake@3.31.0: finished"),
+    ]
+    builds = Builds()
+    assert [said for now, line in lines if (said := builds.read(line, now))] == [
+        "built zlib-ng-2.2.4 (1:15, 2 left)",
+        "built py-mpi4py-4.1.1 (0:04, 1 left)",
+        "built cmake-3.31.0 (0 left)",
+    ]
 
 
 def test_the_package_that_failed_is_named() -> None:

@@ -37,7 +37,10 @@ _FAILED = (
     re.compile(r"==> Error: (?:Failed to install|Installation of) (?P<name>[a-z0-9_.-]+)\b.*"),
     re.compile(r"==> (?P<name>[a-z0-9_.-]+): (?:Error|failed|Failed).*"),
 )
-_BEGUN = re.compile(r"==> Installing (?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^ ]*-[a-z0-9]{32}\b")
+_BEGUN = re.compile(
+    r"==> Installing (?P<package>(?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^ ]*)-[a-z0-9]{32}\b"
+    r"(?: \[(?P<number>\d+)/(?P<total>\d+)\])?"
+)
 _PATCH = re.compile(r"==> Patch \S+ failed")
 _ERROR = re.compile(r"==> Error: (.+)")
 _STAGE = re.compile(r"/spack-stage-(?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^/]*-[a-z0-9]{32}/")
@@ -54,9 +57,36 @@ class Failure:
 
 
 def done(line: str) -> str | None:
-    """The package that this line says is installed now, as ``name-version``; None: it says no such thing."""
+    """Return the package that a line of Spack's reports as installed, as ``name-version``; None for other lines."""
     found = next((found for pattern in _DONE if (found := pattern.match(line.strip()))), None)
     return found["what"].replace("@", "-") if found else None
+
+
+class Builds:
+    """The packages of one installation as Spack builds them."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, float] = {}
+        self._total = 0
+        self._installed = 0
+
+    def read(self, line: str, now: float) -> str | None:
+        """Return the progress that a line of Spack's reports: a package, its time, and how many are left."""
+        if begun := _BEGUN.match(line):
+            self._begun[begun["package"]] = now
+            self._total = int(begun["total"] or 0)
+            self._installed = int(begun["number"] or 1) - 1
+        package = done(line)
+        if package is None:
+            return None
+        self._installed += 1
+        facts = []
+        if package in self._begun:
+            minutes, seconds = divmod(round(now - self._begun.pop(package)), 60)
+            facts.append(f"{minutes}:{seconds:02}")
+        if self._total:
+            facts.append(f"{max(0, self._total - self._installed)} left")
+        return f"built {package}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 def failure_in(lines: Iterable[str]) -> Failure:
@@ -122,6 +152,7 @@ def variables(python: Path | None) -> dict[str, str]:
         "SPACK_SYSTEM_CONFIG_PATH": str(own / "system"),
         "SPACK_USER_CACHE_PATH": str(own / "cache"),
         "SPACK_COLOR": "never",
+        "PYTHONUNBUFFERED": "1",  # else lines of Spack come after those of the packages that they announce
         "SPACK_GNUPGHOME": os.environ.get("SPACK_GNUPGHOME") or str(own / "gpg"),
     }
     return told | ({"SPACK_PYTHON": str(python)} if python else {})

@@ -346,6 +346,7 @@ _NO_CONFIG_INPUT = (
     "misc_cache",
     "build_stage",
     "build_jobs",
+    "concurrent_packages",
     "environments_root",
     "binary_index_ttl",
 )
@@ -523,6 +524,8 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
         jobs = site.node_type(site.spack.partition).cores  # without this Spack uses 16 cores of a node at most
     if jobs:
         config["build_jobs"] = jobs
+    if site.spack.concurrent_packages:
+        config["concurrent_packages"] = site.spack.concurrent_packages
     return config
 
 
