@@ -1,4 +1,4 @@
-.PHONY: help demo test quick test-all torture lint lock schema parameters docs bench rehearse keras-table gpu gpu-bundle gpu-stacks soak clean
+.PHONY: help demo test quick test-all torture lint lock schema parameters docs bench rehearse keras-table gpu gpu-bundle gpu-stacks spack-tests soak clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -67,6 +67,9 @@ gpu:  ## what hidl does on this machine's GPUs: OUTPUT=gpu.json and gpu.md; PYTH
 
 gpu-bundle: $(READY)  ## all that `make gpu` needs on a machine without a network: FILE=hidl-gpu.tar, 6 GiB
 	tools/gpu_bundle "$(or $(FILE),hidl-gpu.tar)"
+
+spack-tests: $(READY)  ## tests with a real Spack: half an hour; SPACK, SPACK_PACKAGES: clones of both, else they are fetched
+	tools/spack_tests "$(BIN)/python" "$(SPACK)" "$(SPACK_PACKAGES)"
 
 soak:  ## 30 minutes of random messages over mpi://; SOAK_PYTHON is a Python of the stack mpi4dask
 	"$(dir $(SOAK_PYTHON))mpiexec" -n 4 "$(SOAK_PYTHON)" tests/mpi4dask/programs/soak.py 1800

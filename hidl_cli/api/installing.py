@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hidl_cli.stack.derived import Derived
     from hidl_cli.stack.install import Result, SkippedStack
     from hidl_cli.stack.order import Order, Progress
+    from hidl_cli.stack.schema import Stack
     from hidl_cli.stack.verify import Verifier
 
 
@@ -87,6 +88,7 @@ def arrange(
     sources: Sequence[str],
     provider: str | None,
     spack: str | None,
+    specs: Sequence[str],
     mirror: str | None,
     jobs: int | None,
     cache_only: bool,
@@ -125,6 +127,7 @@ def arrange(
             "--cache-only requires the provider spack and a build cache",
             hint=f"add `spack: {{build_caches: {{centre: URL}}}}` to the file of site {where.name}",
         )
+    wanted = [with_specs(stack, specs, by_spack=with_spack) for stack in wanted]
     attached = build_command(where, os.environ, job) if with_spack else ()
     orders = [
         Order(
@@ -161,6 +164,7 @@ def install(
     sources: Mapping[str, str | PathLike[str]] | None = None,
     provider: Literal["wheels", "spack", "rpm"] | None = None,
     spack: str | PathLike[str] | None = None,
+    specs: Sequence[str] = (),
     mirror: str | PathLike[str] | None = None,
     jobs: int | None = None,
     cache_only: bool = False,
@@ -181,6 +185,7 @@ def install(
     - ``locked``: fail unless a lockfile fits; ``offline``: no network; ``sources``: archives for builds, by name
     - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (parallel compilers), ``prefix``: default to the
       site's
+    - ``specs``: further specs for Spack to build with those of the stack
     - ``cache_only``: build nothing with Spack; all packages come from the site's build caches
     - ``own``: install below your data directory, which takes precedence over the site's installations
     - ``link``: copy files, or make hard links into the cache of wheels
@@ -209,6 +214,7 @@ def install(
         sources=[f"{key}={file}" for key, file in (sources or {}).items()],
         provider=provider,
         spack=absolute(spack),
+        specs=specs,
         mirror=absolute(mirror),
         jobs=jobs,
         cache_only=cache_only,
@@ -234,6 +240,15 @@ def install(
         for result in results
         if result.installation is not None
     ]
+
+
+def with_specs(stack: Stack, specs: Sequence[str], *, by_spack: bool) -> Stack:
+    """Return the stack with further specs of Spack's; ``UsageError`` if Spack does not install it."""
+    if not specs:
+        return stack
+    if not by_spack or stack.spack is None:
+        raise UsageError("--spec requires the provider spack", hint="--provider spack, or --with PACKAGE for wheels")
+    return stack.model_copy(update={"spack": stack.spack.model_copy(update={"specs": [*stack.spack.specs, *specs]})})
 
 
 def provider_name(word: str | None) -> ProviderName | None:

@@ -80,6 +80,10 @@ SpackOption = Annotated[
     str | None,
     typer.Option("--spack", metavar="ROOT", help="Root of Spack (default: $HIDL_SPACK, the site's setting, PATH)."),
 ]
+SpecOption = Annotated[
+    list[str] | None,
+    typer.Option("--spec", metavar="SPEC", help="Another spec that Spack builds with the stack; repeatable."),
+]
 StackDeviceOption = Annotated[
     str | None,
     typer.Option(

@@ -16,6 +16,7 @@ from hidl_cli.commands.arguments import (
     ProviderOption,
     SiteOption,
     SpackOption,
+    SpecOption,
     StackDeviceOption,
     VerboseOption,
     complete_stacks,
@@ -76,6 +77,7 @@ def install(
     ] = None,
     provider: ProviderOption = None,
     spack: SpackOption = None,
+    spec: SpecOption = None,
     mirror: MirrorOption = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Number of parallel build jobs (Spack).")
@@ -136,6 +138,7 @@ def install(
         sources=source or (),
         provider=provider,
         spack=spack,
+        specs=spec or (),
         mirror=mirror,
         jobs=jobs,
         cache_only=cache_only,

@@ -224,9 +224,9 @@ class _StepLines:
 
     def _follow(self, log: Path, position: int, over: threading.Event) -> None:
         """Report the targets completed by make, packages built by Spack and downloads of uv after ``position``."""
-        from hidl_cli.stack.providers.spack.call import done
+        from hidl_cli.stack.providers.spack.call import Builds
 
-        downloads = Downloads()
+        downloads, builds = Downloads(), Builds()
         while True:
             last = over.wait(_POLL_SECONDS)
             new = _read(log, position)
@@ -238,8 +238,8 @@ class _StepLines:
                     self.say(f"  {line.strip().lower()} ({downloads})")
                 elif _TARGET.fullmatch(line):
                     self.say(f"  {line}")
-                elif package := done(line):
-                    self.say(f"  built {package}")
+                elif built := builds.read(line, time.monotonic()):
+                    self.say(f"  {built}")
             if last:
                 return
 

@@ -13,6 +13,7 @@ from hidl_cli.commands.arguments import (
     ProviderOption,
     SiteOption,
     SpackOption,
+    SpecOption,
     StackDeviceOption,
     complete_stacks,
     directory,
@@ -24,8 +25,11 @@ from hidl_cli.errors import UsageError
 from hidl_cli.stack import PORTABLE_PLATFORMS
 
 if TYPE_CHECKING:
+    from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.installation import Installation, Switch
-    from hidl_cli.stack.lock import Locked
+    from hidl_cli.stack.lock import Choice, Locked
+    from hidl_cli.stack.schema import Stack
+    from hidl_cli.stack.target import Target
 
 
 app = typer.Typer(no_args_is_help=True, help="Manage stacks.")
@@ -68,6 +72,7 @@ def show(
     *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
+    provider: ProviderOption = None,
     device: StackDeviceOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -76,7 +81,7 @@ def show(
     from hidl_cli.api.running import summarize_installation
     from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack import installation, lock
+    from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.schema import bare, name_of
     from hidl_cli.stack.target import detect
@@ -85,17 +90,21 @@ def show(
     where, stack = for_device(load_site(site), device), load_stack(name)
     root = installation.installation_root(where, prefix)
     target = detect(where, stack)
-    choice = lock.choose(stack, target, lock.directories(root))
-    installed = [
-        summarize_installation(found)
+    installations = [
+        found
         for place in installation.roots(where, prefix)
         for found in installation.list_all(place)
         if (found.manifest["site"], found.prefix.parent.name) == (where.name, name)
     ]
+    installed = [summarize_installation(found) for found in installations]
+    used = next((found.manifest["provider"] for found in installations if found.is_current), None)
+    chosen = provider_name(provider) or provider_name(used) or where.install.provider
+    choice = _choose_lock(where, stack, target, root, chosen)
     passed_over = [{"file": str(other.file), "reason": other.reason} for other in choice.passed_over]
     locked = {package.name: package.version for package in choice.lock.packages} if choice.lock else None
     if json:
         document = {"file": str(choice.file), "digest": choice.lock.digest, "packages": locked} if choice.lock else None
+        document = document and {**document, "provider": chosen}
         emit_json(
             "hidl.stack/1",
             stack=stack.model_dump(mode="json"),
@@ -118,9 +127,30 @@ def show(
         checks = found["verification"]["checks"] or ()
         facts += [(check["name"], check["detail"]) for check in checks if check["name"] == CHECK]
     show_table([{"": fact, " ": value} for fact, value in facts])
-    rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in here.packages.items()]
-    rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in here.requirements]
+    if chosen == "spack" and stack.spack:
+        specs = {name_of(spec): spec for spec in stack.spack.specs}
+        rows = [(each, specs.get(each, ""), version) for each, version in (locked or dict.fromkeys(specs)).items()]
+    else:
+        rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in here.packages.items()]
+        rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in here.requirements]
     show_table([{"package": package, "requested": spec, "locked": version} for package, spec, version in rows])
+
+
+def _choose_lock(site: Site, stack: Stack, target: Target, root: Path, provider: ProviderName) -> Choice:
+    """Return the lockfile that an installation by this provider would use."""
+    from hidl_cli.commands.render import say
+    from hidl_cli.errors import MissingPrecondition
+    from hidl_cli.site import completion
+    from hidl_cli.stack.lock import Choice
+    from hidl_cli.stack.order import Order
+    from hidl_cli.stack.providers import provider_for
+
+    completed = completion.complete(site, provider, keep=False, say=lambda _: None).site
+    try:
+        return provider_for(completed, provider).choose(Order(completed, stack, root, provider=provider), target)
+    except MissingPrecondition as error:  # without Spack, nothing tells whether a lockfile fits
+        say(f"lockfiles cannot be compared: {error.message}")
+        return Choice(None, None, ())
 
 
 @app.command()
@@ -135,6 +165,7 @@ def lock(
     offline: OfflineOption = False,
     provider: ProviderOption = None,
     spack: SpackOption = None,
+    spec: SpecOption = None,
     device: StackDeviceOption = None,
     platform: Annotated[
         str | None,
@@ -147,7 +178,7 @@ def lock(
     json: JsonOption = False,
 ) -> None:
     """Lock a stack to the newest versions that its recipe allows, and print the lockfile's path."""
-    from hidl_cli.api.installing import for_device
+    from hidl_cli.api.installing import for_device, with_specs
     from hidl_cli.commands.render import emit_json, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
@@ -161,9 +192,10 @@ def lock(
     where = for_device(
         completion.complete(load_site(site), provider_name(provider), keep=not check, say=say).site, device
     )
+    by_spack = (provider_name(provider) or where.install.provider) == "spack"
     order = Order(
         where,
-        load_stack(name),
+        with_specs(load_stack(name), spec or (), by_spack=by_spack),
         installation.installation_root(where, prefix),
         locked=check,
         offline=offline,
@@ -244,6 +276,7 @@ def push(
     site: SiteOption = None,
     prefix: PrefixOption = None,
     spack: SpackOption = None,
+    spec: SpecOption = None,
     device: StackDeviceOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -251,7 +284,7 @@ def push(
 
     To install from it: hidl install STACK --provider spack --cache-only
     """
-    from hidl_cli.api.installing import for_device
+    from hidl_cli.api.installing import for_device, with_specs
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
@@ -263,7 +296,8 @@ def push(
     where = for_device(completion.complete(load_site(site), "spack", keep=True, say=say).site, device)
     local = directory(cache) if cache not in where.spack.build_caches and ":" not in cache else None
     root = installation.installation_root(where, prefix)
-    order = Order(where, load_stack(name), root, provider="spack", spack=directory(spack))
+    stack = with_specs(load_stack(name), spec or (), by_spack=True)
+    order = Order(where, stack, root, provider="spack", spack=directory(spack))
     url, plan = bring(order, str(local or cache), progress(), key=key)
     if json:
         emit_json("hidl.stack-push/1", stack=name, site=where.name, url=url, signed=key is not None)
@@ -272,13 +306,31 @@ def push(
 
 
 @app.command()
-def env(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
+def env(
+    name: StackArgument,
+    *,
+    for_spack: Annotated[
+        str | None,
+        typer.Option(
+            "--for-spack",
+            metavar="DIR",
+            help="Copy the environment of a stack that Spack built to DIR, and activate that in plain Spack.",
+        ),
+    ] = None,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    json: JsonOption = False,
+) -> None:
     """Print the commands that activate a stack in this shell: eval "$(hidl stack env STACK)"."""
     from hidl_cli.commands.render import emit_json, write
     from hidl_cli.stack.installation import UNSET, variables
 
     found = _find(name, site, prefix)
-    if json:
+    if place := directory(for_spack):
+        from hidl_cli.stack.providers.spack.caches import export_environment
+
+        write(export_environment(found, place))
+    elif json:
         bin_ = str(found.prefix / "bin")
         emit_json("hidl.stack-env/1", set=variables(found.prefix, name), prepend={"PATH": bin_}, unset=list(UNSET))
     else:

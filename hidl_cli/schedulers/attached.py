@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,9 +13,13 @@ from hidl_cli.launch import placement
 from hidl_cli.launch.placement import Asked, Placement, allocate, bind_to_cores, missing
 from hidl_cli.schedulers import scheduler
 from hidl_cli.schedulers.backend import options
+from hidl_cli.schedulers.batch import BatchScheduler
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
+
+#: Seconds that a build requests at most if the user requests no time. Longer jobs wait longer in the queue.
+_LONGEST_BUILD = 12 * 3600.0
 
 
 def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple[str, ...]:
@@ -25,8 +30,8 @@ def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple
     Args:
         site: The site, whose policies apply.
         environ: Environment of this process.
-        asked: Job options. The partition defaults to ``spack.partition``, the time limit to the default or maximum
-            of the site.
+        asked: Job options. The partition defaults to ``spack.partition``, the time limit to the longest of the
+            partition, at most 12 hours unless the default time of the site is longer.
 
     Raises:
         MissingPrecondition: The scheduler cannot run commands in new allocations.
@@ -42,8 +47,9 @@ def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple
         )
     partition = asked.partition or site.spack.partition
     time = asked.time_limit
-    if time is None and site.policies.default_time is None:
-        time = placement.longest(site.partition(partition), 1)
+    if time is None:
+        usual = placement.time_limit(site, partition, 1, None) or 0.0
+        time = max(usual, min(placement.longest(site.partition(partition), 1) or 0.0, _LONGEST_BUILD)) or None
     placements = bind_to_cores(site, [Placement.of_nodes(1, 1)], partition=partition)
     wanted = replace(asked, partition=partition, time_limit=time, gpus=False)
     allocation = allocate(site, "hidl-build", placements, wanted)
@@ -51,6 +57,10 @@ def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple
         raise SubmitRefused(
             f"site {site.name} requires {' and '.join(lacking)} for build jobs", hint=f"{lacking[0]} NAME"
         )
-    header = scheduler(system.name).header(allocation, site.policies)
-    attached = system.attached
-    return (*attached.command, *options(header, attached.begin, without=attached.left_out))
+    found = scheduler(system.name)
+    how = system.attached
+    words = (*how.command, *options(found.header(allocation, site.policies), how.begin, without=how.left_out))
+    # The configuration of hidl's own test cluster, unless this shell has it already.
+    variables = found.backend.programs.variables() if isinstance(found, BatchScheduler) else {}
+    added = [f"{name}={value}" for name, value in variables.items() if os.environ.get(name) != value]
+    return ("env", *added, *words) if added else words

@@ -69,6 +69,13 @@ class External(Strict):
     buildable: bool = Field(False, description="allow Spack to build another one for packages that cannot use it")
 
 
+#: Sections of spack.yaml that a site's file may change.
+SpackSection = Literal[
+    "bootstrap", "compilers", "concretizer", "config", "container", "definitions", "develop", "env_vars", "mirrors",
+    "modules", "packages", "repos", "toolchains",
+]  # fmt: skip
+
+
 class BuildCache(Strict):
     """A cache of packages built by Spack."""
 
@@ -98,6 +105,24 @@ class Spack(Strict):
     require: dict[Name, list[Spec]] = Field(
         default_factory=dict, description="constraints for packages: package -> specs"
     )
+    include: list[Place] = Field(
+        default_factory=list,
+        description="Spack's own configuration files or directories, such as the packages.yaml of the centre",
+    )
+    config: dict[SpackSection, Any] = Field(
+        default_factory=dict,
+        description="sections of spack.yaml to merge into the generated ones: section -> Spack's keys",
+    )
+    upstreams: dict[Name, Place] = Field(
+        default_factory=dict, description="other Spack stores whose packages are used: name -> install tree"
+    )
+    reuse: bool = Field(
+        False,
+        description="prefer packages of the store, of upstreams and of build caches to newer ones",
+    )
+    padded_length: Positive | None = Field(
+        None, description="length to pad paths in the store to, for build caches used elsewhere; null for no padding"
+    )
     mirrors: dict[Name, Url] = Field(default_factory=dict, description="source mirrors: name -> URL")
     build_caches: dict[Name, Url | BuildCache] = Field(
         default_factory=dict, description="build caches: name -> URL, or `url`, `signed` and `keys`"
@@ -109,8 +134,16 @@ class Spack(Strict):
         "login", description="where to build packages: on this machine, or on a node allocated by the scheduler"
     )
     partition: str | None = Field(None, description="partition to build in; null for the default partition")
-    jobs: Positive | None = Field(None, description="number of compilers to run at once; null for one per core")
-    stage: Place | None = Field(None, description="directory to build in; null for one below the installations")
+    jobs: Positive | None = Field(
+        None, description="number of compilers to run at once; null for one per core, at most 16 outside a job"
+    )
+    concurrent_packages: Positive | None = Field(
+        None,
+        description="packages to build at once, each with `jobs` compilers (Spack 1.1 or later); null for one",
+    )
+    stage: Place | None = Field(
+        None, description="directory to build in, such as $tempdir/$user; null for one below the installations"
+    )
 
 
 class Rpm(Strict):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 import pytest
 
 from hidl_cli.errors import MissingPrecondition, SubmitRefused
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.placement import Asked
+from hidl_cli.schedulers import slurm
 from hidl_cli.schedulers.attached import build_command
 from hidl_cli.site.load import load_site
 from tests.stack.spack.conftest import site
@@ -28,7 +32,7 @@ def test_slurm_gives_a_whole_node_with_what_the_site_demands() -> None:
     assert set(words[2:]) == {
         "--job-name=hidl-build",
         "--partition=normal",
-        "--time=48:00:00",
+        "--time=12:00:00",
         "--account=abc",
         "--nodes=1",
         "--cpus-per-task=48",
@@ -46,6 +50,34 @@ def test_slurm_gives_a_whole_node_with_what_the_site_demands() -> None:
 def test_times_are_in_the_form_of_the_scheduler(scheduler: str, words: str) -> None:
     machine = site(spack=BUILD, scheduler=scheduler, policies={"default_time": "1-02:30:00"})
     assert build_command(machine, {}, Asked()) == tuple(words.split())
+
+
+@pytest.mark.parametrize(
+    ("policy", "longest", "asked", "requested"),
+    [
+        ("00:05:00", "08:00:00", None, "08:00:00"),
+        ("00:05:00", "48:00:00", None, "12:00:00"),
+        ("1-00:00:00", "48:00:00", None, "24:00:00"),
+        ("00:05:00", None, None, "00:05:00"),
+        (None, None, None, "01:00:00"),
+        ("00:05:00", "48:00:00", 1800.0, "00:30:00"),
+    ],
+)
+def test_a_build_takes_the_time_that_the_partition_allows_unless_the_user_requests_one(
+    policy: str | None, longest: str | None, asked: float | None, requested: str
+) -> None:
+    partitions = {"normal": {"node_type": "node", "max_wall": longest}}
+    machine = site(spack=BUILD, policies={"default_time": policy}, partitions=partitions)
+    assert f"--time={requested}" in build_command(machine, {}, Asked(time_limit=asked))
+
+
+def test_a_test_cluster_in_the_default_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    configured = {**os.environ, "SLURM_CONF": "/cluster/etc/slurm.conf"}
+    monkeypatch.setattr(slurm.SlurmBackend, "programs", replace(slurm.PROGRAMS, variables=lambda: configured))
+    words = ("env", "SLURM_CONF=/cluster/etc/slurm.conf", "srun", "--ntasks=1")
+    assert build_command(site(spack=BUILD), {}, Asked())[:4] == words
+    monkeypatch.setenv("SLURM_CONF", "/cluster/etc/slurm.conf")
+    assert build_command(site(spack=BUILD), {}, Asked())[:2] == words[2:]
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in list_all("site")])

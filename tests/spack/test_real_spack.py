@@ -17,8 +17,7 @@ from tests.spack.conftest import BUILTIN, PACKAGES, ROOT, Spack
 
 pytestmark = pytest.mark.skipif(
     ROOT is None or BUILTIN is None,
-    reason="NOT TESTED: Spack packages in a real Spack; HIDL_TEST_SPACK=<Spack's root> and "
-    "HIDL_TEST_SPACK_PACKAGES=<root of spack-packages> ask for it",
+    reason="NOT TESTED: Spack packages in a real Spack; make spack-tests",
 )
 
 NAMES = [file.parent.name.replace("_", "-") for file in PACKAGES]
@@ -30,7 +29,7 @@ PROGRAMS = ["mpicc", "mpicxx", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy"]
 def site(spack: Spack) -> Spack:
     """Spack on a machine with gcc, a CUDA and what a site has besides, all of it external; CUDA is an empty folder."""
     (spack.place / "cuda/bin").mkdir(parents=True)
-    empty = {"cuda": ["11.6.2", "10.1.243"], "slurm": ["22-05-6-1"], "pmix": ["4.1.2"], "openpbs": ["20.0.1"]}
+    empty = {"cuda": ["12.4.0", "11.6.2", "10.1.243"], "slurm": ["22-05-6-1"], "pmix": ["4.1.2"], "openpbs": ["20.0.1"]}
     externals = {
         name: {"externals": [{"spec": f"{name}@{version}", "prefix": f"{spack.place}/cuda"} for version in versions]}
         for name, versions in empty.items()
@@ -78,6 +77,21 @@ def test_the_audit_finds_nothing(spack: Spack) -> None:
 def test_mvapich2_gdr_concretizes_as_sites_need_it(site: Spack, spec: str) -> None:
     concrete = site("spec", "--fresh", spec)
     assert concrete.returncode == 0, concrete.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_package_for_gpus_passes_their_architecture_on(site: Spack, name: str) -> None:
+    """Only packages with the variant: the others take the GPUs' variants from ``packages:all``."""
+    if "cuda_arch" not in site("info", "--no-dependencies", name).stdout:
+        pytest.skip("the package has no variant cuda_arch")
+    gpu = "gpu_operations=nccl frameworks=pytorch" if name == "py-horovod" else ""
+    concrete = site("spec", "--fresh", "--json", f"{name} +cuda cuda_arch=80 {gpu} ^cuda@12")
+    assert concrete.returncode == 0, concrete.stderr
+    nodes = {node["name"]: node["parameters"] for node in json.loads(concrete.stdout)["spec"]["nodes"]}
+    compiled = {name: node["cuda_arch"] for name, node in nodes.items() if node.get("cuda") and "cuda_arch" in node}
+    assert {name, *(("py-torch",) if gpu else ())} <= set(compiled)
+    assert set(map(tuple, compiled.values())) == {("80",)}
+    assert not gpu or nodes["nccl"]["cuda_arch"] == ["80"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def real(hidl: Hidl) -> Hidl:
     """hidl with a real Spack, where one is named."""
     root = os.environ.get("HIDL_TEST_SPACK")
     if not root:
-        pytest.skip("NOT TESTED: Spack; HIDL_TEST_SPACK=<root> asks for it (and HIDL_TEST_SPACK_PACKAGES=<clone>)")
+        pytest.skip("NOT TESTED: a real Spack; make spack-tests")
     packages = os.environ.get("HIDL_TEST_SPACK_PACKAGES", "")
     python = os.environ.get("SPACK_PYTHON", "")
     return Hidl(hidl.environment | {"HIDL_SPACK": root, "HIDL_SPACK_PACKAGES": packages, "SPACK_PYTHON": python})

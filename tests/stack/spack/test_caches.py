@@ -147,3 +147,36 @@ def test_a_real_cache_serves_a_second_machine_without_a_network(real: Hidl, tmp_
     (manifest,) = json.loads(done.stdout)["installations"]
     assert all(check["ok"] for check in manifest["verification"]["checks"])
     assert "fetch" not in done.stderr
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3600)
+def test_a_real_signed_cache_serves_who_trusts_its_key(real: Hidl, tmp_path: Path) -> None:
+    def configure(cache: dict[str, object]) -> None:
+        file = Path(real.environment["XDG_CONFIG_HOME"]) / "hidl" / "sites" / "local.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        spack = json.dumps({"build_caches": {"centre": cache}})
+        file.write_text(f"name: local\ntitle: here\nextends: local\nspack: {spack}\n")
+
+    def spack(*words: str) -> None:
+        own = {"SPACK_GNUPGHOME": str(tmp_path / "gpg"), "SPACK_DISABLE_LOCAL_CONFIG": "1"}
+        program = f"{real.environment['HIDL_SPACK']}/bin/spack"
+        subprocess.run([program, *words], env=real.environment | own, check=True, capture_output=True)
+
+    (tmp_path / "gpg").mkdir(mode=0o700)
+    url, key = f"{tmp_path}/cache", str(tmp_path / "centre.pub")
+    configure({"url": url})
+    spack("gpg", "create", "Centre", "centre@example.org")
+    spack("gpg", "export", key)
+    assert real(*INSTALL, timeout=3000).returncode == 0
+    pushed = real("stack", "push", "mpi", "centre", timeout=600)
+    assert (pushed.returncode, "requires signed packages" in pushed.stderr) == (4, True), pushed.stderr
+    signed = ("stack", "push", "mpi", "centre", "--key", "Centre")
+    pushed = real(*signed, timeout=600, SPACK_GNUPGHOME=str(tmp_path / "gpg"))
+    assert pushed.returncode == 0, pushed.stderr
+    from_cache = ("--prefix", str(tmp_path / "there"), "--mirror", url, "--cache-only")
+    untrusted = real(*INSTALL, *from_cache, timeout=1200)
+    assert untrusted.returncode != 0, untrusted.stderr
+    configure({"url": url, "keys": [key]})
+    done = real(*INSTALL, *from_cache, timeout=1200)
+    assert done.returncode == 0, done.stderr

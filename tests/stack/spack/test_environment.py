@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from hidl_cli.errors import InvalidInput
+from hidl_cli.errors import InvalidInput, MissingPrecondition
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.checks import load_stack
-from hidl_cli.stack.providers.spack.environment import Environment, environment
-from hidl_cli.stack.providers.spack.host import Places
+from hidl_cli.stack.providers.spack.environment import Environment, environment, included_files
+from hidl_cli.stack.providers.spack.host import Places, places
 from hidl_cli.stack.schema import Stack
 from tests.stack.spack.conftest import GCC, MPICH, site, stack
 
@@ -322,7 +322,7 @@ def test_every_site_and_stack_gives_an_environment_of_the_known_form(where: Plac
 def test_the_real_schemas_of_spack_accept_every_environment(where: Places) -> None:
     root = os.environ.get("HIDL_TEST_SPACK")
     if not root:
-        pytest.skip("NOT TESTED: Spack's own JSON schemas; HIDL_TEST_SPACK=<root> asks for it")
+        pytest.skip("NOT TESTED: Spack's own JSON schemas; make spack-tests")
     texts = [made(where, load(RULES, name), wanted).text for name in SITES for wanted in STACKS]
     code = (
         "import json, sys, yaml, jsonschema, spack.schema.env as env\n"
@@ -337,3 +337,76 @@ def test_the_real_schemas_of_spack_accept_every_environment(where: Places) -> No
         check=False,
     )
     assert validated.returncode == 0, validated.stderr[-2000:]
+
+
+def test_sections_of_the_site_are_merged_into_the_generated_ones(where: Places) -> None:
+    config = {
+        "config": {"build_stage": ["$tempdir"], "installer": "new"},
+        "packages": {"zlib": {"require": ["+pic"]}, "all": {"permissions": {"group": "hpc"}}},
+        "env_vars": {"set": {"A": "1"}},
+    }
+    plain = spack(made(where, site(compilers={"gcc": GCC}), stack()))
+    merged = spack(made(where, site(compilers={"gcc": GCC}, spack={"config": config}), stack()))
+    assert merged["config"] == plain["config"] | {"build_stage": ["$tempdir"], "installer": "new"}
+    assert merged["packages"] == plain["packages"] | {
+        "zlib": {"require": ["+pic"]},
+        "all": plain["packages"]["all"] | {"permissions": {"group": "hpc"}},
+    }
+    assert merged["env_vars"] == {"set": {"A": "1"}}
+    with pytest.raises(ValueError, match="Input should be"):
+        site(spack={"config": {"specs": ["zlib"]}})
+
+
+def test_included_files_are_known_by_their_content(where: Places, tmp_path: Path) -> None:
+    file, directory = tmp_path / "packages.yaml", tmp_path / "scope"
+    file.write_text("packages: {}\n")
+    directory.mkdir()
+    (directory / "config.yaml").write_text("config: {}\n")
+    machine = site(spack={"include": [str(file), str(directory)]})
+    assert spack(made(where, machine, stack()))["include"] == [str(file), str(directory)]
+    before = included_files(machine)
+    (directory / "config.yaml").write_text("config: {ccache: true}\n")
+    after = included_files(machine)
+    assert [name for name in before if before[name] != after[name]] == [f"include {directory}"]
+    file.unlink()
+    with pytest.raises(MissingPrecondition, match=r"packages\.yaml not found, which `spack\.include` of site here"):
+        included_files(machine)
+
+
+def test_a_centres_own_files_may_place_an_mpi_library_that_the_site_file_does_not(where: Places) -> None:
+    machine = load(RULES, "frontier")
+    assert made(where, machine, load_stack("mpi")).lacks_mpi is not None
+    knows = machine.model_copy(
+        update={"spack": machine.spack.model_copy(update={"include": ["/centre/packages.yaml"]})}
+    )
+    assert made(where, knows, load_stack("mpi")).lacks_mpi is None
+
+
+def test_upstreams_reuse_and_padding_are_settings_of_the_site(where: Places) -> None:
+    settings: dict[str, Any] = {"upstreams": {"centre": "/opt/spack/store"}, "reuse": True, "padded_length": 128}
+    plain, chosen = made(where, site(), stack()), made(where, site(spack=settings), stack())
+    assert spack(chosen)["upstreams"] == {"centre": {"install_tree": "/opt/spack/store"}}
+    assert spack(chosen)["concretizer"]["reuse"] is True
+    assert spack(chosen)["config"]["install_tree"] == {"root": "/shared/spack/store", "padded_length": 128}
+    only_padded = made(where, site(spack={"upstreams": settings["upstreams"], "padded_length": 128}), stack())
+    assert only_padded.inputs == plain.inputs
+
+
+def test_modulefiles_of_lmod_name_their_core_compilers(where: Places) -> None:
+    machine = site(compilers={"gcc": GCC}, default_compiler="gcc", spack={"modules": "lmod"})
+    assert spack(made(where, machine, stack()))["modules"]["default"] == {
+        "enable": ["lmod"],
+        "roots": {"lmod": "/shared/spack/modules"},
+        "lmod": {"hide_implicits": True, "core_compilers": ["gcc@13.3.0"]},
+    }
+
+
+def test_builds_in_a_job_use_all_cores_of_its_node(where: Places) -> None:
+    nodes = {"node": {"arch": "x86_64", "gpus": 0}, "build": {"arch": "x86_64", "gpus": 0, "cores": 64}}
+    partitions = {name: {"node_type": name} for name in nodes}
+    settings = {"build_on": "allocation", "partition": "build", "concurrent_packages": 4, "stage": "$tempdir/$user"}
+    machine = site(node_types=nodes, partitions=partitions, default_partition="node", spack=settings)
+    config = spack(made(where, machine, stack()))["config"]
+    assert (config["build_jobs"], config["concurrent_packages"]) == (64, 4)
+    assert "build_jobs" not in spack(made(where, site(), stack()))["config"]
+    assert places(machine, Path("/root"), None).stage == Path("$tempdir/$user")

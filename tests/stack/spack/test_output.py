@@ -8,7 +8,7 @@ import pytest
 
 from hidl_cli.site import hidl_cluster
 from hidl_cli.stack.order import InstallStep
-from hidl_cli.stack.providers.spack.call import done, run
+from hidl_cli.stack.providers.spack.call import Builds, done, run
 from hidl_cli.stack.providers.spack.call import failure_in as failure
 
 FAILED = """\
@@ -32,6 +32,27 @@ See build log for details:
 """
 
 
+#: Spack 1.2 about a package whose patch does not apply.
+UNPATCHED = """\
+$ /opt/spack/bin/spack -e /env install
+==> Installing zlib-ng-2.2.4-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq [1/2]
+==> zlib-ng: Successfully installed zlib-ng-2.2.4-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq
+==> No binary for patchy-1.0-nryebon7jwibe3vlm53e55zrdzdaqyy7 found: installing from source
+==> Installing patchy-1.0-nryebon7jwibe3vlm53e55zrdzdaqyy7 [2/2]
+1 out of 1 hunk FAILED -- saving rejects to file README.rej
+==> Patch /repo/packages/patchy/bad.patch failed.
+==> Error: ProcessError: Command exited with status 1:
+    '/usr/bin/patch' '-s' '-p' '1' '-i' '/repo/packages/patchy/bad.patch' '-d' '.'
+==> Error: Terminating after first install failure: ProcessError: Command exited with status 1:
+    '/usr/bin/patch' '-s' '-p' '1' '-i' '/repo/packages/patchy/bad.patch' '-d' '.'
+"""
+
+
+def test_the_package_whose_patch_does_not_apply_is_named() -> None:
+    found = failure(UNPATCHED.splitlines())
+    assert (found.package, found.lines[0]) == ("patchy", "==> Patch /repo/packages/patchy/bad.patch failed.")
+
+
 @pytest.mark.parametrize(
     ("line", "package"),
     [
@@ -43,6 +64,23 @@ See build log for details:
 )
 def test_a_package_is_reported_once_it_is_installed(line: str, package: str | None) -> None:
     assert done(line) == package
+
+
+def test_progress_has_the_time_of_each_package_and_how_many_are_left() -> None:
+    hashed = "k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq"
+    lines = [
+        (0.0, f"==> Installing zlib-ng-2.2.4-{hashed} [3/5]"),
+        (75.4, f"==> zlib-ng: Successfully installed zlib-ng-2.2.4-{hashed}"),
+        (76.0, f"==> Installing py-mpi4py-4.1.1-{hashed} [4/5]"),
+        (80.0, f"==> py-mpi4py: Successfully installed py-mpi4py-4.1.1-{hashed}"),
+        (81.0, "k7mk2zb cmake@3.31.0: finished"),
+    ]
+    builds = Builds()
+    assert [said for now, line in lines if (said := builds.read(line, now))] == [
+        "built zlib-ng-2.2.4 (1:15, 2 left)",
+        "built py-mpi4py-4.1.1 (0:04, 1 left)",
+        "built cmake-3.31.0 (0 left)",
+    ]
 
 
 def test_the_package_that_failed_is_named() -> None:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.cluster.cluster import CPUS, LivingCluster
 from tests.conftest import Hidl
-from tests.stack.conftest import until_gone
+from tests.stack.conftest import site, until_gone
 from tests.tiers import deep
 from tests.waiting import until
 
@@ -77,6 +79,74 @@ def test_the_locked_hashes_stay_and_a_changed_environment_asks_for_a_new_lock(
     assert (failed.returncode, "--locked forbids" in failed.stderr) == (4, True)
 
 
+def test_show_names_the_lockfile_of_the_installation_that_is_in_use(hidl: Hidl, installed: dict[str, Any]) -> None:
+    lock = hidl.json("stack", "show", "mpi")["lock"]
+    assert (lock["provider"], lock["file"]) == ("spack", installed["lock"]["file"])
+    assert lock["packages"]["py-mpi4py"] == "4.1.0"
+    shown = hidl("stack", "show", "mpi").stdout
+    assert re.search(r"py-mpi4py +py-mpi4py@4\.1: +4\.1\.0", shown), shown
+    assert hidl.json("stack", "show", "mpi", "--provider", "wheels")["lock"]["provider"] == "wheels"
+    without = hidl("stack", "show", "mpi", "--json", HIDL_SPACK="/nowhere")
+    assert (json.loads(without.stdout)["lock"], "is not a Spack" in without.stderr) == (None, True)
+
+
+@pytest.mark.parametrize("file", ["etc/spack/site/packages.yaml", "etc/spack/packages.yaml"])
+def test_spacks_own_configuration_is_named_and_recorded(
+    hidl: Hidl, spack: Path, installed: dict[str, Any], file: str
+) -> None:
+    (spack / file).parent.mkdir(parents=True, exist_ok=True)
+    (spack / file).write_text("packages: {zlib: {require: '@1.2'}}\n")
+    failed = hidl(*INSTALL, "--locked")
+    assert (failed.returncode, "configuration of Spack is sha256:" in failed.stderr) == (4, True), failed.stderr
+    again = hidl(*INSTALL)
+    assert (again.returncode, f"Spack also reads its own {spack / file}" in again.stderr) == (0, True), again.stderr
+    assert hidl(*INSTALL, "--locked").returncode == 0
+    (spack / file).unlink()
+    assert "made from sha256:" in hidl(*INSTALL, "--locked").stderr
+
+
+def test_files_of_the_centre_are_recorded_by_their_content(hidl: Hidl, tmp_path: Path) -> None:
+    file = tmp_path / "packages.yaml"
+    file.write_text("packages: {zlib: {require: '@1.2'}}\n")
+    site(
+        hidl,
+        "local",
+        f"title: here\nextends: local\nspack: {{include: [{file}], config: {{config: {{ccache: true}}}}}}\n",
+    )
+    (manifest,) = hidl.json(*INSTALL)["installations"]
+    environment = manifest["spack"]["environment"]["spack"]
+    assert (environment["include"], environment["config"]["ccache"]) == ([str(file)], True)
+    assert hidl(*INSTALL, "--locked").returncode == 0
+    file.write_text("packages: {zlib: {require: '@1.3'}}\n")
+    failed = hidl(*INSTALL, "--locked")
+    assert (failed.returncode, f"include {file} of Spack is sha256:" in failed.stderr) == (4, True), failed.stderr
+
+
+def test_further_specs_are_built_with_the_stack(hidl: Hidl) -> None:
+    more = ("--spec", "hdf5 +mpi", "--spec", "zlib")
+    shown = hidl(*INSTALL, *more, "--dry-run").stdout
+    assert "  specs:\n    - py-mpi4py@4.1:\n    - hdf5 +mpi\n    - zlib\n" in shown.replace("'", "")
+    assert hidl(*INSTALL, *more).returncode == 0
+    locked = [hidl("stack", "lock", "mpi", "--provider", "spack", "--check", *words).returncode for words in (more, ())]
+    assert locked == [0, 4]
+    refused = hidl("install", "mpi", *more)
+    assert (refused.returncode, "--spec requires the provider spack" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_the_environment_is_handed_to_plain_spack(hidl: Hidl, tmp_path: Path, installed: dict[str, Any]) -> None:
+    place = tmp_path / "own environment"
+    shown = hidl("stack", "env", "mpi", "--for-spack", str(place))
+    assert shown.stdout.splitlines()[-1] == f"spack env activate '{place}'"
+    content = yaml.safe_load((place / "spack.yaml").read_text())["spack"]
+    store = installed["spack"]["environment"]["spack"]["config"]["install_tree"]["root"]
+    assert content["upstreams"] == {"hidl": {"install_tree": store}}
+    assert content["config"]["install_tree"]["root"] == str(place / "store")
+    assert json.loads((place / "spack.lock").read_text())["roots"]
+    (place / "spack.yaml").write_text("spack: {specs: [zlib]}\n")
+    assert hidl("stack", "env", "mpi", "--for-spack", str(place)).stdout == shown.stdout
+    assert (place / "spack.yaml").read_text() == "spack: {specs: [zlib]}\n"
+
+
 def test_nothing_of_the_users_own_spack_is_touched(hidl: Hidl, spack: Path, installed: dict[str, Any]) -> None:
     assert {line.split()[-1] for line in (spack / "calls").read_text().splitlines()} == {"1"}
 
@@ -126,21 +196,21 @@ def test_a_dry_run_shows_the_environment_and_what_it_resolves_to_and_touches_not
 
 
 @pytest.mark.parametrize(
-    ("site", "said"),
+    ("machine", "said"),
     [
         ("frontier", "needs cray-mpich, which is not placed"),
         ("vista", "has processors of the family aarch64, and this machine is x86_64"),
     ],
 )
 def test_a_dry_run_shows_the_environment_of_a_site_that_cannot_be_resolved_here(
-    hidl: Hidl, spack: Path, site: str, said: str
+    hidl: Hidl, spack: Path, machine: str, said: str
 ) -> None:
     if platform.machine() != "x86_64":
         pytest.skip("the test is written for x86_64")
-    shown = hidl(*INSTALL, "--site", site, "--dry-run")
+    shown = hidl(*INSTALL, "--site", machine, "--dry-run")
     assert (shown.returncode, said in shown.stderr, calls(spack)) == (4, True, []), shown.stderr
     assert "\nspack:\n  specs:\n    - 'py-mpi4py@4.1:'\n" in shown.stdout
-    (plan,) = json.loads(hidl(*INSTALL, "--site", site, "--dry-run", "--json").stdout)["plans"]
+    (plan,) = json.loads(hidl(*INSTALL, "--site", machine, "--dry-run", "--json").stdout)["plans"]
     assert (plan["plan"], said in plan["obstacle"]["error"], plan["obstacle"]["exit_code"]) == (None, True, 4)
 
 
@@ -213,3 +283,28 @@ def test_a_real_spack_that_is_killed_goes_on_where_it_was(real: Hidl, root: Path
     said = [*begun, *done.stderr.splitlines(keepends=True)]
     once = [line for line in said if "built " in line or "wrote lockfile" in line]
     assert len(once) == len(set(once)), said
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3600)
+def test_a_real_spack_builds_in_a_job_that_ends_with_hidl_and_is_resumed(real: Hidl, cluster: LivingCluster) -> None:
+    """The shell has not been told of the cluster, which runs in the default directory."""
+    cluster("sacctmgr", "--immediate", "add", "account", "builders")
+    cluster("sacctmgr", "--immediate", "add", "user", "root", "account=builders")
+    spack = {"detect": True, "wheels": True, "build_on": "allocation"}
+    site(real, "builds", f"title: builds in jobs\nextends: test-cluster\nspack: {json.dumps(spack)}\n")
+    hidl = Hidl(real.environment | {"XDG_STATE_HOME": str(cluster.directory.parents[1]), "SLURM_CONF": ""})
+    line = (*INSTALL, "--site", "builds", "--verify", "here", "--time", "30", "--account", "builders")
+    child = hidl.start(*line, stderr=subprocess.PIPE)
+    assert child.stderr is not None
+    assert any("built " in line for line in child.stderr)
+    running = cluster("squeue", "--noheader", "--format=%j %a %l %T").stdout
+    child.kill()
+    assert running == "hidl-build builders 30:00 RUNNING\n"
+    until(lambda: not cluster("squeue", "--noheader").stdout, within=30)
+    done = hidl(*line, "--json", timeout=3000)
+    assert done.returncode == 0, done.stderr
+    (manifest,) = json.loads(done.stdout)["installations"]
+    assert all(check["ok"] for check in manifest["verification"]["checks"])
+    listed = cluster("sacct", "-X", "-n", "-P", "--name=hidl-build", "-o", "Account,Timelimit,AllocCPUS,State").stdout
+    assert listed.splitlines()[-1] == f"builders|00:30:00|{CPUS}|COMPLETED", listed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.stack.providers.spack.environment import COMMIT, commit, digest
+from hidl_cli.stack.providers.spack.environment import COMMIT, commit, configuration_files, digest, local_changes
 
 
 @pytest.fixture
@@ -52,5 +52,32 @@ def test_another_content_or_name_gives_another_digest(tmp_path: Path) -> None:
         place = tmp_path / f"{name}{content}"
         place.mkdir()
         (place / name).write_text(content)
-        digests.add(digest(place))
+        digests.add(digest(place, place.rglob("*")))
     assert len(digests) == 3
+
+
+def test_a_clone_with_local_changes_is_in_another_state(clone: Path) -> None:
+    builtin = clone / "repos" / "builtin"
+    assert local_changes(builtin) == ""
+    (clone / "README").write_text("beside the repository\n")
+    assert local_changes(builtin) == ""
+    (builtin / "package.py").write_text("1\n")
+    added = local_changes(builtin)
+    (builtin / "package.py").write_text("2\n")
+    changed = local_changes(builtin)
+    (builtin / "package.py").unlink()
+    (builtin / "repo.yaml").unlink()
+    removed = local_changes(builtin)
+    assert len({"", added, changed, removed}) == 4
+
+
+def test_configuration_files_of_spack_itself_are_found_but_not_those_that_it_comes_with(tmp_path: Path) -> None:
+    place = tmp_path / "etc" / "spack"
+    (place / "defaults").mkdir(parents=True)
+    (place / "site").mkdir()
+    (place / "defaults" / "packages.yaml").write_text("packages: {}\n")
+    (place / "include.yaml").write_text("include: [{name: user, path: ~/.spack}, {name: site, path: site}]\n")
+    assert configuration_files(tmp_path) == []
+    (place / "site" / "packages.yaml").write_text("packages: {zlib: {require: '@1.2'}}\n")
+    (place / "include.yaml").write_text("include: [{name: centre, path: /centre}]\n")
+    assert configuration_files(tmp_path) == [place / "include.yaml", place / "site" / "packages.yaml"]

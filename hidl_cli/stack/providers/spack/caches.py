@@ -1,4 +1,4 @@
-"""Build caches: which packages of a lockfile need no source, and what is pushed for other machines."""
+"""What leaves an installation: packages for build caches, and its environment for plain Spack."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hidl_cli import documents
 from hidl_cli.errors import BuildFailed, MissingPrecondition
-from hidl_cli.stack.providers.spack import call
-from hidl_cli.stack.providers.spack import call as offline
-from hidl_cli.stack.providers.spack.environment import cache_of
+from hidl_cli.quoting import sh, sh_line
+from hidl_cli.stack.providers.spack import call, host
+from hidl_cli.stack.providers.spack.environment import ENVIRONMENT, cache_of, plain_yaml
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
+    from hidl_cli.stack.installation import Installation
     from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.providers.spack.environment import SpackPart
     from hidl_cli.stack.providers.spack.lock import SpackLock
 
+_SETUP = """\
+export {variables}
+. {setup}
+spack env activate {directory}
+"""
 _HASH = re.compile(r"^([a-z2-7]{32})\s", re.MULTILINE)
 
 
@@ -75,7 +82,7 @@ def push(
         MissingPrecondition: The stack is not installed, or the cache requires signatures and no key is given.
     """
     known = cache_of(site, name)
-    if not part.lock.roots <= offline.installed(part):
+    if not part.lock.roots <= call.installed(part):
         raise MissingPrecondition(
             f"stack {plan.stack} is not installed: nothing to push", hint=f"hidl install {plan.stack} --provider spack"
         )
@@ -96,3 +103,37 @@ def push(
 def missing(lock: SpackLock, hashes: frozenset[str]) -> Mapping[str, str]:
     """Return name and version of these packages, by hash."""
     return {node.hash: f"{node.name} {node.version}" for node in lock.nodes if node.hash in hashes}
+
+
+def export_environment(installation: Installation, directory: Path) -> str:
+    """Copy an installation's environment for plain Spack; return the shell commands that activate it.
+
+    The copy installs into a store below ``directory`` and uses the packages of the installation as an upstream, so
+    that ``spack add``, ``spack develop`` or ``spack containerize`` leave the installation as it is.
+
+    Raises:
+        MissingPrecondition: The installation is not Spack's, or the directory holds another environment.
+    """
+    import yaml
+
+    spack = installation.manifest.get("spack")
+    original = installation.prefix / ENVIRONMENT
+    if not spack or not (original / "spack.yaml").is_file():
+        raise MissingPrecondition(
+            f"{installation.prefix} was not installed by Spack", hint="hidl install STACK --provider spack"
+        )
+    if not (directory / "spack.yaml").is_file():
+        document = yaml.safe_load((original / "spack.yaml").read_text(encoding="utf-8"))
+        content = document["spack"]
+        config = content["config"]
+        store = config["install_tree"]["root"]
+        config["install_tree"] = {**config["install_tree"], "root": str(directory / "store")}
+        config["build_stage"] = [str(directory / "stage")]
+        config["source_cache"] = str(directory / "sources")
+        content["view"]["default"]["root"] = str(directory / "view")
+        content["upstreams"] = {"hidl": {"install_tree": store}, **content.get("upstreams", {})}
+        documents.write_text(directory / "spack.lock", (original / "spack.lock").read_text(encoding="utf-8"))
+        documents.write_text(directory / "spack.yaml", plain_yaml(document))
+    variables = sh_line([f"{name}={value}" for name, value in call.variables(host.made_python()).items()])
+    setup = sh(str(Path(spack["root"], "share", "spack", "setup-env.sh")))
+    return _SETUP.format(variables=variables, setup=setup, directory=sh(str(directory)))

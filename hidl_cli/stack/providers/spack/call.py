@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +16,12 @@ from hidl_cli.site import hidl_cluster
 from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack.builds import building
-from hidl_cli.stack.builds.building import GUARD
 from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.order import InstallStep, log_command
 from hidl_cli.stack.providers.spack.host import Instance, cache
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.providers.spack.environment import SpackPart
+    from hidl_cli.stack.providers.spack.environment import Environment, SpackPart
     from hidl_cli.stack.providers.spack.lock import LockedSpec
 
 
@@ -40,6 +38,11 @@ _FAILED = (
     re.compile(r"==> Error: (?:Failed to install|Installation of) (?P<name>[a-z0-9_.-]+)\b.*"),
     re.compile(r"==> (?P<name>[a-z0-9_.-]+): (?:Error|failed|Failed).*"),
 )
+_BEGUN = re.compile(
+    r"==> Installing (?P<package>(?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^ ]*)-[a-z0-9]{32}\b"
+    r"(?: \[(?P<number>\d+)/(?P<total>\d+)\])?"
+)
+_PATCH = re.compile(r"==> Patch \S+ failed")
 _ERROR = re.compile(r"==> Error: (.+)")
 _STAGE = re.compile(r"/spack-stage-(?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^/]*-[a-z0-9]{32}/")
 _LOG = re.compile(r"\s*(?P<log>/\S+spack-build-(?:out|log|\S+)\.txt(?:\.gz)?|/\S+/spack-build-out\.txt|/\S+\.log)\s*")
@@ -55,9 +58,36 @@ class Failure:
 
 
 def done(line: str) -> str | None:
-    """The package that this line says is installed now, as ``name-version``; None: it says no such thing."""
+    """Return the package that a line of Spack's reports as installed, as ``name-version``; None for other lines."""
     found = next((found for pattern in _DONE if (found := pattern.match(line.strip()))), None)
     return found["what"].replace("@", "-") if found else None
+
+
+class Builds:
+    """The packages of one installation as Spack builds them."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, float] = {}
+        self._total = 0
+        self._installed = 0
+
+    def read(self, line: str, now: float) -> str | None:
+        """Return the progress that a line of Spack's reports: a package, its time, and how many are left."""
+        if begun := _BEGUN.match(line):
+            self._begun[begun["package"]] = now
+            self._total = int(begun["total"] or 0)
+            self._installed = int(begun["number"] or 1) - 1
+        package = done(line)
+        if package is None:
+            return None
+        self._installed += 1
+        facts = []
+        if package in self._begun:
+            minutes, seconds = divmod(round(now - self._begun.pop(package)), 60)
+            facts.append(f"{minutes}:{seconds:02}")
+        if self._total:
+            facts.append(f"{max(0, self._total - self._installed)} left")
+        return f"built {package}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 def failure_in(lines: Iterable[str]) -> Failure:
@@ -73,7 +103,11 @@ def failure_in(lines: Iterable[str]) -> Failure:
     log = next((found["log"] for line in kept if (found := _LOG.fullmatch(line))), None)
     if package is None and log and (stage := _STAGE.search(log)):
         package = stage["name"]
-    first = building.first_error(line for line in kept if not line.startswith("==> "))
+    begun = [found["name"] for line in kept if (found := _BEGUN.match(line))]
+    patches = [line for line in kept if _PATCH.match(line)]
+    if package is None and patches and begun:  # Spack names no package then
+        package = begun[-1]
+    first = patches[0] if patches else building.first_error(line for line in kept if not line.startswith("==> "))
     said: list[str] = [first] if package and first else []
     for number, line in enumerate(kept):
         if _ERROR.match(line):
@@ -81,6 +115,16 @@ def failure_in(lines: Iterable[str]) -> Failure:
             break
     return Failure(package, tuple(dict.fromkeys(said)), log)
 
+
+# Ends Spack's whole process group if hidl dies. SIGTERM comes first: only then ``srun`` ends the job that builds.
+_GUARD = (
+    "sh",
+    "-c",
+    """trap 'trap "" TERM; kill -TERM 0; (sleep 5; kill -KILL 0) & wait "$child"; kill -KILL 0' TERM
+"$@" & child=$!
+wait "$child\"""",
+    "hidl-build",
+)
 
 # What would show Spack another environment, or its Python other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
@@ -109,6 +153,7 @@ def variables(python: Path | None) -> dict[str, str]:
         "SPACK_SYSTEM_CONFIG_PATH": str(own / "system"),
         "SPACK_USER_CACHE_PATH": str(own / "cache"),
         "SPACK_COLOR": "never",
+        "PYTHONUNBUFFERED": "1",  # else lines of Spack come after those of the packages that they announce
         "SPACK_GNUPGHOME": os.environ.get("SPACK_GNUPGHOME") or str(own / "gpg"),
     }
     return told | ({"SPACK_PYTHON": str(python)} if python else {})
@@ -140,7 +185,7 @@ def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] 
         environment = (
             environment_of(hidl_cluster.environment()) | software.find_command(ThisHost()) | dict(command.variables)
         )
-        completed = process.run((*GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
+        completed = process.run((*_GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
     except ProcessFailed as failure:
         raise explained(failure, doing, log, failed) from failure
     return completed.stdout
@@ -211,13 +256,31 @@ def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] =
 
 
 def installed(part: SpackPart) -> frozenset[str]:
-    """The hashes of the packages that Spack's store holds, read from its index."""
-    try:
-        index = json.loads((part.places.spack / "store" / ".spack-db" / "index.json").read_text(encoding="utf-8"))
-        records = index["database"]["installs"]
-        return frozenset(key for key, record in records.items() if record.get("installed"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return frozenset()
+    """Return the hashes of the packages in Spack's store and its upstreams."""
+    stores = (part.places.store, *upstreams(part.environment))
+    return frozenset(key for store in stores for key in prefixes(store))
+
+
+def upstreams(environment: Environment) -> list[Path]:
+    """Return the install trees of other Spacks that an environment uses."""
+    return [Path(other["install_tree"]) for other in environment.document["spack"].get("upstreams", {}).values()]
+
+
+def prefixes(store: Path) -> dict[str, Path]:
+    """Return the prefixes of the packages in an install tree by hash, read from its index."""
+    tree: Path | None = store
+    while tree is not None:
+        try:
+            records = read_json(tree / ".spack-db" / "index.json")["database"]["installs"]
+            return {key: Path(record.get("path") or tree) for key, record in records.items() if record.get("installed")}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            # If paths are padded, the index is in the last of the directories with this name, which is cut off.
+            nested = (other for other in tree.glob("_*") if _PADDING.startswith(other.name) and other.is_dir())
+            tree = next(nested, None)
+    return {}
+
+
+_PADDING = "__spack_path_placeholder__"
 
 
 def _brought(mirror: Path) -> Mapping[str, Any]:

@@ -9,13 +9,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli import documents
-from hidl_cli.errors import BuildFailed, InvalidInput
+from hidl_cli import documents, process
+from hidl_cli.errors import BuildFailed, InvalidInput, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.site.probes.software import PROGRAMS
 from hidl_cli.site.schema import BuildCache
@@ -231,22 +231,32 @@ def _launchers(site: Site, library: Mpi | None) -> list[str]:
     return list(library.launchers if library and library.launchers else site.launchers)
 
 
-# The package repositories of an environment, each with the identity of its state.
+# What Spack reads beside its environment: package repositories and its own configuration files.
 
 
-#: Where a copy without its history says which commit it is of.
+#: The file in a copy of a repository without its history that holds the commit.
 COMMIT = "COMMIT"
 UNKNOWN = "unknown"
+#: The key of ``states`` for Spack's own configuration files.
+CONFIGURATION = "configuration"
 
 
-def states(where: Places) -> dict[str, str]:
-    """Each repository's commit, or for hidl's own the SHA-256 of its files; ``unknown`` where neither can be told."""
-    builtin = PACKAGES_TAG if where.builtin is None else commit(where.builtin)
-    return {"builtin": builtin, "hidl": digest(where.own) if where.own.is_dir() else "none"}
+def states(where: Places, spack: Path) -> dict[str, str]:
+    """Return the state of each package repository and of the configuration files in the Spack at ``spack``.
+
+    A state is a commit, followed by a digest if the clone has local changes, or the digest of the files themselves.
+    """
+    found = {
+        "builtin": PACKAGES_TAG if where.builtin is None else commit(where.builtin) + local_changes(where.builtin),
+        "hidl": digest(where.own, where.own.rglob("*")) if where.own.is_dir() else "none",
+    }
+    if files := configuration_files(spack):
+        found[CONFIGURATION] = digest(spack, files)
+    return found
 
 
 def commit(directory: Path) -> str:
-    """The commit that the clone around ``directory`` is at, read without git."""
+    """Return the commit of the clone around ``directory``, read without git."""
     for place in (directory, *directory.parents):
         if (place / COMMIT).is_file():
             return (place / COMMIT).read_text(encoding="utf-8").strip()
@@ -255,12 +265,53 @@ def commit(directory: Path) -> str:
     return UNKNOWN
 
 
-def digest(directory: Path) -> str:
-    """The SHA-256 over the names and contents of a repository's files."""
+def local_changes(directory: Path) -> str:
+    """Return ``+`` and the digest of the files that differ from the clone's commit; empty if none does.
+
+    Empty too without git, and for a clone that git does not read because it belongs to another user.
+    """
+    if any((place / COMMIT).is_file() for place in (directory, *directory.parents)):
+        return ""
+    git = ("git", "-C", directory, "-c", "core.fsmonitor=false")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["GIT_OPTIONAL_LOCKS"] = "0"
+    listing = ("status", "--porcelain", "-z", "--no-renames", "-uall", "--", ".")
+    try:
+        changed = process.run((*git, *listing), env=environment).stdout
+        root = process.run((*git, "rev-parse", "--show-toplevel"), env=environment).stdout.strip()
+    except ProcessFailed:
+        return ""
+    files = [Path(root, line[3:]) for line in changed.split("\0") if line]
+    return f"+{digest(Path(root), files)}" if files else ""
+
+
+def configuration_files(spack: Path) -> list[Path]:
+    """Return the configuration files of a Spack's own ``etc/spack`` that did not come with it."""
+    place = spack / "etc" / "spack"
+    files = (file for file in place.rglob("*.yaml") if "defaults" not in file.relative_to(place).parts)
+    return sorted(file for file in files if file != place / "include.yaml" or _includes_more(file))
+
+
+def _includes_more(file: Path) -> bool:
+    """Return whether an ``include.yaml`` names more than the scopes of Spack 1.2."""
+    import yaml
+
+    try:
+        entries = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("include", [])
+        return any(not isinstance(entry, dict) or entry.get("name") not in _SCOPES for entry in entries)
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return True
+
+
+_SCOPES = ("user", "site", "system", "defaults")
+
+
+def digest(directory: Path, files: Iterable[Path]) -> str:
+    """Return the SHA-256 over the names and contents of files, by their paths in ``directory``."""
     total = hashlib.sha256()
-    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
-        if "__pycache__" not in file.parts:
-            content = hashlib.sha256(file.read_bytes()).hexdigest()
+    for file in sorted(files):
+        if "__pycache__" not in file.parts and not file.is_dir():
+            content = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "removed"
             total.update(f"{file.relative_to(directory).as_posix()}\0{content}\n".encode())
     return f"sha256:{total.hexdigest()}"
 
@@ -288,13 +339,14 @@ PACKAGES_URL = "https://github.com/spack/spack-packages.git"
 PACKAGES_TAG = "v2026.03.0"
 
 #: What Spack keeps, and where, decides nothing about what it builds.
-_NO_INPUT = ("view", "repos", "mirrors", "modules")
+_NO_INPUT = ("view", "repos", "mirrors", "modules", "include", "upstreams")
 _NO_CONFIG_INPUT = (
     "install_tree",
     "source_cache",
     "misc_cache",
     "build_stage",
     "build_jobs",
+    "concurrent_packages",
     "environments_root",
     "binary_index_ttl",
 )
@@ -319,12 +371,10 @@ class Environment:
     @property
     def text(self) -> str:
         """``spack.yaml`` itself."""
-        import yaml
-
         head = "# Written by hidl; the stack's recipe and the site's file are what to change.\n"
         lacking = [f"{self.mpi} is not placed: {self.lacks_mpi}"] if self.lacks_mpi else []
         head += "".join(f"# Missing: {gap}.\n" for gap in (*self.gaps, *lacking))
-        return head + yaml.dump(self.document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110)
+        return head + plain_yaml(self.document)
 
     def staged_in(self, stage: Path) -> Environment:
         """The same, but built in ``stage``."""
@@ -366,7 +416,7 @@ def environment(
     spack: dict[str, Any] = {
         "specs": roots(site, stack),
         "view": {"default": {"root": str(view)}},
-        "concretizer": _concretizer(release),
+        "concretizer": _concretizer(site, release),
         "packages": known,
         "config": _config(site, where),
         "repos": _repositories(where) if compilers_are_packages else _old_repositories(where),
@@ -386,6 +436,12 @@ def environment(
     if mirrors:
         spack["mirrors"] = mirrors
     spack["modules"] = _modules(site, where)
+    if site.spack.upstreams:
+        spack["upstreams"] = {name: {"install_tree": _expand(place)} for name, place in site.spack.upstreams.items()}
+    if site.spack.include:
+        spack = {"include": [_expand(place) for place in site.spack.include], **spack}
+    spack = _merge(spack, site.spack.config)
+    centre_knows_more = bool(site.spack.include or "packages" in site.spack.config)
     return Environment(
         {"spack": spack},
         mpi=chosen.mpi,
@@ -393,8 +449,42 @@ def environment(
         external_mpi=chosen.external_mpi,
         warnings=tuple(warnings),
         gaps=chosen.gaps,
-        lacks_mpi=None if chosen.external_mpi else _unbuildable(chosen.mpi, stack.spack.deprecated, release),
+        lacks_mpi=None
+        if chosen.external_mpi or centre_knows_more
+        else _unbuildable(chosen.mpi, stack.spack.deprecated, release),
     )
+
+
+def _merge(generated: Mapping[str, Any], changes: Mapping[Any, Any]) -> dict[str, Any]:
+    """Merge mappings into each other, key by key; lists and single values are replaced."""
+    merged = dict(generated)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _expand(place: str) -> str:
+    """Return an absolute path without ``~`` and variables."""
+    return str(Path(os.path.expandvars(place)).expanduser())
+
+
+def included_files(site: Site) -> dict[str, str]:
+    """Return the digest of each file or directory in ``spack.include`` of the site, by its path.
+
+    Raises:
+        MissingPrecondition: One of them does not exist.
+    """
+    found = {}
+    for name in site.spack.include:
+        place = Path(_expand(name))
+        if not place.exists():
+            raise MissingPrecondition(
+                f"{place} not found, which `spack.include` of site {site.name} names", hint="correct the site's file"
+            )
+        files = place.glob("*.yaml") if place.is_dir() else (place,)
+        found[f"include {name}"] = digest(place if place.is_dir() else place.parent, files)
+    return found
 
 
 def roots(site: Site, stack: Stack) -> list[str]:
@@ -419,8 +509,9 @@ def name_of(spec: str) -> str:
 
 
 def _config(site: Site, where: Places) -> dict[str, Any]:
+    padded = {"padded_length": site.spack.padded_length} if site.spack.padded_length else {}
     config: dict[str, Any] = {
-        "install_tree": {"root": str(where.spack / "store")},
+        "install_tree": {"root": str(where.store), **padded},
         "source_cache": str(where.sources),
         "misc_cache": str(where.misc),
         "build_stage": [str(where.stage)],
@@ -428,18 +519,23 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
     }
     if site.spack.build_caches:
         config["binary_index_ttl"] = 0  # Spack reads the indexes again each time, instead of every ten minutes
-    if site.spack.jobs:
-        config["build_jobs"] = site.spack.jobs
+    jobs = site.spack.jobs
+    if jobs is None and site.spack.build_on == "allocation":
+        jobs = site.node_type(site.spack.partition).cores  # without this Spack uses 16 cores of a node at most
+    if jobs:
+        config["build_jobs"] = jobs
+    if site.spack.concurrent_packages:
+        config["concurrent_packages"] = site.spack.concurrent_packages
     return config
 
 
-def _concretizer(release: tuple[int, int]) -> dict[str, Any]:
-    """One consistent set of packages, resolved from the recipes alone: the same everywhere.
+def _concretizer(site: Site, release: tuple[int, int]) -> dict[str, Any]:
+    """Resolve one consistent set of packages; by default from the recipes alone, with the same result everywhere.
 
     ``all`` requires the target, which may be newer than the processor of a login node or a build host. The static
     analysis leaves out of the search what the requirements exclude, which takes a fraction of the time.
     """
-    settings: dict[str, Any] = {"unify": True, "reuse": False, "targets": {"host_compatible": False}}
+    settings: dict[str, Any] = {"unify": True, "reuse": site.spack.reuse, "targets": {"host_compatible": False}}
     return settings | ({"static_analysis": True} if release >= COMPILERS_ARE_PACKAGES else {})
 
 
@@ -480,21 +576,20 @@ def cache_of(site: Site, name: str) -> BuildCache:
 
 
 def _modules(site: Site, where: Places) -> dict[str, Any]:
-    """Modulefiles of Spack's own: none, or those of one system, for what was asked for alone."""
-    if site.spack.modules is None:
-        return {"default": {"enable": []}}
+    """Return the settings of Spack's own modulefiles: none, or those of one system with dependencies hidden."""
     kind = site.spack.modules
-    return {
-        "default": {
-            "enable": [kind],
-            "roots": {kind: str(where.spack / "modules")},
-            kind: {"hide_implicits": True},
-        }
-    }
+    if kind is None:
+        return {"default": {"enable": []}}
+    settings: dict[str, Any] = {"hide_implicits": True}
+    default = site.compilers.get(site.default_compiler or "")
+    if kind == "lmod" and default and default.version:
+        # Without this Spack guesses, and writes the guess to a configuration file.
+        settings["core_compilers"] = [f"{default.package}@{default.version}"]
+    return {"default": {"enable": [kind], "roots": {kind: str(where.spack / "modules")}, kind: settings}}
 
 
-def _dumper() -> type:
-    """Plain YAML without anchors: Spack's own reader would keep them, and people are to read it."""
+def plain_yaml(document: Mapping[str, Any]) -> str:
+    """Return YAML without anchors, which Spack's own reader would keep."""
     import yaml
 
     class Plain(yaml.SafeDumper):
@@ -504,7 +599,7 @@ def _dumper() -> type:
         def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
             super().increase_indent(flow, False)
 
-    return Plain
+    return yaml.dump(document, Dumper=Plain, sort_keys=False, allow_unicode=True, width=110)
 
 
 # What the plan of an installation holds for Spack.
@@ -592,10 +687,12 @@ def interpreter(plan: InstallPlan) -> Path:
     return place.resolve()
 
 
-def place_of_mpi(lock: SpackLock, family: Family, where: Places) -> Path:
-    """Where the MPI library lies: where the site has it, or among what Spack builds."""
+def place_of_mpi(lock: SpackLock, family: Family, store: Path, shared: Mapping[str, Path]) -> Path:
+    """Return the directory of the MPI library: the site's, one of the prefixes in upstreams, or the store."""
     node = lock.node(TRAITS[family].spack)
-    return Path(node.external) if node and node.external else where.spack / "store"
+    if node is None:
+        return store
+    return Path(node.external) if node.external else shared.get(node.hash, store)
 
 
 def lay_over(plan: InstallPlan) -> None:

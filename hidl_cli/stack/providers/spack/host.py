@@ -52,6 +52,11 @@ class Places:
         return self.root / "spack"
 
     @property
+    def store(self) -> Path:
+        """The root of Spack's install tree."""
+        return self.spack / "store"
+
+    @property
     def sources(self) -> Path:
         """Spack's cache of fetched archives."""
         return self.spack / "sources"
@@ -120,6 +125,12 @@ def without_clingo(target: Target) -> Path:
     named = os.environ.get(NAMED)
     made = _made(target) / "bin" / "python"
     return Path(named) if named else made if made.exists() else target.interpreter
+
+
+def made_python() -> Path | None:
+    """Return the newest interpreter with clingo that hidl has made; None if the user names one or none was made."""
+    found = sorted(cache().glob(f"python-*-{CLINGO.rpartition('=')[2]}/bin/python"))
+    return found[-1] if found and not os.environ.get(NAMED) else None
 
 
 def _made(target: Target) -> Path:

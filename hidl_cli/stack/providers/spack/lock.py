@@ -152,13 +152,22 @@ def _empty(file: Path) -> SpackLock:
     raise ValueError(f"{file.name} holds no package")
 
 
-def why_unfit(lock: SpackLock, inputs: str, repositories: Mapping[str, str]) -> str | None:
-    """What stands against this lock for an environment; None: it serves."""
+def why_unfit(lock: SpackLock, inputs: str, states: Mapping[str, str]) -> str | None:
+    """Return why the lockfile cannot be used; None if it can.
+
+    Args:
+        lock: The lockfile.
+        inputs: The digest of the environment that is wanted.
+        states: The states of the repositories and of Spack's own configuration now.
+    """
     if lock.inputs != inputs:
         return "the recipe, the site's file or the machine's software has changed since"
-    moved = [
-        f"repository {name} is at {state}, and the lock was made from {lock.repositories.get(name, 'none')}"
-        for name, state in repositories.items()
-        if lock.repositories.get(name) != state
-    ]
-    return "; ".join(moved) or None
+    changed = [name for name in {**lock.repositories, **states} if lock.repositories.get(name) != states.get(name)]
+    return (
+        "; ".join(
+            f"{name} of Spack is {states.get(name, 'none')}, the lockfile was made from "
+            f"{lock.repositories.get(name, 'none')}"
+            for name in changed
+        )
+        or None
+    )

@@ -24,7 +24,6 @@ from hidl_cli.stack.providers.contract import Preview
 from hidl_cli.stack.providers.spack import caches, call, host, lock, microarchitecture
 from hidl_cli.stack.providers.spack import call as offline
 from hidl_cli.stack.providers.spack import environment as layout
-from hidl_cli.stack.providers.spack import environment as repositories
 from hidl_cli.stack.providers.spack import host as python
 from hidl_cli.stack.providers.spack.environment import (
     Environment,
@@ -96,6 +95,8 @@ class FromSpack:
             progress.say(f"warning: {warning}")
         for gap in generated.gaps:
             progress.say(f"site {order.site.name}: {gap}")
+        for file in layout.configuration_files(instance.root):
+            progress.say(f"Spack also reads its own {file}; the lockfile records its content")
         self._refuse_what_cannot_be_resolved(order, target, generated)
         with _kept_on_failure(f"{order.site.name}-{order.stack.name}") as directory:
             log = Path(directory, "concretize.log")
@@ -162,6 +163,7 @@ class FromSpack:
         instance, generated, _ = self._drafted(order, target)
         where = places(order.site, order.root, order.mirror)
         built = {name_of(spec) for spec in roots(self._site(order, target), order.stack)}
+        shared = {key: prefix for store in call.upstreams(generated) for key, prefix in call.prefixes(store).items()}
         mine = [name for name in order.stack.libraries if f"py-{name}" not in built]
 
         def planned(view: Path) -> InstallPlan:
@@ -186,7 +188,7 @@ class FromSpack:
                 provider="spack",
                 mpi=generated.mpi,
                 mpi_version=mpi,
-                mpi_place=layout.place_of_mpi(chosen, generated.mpi, where),
+                mpi_place=layout.place_of_mpi(chosen, generated.mpi, where.store, shared),
                 part=SpackPart(
                     instance=instance,
                     environment=shown,
@@ -267,16 +269,24 @@ class FromSpack:
                 part.instance, directory, title, *words, python=interpreter, offline=plan.offline, shell=shell
             )
 
-        words = ("install", *jobs, "--only-concrete", "--fail-fast")
+        spack = part.environment.document["spack"]
+        # Spack's new installer, which a site may choose, has no --fail-fast.
+        fail_fast = () if spack["config"].get("installer") == "new" else ("--fail-fast",)
+        words = ("install", *jobs, "--only-concrete", *fail_fast)
+        # Spack writes no modulefiles for packages that another installation has put into the store.
+        refreshed = tuple(
+            command(f"write the modulefiles for {kind}", "module", kind, "refresh", "--yes-to-all")
+            for kind in spack.get("modules", {}).get("default", {}).get("enable", ())
+        )
         if part.lock.roots <= offline.installed(part):  # Spack calls it an error to have nothing to fetch
-            return (command("make the view of what is built", *words),)
+            return (command("make the view of what is built", *words), *refreshed)
         if (building is not None and not building) or part.cache_only:
-            return (command("install from build caches", *words, "--cache-only"),)
+            return (command("install from build caches", *words, "--cache-only"), *refreshed)
         wanted: tuple[str, ...] = ("--dependencies", "--missing")
         if part.caches and building:
             number, wanted = len(building), tuple(f"/{key}" for key in sorted(building))
         fetch = command(f"fetch the sources of {number} packages", "fetch", *wanted)
-        return (fetch, command(f"build {number} packages", *words, shell=part.shell))
+        return (fetch, command(f"build {number} packages", *words, shell=part.shell), *refreshed)
 
     def _site(self, order: Order, target: Target) -> Site:
         """The site with what is detected of this machine, which is asked once."""
@@ -288,7 +298,8 @@ class FromSpack:
         """The Spack that serves the order, the environment (its view is nowhere yet) and the repositories' states."""
         instance = find(order.site, order.spack, os.environ)
         where = places(order.site, order.root, order.mirror)
-        return instance, self._environment(order, target, instance, Path("view")), repositories.states(where)
+        states = layout.states(where, instance.root) | layout.included_files(order.site)
+        return instance, self._environment(order, target, instance, Path("view")), states
 
     def _environment(self, order: Order, target: Target, instance: Instance, view: Path) -> Environment:
         old = instance.release < COMPILERS_ARE_PACKAGES

@@ -82,6 +82,10 @@ class PyHorovod(PythonPackage, CudaPackage):
     for _framework, _package in (("pytorch", "py-torch"), ("tensorflow", "py-tensorflow")):
         depends_on(f"{_package}~cuda", when=f"~cuda frameworks={_framework}")
         depends_on(f"{_package}+cuda", when=f"+cuda frameworks={_framework}")
+    for _arch in CudaPackage.cuda_arch_values:
+        depends_on(f"py-torch cuda_arch={_arch}", when=f"+cuda frameworks=pytorch cuda_arch={_arch}")
+        depends_on(f"py-tensorflow cuda_arch={_arch}", when=f"+cuda frameworks=tensorflow cuda_arch={_arch}")
+        depends_on(f"nccl cuda_arch={_arch}", when=f"gpu_operations=nccl cuda_arch={_arch}")
 
     @property
     def import_modules(self):
