@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Literal
 
-from hidl_cli import batch_systems
 from hidl_cli.errors import MissingPrecondition, UsageError
 
 if TYPE_CHECKING:
@@ -238,6 +237,8 @@ def cancel(run: Run) -> tuple[bool, Status]:
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """Return the warnings of a plan for the user, one sentence each."""
+    from hidl_cli import batch_systems
+
     missing = f"site {plan.site} requires {' and '.join(plan.missing)}, which is not set"
     system = batch_systems.system(plan.scheduler)
     job = os.environ.get(system.job_id) if system else None

@@ -63,7 +63,7 @@ def test_a_host_that_answers_twice_shares_no_directory_with_itself() -> None:
     twice = (node("vm", boot="b"), node("vm", boot="b"))
     assert found(*twice, outside=node("vm", boot="b")) == [("HD054", "info", None)]
     (finding,) = RULES.findings(Nodes(twice, ("vm", "vm"), 999.5, 1000.5))
-    assert finding.seen == "vm (2 times): the same boot id"
+    assert finding.seen == "vm (2 times) have the same boot id"
 
 
 def test_one_node_that_is_part_of_the_host_that_asks_is_known_too() -> None:
