@@ -140,9 +140,9 @@ def test_the_environment_is_resolved_for_the_nodes_and_not_for_this_machine(wher
 def test_what_is_missing_is_marked_in_the_environment(where: Places) -> None:
     text = made(where, site(mpi={"mine": {"family": "cray-mpich"}}, default_mpi="mine"), stack()).text
     assert [line for line in text.splitlines() if line.startswith("# Missing")] == [
-        "# Missing: its compilers are unknown.",
+        "# Missing: the compilers are unknown.",
         "# Missing: the version of MPI library mine is unknown.",
-        "# Missing: cray-mpich is not placed: Spack cannot build it.",
+        "# Missing: the site file does not locate cray-mpich, and Spack cannot build it.",
     ]
 
 
@@ -190,7 +190,7 @@ def test_fortran_is_that_of_the_default_compiler_where_it_has_one(where: Places)
 
 def test_a_default_compiler_without_fortran_is_reported(where: Places) -> None:
     found = made(where, site(compilers={"gcc": GCC}, default_compiler="gcc"), stack())
-    assert found.gaps == ("compiler gcc names no `fortran`, and what needs one cannot be built",)
+    assert found.gaps == ("compiler gcc has no `fortran`: packages that require it cannot be built",)
 
 
 def test_mvapich2_gdr_is_made_for_jsrun_where_that_alone_starts_its_ranks(where: Places) -> None:
@@ -205,7 +205,7 @@ def test_mvapich2_gdr_is_made_for_jsrun_where_that_alone_starts_its_ranks(where:
     ("library", "lacks"),
     [
         ({"family": "cray-mpich"}, "Spack cannot build it"),
-        ({"family": "mvapich2"}, "Spack calls all its versions deprecated"),
+        ({"family": "mvapich2"}, "all its versions are deprecated in Spack"),
         ({"family": "mvapich2", "version": "2.3.7", "prefix": "/opt/mvapich2"}, None),
         ({"family": "mvapich2-gdr"}, None),
         (MPICH, None),
@@ -263,7 +263,7 @@ def test_deprecated_versions_are_allowed_where_the_stack_says_why_and_with_a_war
         False,
         True,
     )
-    assert admitted.warnings == ("versions that Spack calls deprecated are allowed: CVE-1 is fixed by patches",)
+    assert admitted.warnings == ("deprecated versions are allowed: CVE-1 is fixed by patches",)
 
 
 def test_mirrors_and_build_caches_are_distinguished(where: Places) -> None:
@@ -303,7 +303,7 @@ def test_the_inputs_know_what_decides_and_not_where_things_lie(where: Places) ->
 
 
 def test_a_stack_without_specs_is_refused(where: Places) -> None:
-    with pytest.raises(InvalidInput, match="does not say what Spack is to build"):
+    with pytest.raises(InvalidInput, match="has no specs for Spack"):
         made(where, site(), stack(specs=[]))
 
 

@@ -52,7 +52,7 @@ def test_a_whole_mirror_serves_and_externals_need_no_source(where: Places, tmp_p
 
 
 def test_every_package_that_was_not_brought_is_named(where: Places, tmp_path: Path, mirror: Path) -> None:
-    with pytest.raises(MissingPrecondition, match=r"what is not here: c 3, d 4$"):
+    with pytest.raises(MissingPrecondition, match=r"missing: c 3, d 4$"):
         refuse_what_is_missing(part(where, tmp_path, mirror, "a", "b", "c", "d"), "mpi")
 
 
@@ -76,7 +76,7 @@ def test_what_is_built_already_needs_no_source(where: Places, tmp_path: Path, mi
 
 
 def test_a_directory_that_nobody_fetched_to_is_reported(where: Places, tmp_path: Path) -> None:
-    with pytest.raises(MissingPrecondition, match="holds nothing that `hidl stack fetch` brought"):
+    with pytest.raises(MissingPrecondition, match="was not made by `hidl stack fetch`"):
         refuse_what_is_missing(part(where, tmp_path, tmp_path / "empty", "a"), "mpi")
 
 

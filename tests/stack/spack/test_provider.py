@@ -87,7 +87,7 @@ def test_show_names_the_lockfile_of_the_installation_that_is_in_use(hidl: Hidl, 
     assert re.search(r"py-mpi4py +py-mpi4py@4\.1: +4\.1\.0", shown), shown
     assert hidl.json("stack", "show", "mpi", "--provider", "wheels")["lock"]["provider"] == "wheels"
     without = hidl("stack", "show", "mpi", "--json", HIDL_SPACK="/nowhere")
-    assert (json.loads(without.stdout)["lock"], "is not a Spack" in without.stderr) == (None, True)
+    assert (json.loads(without.stdout)["lock"], "is not an installation of Spack" in without.stderr) == (None, True)
 
 
 @pytest.mark.parametrize("file", ["etc/spack/site/packages.yaml", "etc/spack/packages.yaml"])
@@ -161,8 +161,9 @@ def test_the_verification_opens_no_network_interface(hidl: Hidl) -> None:
     ("fault", "status", "said"),
     [
         ("fail:concretize", 4, "does not concretize"),
-        ("checksum:fetch", 5, "its checksum is another"),
+        ("checksum:fetch", 5, "the checksum of a source differs"),
         ("network:fetch", 4, "no network, or a source cannot be reached"),
+        ("unsigned:install", 4, "a build cache lists a package that Spack does not accept"),
         ("full:install", 5, "the disk is full"),
         ("fail:install", 5, "py-mpi4py could not be built\n  >> 14    mpi.c:3:1: error: expected ';'"),
     ],
@@ -198,7 +199,7 @@ def test_a_dry_run_shows_the_environment_and_what_it_resolves_to_and_touches_not
 @pytest.mark.parametrize(
     ("machine", "said"),
     [
-        ("frontier", "needs cray-mpich, which is not placed"),
+        ("frontier", "requires cray-mpich: the file of site frontier does not locate it"),
         ("vista", "has processors of the family aarch64, and this machine is x86_64"),
     ],
 )
@@ -230,11 +231,13 @@ def test_offline_names_what_is_missing_before_anything_is_built(hidl: Hidl, spac
     (mirror / "spack-packages").mkdir()
     (mirror / "spack-packages" / "repo.yaml").touch()
     failed = hidl(*INSTALL, "--offline", "--mirror", str(mirror))
-    assert (failed.returncode, "what is not here: py-mpi4py 4.1.0" in failed.stderr) == (4, True), failed.stderr
+    assert (failed.returncode, "missing: py-mpi4py 4.1.0" in failed.stderr) == (4, True), failed.stderr
     assert "install" not in calls(spack)
 
 
-@pytest.mark.parametrize(("variable", "said"), [("", "Spack is not here"), ("/nowhere", "is not a Spack")])
+@pytest.mark.parametrize(
+    ("variable", "said"), [("", "Spack not found"), ("/nowhere", "is not an installation of Spack")]
+)
 def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str) -> None:
     failed = hidl(*INSTALL, HIDL_SPACK=variable)
     assert (failed.returncode, said in failed.stderr) == (4, True)
@@ -242,7 +245,7 @@ def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str
 
 def test_a_wrong_clone_of_spacks_packages_is_a_missing_precondition(hidl: Hidl, spack: Path, tmp_path: Path) -> None:
     failed = hidl(*INSTALL, HIDL_SPACK_PACKAGES=str(tmp_path))
-    said = f"{tmp_path}, which $HIDL_SPACK_PACKAGES names, is not a repository of Spack's packages"
+    said = f"$HIDL_SPACK_PACKAGES: {tmp_path} is not a repository of Spack's packages"
     assert (failed.returncode, said in failed.stderr, (spack / "calls").exists()) == (4, True, False), failed.stderr
 
 

@@ -1,4 +1,4 @@
-"""Stacks built by Spack: an environment generated from site and stack, locked, fetched, built and shown by a view.
+"""Installation with Spack: an environment generated from site and stack, resolved, fetched, built and linked to a view.
 
-Spack sees nothing of the user's own configuration (``~/.spack``), and writes nothing there.
+Spack neither reads nor writes the user's own configuration (``~/.spack``).
 """

@@ -1,4 +1,4 @@
-"""What leaves an installation: packages for build caches, and its environment for plain Spack."""
+"""Build caches, and the export of an installation's environment to plain Spack."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def push(
     """Push an installation's packages to a build cache and update its index; return the cache's URL.
 
     Args:
-        plan: The installation; its packages are in the store.
-        part: Its Spack.
+        plan: The installation, whose packages are in the store.
+        part: The Spack of the plan.
         site: The site.
         name: A key of ``spack.build_caches`` of the site, a URL or a path.
         key: The secret key that signs; None: packages are not signed.
@@ -101,7 +101,7 @@ def push(
 
 
 def missing(lock: SpackLock, hashes: frozenset[str]) -> Mapping[str, str]:
-    """Return name and version of these packages, by hash."""
+    """Return names and versions of packages by hash."""
     return {node.hash: f"{node.name} {node.version}" for node in lock.nodes if node.hash in hashes}
 
 

@@ -1,4 +1,4 @@
-"""Starting Spack: it sees nothing of the user's own configuration, and what it says is understood where it fails."""
+"""Run Spack without the user's own configuration, and explain its failures."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _LINES = 8
 
-# Spack's installer says ``==> py-mpi4py: Successfully installed py-mpi4py-4.1.0-<hash>``, and its new one, where no
-# terminal looks on, ``<hash> py-mpi4py@4.1.0: finished``.
+# Spack's installer prints ``==> py-mpi4py: Successfully installed py-mpi4py-4.1.0-<hash>``, and its new one, without a
+# terminal, ``<hash> py-mpi4py@4.1.0: finished``.
 _DONE = (
     re.compile(r"==> (?P<name>[a-z0-9_.-]+): Successfully installed (?P<what>\S+)-[a-z0-9]{32}"),
     re.compile(r"[a-z0-9]{7,32} (?P<what>[a-z0-9_.-]+@\S+): finished"),
@@ -50,7 +50,7 @@ _LOG = re.compile(r"\s*(?P<log>/\S+spack-build-(?:out|log|\S+)\.txt(?:\.gz)?|/\S
 
 @dataclass(frozen=True)
 class Failure:
-    """Why Spack failed: the package (if any), the relevant lines, and the package's own log where Spack names it."""
+    """A failure of Spack: the package (if any), the relevant lines, and the package's own log if Spack names it."""
 
     package: str | None
     lines: tuple[str, ...]
@@ -91,7 +91,7 @@ class Builds:
 
 
 def failure_in(lines: Iterable[str]) -> Failure:
-    """What a log says of why Spack failed: what counts is what stands after the last command."""
+    """Return the failure that a log of Spack shows after its last command."""
     kept: list[str] = []
     for line in lines:
         if line.startswith("$ "):
@@ -108,12 +108,12 @@ def failure_in(lines: Iterable[str]) -> Failure:
     if package is None and patches and begun:  # Spack names no package then
         package = begun[-1]
     first = patches[0] if patches else building.first_error(line for line in kept if not line.startswith("==> "))
-    said: list[str] = [first] if package and first else []
+    shown: list[str] = [first] if package and first else []
     for number, line in enumerate(kept):
         if _ERROR.match(line):
-            said += [each.strip() for each in kept[number : number + _LINES] if each.strip()]
+            shown += [each.strip() for each in kept[number : number + _LINES] if each.strip()]
             break
-    return Failure(package, tuple(dict.fromkeys(said)), log)
+    return Failure(package, tuple(dict.fromkeys(shown)), log)
 
 
 # Ends Spack's whole process group if hidl dies. SIGTERM comes first: only then ``srun`` ends the job that builds.
@@ -126,13 +126,13 @@ wait "$child\"""",
     "hidl-build",
 )
 
-# What would show Spack another environment, or its Python other modules.
+# Variables that would make Spack use another environment, or its Python other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 _KEPT = ("SPACK_PYTHON", "SPACK_GNUPGHOME")
-#: Nothing is asked for beyond this machine: every URL goes to a port that nobody serves.
-_NOBODY = "http://127.0.0.1:9"
+#: A proxy that does not exist, so that Spack reaches no other machine.
+_NO_PROXY = "http://127.0.0.1:9"
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-_NO_NETWORK = {**dict.fromkeys(_PROXIES, _NOBODY), "no_proxy": "", "NO_PROXY": ""}
+_NO_NETWORK = {**dict.fromkeys(_PROXIES, _NO_PROXY), "no_proxy": "", "NO_PROXY": ""}
 
 _NETWORK = re.compile(
     r"URLError|urlopen error|Connection (refused|reset|timed out)|Could ?n.t resolve host|Temporary failure in name"
@@ -141,13 +141,14 @@ _NETWORK = re.compile(
 )
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _CHECKSUM = re.compile(r"ChecksumError|checksum failed|checksum did not match", re.IGNORECASE)
+_NO_BINARY = "No binary found when cache-only was specified"
 _UNKNOWN = re.compile(r"Package '([^']+)' not found|UnknownPackageError|unknown package", re.IGNORECASE)
 
 
 def variables(python: Path | None) -> dict[str, str]:
-    """What Spack gets in addition to the user's environment. ``python``: the interpreter that it is to run with."""
+    """Return the variables that Spack gets in addition to the user's; ``python`` is the interpreter that runs it."""
     own = cache() / "user"
-    told = {
+    added = {
         "SPACK_DISABLE_LOCAL_CONFIG": "1",
         "SPACK_USER_CONFIG_PATH": str(own / "config"),
         "SPACK_SYSTEM_CONFIG_PATH": str(own / "system"),
@@ -156,7 +157,7 @@ def variables(python: Path | None) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",  # else lines of Spack come after those of the packages that they announce
         "SPACK_GNUPGHOME": os.environ.get("SPACK_GNUPGHOME") or str(own / "gpg"),
     }
-    return told | ({"SPACK_PYTHON": str(python)} if python else {})
+    return added | ({"SPACK_PYTHON": str(python)} if python else {})
 
 
 def step(
@@ -168,17 +169,27 @@ def step(
     offline: bool = False,
     shell: Sequence[str] = (),
 ) -> InstallStep:
-    """A command of Spack's in the environment that lies in the directory ``environment``."""
+    """Return a command of Spack in the environment of a directory.
+
+    Args:
+        instance: The Spack.
+        environment: The directory with ``spack.yaml``.
+        title: The title of the step.
+        words: The command and its arguments.
+        python: The interpreter that runs Spack; None: as Spack chooses.
+        offline: Whether Spack may reach no other machine.
+        shell: Words before the command, such as ``srun``.
+    """
     argv = (*shell, str(instance.program), "--color", "never", "-e", str(environment), *words)
     return InstallStep(title, argv, variables(python) | (_NO_NETWORK if offline else {}))
 
 
 def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] = BuildFailed) -> str:
-    """Run a command of Spack's and return its output, which ``log`` gets too.
+    """Run a command of Spack and return its output, which is also appended to ``log``.
 
     Raises:
         MissingPrecondition: The network, a source or a package is missing.
-        HidlError: Any other failure, of the class ``failed``, with the first real error of Spack or of a package.
+        HidlError: Any other failure, as the class ``failed``, with the first error of Spack or of a package.
     """
     log_command(log, command.argv)
     try:
@@ -192,52 +203,57 @@ def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] 
 
 
 def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment, without what is about another Spack or Python."""
+    """Return the user's environment without variables of another Spack or Python."""
     return {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_FOREIGN)}
 
 
 def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlError] = BuildFailed) -> HidlError:
-    """Return Spack's failure in hidl's words, with the first real error."""
+    """Return the error that explains a failure of Spack, with the first error that Spack or a package printed."""
     with log.open(encoding="utf-8", errors="replace") as lines:
         found = failure_in(lines)
-    said = "\n".join(f"  {line}" for line in found.lines) or f"  {failure.output.strip()[-500:]}"
+    shown = "\n".join(f"  {line}" for line in found.lines) or f"  {failure.output.strip()[-500:]}"
     where = f"nothing was published; the whole output is in {found.log or log}"
     if failure.status == 127:
-        return MissingPrecondition(f"{doing}: Spack cannot be started\n{said}", hint="is its Python there?")
+        return MissingPrecondition(f"{doing}: Spack cannot be started\n{shown}", hint="set SPACK_PYTHON to a Python")
     text = "\n".join(found.lines) + failure.output
     if _FULL.search(text):
-        return BuildFailed(f"{doing}: the disk is full\n{said}", hint=f"make room and run it again; {where}")
+        return BuildFailed(f"{doing}: the disk is full\n{shown}", hint=f"free some space and try again; {where}")
     if _CHECKSUM.search(text):
         return BuildFailed(
-            f"{doing}: a source is not what its package says: its checksum is another\n{said}",
-            hint=f"it was changed or is damaged: remove it from its mirror, and run it again; {where}",
+            f"{doing}: the checksum of a source differs from its package's\n{shown}",
+            hint=f"remove the source from its mirror if it is damaged, and try again; {where}",
         )
     if _NETWORK.search(text) and not found.package:
         return MissingPrecondition(
-            f"{doing}: no network, or a source cannot be reached\n{said}",
-            hint=f"name a mirror in the site's file (`spack.mirrors`), or bring one: hidl stack fetch; {where}",
+            f"{doing}: no network, or a source cannot be reached\n{shown}",
+            hint=f"add a mirror to the site file (`spack.mirrors`), or bring the sources: hidl stack fetch; {where}",
+        )
+    if _NO_BINARY in text:
+        return MissingPrecondition(
+            f"{doing}: a build cache lists a package that Spack does not accept\n{shown}",
+            hint=f"add the key of who signed it to `keys` of the build cache, or set `signed: false`; {where}",
         )
     if _UNKNOWN.search(text):
         return MissingPrecondition(
-            f"{doing}: Spack does not know a package\n{said}",
-            hint=f"this Spack, or its package repository, may be too old; {where}",
+            f"{doing}: unknown package\n{shown}",
+            hint=f"update Spack or its package repository; {where}",
         )
     what = f"{doing}: {found.package} could not be built" if found.package else doing
-    return failed(f"{what}\n{said}", hint=where)
+    return failed(f"{what}\n{shown}", hint=where)
 
 
-# What an air-gapped machine has: named before anything is built.
+# Installation without a network.
 
 
-#: What a directory of ``hidl stack fetch`` holds, in its ``manifest.json``.
+#: The schema of ``manifest.json`` in a directory of ``hidl stack fetch``.
 SCHEMA = "hidl.mirror/1"
 
 
 def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] = frozenset()) -> None:
-    """Raise ``MissingPrecondition`` with the name of each package whose source is not here, or is not what it was.
+    """Raise ``MissingPrecondition`` with each package whose source is missing or damaged.
 
-    Packages in ``cached`` come from build caches, and need none. Without a mirror, Spack's own fetching tells the first
-    that its cache does not hold; it comes before any build.
+    Packages in ``cached`` come from build caches and need no source. Without a mirror, the command that fetches reports
+    the first source that Spack's cache lacks, before any build.
     """
     mirror = part.places.mirror
     lacking: list[str] = []
@@ -249,9 +265,9 @@ def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] =
         lacking.insert(0, "Spack's packages (a clone of spack-packages)")
     if lacking:
         raise MissingPrecondition(
-            f"stack {stack} cannot be installed offline; what is not here: {', '.join(lacking)}",
+            f"stack {stack} cannot be installed offline; missing: {', '.join(lacking)}",
             hint=f"on a machine with a network: hidl stack fetch {stack} --site {part.lock.site} --to DIR; "
-            "then, here: --offline --mirror DIR",
+            "then here: --offline --mirror DIR",
         )
 
 
@@ -291,12 +307,12 @@ def _brought(mirror: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     raise MissingPrecondition(
-        f"{mirror} holds nothing that `hidl stack fetch` brought", hint="--mirror DIR is the directory given to --to"
+        f"{mirror} was not made by `hidl stack fetch`", hint="--mirror DIR: the directory that --to named"
     )
 
 
 def _why_missing(node: LockedSpec, mirror: Path, brought: Mapping[str, Any]) -> str | None:
-    """What of a package is not here; None: all is. A package without a source needs none."""
+    """Return what is missing of a package's sources; None if nothing is."""
     what = f"{node.name} {node.version}"
     if node.hash not in brought:
         return what
@@ -305,5 +321,5 @@ def _why_missing(node: LockedSpec, mirror: Path, brought: Mapping[str, Any]) -> 
         if not file.is_file():
             return f"{what} ({name})"
         if sha256(file) != digest:
-            return f"{what} ({name} is damaged: its SHA-256 is not the one that was noted)"
+            return f"{what} ({name} is damaged: its SHA-256 differs from the manifest)"
     return None

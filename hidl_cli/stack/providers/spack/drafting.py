@@ -1,4 +1,4 @@
-"""A draft of a site's ``externals``, by ``spack external find``: for people to read, never used as it is."""
+"""A draft of a site's ``externals`` from ``spack external find``, which people correct before they use it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hidl_cli.stack.providers.spack.host import Instance
 
 _SPEC = re.compile(r"(?P<name>[a-z0-9_-]+)@=?(?P<version>[A-Za-z0-9._-]+)\s*(?P<variants>.*)")
 _HEAD = """\
-# A draft, by `spack external find`. Spack goes by the names of programs: it takes one MPI library for another, and
-# finds two packages in one prefix. Keep what is right, put MPI libraries into `mpi` and compilers into `compilers`,
-# and hold the file against the machine: hidl site check --on-host NAME
+# A draft from `spack external find`, which recognizes programs by name: it confuses MPI libraries, and finds several
+# packages in one prefix. Keep what is right, move MPI libraries to `mpi` and compilers to `compilers`, and compare the
+# file with the machine: hidl site check --on-host NAME
 """
 
 
 def draft(instance: Instance) -> str:
-    """YAML for a site file. MPI libraries and compilers are left out, and named in comments."""
+    """Return YAML for a site file, with MPI libraries and compilers in comments only."""
     import yaml
 
     with paths.temporary_directory("spack") as directory:
@@ -35,9 +35,9 @@ def draft(instance: Instance) -> str:
         log = place / "log"
         log.touch()
         argv = (str(instance.program), "--color", "never", "-C", str(place), "external", "find", "--scope", "user")
-        told = call.variables(None) | {"SPACK_USER_CONFIG_PATH": str(place)}
-        del told["SPACK_DISABLE_LOCAL_CONFIG"]
-        call.run(InstallStep("look for software", argv, told), log, doing="Spack could not look for software")
+        variables = call.variables(None) | {"SPACK_USER_CONFIG_PATH": str(place)}
+        del variables["SPACK_DISABLE_LOCAL_CONFIG"]
+        call.run(InstallStep("look for software", argv, variables), log, doing="Spack could not look for software")
         file = place / "packages.yaml"
         packages: dict[str, Any] = (
             yaml.safe_load(file.read_text(encoding="utf-8"))["packages"] if file.is_file() else {}
@@ -54,7 +54,7 @@ def _text(packages: dict[str, Any]) -> str:
         for external in entry.get("externals", []):
             found = _SPEC.match(external["spec"])
             if name in mpi_packages or "compilers" in (external.get("extra_attributes") or {}):
-                remarks.append(f"# not taken over: {external['spec']} in {external.get('prefix')}")
+                remarks.append(f"# left out: {external['spec']} in {external.get('prefix')}")
             elif found and name not in kept:
                 kept[name] = {
                     "version": found["version"],
@@ -62,6 +62,6 @@ def _text(packages: dict[str, Any]) -> str:
                     **({"variants": found["variants"]} if found["variants"] else {}),
                 }
             else:
-                remarks.append(f"# another one: {external['spec']} in {external.get('prefix')}")
+                remarks.append(f"# also found: {external['spec']} in {external.get('prefix')}")
     body = yaml.safe_dump({"externals": kept}, sort_keys=True)
     return body + "".join(f"{remark}\n" for remark in remarks)

@@ -1,6 +1,6 @@
-"""The environment of a stack on a site: the ``spack.yaml`` that Spack concretizes and installs.
+"""The environment of a stack on a site (``spack.yaml``), and the prefix that Spack fills.
 
-A pure function: the same site, stack and places give the same text.
+The same site, stack and directories give the same environment.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What an environment is concretized with.
+    """The settings of packages, with the MPI library.
 
-    ``mpi`` and ``version`` are the family of the MPI library and, where it is there already, its version; ``gaps``
-    tell what the site's file would have to say for more.
+    ``version`` is that of an MPI library that is installed already, else None. ``gaps`` lists facts that the site file
+    lacks.
     """
 
     packages: Mapping[str, Any]
@@ -47,9 +47,9 @@ class Chosen:
 
 
 def choose(site: Site, stack: Stack) -> Chosen:
-    """The packages of ``stack`` on ``site``."""
+    """Return the settings of packages for a stack on a site."""
     gaps: list[str] = [
-        f"the processor of node type {name} is unknown, and may not execute what is built for that of the others"
+        f"the processor of node type {name} is unknown, and may not execute code that is built for the others"
         for name in microarchitecture.unknown_nodes(site)
     ]
     packages: dict[str, Any] = {"all": _for_all(site)}
@@ -68,7 +68,7 @@ def choose(site: Site, stack: Stack) -> Chosen:
 
 
 def compilers_of_old(site: Site) -> list[dict[str, Any]]:
-    """The same compilers as Spack 0.23 reads them from ``compilers:``; operating system and target are any."""
+    """Return the compilers in the form of Spack 0.23's ``compilers:``, for any target."""
     found = []
     for name in _order(site):
         compiler = site.compilers[name]
@@ -100,7 +100,7 @@ def _for_all(site: Site) -> dict[str, Any]:
 
 
 def _gpu_variants(site: Site) -> list[str]:
-    """The variants for the GPUs of the nodes that stacks are installed for."""
+    """Return the variants for the GPUs of the nodes that stacks are installed for."""
     node = site.node_of_stacks()
     # If the number of GPUs is unknown, their architecture shows that the nodes have some.
     arch = node.gpu_arch if node.gpu_arch and node.gpus != 0 else ""
@@ -112,7 +112,7 @@ def _gpu_variants(site: Site) -> list[str]:
 
 
 def _variants_of_mpi(site: Site, library: Mpi) -> str:
-    """The variants of the site's MPI library: those in its file, else for the GPUs if the library is made for them.
+    """Return the variants of the site's MPI library: those in its file, else those for GPUs if it supports them.
 
     Spack links Cray MPICH's GPU transport layer (GTL) only with ``+cuda`` or ``+rocm`` and the GPUs' architecture.
     """
@@ -124,7 +124,7 @@ def _variants_of_mpi(site: Site, library: Mpi) -> str:
     return " ".join(chosen) if any(variant.startswith("+") for variant in chosen) else ""
 
 
-#: MPI libraries that a site installs for its GPUs: whether their packages have the variants of the GPUs' architectures.
+#: MPI libraries that support GPUs, and whether their packages have variants for the GPUs' architectures.
 _FOR_GPUS: Mapping[Family, bool] = {"cray-mpich": True, "mvapich-plus": True, "mvapich2-gdr": False}
 
 
@@ -138,7 +138,7 @@ def _external(name: str, external: External, gaps: list[str]) -> dict[str, Any] 
 
 
 def _placed(entry: dict[str, Any], where: External | Compiler | Mpi) -> dict[str, Any]:
-    """The entry with the place of what it describes."""
+    """Return the entry with its prefix and modules."""
     if where.prefix:
         entry["prefix"] = where.prefix
     if where.modules:
@@ -147,12 +147,12 @@ def _placed(entry: dict[str, Any], where: External | Compiler | Mpi) -> dict[str
 
 
 def _order(site: Site) -> list[str]:
-    """The names of the compilers, the default one first."""
+    """Return the names of the compilers, the default one first."""
     return sorted(site.compilers, key=lambda name: name != site.default_compiler)
 
 
 def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
-    """Compilers are packages; several versions of one are several externals of it."""
+    """Return the compilers as packages; several versions of one are several externals."""
     packages: dict[str, Any] = {}
     for name in _order(site):
         compiler = site.compilers[name]
@@ -168,21 +168,23 @@ def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
         entry["extra_attributes"] = {"compilers": programs}
         packages.setdefault(compiler.package, {"externals": [], "buildable": False})["externals"].append(entry)
     if not site.compilers:
-        gaps.append("its compilers are unknown")
+        gaps.append("the compilers are unknown")
     elif site.default_compiler and packages:
         default = site.compilers[site.default_compiler]
         if default.version is not None:
             for language in ("c", "cxx", "fortran") if default.fortran else ("c", "cxx"):
-                # Where a package refuses this version, another of the same compiler serves as well.
+                # A package that conflicts with this version may use another of the same compiler.
                 version = f"{default.package}@{default.version}"
                 packages[language] = {"require": [default.package], "prefer": [version]}
             if not default.fortran:
-                gaps.append(f"compiler {site.default_compiler} names no `fortran`, and what needs one cannot be built")
+                gaps.append(
+                    f"compiler {site.default_compiler} has no `fortran`: packages that require it cannot be built"
+                )
     return packages
 
 
 def _programs(compiler: Compiler) -> tuple[str, str, str | None]:
-    """The paths of the compilers for C, C++ and Fortran; mere names where modules put them on PATH."""
+    """Return the paths of the C, C++ and Fortran compilers; names alone if modules put them on PATH."""
     c, cxx, fortran = PROGRAMS.get(compiler.package, ("cc", "c++", "fc"))
 
     def placed(given: str | None, usual: str) -> str:
@@ -194,7 +196,7 @@ def _programs(compiler: Compiler) -> tuple[str, str, str | None]:
 
 
 def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) -> tuple[Family, str | None, bool]:
-    """Choose the MPI library: the site's default one, else the stack's; taken as it is, or built."""
+    """Choose the site's default MPI library, else the stack's, and whether Spack builds it."""
     name = site.default_mpi
     mine = site.mpi.get(name) if name else None
     family: Family = mine.family if mine else stack.mpi
@@ -221,7 +223,7 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
 
 
 def _is_placed(site: Site, library: Mpi) -> bool:
-    """Does the site's file say where the library lies: its prefix, or a module that is no compiler's or external's?"""
+    """Return whether the site file has the library's prefix, or a module of the library alone."""
     of_compilers = {module for compiler in site.compilers.values() for module in compiler.modules}
     of_externals = {module for external in site.externals.values() for module in external.modules}
     return bool(library.prefix or set(library.modules) - of_compilers - of_externals)
@@ -317,7 +319,7 @@ def digest(directory: Path, files: Iterable[Path]) -> str:
 
 
 def _head(git: Path) -> str:
-    """What HEAD names; ``git`` is a directory, or the file of a work tree that says where it is."""
+    """Return the commit of HEAD; ``git`` is a directory, or the file in a work tree that names it."""
     if git.is_file():
         git = (git.parent / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()).resolve()
     try:
@@ -334,11 +336,11 @@ def _head(git: Path) -> str:
     return next((line.split()[0] for line in packed if line.endswith(f" {name}")), UNKNOWN)
 
 
-#: The release of spack-packages that is cloned where the user has none: the one that hidl's tests use.
+#: The release of spack-packages that is cloned if the user has none; hidl is tested with it.
 PACKAGES_URL = "https://github.com/spack/spack-packages.git"
 PACKAGES_TAG = "v2026.03.0"
 
-#: What Spack keeps, and where, decides nothing about what it builds.
+#: Settings that do not change what Spack builds.
 _NO_INPUT = ("view", "repos", "mirrors", "modules", "include", "upstreams")
 _NO_CONFIG_INPUT = (
     "install_tree",
@@ -354,10 +356,10 @@ _NO_CONFIG_INPUT = (
 
 @dataclass(frozen=True)
 class Environment:
-    """``document`` is the content of ``spack.yaml``; ``warnings`` and ``gaps`` are for the user, a line each.
+    """The content of ``spack.yaml`` (``document``), with lines for the user in ``warnings`` and ``gaps``.
 
-    ``mpi`` and ``mpi_version``: the family of its MPI library, and its version where the site has it already.
-    ``lacks_mpi``: why there can be none, where Spack builds none and the site's file does not place it.
+    ``mpi`` is the family of the MPI library, ``mpi_version`` its version if the site has it already. ``lacks_mpi`` is
+    the reason why Spack cannot build it if the site file does not locate it, else None.
     """
 
     document: Mapping[str, Any]
@@ -370,21 +372,21 @@ class Environment:
 
     @property
     def text(self) -> str:
-        """``spack.yaml`` itself."""
-        head = "# Written by hidl; the stack's recipe and the site's file are what to change.\n"
-        lacking = [f"{self.mpi} is not placed: {self.lacks_mpi}"] if self.lacks_mpi else []
+        """The text of ``spack.yaml``."""
+        head = "# Written by hidl from the stack's recipe and the site file; change those instead.\n"
+        lacking = [f"the site file does not locate {self.mpi}, and {self.lacks_mpi}"] if self.lacks_mpi else []
         head += "".join(f"# Missing: {gap}.\n" for gap in (*self.gaps, *lacking))
         return head + plain_yaml(self.document)
 
     def staged_in(self, stage: Path) -> Environment:
-        """The same, but built in ``stage``."""
+        """Return the environment with another directory for builds."""
         spack = self.document["spack"]
         config = spack["config"] | {"build_stage": [str(stage)]}
         return replace(self, document={"spack": spack | {"config": config}})
 
     @property
     def inputs(self) -> str:
-        """The SHA-256 of all that decides what is built: not of the places that Spack keeps things in."""
+        """The SHA-256 of the settings that change what is built, without directories."""
         spack = self.document["spack"]
         config = {key: value for key, value in spack["config"].items() if key not in _NO_CONFIG_INPUT}
         deciding = {key: value for key, value in spack.items() if key not in _NO_INPUT} | {"config": config}
@@ -400,15 +402,23 @@ def environment(
     release: tuple[int, int],
     system: str = "linux",
 ) -> Environment:
-    """The environment of ``stack`` on ``site`` for a Spack of ``release``, with its view at ``view``.
+    """Return the environment of a stack on a site.
 
-    ``system``: the operating system as Spack 0.23 calls it (debian12, rhel8). Raises ``InvalidInput`` where the stack
-    has no specs for Spack.
+    Args:
+        site: The site.
+        stack: The stack.
+        where: The directories that Spack uses.
+        view: The directory of the view.
+        release: The release of Spack, such as (1, 2).
+        system: The operating system by Spack 0.23's name, such as debian12.
+
+    Raises:
+        InvalidInput: The stack has no specs for Spack.
     """
     if stack.spack is None or not stack.spack.specs:
         raise InvalidInput(
-            f"stack {stack.name} does not say what Spack is to build",
-            hint="`spack: {specs: [...]}` in its file, or another provider: --provider wheels",
+            f"stack {stack.name} has no specs for Spack",
+            hint="add `spack: {specs: [...]}` to its file, or use another provider: --provider wheels",
         )
     chosen = choose(site, stack)
     compilers_are_packages = release >= COMPILERS_ARE_PACKAGES
@@ -431,7 +441,7 @@ def environment(
     warnings = []
     if stack.spack.deprecated:
         spack["config"]["deprecated"] = True
-        warnings.append(f"versions that Spack calls deprecated are allowed: {stack.spack.deprecated}")
+        warnings.append(f"deprecated versions are allowed: {stack.spack.deprecated}")
     mirrors = _mirrors(site, where)
     if mirrors:
         spack["mirrors"] = mirrors
@@ -488,23 +498,23 @@ def included_files(site: Site) -> dict[str, str]:
 
 
 def roots(site: Site, stack: Stack) -> list[str]:
-    """The specs that Spack builds: all of the stack's, but those that come as wheels where the site wants that."""
+    """Return the specs that Spack builds: those of the stack, without the ones that the site installs as wheels."""
     if stack.spack is None:
         return []
     return [spec for spec in stack.spack.specs if not (site.spack.wheels and name_of(spec) in stack.spack.wheels)]
 
 
 def _unbuildable(mpi: Family, admitted: str | None, release: tuple[int, int]) -> str | None:
-    """Why Spack does not build this MPI library. ``admitted``: why the stack has it build what it calls deprecated."""
+    """Return why Spack cannot build an MPI library; ``admitted``: why the stack allows deprecated versions."""
     if TRAITS[mpi].of_site_only:
         return "Spack cannot build it"
     if TRAITS[mpi].is_deprecated and release >= COMPILERS_ARE_PACKAGES and not admitted:
-        return "Spack calls all its versions deprecated"
+        return "all its versions are deprecated in Spack"
     return None
 
 
 def name_of(spec: str) -> str:
-    """The package that a spec is of."""
+    """Return the package of a spec."""
     return re.split(r"[^a-z0-9_.-]", spec, maxsplit=1)[0]
 
 
@@ -540,7 +550,7 @@ def _concretizer(site: Site, release: tuple[int, int]) -> dict[str, Any]:
 
 
 def _repositories(where: Places) -> dict[str, Any]:
-    """hidl's packages come first, then Spack's: those of the user, or a clone of the release that is known to do."""
+    """Return hidl's packages, then Spack's: the user's clone, or one that Spack makes of the tested release."""
     builtin: Any = str(where.builtin)
     if where.builtin is None:
         builtin = {"git": PACKAGES_URL, "tag": PACKAGES_TAG, "destination": str(where.clone)}
@@ -548,12 +558,12 @@ def _repositories(where: Places) -> dict[str, Any]:
 
 
 def _old_repositories(where: Places) -> list[str]:
-    """Spack 0.23 has its packages with it, and reads none of hidl's (package API v2)."""
+    """Return the repositories for Spack 0.23, which has its own packages and cannot read hidl's (package API v2)."""
     return [str(where.builtin)] if where.builtin else []
 
 
 def _mirrors(site: Site, where: Places) -> dict[str, Any]:
-    """The mirror that was brought along comes first, then the site's."""
+    """Return the offline mirror, the site's mirrors and its build caches."""
     mirrors: dict[str, Any] = {}
     if where.mirror is not None:
         mirrors["brought"] = {"url": (where.mirror / "sources").as_uri(), "source": True, "binary": False}
@@ -602,16 +612,16 @@ def plain_yaml(document: Mapping[str, Any]) -> str:
     return yaml.dump(document, Dumper=Plain, sort_keys=False, allow_unicode=True, width=110)
 
 
-# What the plan of an installation holds for Spack.
+# The part of an installation's plan that concerns Spack.
 
 
 @dataclass(frozen=True)
 class SpackPart:
-    """The Spack that installs, the environment and its lock, and where all lies.
+    """The Spack, the environment with its lockfile, and the directories of an installation.
 
-    ``shell`` is put before the command that builds: it gets a node of the site's scheduler, where packages are built
-    on one. ``jobs``: how many compilers may run at once; None: as Spack finds. ``keys``: files with public keys of
-    build caches. ``cache_only``: nothing is built from source.
+    ``shell`` precedes the command that builds, such as ``srun`` with its options. ``jobs`` is the number of compilers
+    at once; None: as Spack chooses. ``keys`` are files with public keys of build caches. With ``cache_only`` nothing
+    is built from source.
     """
 
     instance: Instance
@@ -625,27 +635,25 @@ class SpackPart:
 
     @property
     def to_install(self) -> int:
-        """How many packages of the lock Spack installs."""
+        """The number of packages that Spack installs."""
         return sum(node.external is None for node in self.lock.nodes)
 
     @property
     def caches(self) -> tuple[str, ...]:
-        """The build caches of the environment."""
+        """The names of the environment's build caches."""
         mirrors = self.environment.document["spack"].get("mirrors", {})
         return tuple(name for name, mirror in mirrors.items() if mirror["binary"])
 
     @property
     def identity(self) -> str | None:
-        """See ``Part``."""
         return None
 
     @property
     def environment_text(self) -> str | None:
-        """See ``Part``."""
         return self.environment.text
 
     def to_json(self) -> Mapping[str, Any]:
-        """It, as part of a JSON document."""
+        """Return the part for a JSON document."""
         return {
             "root": str(self.instance.root),
             "version": self.instance.version,
@@ -658,23 +666,23 @@ class SpackPart:
 
 
 def part_of(plan: InstallPlan) -> SpackPart:
-    """The part of a plan that this provider made."""
+    """Return the part of a plan that this provider made."""
     assert isinstance(plan.part, SpackPart)
     return plan.part
 
 
-# A prefix that Spack fills: its view, and a virtual environment laid over it.
+# The prefix: Spack's view, and a virtual environment that shows it.
 
 
 ENVIRONMENT = "environment"
 VIEW = "view"
 
-# Where the OSU Micro-Benchmarks put their programs.
+# The programs of the OSU Micro-Benchmarks.
 _FURTHER = ("libexec/osu-micro-benchmarks",)
 
 
 def interpreter(plan: InstallPlan) -> Path:
-    """The Python that Spack's packages are built for: the external one, or Spack's own in the view."""
+    """Return the Python that Spack's packages are built for: the external one, or Spack's own in the view."""
     node = part_of(plan).lock.node("python")
     inside = plan.prefix / VIEW / "bin" / "python3"
     place = Path(node.external, "bin", "python3") if node and node.external else inside
@@ -682,7 +690,7 @@ def interpreter(plan: InstallPlan) -> Path:
         return plan.target.interpreter
     if not place.exists():
         raise BuildFailed(
-            f"Python not found at {place}", hint="`prefix` of python in the site's `externals` is what is above bin"
+            f"Python not found: {place}", hint="`prefix` of python in the site's `externals` is the parent of its bin"
         )
     return place.resolve()
 
@@ -696,12 +704,12 @@ def place_of_mpi(lock: SpackLock, family: Family, store: Path, shared: Mapping[s
 
 
 def lay_over(plan: InstallPlan) -> None:
-    """Show in the prefix, whose virtual environment is made, what Spack has built and where MPI lies."""
-    from hidl_cli.stack.providers import foreign_mpi  # Jinja2 is not imported where there is nothing to do
+    """Make Spack's packages and the MPI library visible in the virtual environment of the prefix."""
+    from hidl_cli.stack.providers import foreign_mpi  # imports Jinja2, which "nothing to do" does not need
 
     part = part_of(plan)
     view, bin_ = plan.prefix / VIEW, plan.prefix / "bin"
-    packages = sorted(view.glob("lib*/python3*/site-packages"))  # lib and lib64: some packages lie in either
+    packages = sorted(view.glob("lib*/python3*/site-packages"))  # in lib or lib64, depending on the package
     for mine in plan.prefix.glob("lib/python3*/site-packages"):
         documents.write_text(mine / "spack_view.pth", "".join(f"{each}\n" for each in packages))
     _link(sorted((view / "bin").glob("*")), bin_)
@@ -709,15 +717,13 @@ def lay_over(plan: InstallPlan) -> None:
         _link(sorted(file for file in (view / further).rglob("*") if os.access(file, os.X_OK)), bin_)
     mpi = part.lock.node(TRAITS[plan.mpi].spack)
     if mpi is None:
-        raise BuildFailed(
-            f"Spack's environment holds no {TRAITS[plan.mpi].spack}, the MPI library of stack {plan.stack}"
-        )
+        raise BuildFailed(f"Spack's environment has no {TRAITS[plan.mpi].spack}, the MPI library of stack {plan.stack}")
     if mpi.external:
         foreign_mpi.write_wrappers(Path(mpi.external), plan.prefix)
 
 
 def _link(programs: list[Path], directory: Path) -> None:
-    """Link programs, but for Python and what is there already."""
+    """Link programs, except Python and programs that exist already."""
     for program in programs:
         link = directory / program.name
         if program.is_file() and not program.name.startswith(("python", "activate")) and not os.path.lexists(link):

@@ -1,6 +1,6 @@
-"""What a machine has that Spack can take as it is: its compiler, its Python and the MPI library on PATH.
+"""Spack on this machine: its installation and directories, the Python that runs it, and software that it can use.
 
-Only for sites that say ``spack: {detect: true}``; elsewhere the site's file says it.
+Compiler, Python and MPI library are detected only for sites with ``spack: {detect: true}``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from hidl_cli.stack.target import Target
 
 
-#: How a user names a clone of spack-packages.
+#: The variable that names a clone of spack-packages.
 PLACES_VARIABLE = "HIDL_SPACK_PACKAGES"
 
 
 @dataclass(frozen=True)
 class Places:
-    """The directories that an environment names. ``builtin``: a local repository of Spack's packages; None: cloned.
+    """The directories of an environment.
 
-    ``misc`` is for Spack's caches of what its packages say, which dry runs use too.
+    ``builtin`` is a local repository of Spack's packages; None: Spack clones it. ``misc`` holds Spack's indexes of
+    packages, which dry runs use too.
     """
 
     root: Path
@@ -48,7 +49,7 @@ class Places:
 
     @property
     def spack(self) -> Path:
-        """All that is Spack's."""
+        """The directory of Spack's store, sources and stages."""
         return self.root / "spack"
 
     @property
@@ -63,17 +64,17 @@ class Places:
 
     @property
     def clone(self) -> Path:
-        """Where Spack clones its packages to, where the user has none."""
+        """The clone of spack-packages that Spack makes if the user has none."""
         return self.spack / "packages"
 
 
 def cache() -> Path:
-    """What can be made again."""
+    """Return the directory of files that can be made again."""
     return paths.user_cache() / "spack"
 
 
 def places(site: Site, root: Path, mirror: Path | None = None) -> Places:
-    """The places below ``root`` on ``site``, with what an offline mirror brings."""
+    """Return the directories below ``root`` on a site; an offline mirror may bring Spack's packages."""
     stage = site.spack.stage
     brought = mirror / "spack-packages" if mirror else None
     return Places(
@@ -87,9 +88,9 @@ def places(site: Site, root: Path, mirror: Path | None = None) -> Places:
 
 
 def _builtin(site: Site, brought: Path | None) -> Path | None:
-    """Return the repository itself: people name the clone of spack-packages that holds it, or the repository.
+    """Return the repository of Spack's packages: the named directory or, in a clone of spack-packages, the one in it.
 
-    Raises ``MissingPrecondition`` if there is neither.
+    Raises ``MissingPrecondition`` if the named directory is neither.
     """
     named = (
         os.environ.get(PLACES_VARIABLE)
@@ -103,25 +104,25 @@ def _builtin(site: Site, brought: Path | None) -> Path | None:
     found = inside if inside.is_dir() else place
     if not (found / "repo.yaml").is_file():
         origin = (
-            f"${PLACES_VARIABLE}" if os.environ.get(PLACES_VARIABLE) else "`spack.packages` of the site, or the mirror"
+            f"${PLACES_VARIABLE}" if os.environ.get(PLACES_VARIABLE) else "`spack.packages` of the site or the mirror"
         )
         raise MissingPrecondition(
-            f"{place}, which {origin} names, is not a repository of Spack's packages",
-            hint="name a clone of spack-packages, or the directory in it that has repo.yaml",
+            f"{origin}: {place} is not a repository of Spack's packages",
+            hint="set it to a clone of spack-packages, or to the directory with repo.yaml in a clone",
         )
     return found
 
 
-# The Python that Spack runs with: one that has clingo, so that Spack need not fetch its own from GitHub.
+# The Python that runs Spack. It has clingo, which Spack would otherwise fetch from GitHub.
 
 
-#: What concretizes, and what it needs; an air-gapped machine gets the wheels of these.
+#: The solver of Spack, as a requirement.
 CLINGO = "clingo==5.8.3"
 NAMED = "SPACK_PYTHON"
 
 
 def without_clingo(target: Target) -> Path:
-    """Return the interpreter for commands of Spack that resolve nothing: the one with clingo is not needed."""
+    """Return an interpreter for commands of Spack that resolve nothing, which need no clingo."""
     named = os.environ.get(NAMED)
     made = _made(target) / "bin" / "python"
     return Path(named) if named else made if made.exists() else target.interpreter
@@ -140,10 +141,18 @@ def _made(target: Target) -> Path:
 def python(
     target: Target, uv: WheelInstaller, log: Path, progress: Progress, *, offline: bool, wheels: Path | None
 ) -> Path:
-    """The interpreter that Spack is to run with: the user's own ($SPACK_PYTHON), else one that hidl makes once.
+    """Return the interpreter that runs Spack: $SPACK_PYTHON, else one with clingo that hidl makes once.
 
-    ``wheels``: a directory that holds clingo's, looked into first. Raises ``MissingPrecondition`` where clingo cannot
-    be had.
+    Args:
+        target: The platform and Python of the stack.
+        uv: The installer of wheels.
+        log: The file that output is appended to.
+        progress: Receives the step.
+        offline: Whether clingo must come from ``wheels`` or uv's cache.
+        wheels: A directory with the wheel of clingo, searched first; None: none.
+
+    Raises:
+        MissingPrecondition: clingo cannot be installed.
     """
     from uv import find_uv_bin
 
@@ -156,10 +165,10 @@ def python(
     made.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=made.parent) as directory,
-        progress.step("give Spack a Python with clingo", log),
+        progress.step("make a Python with clingo for Spack", log),
     ):
         beside = Path(directory, "python")
-        # Its scripts would name the place that it is made in; Spack uses the interpreter alone.
+        # Scripts in it would name the temporary directory, but Spack uses only the interpreter.
         options = ("--no-project", "--relocatable", "--python", str(target.interpreter))
         uv.run(InstallStep("make it", (find_uv_bin(), "venv", *options, str(beside))), log)
         asked = (*(("--find-links", str(wheels)) if wheels else ()), *(("--offline",) if offline else ()), CLINGO)
@@ -167,20 +176,20 @@ def python(
             uv.run(uv.add("install clingo", beside / "bin" / "python", *asked), log)
         except HidlError as error:
             raise MissingPrecondition(
-                f"Spack needs clingo, and its wheel cannot be had: {error.message}",
-                hint="bring it along (hidl stack fetch), or name a Python that has it with $SPACK_PYTHON",
+                f"Spack requires clingo, which cannot be installed: {error.message}",
+                hint="bring its wheel (hidl stack fetch), or set SPACK_PYTHON to a Python with clingo",
             ) from error
         beside.replace(made)
     return made / "bin" / "python"
 
 
-#: What Spack asks of a Python: the parts of the standard library that need a library of the system.
+#: Variants of an external Python: the parts of the standard library that need a library of the system.
 _VARIANTS = "+bz2+ctypes+lzma+pyexpat+sqlite3+ssl+zlib"
 _SYSTEM = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', re.MULTILINE)
 
 
 def detected(site: Site, target: Target, host: Host) -> Site:
-    """The site, with what its file leaves open taken from this machine."""
+    """Return the site with the compiler, Python and MPI library of this machine where its file names none."""
     if not site.spack.detect:
         return site
     changes: dict[str, object] = {}
@@ -194,14 +203,14 @@ def detected(site: Site, target: Target, host: Host) -> Site:
 
 
 def operating_system(host: Host) -> str:
-    """The operating system as Spack 0.23 calls it: debian12, rhel8, ubuntu22.04."""
+    """Return the operating system by the name that Spack 0.23 uses, such as debian12, rhel8 or ubuntu22.04."""
     found: dict[str, str] = dict(_SYSTEM.findall(host.read("/etc/os-release")))
     name, version = found.get("ID", "linux"), found.get("VERSION_ID", "")
     return name + (version if name == "ubuntu" else version.partition(".")[0])
 
 
 def _gcc(host: Host) -> Compiler | None:
-    """The GCC on PATH; its C++ compiler must be there too, and be of the same version."""
+    """Return the GCC on PATH if it has a C++ compiler of the same version."""
     found = software.find(host, "gcc", software.PROGRAMS["gcc"])
     if found is None:
         return None
@@ -211,14 +220,14 @@ def _gcc(host: Host) -> Compiler | None:
 
 
 def _python(host: Host, target: Target) -> External | None:
-    """The interpreter that stacks are built on: the installation itself, not a virtual environment of it."""
+    """Return the Python installation that stacks are built on, not a virtual environment of it."""
     code = "import sys, platform; print(platform.python_version(), sys.base_prefix)"
-    said = (host.ask(str(target.interpreter), "-I", "-c", code) or "").split(maxsplit=1)
-    return External(version=said[0], prefix=said[1].strip(), variants=_VARIANTS) if len(said) == 2 else None
+    printed = (host.ask(str(target.interpreter), "-I", "-c", code) or "").split(maxsplit=1)
+    return External(version=printed[0], prefix=printed[1].strip(), variants=_VARIANTS) if len(printed) == 2 else None
 
 
 def _mpi(host: Host) -> Mpi | None:
-    """The MPI library on PATH, if ``mpicc``, ``mpiexec`` and the program with its version are of one."""
+    """Return the MPI library on PATH if ``mpicc``, ``mpiexec`` and the program with its version share a prefix."""
     found = [library for library in software.on_path(host) if library.prefix]
     mpicc = host.which("mpicc")
     owners = [one for one in found if mpicc and str(Path(mpicc).parent.parent) == one.prefix]
@@ -227,12 +236,12 @@ def _mpi(host: Host) -> Mpi | None:
     return Mpi(family=owners[0].family, version=owners[0].version, prefix=owners[0].prefix)
 
 
-# The Spack that is used: where it is, and its version, read without starting it.
+# The installation of Spack. Its version is read without starting it.
 
 
-#: How a user names it, beside --spack.
+#: The variable that names Spack, beside --spack.
 SPACK_VARIABLE = "HIDL_SPACK"
-#: The first release that hidl writes environments for, and the first whose compilers are packages.
+#: The first supported release, and the first in which compilers are packages.
 OLDEST = (0, 23)
 COMPILERS_ARE_PACKAGES = (1, 0)
 
@@ -241,7 +250,7 @@ _VERSION = re.compile(r'^__version__ = "(\d+)\.(\d+)([^"]*)"$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Instance:
-    """One Spack. ``version`` is its text, ``release`` the first two numbers of it."""
+    """An installation of Spack with its version; ``release`` is the first two numbers of it."""
 
     root: Path
     version: str
@@ -249,14 +258,14 @@ class Instance:
 
     @property
     def program(self) -> Path:
-        """The command."""
+        """The command ``spack``."""
         return self.root / "bin" / "spack"
 
 
 def find(site: Site, given: Path | None, environ: Mapping[str, str]) -> Instance:
-    """The Spack that the user names (--spack, $HIDL_SPACK), else the site's, else $SPACK_ROOT, else that on PATH.
+    """Return the Spack of --spack or $HIDL_SPACK, else that of the site, of $SPACK_ROOT or on PATH.
 
-    Raises ``MissingPrecondition`` where there is none, or one that is too old.
+    Raises ``MissingPrecondition`` if none is found or it is too old.
     """
     on_path = shutil.which("spack", path=environ.get("PATH"))
     places = (
@@ -270,9 +279,8 @@ def find(site: Site, given: Path | None, environ: Mapping[str, str]) -> Instance
         if place:
             return _at(Path(os.path.expandvars(place)).expanduser().absolute(), origin)
     raise MissingPrecondition(
-        "Spack is not here: it is neither named nor on PATH",
-        hint="get it (git clone https://github.com/spack/spack), and name its directory with --spack or "
-        f"${SPACK_VARIABLE}",
+        f"Spack not found: set --spack, ${SPACK_VARIABLE} or PATH",
+        hint="git clone --depth 1 https://github.com/spack/spack",
     )
 
 
@@ -281,15 +289,15 @@ def _at(root: Path, origin: str) -> Instance:
         text = (root / "lib" / "spack" / "spack" / "__init__.py").read_text(encoding="utf-8")
     except OSError as error:
         raise MissingPrecondition(
-            f"{root}, which {origin} names, is not a Spack: {error.strerror}",
-            hint="name the directory that holds bin/spack",
+            f"{origin}: {root} is not an installation of Spack: {error.strerror}",
+            hint="set it to the directory that has bin/spack",
         ) from error
     found = _VERSION.search(text)
     release = (int(found[1]), int(found[2])) if found else (0, 0)
     if found is None or release < OLDEST:
-        told = f"{found[1]}.{found[2]}{found[3]}" if found else "of an unknown version"
+        version = f"{found[1]}.{found[2]}{found[3]}" if found else "of an unknown version"
         raise MissingPrecondition(
-            f"the Spack in {root} is {told}, and hidl needs {'.'.join(map(str, OLDEST))} or later",
-            hint="name a newer one with --spack; 1.0 and later can use all of hidl's packages",
+            f"the Spack in {root} is {version}; {'.'.join(map(str, OLDEST))} or later is required",
+            hint="set --spack to a newer one; hidl's own packages require 1.0 or later",
         )
     return Instance(root, f"{found[1]}.{found[2]}{found[3]}", release)

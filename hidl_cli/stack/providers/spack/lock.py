@@ -1,7 +1,7 @@
-"""hidl's lock of a stack that Spack builds: Spack's own lock, with the state of the repositories it was made from.
+"""Lockfiles of stacks that Spack builds.
 
-One file holds all: what Spack resolved (``spack.lock`` as Spack wrote it), the commit of each package repository, the
-hash of the environment that was resolved, and the wheels that are laid over what Spack builds.
+A file holds ``spack.lock`` as Spack wrote it, the states of the package repositories and configuration files, the
+digest of the environment that was resolved, and the wheels that are installed beside Spack's packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA = "hidl.spack-lock/1"
 
 @dataclass(frozen=True)
 class LockedSpec:
-    """One package of Spack's lock. ``external``: where the site has it already; None: Spack installs it."""
+    """A package in ``spack.lock``; ``external`` is its prefix on the site, None if Spack installs it."""
 
     name: str
     version: str
@@ -34,8 +34,8 @@ class LockedSpec:
 class SpackLock:
     """A stack that Spack has resolved for a site.
 
-    ``inputs`` is the hash of the environment, ``repositories`` the state of each; ``content`` is ``spack.lock``, and
-    ``wheels`` what comes as wheels.
+    ``inputs`` is the digest of the environment, ``repositories`` maps repositories and configuration files to their
+    states, ``content`` is ``spack.lock``, and ``wheels`` are the packages that Spack does not build.
     """
 
     stack: str
@@ -48,12 +48,12 @@ class SpackLock:
 
     @property
     def filename(self) -> str:
-        """The name of its file."""
+        """The name of the lockfile."""
         return filename(self.stack, self.site)
 
     @property
     def nodes(self) -> tuple[LockedSpec, ...]:
-        """All packages, by name."""
+        """All packages of Spack, sorted by name."""
         found = [
             LockedSpec(
                 name=spec["name"],
@@ -67,35 +67,35 @@ class SpackLock:
 
     @property
     def roots(self) -> frozenset[str]:
-        """The hashes of what was asked for."""
+        """The hashes of the requested specs."""
         return frozenset(root["hash"] for root in self.content["roots"])
 
     @property
     def packages(self) -> tuple[Package, ...]:
-        """All packages, Spack's by its hashes."""
+        """All packages: Spack's with their hashes, then the wheels."""
         return (*(Package(node.name, node.version, (node.hash,)) for node in self.nodes), *self.wheels.packages)
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of what is installed: of Spack's hashes and of the wheels."""
+        """The SHA-256 of Spack's hashes and the digest of the wheels."""
         hashes = sorted(self.content["concrete_specs"])
         return hashlib.sha256("\n".join([*hashes, self.wheels.digest]).encode()).hexdigest()
 
     def version(self, package: str) -> str | None:
-        """The locked version of a package, None where the lock does not hold it."""
+        """Return the locked version of a package; None if the lockfile lacks it."""
         return next((locked.version for locked in self.packages if locked.name == package), None)
 
     def node(self, package: str) -> LockedSpec | None:
-        """The first package of that name."""
+        """Return the first package of that name."""
         return next((node for node in self.nodes if node.name == package), None)
 
     @property
     def spack_lock(self) -> str:
-        """``spack.lock`` itself."""
+        """The text of ``spack.lock``."""
         return json.dumps(self.content, indent=1) + "\n"
 
     def text(self) -> str:
-        """The whole file."""
+        """Return the text of the lockfile."""
         document = {
             "schema": SCHEMA,
             "stack": self.stack,
@@ -111,12 +111,12 @@ class SpackLock:
 
 
 def filename(stack: str, site: str) -> str:
-    """The name of a lock's file."""
+    """Return the name of a lockfile."""
     return f"{stack}-{site}-spack.json"
 
 
 def read(file: Path) -> SpackLock:
-    """Read a lock; ``InvalidInput`` where the file is none."""
+    """Read a lockfile; ``InvalidInput`` if it is damaged."""
     try:
         document = read_json(file)
         if document["schema"] != SCHEMA:
@@ -133,18 +133,18 @@ def read(file: Path) -> SpackLock:
         return lock if lock.nodes else _empty(file)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(
-            f"the lock {file} is damaged: {error}", hint="remove the file, or make a new one with `hidl stack lock`"
+            f"lockfile {file} is damaged: {error}", hint="remove the file, or make a new one with `hidl stack lock`"
         ) from error
 
 
 def content_of(file: Path) -> Mapping[str, Any]:
-    """Spack's own lock in ``file``; ``BuildFailed`` where it holds nothing that hidl understands."""
+    """Read Spack's own ``spack.lock``; ``BuildFailed`` if it is invalid or empty."""
     try:
         document = read_json(file)
         if document["concrete_specs"] and document["roots"]:
             return dict(document)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BuildFailed(f"Spack left no lock that can be read in {file}: {error}") from error
+        raise BuildFailed(f"invalid lockfile of Spack in {file}: {error}") from error
     raise BuildFailed(f"Spack resolved nothing: {file} holds no package")
 
 

@@ -1,4 +1,4 @@
-"""The microarchitecture that packages are built for: from the processors in the site's file, as archspec names them."""
+"""The microarchitecture that packages are built for, by archspec's names, from the processors in the site file."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ def unknown_nodes(site: Site) -> list[str]:
 
 
 def _common(first: Microarchitecture, others: Iterable[Microarchitecture]) -> Microarchitecture:
-    """The most specific target, of ``first`` and its ancestors, that all others execute."""
+    """Return the most specific target among ``first`` and its ancestors that all others execute."""
     candidates = [one for one in (first, *first.ancestors) if all(one <= other for other in others)]
     return max(candidates, key=lambda one: len(one.ancestors))
 
 
 def _supported(target: Microarchitecture, compiler: Compiler) -> Microarchitecture:
-    """The most specific target, of ``target`` and its ancestors, that the compiler generates code for."""
+    """Return the most specific target among ``target`` and its ancestors that the compiler supports."""
     from archspec.cpu import UnsupportedMicroarchitecture
 
     name = _COMPILERS.get(compiler.package)

@@ -1,4 +1,4 @@
-"""The provider ``spack``: an environment that Spack resolves, fetches and builds, and the wheels laid over its view."""
+"""The provider ``spack``: an environment that Spack resolves, fetches and builds, with wheels beside its view."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class FromSpack:
-    """See ``Provider``."""
+    """Installation with Spack on a site; ``mirror`` is a directory of ``hidl stack fetch``."""
 
     resolves_in_previews = True
 
@@ -56,22 +56,20 @@ class FromSpack:
 
     @cached_property
     def uv(self) -> WheelInstaller:
-        """Who installs what comes as wheels."""
-        from hidl_cli.stack.providers.wheels import WheelInstaller  # "nothing to do" does not need uv
+        """The installer of the packages that come as wheels."""
+        from hidl_cli.stack.providers.wheels import WheelInstaller  # imports uv, which "nothing to do" does not need
 
         return WheelInstaller.for_site(self.site, self.mirror)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """See ``Provider``."""
         return ()
 
     def choose(self, order: Order, target: Target) -> Choice:
-        """See ``Provider``."""
         if order.stack.requirements:
             raise UsageError(
-                f"stack {order.stack.name} has requirements of its own, which Spack does not install",
-                hint="--provider wheels installs them",
+                f"stack {order.stack.name} has requirements of Python packages, which Spack does not install",
+                hint="--provider wheels",
             )
         _, generated, states = self._drafted(order, target)
         passed_over: list[PassedOver] = []
@@ -86,9 +84,9 @@ class FromSpack:
         return Choice(None, None, tuple(passed_over))
 
     def resolve(self, order: Order, target: Target, progress: Progress) -> SpackLock:
-        """See ``Provider``. Spack concretizes in a directory of its own, and only its caches are touched.
+        """Resolve the stack in a temporary directory.
 
-        If it fails, ``spack.yaml`` and Spack's output are kept in the user's cache.
+        After a failure, ``spack.yaml`` and Spack's output stay in the user's cache.
         """
         instance, generated, states = self._drafted(order, target)
         for warning in (*generated.warnings, *self._warnings_of_target(order, target)):
@@ -127,38 +125,37 @@ class FromSpack:
         )
 
     def environment_text(self, order: Order, target: Target) -> str:
-        """Return the ``spack.yaml`` of an order, also if facts are missing."""
         return self._drafted(order, target)[1].text
 
     def _refuse_what_cannot_be_resolved(self, order: Order, target: Target, generated: Environment) -> None:
-        """Raise ``MissingPrecondition`` for an unknown MPI library, and for processors of another family."""
+        """Raise ``MissingPrecondition`` if the MPI library is unknown or the processors are of another family."""
         if generated.lacks_mpi:
             raise MissingPrecondition(
-                f"stack {order.stack.name} needs {generated.mpi}, which is not placed: {generated.lacks_mpi}",
-                hint=f"say in a file of your own where it is and which version: `mpi` of site {order.site.name}",
+                f"stack {order.stack.name} requires {generated.mpi}: the file of site {order.site.name} does not "
+                f"locate it, and {generated.lacks_mpi}",
+                hint=f"add its version and prefix in a site file of your own: `mpi` of site {order.site.name}",
             )
         built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
         if built and microarchitecture.family(built) != microarchitecture.family(here):
             raise MissingPrecondition(
                 f"site {order.site.name} has processors of the family {microarchitecture.family(built)}, and this "
-                f"machine is {microarchitecture.family(here)}: Spack resolves and builds on the site's own only",
+                f"machine is {microarchitecture.family(here)}: Spack resolves and builds for its own family only",
                 hint="run hidl on a login node of the site; --dry-run prints the spack.yaml here",
             )
 
     def _warnings_of_target(self, order: Order, target: Target) -> list[str]:
-        """Warn if this machine does not execute what it builds."""
+        """Return a warning if this machine cannot execute the packages that it builds."""
         built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
         if order.attached or built is None or microarchitecture.runs_on(built, here) in (True, None):
             return []
         if microarchitecture.family(built) != microarchitecture.family(here):
             return []  # an error
         return [
-            f"packages are built for {built}, which this machine ({here}) does not execute: builds that run their own "
+            f"packages are built for {built}, which this machine ({here}) cannot execute: builds that run their own "
             "programs fail; build on a compute node (`spack: {build_on: allocation}`), or set `spack.target`"
         ]
 
     def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
-        """See ``Provider``."""
         assert isinstance(chosen, SpackLock)
         instance, generated, _ = self._drafted(order, target)
         where = places(order.site, order.root, order.mirror)
@@ -206,11 +203,10 @@ class FromSpack:
         return planned(planned(Path("view")).prefix / layout.VIEW)
 
     def preview(self, plan: InstallPlan) -> Preview:
-        """See ``Provider``."""
         return Preview(self._steps(plan, None))
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
-        """See ``Provider``. What Spack has built stays in its store: an attempt that was cut short is gone on with."""
+        """Fill the prefix. An interrupted build is resumed: packages stay in the store."""
         part = part_of(plan)
         for warning in part.environment.warnings:
             progress.say(f"warning: {warning}")
@@ -223,7 +219,7 @@ class FromSpack:
             lacking = ", ".join(caches.missing(part.lock, building).values())
             raise MissingPrecondition(
                 f"stack {plan.stack} cannot be installed from build caches alone; missing: {lacking}",
-                hint=f"on a machine that has them: hidl stack push {plan.stack} CACHE; or leave out --cache-only",
+                hint=f"on a machine with these packages: hidl stack push {plan.stack} CACHE; or omit --cache-only",
             )
         if plan.offline:
             if building:
@@ -244,7 +240,7 @@ class FromSpack:
         layout.lay_over(plan)
 
     def _cached(self, plan: InstallPlan, log: Path, progress: Progress, interpreter: Path) -> frozenset[str]:
-        """The hashes of the packages in the site's build caches."""
+        """Return the hashes of the packages in the site's build caches."""
         part = part_of(plan)
         with paths.temporary_directory("spack") as directory, progress.step("read the build caches", log):
             Path(directory, "spack.yaml").write_text(part.environment.text, encoding="utf-8")
@@ -255,9 +251,9 @@ class FromSpack:
     def _steps(
         self, plan: InstallPlan, interpreter: Path | None, building: frozenset[str] | None = None
     ) -> tuple[InstallStep, ...]:
-        """Fetch first, so that nothing is built where a source is missing; then build, and make the view.
+        """Return the commands that fetch all sources, then build and make the view.
 
-        ``building``: the packages that are built from source; None: unknown, as in a dry run.
+        ``building`` are the hashes of packages that are built from source; None: unknown, as in a dry run.
         """
         part = part_of(plan)
         directory = plan.prefix / layout.ENVIRONMENT
@@ -278,7 +274,7 @@ class FromSpack:
             command(f"write the modulefiles for {kind}", "module", kind, "refresh", "--yes-to-all")
             for kind in spack.get("modules", {}).get("default", {}).get("enable", ())
         )
-        if part.lock.roots <= offline.installed(part):  # Spack calls it an error to have nothing to fetch
+        if part.lock.roots <= offline.installed(part):  # `spack fetch` fails if nothing is to be fetched
             return (command("make the view of what is built", *words), *refreshed)
         if (building is not None and not building) or part.cache_only:
             return (command("install from build caches", *words, "--cache-only"), *refreshed)
@@ -289,13 +285,13 @@ class FromSpack:
         return (fetch, command(f"build {number} packages", *words, shell=part.shell), *refreshed)
 
     def _site(self, order: Order, target: Target) -> Site:
-        """The site with what is detected of this machine, which is asked once."""
+        """Return the site with the software that is detected on this machine, once for all orders."""
         if order.site.name not in self._known:
             self._known[order.site.name] = host.detected(order.site, target, ThisHost())
         return self._known[order.site.name]
 
     def _drafted(self, order: Order, target: Target) -> tuple[Instance, Environment, dict[str, str]]:
-        """The Spack that serves the order, the environment (its view is nowhere yet) and the repositories' states."""
+        """Return the Spack, the environment with a preliminary view, and the states of repositories and files."""
         instance = find(order.site, order.spack, os.environ)
         where = places(order.site, order.root, order.mirror)
         states = layout.states(where, instance.root) | layout.included_files(order.site)
@@ -316,7 +312,7 @@ class FromSpack:
         return python.python(target, self.uv, log, progress, offline=order.offline, wheels=_wheels_of(order.mirror))
 
     def _wheels(self, order: Order, target: Target, progress: Progress) -> Lock:
-        """What comes as wheels: nothing, or the stack's lock without what Spack builds."""
+        """Return the stack's lock of wheels, without packages that Spack builds; empty if the site uses none."""
         stack = order.stack
         if not (self.site.spack.wheels and stack.spack and stack.spack.wheels):
             return Lock(stack.name, target.python, target.platform, None, target.accelerator, (), ())
@@ -328,7 +324,7 @@ class FromSpack:
 
 @contextmanager
 def _kept_on_failure(name: str) -> Iterator[Path]:
-    """Yield a temporary directory; if an error is raised in it, move it to the cache and correct the error's paths."""
+    """Yield a temporary directory; after an error, copy it to the cache and correct the paths in the error."""
     with paths.temporary_directory("spack") as directory:
         try:
             yield Path(directory)
