@@ -90,7 +90,7 @@ class FamilyTraits:
         is_deprecated: Spack 1.x marks every version as deprecated and builds it only if allowed to.
         rpms: OSU's RPM packages.
         binds_by: Prefix of the variables with which the library binds ranks to cores itself.
-        gpu_aware: The library accepts pointers to GPU memory: always, or if a query of its build says so; None if there
+        gpu_aware: The library accepts pointers to GPU memory: always, or if a query of its build reports it; None if there
             is no way to find out.
         last_version: The latest release, which twins report if the site file has no version.
     """

@@ -51,8 +51,7 @@ PHRASES = re.compile(
 #: Places that break a rule in code that is not reworded yet.
 ALLOWED = {
     ("hidl_cli", "modules"): 27,
-    ("hidl_cli", "first words"): 17,
-    ("hidl_cli", "phrases"): 11,
+    ("hidl_cli", "phrases"): 1,
     ("hidl_workloads", "modules"): 10,
     ("hidl_workloads", "classes"): 15,
     ("hidl_workloads", "first words"): 119,

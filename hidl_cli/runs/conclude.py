@@ -75,7 +75,7 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
     for step in steps:
         difference = describe_unequal_ranks(step["metrics"], plan.workload.metrics)
         if difference:
-            return Conclusion("fail", difference, "check that every rank takes part in the allreduce", steps)
+            return Conclusion("fail", difference, "check that every rank joins the allreduce", steps)
     if len(plan.points) == 1 and any("pairs" in found for found in steps[0]["metrics"].values()):
         return _judge_pairs(plan, steps)
     scaling = plan.workload.scaling

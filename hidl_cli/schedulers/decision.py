@@ -56,7 +56,7 @@ class StartBlocker:
 
 
 class Action(Enum):
-    """What to do with a run."""
+    """An action on a run."""
 
     SHOW = auto()  #: only show its status
     END = auto()  #: record its end

@@ -342,7 +342,7 @@ class Match(Strict):
 
 
 class Install(Strict):
-    """Where and how stacks are installed."""
+    """Settings of installations."""
 
     provider: ProviderName = Field("wheels", description="default provider of stacks")
     root: str | None = Field(

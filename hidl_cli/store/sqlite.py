@@ -530,7 +530,7 @@ def _is_damage(error: sqlite3.DatabaseError) -> bool:
 
 
 def _needs_rollback(error: sqlite3.OperationalError) -> bool:
-    """Detect SQLITE_READONLY_ROLLBACK and the like: a journal exists that a read-only connection cannot replay."""
+    """Detect SQLITE_READONLY_ROLLBACK and similar errors: a journal exists that a read-only connection cannot replay."""
     return "readonly" in str(error)
 
 

@@ -45,7 +45,7 @@ _RUN = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run needs on its hosts; empty values are not checked.
+    """Requirements of a run on its hosts; empty values are not checked.
 
     Attributes:
         prefix: Directory of the installation.

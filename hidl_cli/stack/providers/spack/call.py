@@ -216,28 +216,31 @@ def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlEr
     if failure.status == 127:
         return MissingPrecondition(f"{doing}: Spack cannot be started\n{shown}", hint="set SPACK_PYTHON to a Python")
     text = "\n".join(found.lines) + failure.output
-    if _FULL.search(text):
-        return BuildFailed(f"{doing}: the disk is full\n{shown}", hint=f"free some space and try again; {where}")
-    if _CHECKSUM.search(text):
-        return BuildFailed(
-            f"{doing}: the checksum of a source differs from its package's\n{shown}",
-            hint=f"remove the source from its mirror if it is damaged, and try again; {where}",
-        )
-    if _NETWORK.search(text) and not found.package:
-        return MissingPrecondition(
-            f"{doing}: no network, or a source cannot be reached\n{shown}",
-            hint=f"add a mirror to the site file (`spack.mirrors`), or bring the sources: hidl stack fetch; {where}",
-        )
-    if _NO_BINARY in text:
-        return MissingPrecondition(
-            f"{doing}: a build cache lists a package that Spack does not accept\n{shown}",
-            hint=f"add the key of who signed it to `keys` of the build cache, or set `signed: false`; {where}",
-        )
-    if _UNKNOWN.search(text):
-        return MissingPrecondition(
-            f"{doing}: unknown package\n{shown}",
-            hint=f"update Spack or its package repository; {where}",
-        )
+    causes: tuple[tuple[object, type[HidlError], str, str], ...] = (
+        (_FULL.search(text), BuildFailed, "the disk is full", "free some space and try again"),
+        (
+            _CHECKSUM.search(text),
+            BuildFailed,
+            "the checksum of a source differs from its package's",
+            "remove the source from its mirror if it is damaged, and try again",
+        ),
+        (
+            not found.package and _NETWORK.search(text),
+            MissingPrecondition,
+            "no network, or a source cannot be reached",
+            "add a mirror to the site file (`spack.mirrors`), or bring the sources: hidl stack fetch",
+        ),
+        (
+            _NO_BINARY in text,
+            MissingPrecondition,
+            "a build cache lists a package that Spack does not accept",
+            "add the key of who signed it to `keys` of the build cache, or set `signed: false`",
+        ),
+        (_UNKNOWN.search(text), MissingPrecondition, "unknown package", "update Spack or its package repository"),
+    )
+    for matched, error, cause, step in causes:
+        if matched:
+            return error(f"{doing}: {cause}\n{shown}", hint=f"{step}; {where}")
     what = f"{doing}: {found.package} could not be built" if found.package else doing
     return failed(f"{what}\n{shown}", hint=where)
 

@@ -157,7 +157,7 @@ def why_unfit(lock: SpackLock, inputs: str, states: Mapping[str, str]) -> str | 
 
     Args:
         lock: The lockfile.
-        inputs: The digest of the environment that is wanted.
+        inputs: The digest of the required environment.
         states: The states of the repositories and of Spack's own configuration now.
     """
     if lock.inputs != inputs:
