@@ -1,7 +1,7 @@
 """Stands where Spack would, to try hidl's own part: it resolves, fetches and "builds" py-mpi4py by linking one.
 
 It shares no code with Spack and proves nothing about it. STAND_IN=<word>:<verb> makes the verb misbehave: ``fail``,
-``checksum``, ``full``, ``network``, or ``hang``. What it is asked for is noted in <root>/calls.
+``checksum``, ``full``, ``unsigned``, ``network``, or ``hang``. What it is asked for is noted in <root>/calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ HASH = "k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq"
 SAID = {
     "checksum": "==> Error: ChecksumError: sha256 checksum failed for mpi4py-4.1.0.tar.gz\n    Expected a but got b",
     "full": "==> Error: [Errno 28] No space left on device: '/store'",
-    "unsigned": "==> Error: Failed to install py-mpi4py due to InstallError: No binary found when cache-only was specified",
+    "unsigned": "==> Error: Failed to install py-mpi4py due to InstallError: "
+    "No binary found when cache-only was specified",
     "network": "==> Error: FetchError: All fetchers failed\n    URLError: <urlopen error [Errno 111] refused>",
     "fail": (
         "==> Installing py-mpi4py-4.1.0\n  >> 14    mpi.c:3:1: error: expected ';'\nSee build log for details:\n"

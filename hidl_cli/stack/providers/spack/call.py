@@ -220,21 +220,21 @@ def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlEr
             f"{doing}: the checksum of a source differs from its package's\n{shown}",
             hint=f"remove the source from its mirror if it is damaged, and try again; {where}",
         )
+    missing = None
     if _NETWORK.search(text) and not found.package:
-        return MissingPrecondition(
-            f"{doing}: no network, or a source cannot be reached\n{shown}",
-            hint=f"add a mirror to the site file (`spack.mirrors`), or bring the sources: hidl stack fetch; {where}",
+        missing = (
+            "no network, or a source cannot be reached",
+            "add a mirror to the site file (`spack.mirrors`), or bring the sources: hidl stack fetch",
         )
-    if _NO_BINARY in text:
-        return MissingPrecondition(
-            f"{doing}: a build cache lists a package that Spack does not accept\n{shown}",
-            hint=f"add the key of who signed it to `keys` of the build cache, or set `signed: false`; {where}",
+    elif _NO_BINARY in text:
+        missing = (
+            "a build cache lists a package that Spack does not accept",
+            "add the key of who signed it to `keys` of the build cache, or set `signed: false`",
         )
-    if _UNKNOWN.search(text):
-        return MissingPrecondition(
-            f"{doing}: unknown package\n{shown}",
-            hint=f"update Spack or its package repository; {where}",
-        )
+    elif _UNKNOWN.search(text):
+        missing = ("unknown package", "update Spack or its package repository")
+    if missing:
+        return MissingPrecondition(f"{doing}: {missing[0]}\n{shown}", hint=f"{missing[1]}; {where}")
     what = f"{doing}: {found.package} could not be built" if found.package else doing
     return failed(f"{what}\n{shown}", hint=where)
 
