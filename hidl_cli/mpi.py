@@ -90,8 +90,8 @@ class FamilyTraits:
         is_deprecated: Spack 1.x marks every version as deprecated and builds it only if allowed to.
         rpms: OSU's RPM packages.
         binds_by: Prefix of the variables with which the library binds ranks to cores itself.
-        gpu_aware: The library accepts pointers to GPU memory: always, or if a query of its build reports it; None if there
-            is no way to find out.
+        gpu_aware: The library accepts pointers to GPU memory: always, or if a query of its build reports it; None if
+            unknown.
         last_version: The latest release, which twins report if the site file has no version.
     """
 

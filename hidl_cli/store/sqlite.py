@@ -530,7 +530,7 @@ def _is_damage(error: sqlite3.DatabaseError) -> bool:
 
 
 def _needs_rollback(error: sqlite3.OperationalError) -> bool:
-    """Detect SQLITE_READONLY_ROLLBACK and similar errors: a journal exists that a read-only connection cannot replay."""
+    """Detect a journal that a read-only connection cannot replay (SQLITE_READONLY_ROLLBACK and similar errors)."""
     return "readonly" in str(error)
 
 

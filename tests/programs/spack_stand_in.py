@@ -1,7 +1,7 @@
 """Stands where Spack would, to try hidl's own part: it resolves, fetches and "builds" py-mpi4py by linking one.
 
 It shares no code with Spack and proves nothing about it. STAND_IN=<word>:<verb> makes the verb misbehave: ``fail``,
-``checksum``, ``full``, ``network``, or ``hang``. What it is asked for is noted in <root>/calls.
+``checksum``, ``full``, ``unsigned``, ``network``, or ``hang``. What it is asked for is noted in <root>/calls.
 """
 
 from __future__ import annotations
