@@ -91,7 +91,7 @@ def test_a_capsule_that_no_replay_could_read_is_not_made(tmp_path: Path) -> None
     plan = prepare(RunRequest(command=["./program", "--password", "local"], directory="/", site="local", stack="mpi"))
     run = create_run(plan, job_script(plan), root=tmp_path)
     measured(run, plan)
-    with pytest.raises(HidlError, match="the capsule cannot be read back"):
+    with pytest.raises(HidlError, match="cannot read the capsule back"):
         capsule_of(run)
 
 

@@ -126,8 +126,8 @@ def test_a_winner_is_saved_later_but_not_without_the_tuning_of_its_run(hidl: Hid
 @pytest.mark.parametrize(
     ("text", "mode", "told"),
     [
-        ("name: local\r\nextends: local\r\n", 0o644, "its layout does not allow it"),
-        ("{name: local, extends: local}\n", 0o644, "its layout does not allow it"),
+        ("name: local\r\nextends: local\r\n", 0o644, "its layout does not allow automatic changes"),
+        ("{name: local, extends: local}\n", 0o644, "its layout does not allow automatic changes"),
     ],
 )
 def test_a_file_that_cannot_be_changed_stays(hidl: Hidl, text: str, mode: int, told: str) -> None:

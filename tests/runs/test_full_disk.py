@@ -133,5 +133,5 @@ def test_a_limit_of_the_size_of_files_is_not_taken_for_a_full_disk(
     environment = hidl_with("mpi").environment | {"PYTHONDONTWRITEBYTECODE": "1"}
     command = ["bash", "-c", script, "bash", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=patience(120))
-    assert "next: raise the limit of the size of files: ulimit -f unlimited" in done.stdout
+    assert "next: raise the file size limit: ulimit -f unlimited" in done.stdout
     assert "free some space" not in done.stdout
