@@ -87,7 +87,7 @@ def test_a_run_within_a_job_says_that_it_does_not_use_its_nodes(here: Path, monk
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     planned = hidl.plan("mpi-sanity", site="frontera", account="p1", nodes=3)
     (warning,) = (each for each in planned.warnings if "job" in each)
-    assert "a job of its own" in warning
+    assert "the run is a separate job" in warning
     assert "4711" in warning
     assert not any("4711" in each for each in hidl.plan("mpi-sanity").warnings), "the site local has no jobs"
 
