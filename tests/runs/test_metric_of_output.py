@@ -103,7 +103,7 @@ def test_an_invalid_pattern_is_refused_before_anything_starts(hidl: Hidl) -> Non
     refused = hidl("run", "--metric", "rate=(a", "--metric", "loss=b", "--", *PROGRAM)
     assert refused.returncode == 3
     assert "missing ): (a" in refused.stderr
-    assert "--metric loss: no group" in refused.stderr
+    assert "--metric loss: the number is ambiguous: the pattern has no group" in refused.stderr
     assert not hidl.runs.exists()
 
 

@@ -222,7 +222,7 @@ def test_a_drafted_workload_runs(hidl: Hidl, here: Path) -> None:
     assert "running pi.py until it parses its options" in drafted.stderr
     assert drafted.stderr.endswith("next: hidl run pi\n")
     again = hidl("workload", "new", "pi.py")
-    assert (again.returncode, "is there already" in again.stderr) == (2, True)
+    assert (again.returncode, "already exists" in again.stderr) == (2, True)
     done = hidl("run", "pi", "--set", "intervals=500", "--ranks-per-node", "2")
     assert done.returncode == 0, done.stderr
     assert printed(hidl) == ["pi is 3.141593 on 2 ranks"]
