@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from hidl_cli.launch import placement
 from hidl_cli.launch.placement import Asked, Placement, allocate, bind_to_cores, missing
 from hidl_cli.schedulers import scheduler
 from hidl_cli.schedulers.backend import options
-from hidl_cli.schedulers.batch import BatchScheduler
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
@@ -57,10 +55,6 @@ def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple
         raise SubmitRefused(
             f"site {site.name} requires {' and '.join(lacking)} for build jobs", hint=f"{lacking[0]} NAME"
         )
-    found = scheduler(system.name)
-    how = system.attached
-    words = (*how.command, *options(found.header(allocation, site.policies), how.begin, without=how.left_out))
-    # The configuration of hidl's own test cluster, unless this shell has it already.
-    variables = found.backend.programs.variables() if isinstance(found, BatchScheduler) else {}
-    added = [f"{name}={value}" for name, value in variables.items() if os.environ.get(name) != value]
-    return ("env", *added, *words) if added else words
+    header = scheduler(system.name).header(allocation, site.policies)
+    attached = system.attached
+    return (*attached.command, *options(header, attached.begin, without=attached.left_out))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
-
 import pytest
 
 from hidl_cli.errors import MissingPrecondition, SubmitRefused
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.placement import Asked
-from hidl_cli.schedulers import slurm
 from hidl_cli.schedulers.attached import build_command
 from hidl_cli.site.load import load_site
 from tests.stack.spack.conftest import site
@@ -69,15 +65,6 @@ def test_a_build_takes_the_time_that_the_partition_allows_unless_the_user_reques
     partitions = {"normal": {"node_type": "node", "max_wall": longest}}
     machine = site(spack=BUILD, policies={"default_time": policy}, partitions=partitions)
     assert f"--time={requested}" in build_command(machine, {}, Asked(time_limit=asked))
-
-
-def test_a_test_cluster_in_the_default_directory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    configured = {**os.environ, "SLURM_CONF": "/cluster/etc/slurm.conf"}
-    monkeypatch.setattr(slurm.SlurmBackend, "programs", replace(slurm.PROGRAMS, variables=lambda: configured))
-    words = ("env", "SLURM_CONF=/cluster/etc/slurm.conf", "srun", "--ntasks=1")
-    assert build_command(site(spack=BUILD), {}, Asked())[:4] == words
-    monkeypatch.setenv("SLURM_CONF", "/cluster/etc/slurm.conf")
-    assert build_command(site(spack=BUILD), {}, Asked())[:2] == words[2:]
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in list_all("site")])
