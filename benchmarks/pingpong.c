@@ -53,7 +53,7 @@ double ping_pong(char *sent, char *received, int size, int iterations, int warmu
     return (MPI_Wtime() - start) * 1e6 / 2 / iterations;
 }
 
-/* What a send to nobody takes, in microseconds: the call alone. */
+/* The time of a send to MPI_PROC_NULL, in microseconds: the call alone. */
 double send_to_nobody(int iterations)
 {
     char bytes[8] = "aaaaaaa";
