@@ -45,8 +45,8 @@ from hidl_cli.plan.parameters import matrix_word
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.redaction import Secrets, fill, names_in, shown
-from hidl_cli.runs.verifying import Provenance, differences
-from hidl_cli.schedulers.attached import build_command
+from hidl_cli.runs.verification import Provenance, differences
+from hidl_cli.schedulers.build_allocation import build_command
 from hidl_cli.site.checks import RULES as SITE_RULES
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site

@@ -51,7 +51,7 @@ def _require_gpus(communicator: MPI.Comm, source: str) -> None:
     """Raise ``Refused`` on all ranks if the benchmark would not compute on a GPU of each rank's own; collective."""
     from hidl_workloads import torch_device
     from hidl_workloads.refusal import Refused, agree
-    from hidl_workloads.training import horovod_on_gpus
+    from hidl_workloads.training import horovod_gpu
     from hidl_workloads.training.data_parallel.shared_memory import node_of
 
     if "horovod.tensorflow" in source:
@@ -63,7 +63,7 @@ def _require_gpus(communicator: MPI.Comm, source: str) -> None:
     local_rank, count = node.rank, torch.cuda.device_count()
     node.Free()
     agree(communicator, None if local_rank < count else f"more ranks than GPUs, {count}: use fewer ranks per node")
-    horovod_on_gpus.require_path(communicator, torch.device("cuda", local_rank))
+    horovod_gpu.require_path(communicator, torch.device("cuda", local_rank))
 
 
 def _provide_torchvision() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hidl_workloads import launched
+from hidl_workloads import launcher_environment
 
 _VARIABLE = "MPI_LOCALRANKID"  # of MPICH's and Intel MPI's launchers
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
@@ -22,7 +22,7 @@ _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 def main(command: list[str]) -> int:
     """Become the program; returns an exit status only if that fails."""
-    local_rank = launched.told(launched.LOCAL_RANKS, os.environ)
+    local_rank = launcher_environment.read_number(launcher_environment.LOCAL_RANKS, os.environ)
     if local_rank is not None:
         os.environ.setdefault(_VARIABLE, str(local_rank))
     try:

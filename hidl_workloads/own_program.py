@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hidl_workloads import launched
+from hidl_workloads import launcher_environment
 
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
@@ -134,15 +134,16 @@ def decode(word: str) -> str:
 def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return torchrun's variables for this rank; ``ValueError`` if the launcher tells no rank or another size."""
     expected = int(environment[EXPECTED_SIZE])
-    size = launched.told(launched.SIZES_OF_STEPS, environment)
-    rank = launched.told(launched.RANKS, environment)
+    size = launcher_environment.read_number(launcher_environment.SIZES_OF_STEPS, environment)
+    rank = launcher_environment.read_number(launcher_environment.RANKS, environment)
     if size is not None and size != expected:
         raise ValueError(f"the launcher started {size} rank(s), expected {expected}")
     if rank is None and expected > 1:
         raise ValueError("no variable of a launcher: it did not start this program, or did not pass its variables on")
     local = {
-        "LOCAL_RANK": launched.told(launched.LOCAL_RANKS, environment),
-        "LOCAL_WORLD_SIZE": launched.told(launched.LOCAL_SIZES, environment) or launched.ranks_of_srun(environment),
+        "LOCAL_RANK": launcher_environment.read_number(launcher_environment.LOCAL_RANKS, environment),
+        "LOCAL_WORLD_SIZE": launcher_environment.read_number(launcher_environment.LOCAL_SIZES, environment)
+        or launcher_environment.ranks_of_srun(environment),
     }
     known = {"RANK": rank or 0, "WORLD_SIZE": expected, **local}
     return {name: str(value) for name, value in known.items() if value is not None}

@@ -16,7 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hidl_workloads import launched
+from hidl_workloads import launcher_environment
 
 NOT_EXECUTABLE, NOT_FOUND, CANNOT_KEEP = 126, 127, 125
 
@@ -26,7 +26,7 @@ _BLOCK = 1 << 16
 def main(arguments: list[str]) -> int:
     """Become the program; returns an exit status only if that fails."""
     whose, *command = arguments
-    rank = launched.told(launched.RANKS, os.environ) or 0
+    rank = launcher_environment.read_number(launcher_environment.RANKS, os.environ) or 0
     if whose == "each" or rank == 0:
         place = Path(os.environ["HIDL_METRICS"]).parent / "ranks"
         try:

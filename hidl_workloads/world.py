@@ -25,7 +25,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 
-from hidl_workloads import launched, streams
+from hidl_workloads import launcher_environment, streams
 
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ def main(arguments: list[str]) -> int:
     if not expected.isdecimal() or int(expected) < 1:
         _say(f"hidl: ${EXPECTED_SIZE} must be the requested number of ranks, not {expected!r}")
         return _NO_EXPECTATION
-    from hidl_workloads.doctor import in_job
+    from hidl_workloads.doctor import preflight
 
-    here = in_job.before_mpi()
+    here = preflight.before_mpi()
     gives_gpu_memory, arguments = _option(GPU_AWARE, arguments)
     chooses, arguments = _option(CHOOSES_GPU, arguments)
     own_first = not chooses
     wants_gpu = os.environ.get("HIDL_DEVICE") == "gpu"
-    local_rank = launched.told(launched.LOCAL_RANKS, os.environ)
+    local_rank = launcher_environment.read_number(launcher_environment.LOCAL_RANKS, os.environ)
     fault = _take_gpu(local_rank, first=own_first) if wants_gpu else None  # before MPI opens them
     from mpi4py import MPI
 
@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> int:
         if world.rank == 0:
             _say(unreadable)
         return UNREADABLE
-    in_job.with_mpi(world, here)
+    preflight.with_mpi(world, here)
     if wants_gpu and not arguments:
         from hidl_workloads import metrics
 
@@ -205,7 +205,7 @@ def _wrong_world(expected: int, environment: Mapping[str, str]) -> World:
     from hidl_workloads.doctor.ranks import World, this_rank
 
     rank = this_rank(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, version=mpi_library.version())
-    names = (*launched.SIZES, *launched.RANKS, *_KIND_VARIABLES)
+    names = (*launcher_environment.SIZES, *launcher_environment.RANKS, *_KIND_VARIABLES)
     seen = tuple(f"{name}={environment[name]}" for name in names if name in environment)
     nothing = "no variable of a launcher: it did not start the program, or its environment was not passed on"
     return World((rank,), expected=expected, evidence=seen or (nothing,))
@@ -213,11 +213,11 @@ def _wrong_world(expected: int, environment: Mapping[str, str]) -> World:
 
 def _format_wrong_world(world: World) -> str:
     """What is wrong with ``world``, why that is, and what to look at; the run's findings are told of it too."""
-    from hidl_workloads.doctor import in_job
+    from hidl_workloads.doctor import preflight
     from hidl_workloads.doctor.ranks import RULES
 
     (wrong,) = [finding for finding in RULES.findings(world) if finding.rule in ("HD001", "HD008")]
-    in_job.keep([wrong])
+    preflight.keep([wrong])
     what, *more = wrong.seen.split("; ")
     lines = (wrong.why, f"fix: {wrong.fix}", "The MPI library of the program, and what its launcher reported:")
     return "\n".join((f"hidl: {wrong.severity} {wrong.rule}: {what}.", *lines, *(f"  {each}" for each in more)))
@@ -255,7 +255,7 @@ def hide_launcher() -> None:
     """
     import mpi4py.MPI  # noqa: F401 - initializes MPI
 
-    for name in launched.READ_BY_FRAMEWORKS:
+    for name in launcher_environment.READ_BY_FRAMEWORKS:
         os.environ.pop(name, None)
 
 
@@ -276,7 +276,7 @@ def _prints_the_message(rank: int, environment: Mapping[str, str]) -> bool:
     """Whether this process prints the message: rank 0, as far as MPI or the launcher's variables can tell."""
     if rank != 0:
         return False
-    return launched.told(launched.RANKS, environment) in (None, 0)
+    return launcher_environment.read_number(launcher_environment.RANKS, environment) in (None, 0)
 
 
 def _say(text: str) -> None:

@@ -31,7 +31,7 @@ PACKAGES = {
 
 #: Not a noun or a verb of the glossary: gerunds, participles, prepositions, adjectives.
 MODULE_NAMES = re.compile(
-    r"(?!(?:planning|profiling|quoting|scaling|training)$)\w+ing|(?:in|on|of)_\w+|\w+_(?:in|on|of)_\w+|"
+    r"(?!(?:\w+_)?(?:binding|finding|planning|profiling|quoting|ranking|scaling|seeding|timing|training|tuning)$)\w+ing|(?:in|on|of)_\w+|\w+_(?:in|on|of)_\w+|"
     r"inside|outside|enough|several|late|own|told|kept|measured|planned|derived|attached|tuned|launched|claimed|gathered|"
     r"needs|answers"
 )
@@ -50,18 +50,16 @@ PHRASES = re.compile(
 
 #: Places that break a rule in code that is not reworded yet.
 ALLOWED = {
-    ("hidl_cli", "modules"): 27,
     ("hidl_cli", "phrases"): 1,
-    ("hidl_workloads", "modules"): 10,
+    ("hidl_workloads", "modules"): 1,
     ("hidl_workloads", "classes"): 15,
     ("hidl_workloads", "first words"): 119,
     ("hidl_workloads", "phrases"): 19,
-    ("hidl_twin", "modules"): 4,
+    ("hidl_twin", "modules"): 3,
     ("hidl_twin", "classes"): 4,
     ("hidl_twin", "first words"): 72,
     ("hidl_twin", "phrases"): 12,
     ("hyparflow", "phrases"): 2,
-    ("mpi4dask", "modules"): 1,
     ("mpi4dask", "phrases"): 1,
     ("mpitraffic", "first words"): 1,
 }

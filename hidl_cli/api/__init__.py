@@ -20,9 +20,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hidl_cli.api.installing import Installed, install
-    from hidl_cli.api.replaying import Bisection, Replay, bisect, capsule, replay
-    from hidl_cli.api.running import (
+    from hidl_cli.api.capsules import Bisection, Replay, bisect, capsule, replay
+    from hidl_cli.api.execution import (
         Metric,
         Plan,
         Run,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         stacks,
         workloads,
     )
+    from hidl_cli.api.software import Installed, install
     from hidl_cli.errors import (
         BuildFailed,
         ExitCode,
@@ -95,9 +95,9 @@ __all__ = [
 #: The modules that define the names of ``__all__``, imported on first access because a command needs few of them.
 #: No module of this package may have the name of a function, since importing the module would shadow the function.
 _MODULES = {
-    "hidl_cli.api.installing": ("Installed", "install"),
-    "hidl_cli.api.replaying": ("Bisection", "Replay", "bisect", "capsule", "replay"),
-    "hidl_cli.api.running": (
+    "hidl_cli.api.software": ("Installed", "install"),
+    "hidl_cli.api.capsules": ("Bisection", "Replay", "bisect", "capsule", "replay"),
+    "hidl_cli.api.execution": (
         "Metric",
         "Plan",
         "Run",

@@ -40,7 +40,7 @@ from hidl_cli.plan.planning import planned_again
 from hidl_cli.plan.workload import TIMES, Program, Value, Workload
 from hidl_cli.record.run import Run, all_runs
 from hidl_cli.redaction import holds_secret, redact, redact_variable
-from hidl_cli.runs.verifying import Provenance, fold_or_join, format_mpi
+from hidl_cli.runs.verification import Provenance, fold_or_join, format_mpi
 from hidl_cli.stack import installation
 from hidl_cli.stack.installation import Installation
 from hidl_cli.store.extract import samples_of

@@ -257,7 +257,7 @@ def script_of(plan: Plan, bisect: Bisect, confidence: float, budget: int) -> str
     package = Path(hidl_cli.__file__).parents[1]
     clean = [word for name in ("PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD") for word in ("-u", name)]
     driver = [
-        *("env", *clean, f"PYTHONPATH={package}", sys.executable, "-m", "hidl_cli.bisect.inside"),
+        *("env", *clean, f"PYTHONPATH={package}", sys.executable, "-m", "hidl_cli.bisect.search"),
         *(str(bisect.directory), repr(confidence), str(budget)),
     ]
     return render_script("bisect.sh.j2", {**values_of(plan), "driver": driver})

@@ -46,7 +46,7 @@ def complete_runs_and_workloads(incomplete: str) -> list[str]:
 
 def provider_name(word: str | None) -> ProviderName | None:
     """Return ``word`` if it is a provider; raises ``UsageError`` otherwise."""
-    from hidl_cli.api.installing import provider_name as checked
+    from hidl_cli.api.software import provider_name as checked
 
     return checked(word)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hidl_cli import paths
-from hidl_cli.api.replaying import BUDGET
+from hidl_cli.api.capsules import BUDGET
 from hidl_cli.commands.arguments import (
     TIME,
     JsonOption,
@@ -217,7 +217,7 @@ def ask_consent() -> None:
 
 def install_order(order: Order) -> Installation:
     """Install a capsule's stack from its lockfile, with progress."""
-    from hidl_cli.api.installing import verifier_for
+    from hidl_cli.api.software import verifier_for
     from hidl_cli.commands.render import progress, say
     from hidl_cli.stack.install import install
     from hidl_cli.stack.verify import verification_place
@@ -230,7 +230,7 @@ def install_order(order: Order) -> Installation:
 
 def _run(plan: Plan, script: str, *, json: bool) -> Run:
     """Run the plan to its end and show its verdict, which does not affect the exit code."""
-    from hidl_cli.commands.following import follow_to_verdict, show, started
+    from hidl_cli.commands.follow import follow_to_verdict, show, started
     from hidl_cli.commands.render import say
 
     with started(plan, script) as record:
@@ -320,7 +320,7 @@ def bisect(
     The result is a change with its probability, or the machine itself, or that the slowdown is not reproducible. An
     interrupted bisect resumes when called again. The exit code is 11 if it is undecided.
     """
-    from hidl_cli.api.replaying import build_question, choose_bisect_site, open_runs
+    from hidl_cli.api.capsules import build_question, choose_bisect_site, open_runs
     from hidl_cli.bisect.journal import open_bisect
     from hidl_cli.bisect.verdict import plan_job, require_end, run_job
     from hidl_cli.capsule import Original

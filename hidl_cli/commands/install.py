@@ -120,7 +120,7 @@ def install(
     json: JsonOption = False,
 ) -> None:
     """Install stacks. Each is locked, installed into its own prefix, verified on MPI ranks and published."""
-    from hidl_cli.api.installing import arrange, first_line
+    from hidl_cli.api.software import arrange, first_line
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
     from hidl_cli.launch.placement import Asked
     from hidl_cli.stack.install import exit_code
@@ -188,7 +188,7 @@ def install(
 
 def _show_table(results: Sequence[Result], left_out: Sequence[SkippedStack]) -> None:
     """Show a row for each stack: the action, and the prefix or the error."""
-    from hidl_cli.api.installing import first_line
+    from hidl_cli.api.software import first_line
     from hidl_cli.commands.render import say, show_table
 
     rows = [
@@ -316,8 +316,8 @@ def uninstall(
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.installation import is_shared, site_permissions
-    from hidl_cli.stack.pruning import Pruning, installed
-    from hidl_cli.stack.pruning import uninstall as remove
+    from hidl_cli.stack.prune import Pruning, installed
+    from hidl_cli.stack.prune import uninstall as remove
 
     where = load_site(site)
     root = installation.root_of(where, stack, prefix)

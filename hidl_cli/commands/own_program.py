@@ -159,7 +159,7 @@ def program_line(file: str) -> list[str]:
 
 def refuse_source(file: str) -> None:
     """Raise ``UsageError`` if ``file`` is source code, with the command that compiles it."""
-    from hidl_cli.plan.own import compiled_by
+    from hidl_cli.plan.program import compiled_by
 
     if (compiled := compiled_by(file)) is not None:
         raise UsageError(f"{file} is source code, not a program", hint=compiled)
@@ -173,7 +173,7 @@ def is_own_file(path: Path) -> bool:
         return False
     if not is_file or ("/" not in str(path) and _is_workload(path.name)):
         return False
-    from hidl_cli.plan.own import compiled_by
+    from hidl_cli.plan.program import compiled_by
 
     return path.suffix.lower() in (*_PYTHON, *_SHELL) or os.access(path, os.X_OK) or compiled_by(path.name) is not None
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hidl_cli.analysis.changes import Comparison, LevelChange, MetricDifference, MetricHistory
     from hidl_cli.analysis.samples import Measure, Sample
-    from hidl_cli.store.indexing import Indexed, Progress
+    from hidl_cli.store.index import Indexed, Progress
     from hidl_cli.store.store import Filters, Store
 
 
@@ -157,7 +157,7 @@ def reindex(
     """Rebuild the index from the run directories, and drop runs whose directories are gone."""
     from hidl_cli.commands.render import emit_json, say, stdout
     from hidl_cli.runs.history import refresh
-    from hidl_cli.store.indexing import reindex as rebuild
+    from hidl_cli.store.index import reindex as rebuild
     from hidl_cli.store.store import Store
 
     store = Store(on_wait=say)
@@ -194,7 +194,7 @@ def open_store() -> Store:
     from hidl_cli.commands.render import say
     from hidl_cli.errors import HidlError, MissingPrecondition
     from hidl_cli.runs.history import refresh
-    from hidl_cli.store.indexing import update
+    from hidl_cli.store.index import update
     from hidl_cli.store.store import Store
 
     store = Store(on_wait=say, at_most=_MAX_WAIT)

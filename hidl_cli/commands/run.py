@@ -382,7 +382,7 @@ def run(
     _warn(plan)
     if not no_check:
         check_before_run(plan, machine, hypothetical=False)
-    from hidl_cli.commands.following import follow_and_judge, started
+    from hidl_cli.commands.follow import follow_and_judge, started
     from hidl_cli.commands.tuning import save_winner
 
     with started(plan, job_script(plan)) as record:

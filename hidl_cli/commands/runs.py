@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hidl_cli.record.run import Run
-    from hidl_cli.stack.pruning import PruneItem
+    from hidl_cli.stack.prune import PruneItem
 
 
 def status(
@@ -54,7 +54,7 @@ def status(
 
 def _watch(runs: Sequence[Run]) -> None:
     """Update the table of the runs until all have ended; without a terminal, print a line for each change."""
-    from hidl_cli.commands.following import RunTable
+    from hidl_cli.commands.follow import RunTable
     from hidl_cli.commands.render import show_runs
     from hidl_cli.runs.follow import follow
     from hidl_cli.runs.history import judge_if_ended, run_document
@@ -93,7 +93,7 @@ def resume(
 
     Ctrl-C stops waiting; the runs continue.
     """
-    from hidl_cli.commands.following import follow_all, follow_and_judge
+    from hidl_cli.commands.follow import follow_all, follow_and_judge
     from hidl_cli.commands.render import say
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
@@ -194,7 +194,7 @@ def prune(
     from hidl_cli.launch.placement import longest_job
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
-    from hidl_cli.stack.pruning import Pruning
+    from hidl_cli.stack.prune import Pruning
 
     where = load_site(site)
     roots = installation.roots(where, prefix)

@@ -25,7 +25,7 @@ def list_(json: JsonOption = False) -> None:
     """
     from dataclasses import asdict
 
-    from hidl_cli.api.running import sites
+    from hidl_cli.api.execution import sites
     from hidl_cli.commands.render import emit_json, show_sites
 
     rows = [asdict(site) for site in sites()]
@@ -133,8 +133,8 @@ def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
     from hidl_cli.inputs.load import examine, valid
     from hidl_cli.site.checks import RULES
     from hidl_cli.site.load import load_site
-    from hidl_cli.site.on_host import check as check_entries
     from hidl_cli.site.probes.host import ThisHost
+    from hidl_cli.site.verification import check as check_entries
 
     found = [valid(examine(RULES, _named(word))) for word in sites] if sites else [load_site()]
     checked = [(site.name, one) for site in found for one in check_entries(site, ThisHost())]
@@ -164,7 +164,7 @@ def externals(spack: SpackOption = None) -> None:
     from hidl_cli.commands.arguments import directory
     from hidl_cli.commands.render import write
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack.providers.spack.drafting import draft
+    from hidl_cli.stack.providers.spack.externals import draft
     from hidl_cli.stack.providers.spack.host import find as find_spack
 
     write(draft(find_spack(load_site(), directory(spack), os.environ)))
@@ -234,25 +234,25 @@ def new(
     Unknown facts are null. Run this on a login node of the cluster that you want to describe.
     """
     from hidl_cli.commands.render import emit_json, say, write
-    from hidl_cli.site import draft as drafting
+    from hidl_cli.site import draft as drafts
     from hidl_cli.site.draft import default_name, draft
     from hidl_cli.site.probes.host import ThisHost
     from hidl_cli.site.probes.survey import survey
     from hidl_cli.site.recordings import survey_from
 
     if name is not None or output not in (None, "-"):  # fail before the probes, which can take seconds
-        drafting.require_free(drafting.target(name, output, ""), force=force)
+        drafts.require_free(drafts.target(name, output, ""), force=force)
     failures: Sequence[str] = ()
     if from_ is None:
         host = ThisHost()
         found, failures = survey(host, alone=alone), host.failures
     else:
         found, failures = survey_from(Path(from_), alone=alone)
-    target = drafting.target(name, output, default_name(found))
-    drafting.require_free(target, force=force)
+    target = drafts.target(name, output, default_name(found))
+    drafts.require_free(target, force=force)
     made = draft(found, target.name)
     if target.file is not None:
-        drafting.write(made, target.file)
+        drafts.write(made, target.file)
     remarks = [*made.remarks, *failures]
     if json:
         file = None if target.file is None else str(target.file)
@@ -276,9 +276,9 @@ def new(
         write(made.text)
         return
     say(f"drafted {target.file}")
-    for hidden in drafting.hidden(target):
+    for hidden in drafts.hidden(target):
         say(f"it takes precedence over {hidden}, which has the same name")
-    what = made.name if drafting.is_found(target) else str(target.file)
+    what = made.name if drafts.is_found(target) else str(target.file)
     say(f"next: review it and fill in what is null; to list what is still unknown: hidl site check {what}")
 
 

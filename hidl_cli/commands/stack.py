@@ -42,7 +42,7 @@ def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption
     """List the stacks and their installations."""
     from dataclasses import asdict
 
-    from hidl_cli.api.running import stacks
+    from hidl_cli.api.execution import stacks
     from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -77,8 +77,8 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show a stack: its recipe with everything that it extends, its lockfile and its installations."""
-    from hidl_cli.api.installing import for_device
-    from hidl_cli.api.running import summarize_installation
+    from hidl_cli.api.execution import summarize_installation
+    from hidl_cli.api.software import for_device
     from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -178,7 +178,7 @@ def lock(
     json: JsonOption = False,
 ) -> None:
     """Lock a stack to the newest versions that its recipe allows, and print the lockfile's path."""
-    from hidl_cli.api.installing import for_device, with_specs
+    from hidl_cli.api.software import for_device, with_specs
     from hidl_cli.commands.render import emit_json, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
@@ -235,13 +235,13 @@ def fetch(
 
     To install it there: hidl install STACK --offline --mirror DIR
     """
-    from hidl_cli.api.installing import for_device
+    from hidl_cli.api.software import for_device
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
-    from hidl_cli.stack.fetching import fetch as bring
+    from hidl_cli.stack.fetch import fetch as bring
     from hidl_cli.stack.order import Order
 
     where = for_device(completion.complete(load_site(site), provider_name(provider), keep=True, say=say).site, device)
@@ -284,13 +284,13 @@ def push(
 
     To install from it: hidl install STACK --provider spack --cache-only
     """
-    from hidl_cli.api.installing import for_device, with_specs
+    from hidl_cli.api.software import for_device, with_specs
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
-    from hidl_cli.stack.fetching import push as bring
+    from hidl_cli.stack.fetch import push as bring
     from hidl_cli.stack.order import Order
 
     where = for_device(completion.complete(load_site(site), "spack", keep=True, say=say).site, device)

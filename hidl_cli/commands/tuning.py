@@ -56,7 +56,7 @@ def explain(
 ) -> None:
     """Explain variables: type, default, MPI libraries, description, source, counterparts, presets and sites."""
     from hidl_cli.commands.render import emit_json, stdout
-    from hidl_cli.site.tuned import list_settings
+    from hidl_cli.site.tuning import list_settings
     from hidl_cli.tuning.catalogue import names_of
     from hidl_cli.tuning.describe import explain_variable
 
@@ -82,7 +82,7 @@ def save_winner(name: str | None) -> None:
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record.run import find
-    from hidl_cli.site.tuned import save_tuning
+    from hidl_cli.site.tuning import save_tuning
     from hidl_cli.site.yamledit import MEASURED
     from hidl_cli.tuning.judge import compared_variables
 

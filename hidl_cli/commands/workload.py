@@ -17,7 +17,7 @@ def list_(json: JsonOption = False) -> None:
     """List the workloads and the origin of each."""
     from dataclasses import asdict
 
-    from hidl_cli.api.running import workloads
+    from hidl_cli.api.execution import workloads
     from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.inputs.problems import render
     from hidl_cli.store.references import find_unmatched, load_references
@@ -80,8 +80,8 @@ def new(
     from pathlib import Path
 
     from hidl_cli.commands.render import emit_json, say, write
-    from hidl_cli.plan.drafting import SECONDS, draft_workload, may_read_options, read_options
-    from hidl_cli.plan.own import STACK, stem_of
+    from hidl_cli.plan.draft import SECONDS, draft_workload, may_read_options, read_options
+    from hidl_cli.plan.program import STACK, stem_of
     from hidl_cli.site import draft as drafting
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation

@@ -35,7 +35,7 @@ from hidl_cli.runs.follow import follow, scheduler_of
 from hidl_cli.schedulers import scheduler_for
 from hidl_cli.schedulers.local import Local
 from hidl_cli.schedulers.ssh.guards import Trouble
-from hidl_cli.schedulers.ssh.needs import UnusableHosts
+from hidl_cli.schedulers.ssh.hosts import UnusableHosts
 from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.site.probes.slurm import mpi_types
 from hidl_cli.site.schema import Site

@@ -17,9 +17,9 @@ from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
 from hidl_cli.plan.launch_plan import Baseline, Plan
-from hidl_cli.plan.own import ScalingKind, own_workload, with_metrics
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
+from hidl_cli.plan.program import ScalingKind, own_workload, with_metrics
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
 from hidl_cli.redaction import remember

@@ -19,12 +19,12 @@ from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, Submi
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.workload import Scaling
 from hidl_cli.record.run import Run, State, Status
-from hidl_cli.runs.measured import count_complete_repetitions, describe_unequal_ranks, read_steps
+from hidl_cli.runs.metrics import count_complete_repetitions, describe_unequal_ranks, read_steps
 from hidl_cli.runs.parsers.patterns import last_lines
 from hidl_cli.schedulers.decision import read_status
 from hidl_cli.stack import content
 from hidl_cli.store.extract import series_of
-from hidl_cli.store.indexing import index_run
+from hidl_cli.store.index import index_run
 from hidl_cli.store.references import format_reference
 from hidl_cli.store.store import Filters, Store
 from hidl_cli.tuning.judge import compared_variables

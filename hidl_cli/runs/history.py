@@ -15,7 +15,7 @@ from hidl_cli.record.run import Run, Status, all_runs, job_id
 from hidl_cli.redaction import Secrets
 from hidl_cli.runs.conclude import conclude, has_results, keep_likely_causes
 from hidl_cli.runs.follow import Watch
-from hidl_cli.runs.measured import directories, metrics_of
+from hidl_cli.runs.metrics import directories, metrics_of
 from hidl_cli.schedulers.decision import read_status
 
 FOUND = "found.json"

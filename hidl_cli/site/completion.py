@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from hidl_cli.site.answers import ProbedValue, ProbeEntry, ProbeResults
-    from hidl_cli.site.keeping import DetectionRecord
+    from hidl_cli.site.discovery import ProbedValue, ProbeEntry, ProbeResults
     from hidl_cli.site.probes.host import Host
+    from hidl_cli.site.record import DetectionRecord
     from hidl_cli.site.schema import ProviderName, Site
 
 
@@ -61,12 +61,12 @@ def complete(
     """
     if site.spack.detect:
         return CompletedSite(site)
-    from hidl_cli.site import keeping  # imported only if needed: these modules take 60 ms
-    from hidl_cli.site.answers import changed, entries, probe  # as above
+    from hidl_cli.site import record as records  # imported only if needed: these modules take 60 ms
     from hidl_cli.site.detect import conditions_of  # as above
+    from hidl_cli.site.discovery import changed, entries, probe  # as above
     from hidl_cli.site.probes.host import ThisHost  # as above
 
-    record = keeping.read_record(site.name)
+    record = records.read_record(site.name)
     software = (provider or site.install.provider) == "spack"
     due = [entry for one in entries(site, software=software) if (entry := _due(site, one, record))]
     if not due:
@@ -82,7 +82,7 @@ def complete(
         raise InvalidInput(
             f"the file of site {site.name} contradicts this machine in {count} {'entry' if count == 1 else 'entries'}",
             problems=results.contradictions,
-            hint=f"correct your own site file: {keeping.user_file(site.name)}",
+            hint=f"correct your own site file: {records.user_file(site.name)}",
         )
     answers = tuple(answer for answer in results.answers if _value(site, answer.path) != answer.value)
     remarks = tuple(dict.fromkeys(results.remarks))
@@ -131,20 +131,20 @@ def _kept(
     done: CompletedSite, results: ProbeResults, record: DetectionRecord, say: Callable[[str], object]
 ) -> CompletedSite:
     """Save the detected values; on failure, print what to add and continue."""
-    from hidl_cli.site import keeping  # imported only if needed, as in `complete`
+    from hidl_cli.site import record as records  # imported only if needed, as in `complete`
 
-    origin = keeping.Origin(done.host or "", f"{datetime.now(timezone.utc):%Y-%m-%d}")
+    origin = records.Origin(done.host or "", f"{datetime.now(timezone.utc):%Y-%m-%d}")
     name, answers = done.site.name, done.answers
     file = None
     try:
         if answers:
-            file = keeping.keep(name, answers, record, origin)
-        keeping.write_record(name, record, answers, results.files)
+            file = records.keep(name, answers, record, origin)
+        records.write_record(name, record, answers, results.files)
     except OSError as error:
         say(f"not saved: {error.strerror or error}: {error.filename}")
     if file is not None:
         say(f"saved in {file}")
     elif answers:
-        say(f"add this to {keeping.user_file(name)}, which hidl cannot edit safely:")
-        say(keeping.lines(answers, origin).rstrip("\n"))
+        say(f"add this to {records.user_file(name)}, which hidl cannot edit safely:")
+        say(records.lines(answers, origin).rstrip("\n"))
     return replace(done, file=file)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.stack.builds.planned import PlannedBuild
+from hidl_cli.stack.builds.plan import PlannedBuild
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.own_wheel import OwnWheel
 from hidl_cli.stack.schema import find_wheel

@@ -1,6 +1,6 @@
 """Verify an installation by running ``hidl_workloads.verify`` on two MPI ranks of the stack.
 
-This module verifies on the local machine with the MPI library of the stack. ``hidl_cli.runs.verifying`` does it in a
+This module verifies on the local machine with the MPI library of the stack. ``hidl_cli.runs.verification`` does it in a
 job with the MPI library of the site.
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hidl_workloads.dask_apps.devices import arrays, chosen, frames
 from hidl_workloads.dask_apps.job import Job, agree
-from hidl_workloads.dask_apps.placing import persist
+from hidl_workloads.dask_apps.placement import persist
 from hidl_workloads.parameters import DaskDataframeSum
 
 _ROW_BYTES = 16

@@ -9,7 +9,7 @@ import numpy as np
 
 from hidl_workloads.dask_apps.devices import Device, chosen, frames
 from hidl_workloads.dask_apps.job import Job, agree
-from hidl_workloads.dask_apps.placing import persist
+from hidl_workloads.dask_apps.placement import persist
 from hidl_workloads.parameters import DaskMerge
 
 _ROW_BYTES = 16  # a key and a payload, 64-bit integers

@@ -7,7 +7,7 @@ from typing import Any
 
 from hidl_workloads.dask_apps.devices import Device, arrays, chosen
 from hidl_workloads.dask_apps.job import Job, agree
-from hidl_workloads.dask_apps.placing import persist
+from hidl_workloads.dask_apps.placement import persist
 from hidl_workloads.parameters import DaskSvd
 
 _TOLERANCE = 1e-9  # of the largest singular value

@@ -7,7 +7,7 @@ from typing import Any
 
 from hidl_workloads.dask_apps.devices import Device, arrays, chosen
 from hidl_workloads.dask_apps.job import Job, agree
-from hidl_workloads.dask_apps.placing import persist
+from hidl_workloads.dask_apps.placement import persist
 from hidl_workloads.parameters import DaskTranspose as Parameters
 
 _MODULUS = 1021  # a prime: the matrix is far from symmetric, and its sum is exact in float64 below 2**53

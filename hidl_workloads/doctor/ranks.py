@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hidl_workloads import launched
+from hidl_workloads import launcher_environment
 from hidl_workloads.doctor import cores, node_probe
 from hidl_workloads.doctor.cores import Core
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
@@ -131,7 +131,7 @@ def this_rank(rank: int, size: int, *, version: str | None = None) -> Rank:
         strange=tuple(map(str, mpi_library.strange(libraries or ()))),
         version=version,
         boot=node_probe.read(node_probe.ROOT / "proc/sys/kernel/random/boot_id") or None,
-        told_size=launched.told(launched.SIZES, os.environ),
+        told_size=launcher_environment.read_number(launcher_environment.SIZES, os.environ),
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
     )
 

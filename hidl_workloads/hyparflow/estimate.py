@@ -76,7 +76,7 @@ def _model(program: Any, parameters: Hyparflow) -> tuple[Any, Any]:
     from hyparflow.planning.costs import estimated
     from hyparflow.planning.measure import LARGEST, measured
 
-    from hidl_workloads.hyparflow.building import build_model
+    from hidl_workloads.hyparflow.model import build_model
 
     tf.config.set_visible_devices([], "GPU")
     model = build_model(parameters, lambda: program.make(parameters))

@@ -19,9 +19,9 @@ from hyparflow.training.sessions import plan_together
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.hyparflow.building import build_model
 from hidl_workloads.hyparflow.gpu_messages import GpuMemory
 from hidl_workloads.hyparflow.layout import divide_ranks
+from hidl_workloads.hyparflow.model import build_model
 from hidl_workloads.hyparflow.models import CLASSES, SHAPE
 from hidl_workloads.metrics import METRICS_FILE, Metric
 from hidl_workloads.parameters import Hyparflow

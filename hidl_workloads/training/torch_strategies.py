@@ -14,7 +14,7 @@ from mpi4py import MPI
 from hidl_workloads import torch_device
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import Refused
-from hidl_workloads.training import horovod_on_gpus, horovod_world, strategy
+from hidl_workloads.training import horovod_gpu, horovod_world, strategy
 from hidl_workloads.training.data_parallel.gpu_path import Path
 from hidl_workloads.training.data_parallel.torch_devices import is_host
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
@@ -97,7 +97,7 @@ class _Horovod:
         )
         horovod_world.init(hvd, communicator, "mpi")
         device = next(model.parameters()).device
-        self.path: str = "" if is_host(device) else horovod_on_gpus.require_path(communicator, device)
+        self.path: str = "" if is_host(device) else horovod_gpu.require_path(communicator, device)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         self.model, self.versions = model, {"horovod": horovod.__version__}
         self.path_reason = "by Horovod" if self.path else ""

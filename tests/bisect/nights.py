@@ -11,7 +11,7 @@ from hidl_cli.analysis.samples import Measure
 from hidl_cli.bisect.journal import BisectMetric, Side
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.prepare import RunRequest, prepare
-from hidl_cli.runs.verifying import Provenance
+from hidl_cli.runs.verification import Provenance
 
 PROGRAM = ("python", "train.py", "--batch", "8")
 

@@ -34,7 +34,7 @@ def test_it_requests_the_good_runs_nodes_for_the_asked_time() -> None:
 def test_its_script_starts_the_search_and_nothing_else(site: str, nodes: int, tmp_path: Path) -> None:
     asked = question(site, nodes=nodes)
     script = script_of(plan_job(asked, load_site(site), Asked(account="A")), Bisect(tmp_path / "a b"), 0.95, 20)
-    assert f"-m hidl_cli.bisect.inside '{tmp_path}/a b' 0.95 20 < /dev/null &" in script
+    assert f"-m hidl_cli.bisect.search '{tmp_path}/a b' 0.95 20 < /dev/null &" in script
     assert "activate.sh" not in script
     checked = subprocess.run([SHELLCHECK, "-"], input=script, capture_output=True, text=True, check=False)
     assert checked.stdout == ""

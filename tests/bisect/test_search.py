@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.bisect.inside import search
 from hidl_cli.bisect.journal import Bisect, Journal, JournalEntry, Question, find_bisect, open_bisect
+from hidl_cli.bisect.search import search
 from hidl_cli.bisect.verdict import verdict
 from hidl_cli.errors import HidlError, JobFailed
 from tests.analysis.culprit.simulated_machine import Effect, Machine, nothing, one

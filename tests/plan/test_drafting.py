@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import InvalidInput, UsageError
-from hidl_cli.plan import drafting
-from hidl_cli.plan.drafting import ProgramOptions, WorkloadDraft, draft_workload, may_read_options, read_options
+from hidl_cli.plan import draft as drafting
+from hidl_cli.plan.draft import ProgramOptions, WorkloadDraft, draft_workload, may_read_options, read_options
 from hidl_cli.plan.parameters import arguments, resolve
 from hidl_cli.stack.installation import Installation
 from tests.conftest import PROGRAMS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.plan.own import unit_of, with_metrics
+from hidl_cli.plan.program import unit_of, with_metrics
 from hidl_cli.plan.workload import Metric, Workload
 
 

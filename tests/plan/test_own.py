@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput, UsageError
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.plan.own import compiled_by, name_of, own_workload
 from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.program import compiled_by, name_of, own_workload
 from hidl_workloads.own_program import decode, encode
 
 DIRECTORY = "/home/me/project"

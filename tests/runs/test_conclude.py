@@ -15,9 +15,9 @@ from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import _earlier, conclude, likely_causes
 from hidl_cli.runs.history import refresh
-from hidl_cli.runs.measured import count_complete_repetitions
+from hidl_cli.runs.metrics import count_complete_repetitions
 from hidl_cli.store.extract import series_of
-from hidl_cli.store.indexing import update
+from hidl_cli.store.index import update
 from hidl_cli.store.store import Store
 from hidl_workloads.enough import SHARED, UNBOUND, read_efficiencies
 from tests.report.example import Nights

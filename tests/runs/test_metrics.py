@@ -10,7 +10,7 @@ import pytest
 
 from hidl_cli.errors import MetricMissing
 from hidl_cli.plan.workload import Metric
-from hidl_cli.runs.measured import describe_unequal_ranks, read_metrics
+from hidl_cli.runs.metrics import describe_unequal_ranks, read_metrics
 
 PROMISED = {
     "rate": Metric(unit="images/s", better="higher"),

@@ -7,7 +7,7 @@ import pytest
 from hidl_cli.errors import MissingPrecondition, SubmitRefused
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.placement import Asked
-from hidl_cli.schedulers.attached import build_command
+from hidl_cli.schedulers.build_allocation import build_command
 from hidl_cli.site.load import load_site
 from tests.stack.spack.conftest import site
 

@@ -194,7 +194,7 @@ def test_a_module_is_one_word_of_the_shell(hidl: Hidl, modules: ModuleTree, tmp_
 
 
 def test_compilers_and_externals_are_asked_for_spack_alone(there: Hidl, modules: ModuleTree) -> None:
-    from hidl_cli.site.answers import entries
+    from hidl_cli.site.discovery import entries
     from hidl_cli.site.load import load_site
 
     site = load_site("frontera")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.site.on_host import check
 from hidl_cli.site.probes.host import ThisHost
+from hidl_cli.site.verification import check
 from tests.stack.spack.conftest import site
 
 VERSION = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()

@@ -14,8 +14,8 @@ import pytest
 
 from hidl_cli import paths
 from hidl_cli.site.load import load_site
-from hidl_cli.stack import pruning
-from hidl_cli.stack.builds import building
+from hidl_cli.stack import prune as pruning
+from hidl_cli.stack.builds import build
 from tests.conftest import Hidl
 from tests.stack.conftest import can_pin, recipe
 
@@ -223,10 +223,10 @@ def test_builds_that_another_process_removes_meanwhile_are_no_items(
     there, gone = (tmp_path / "hidl" / "builds" / (digit * 32) for digit in "ab")
     there.mkdir(parents=True)
     gone.mkdir()
-    listed = building.products()
+    listed = build.products()
     assert listed == [there, gone]
     gone.rmdir()
-    monkeypatch.setattr(building, "products", lambda: listed)
+    monkeypatch.setattr(build, "products", lambda: listed)
     search = pruning.Pruning.older_than(30, load_site("local"), (tmp_path,), 0.0)
     assert [item.path for item in search.items() if item.kind == "build"] == [there]
 

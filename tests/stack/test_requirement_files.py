@@ -8,7 +8,7 @@ import pytest
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack import schema
-from hidl_cli.stack.derived import UserRequirement, read
+from hidl_cli.stack.derivation import UserRequirement, read
 
 SHA = "a" * 64
 

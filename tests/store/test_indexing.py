@@ -19,8 +19,8 @@ from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import create_run
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.runs.history import refresh
-from hidl_cli.store import indexing
-from hidl_cli.store.indexing import index_run
+from hidl_cli.store import index as indexing
+from hidl_cli.store.index import index_run
 from hidl_cli.store.store import Store
 from tests.store.run_directories import ended, judged, of_another_version, plan
 

@@ -140,7 +140,8 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Horovod's sdist from the index, fetched as an installation does it; without a network, a skip by name."""
     from hidl_cli.errors import HidlError
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack.builds import fetch, planned
+    from hidl_cli.stack.builds import fetch
+    from hidl_cli.stack.builds import plan as planned
     from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.install import plan_install
     from hidl_cli.stack.order import Order

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_workloads.launched import ranks_of_srun
+from hidl_workloads.launcher_environment import ranks_of_srun
 from hidl_workloads.own_program import encode, rank_variables
 from tests.waiting import patience
 

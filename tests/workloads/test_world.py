@@ -125,10 +125,10 @@ def test_what_a_failed_rank_says_is_not_lost_though_its_launcher_reads_late(mpi:
 def test_frameworks_find_no_ranks_once_the_launcher_is_hidden(mpi: Path) -> None:
     program = """
 import os
-from hidl_workloads import launched, world
+from hidl_workloads import launcher_environment, world
 world.hide_launcher()
 from mpi4py import MPI
-print(MPI.COMM_WORLD.size, sorted(os.environ.keys() & set(launched.READ_BY_FRAMEWORKS)), flush=True)
+print(MPI.COMM_WORLD.size, sorted(os.environ.keys() & set(launcher_environment.READ_BY_FRAMEWORKS)), flush=True)
 """
     completed = ranks.run(mpi, 2, "-c", program, RANK="0", SLURM_NTASKS="2", OMPI_COMM_WORLD_SIZE="2")
     assert completed.stdout == "2 []\n" * 2, completed.stderr

@@ -16,8 +16,8 @@ from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.mpi import ABI_TITLES, Abi, abi_of
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.plan.own import compiled_by
 from hidl_cli.plan.parameters import arguments, command
+from hidl_cli.plan.program import compiled_by
 from hidl_cli.quoting import sh
 from hidl_cli.site.probes.host import Host
 from hidl_cli.stack import content

@@ -10,10 +10,10 @@ from hidl_cli import batch_systems
 from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.launch.placement import seconds
 from hidl_cli.quoting import sh
-from hidl_cli.site.keeping import read_record
 from hidl_cli.site.probes import lsf, slurm, software
 from hidl_cli.site.probes.facts import ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
+from hidl_cli.site.record import read_record
 from hidl_cli.site.schema import NodeType, Partition, Policies, Site
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 

@@ -18,7 +18,7 @@ from hidl_cli.schedulers.backend import Backend, NotSubmitted, Programs, Receipt
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.local import kill_run, send
 from hidl_cli.schedulers.ssh import header, jobs
-from hidl_cli.schedulers.ssh.needs import check_hosts
+from hidl_cli.schedulers.ssh.hosts import check_hosts
 from hidl_cli.site.schema import Policies
 
 #: File for the output of the supervisor and its connections.

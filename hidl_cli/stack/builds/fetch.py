@@ -18,7 +18,7 @@ from hidl_cli.stack.builds import sources
 
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.contract import Packager
-    from hidl_cli.stack.builds.planned import PlannedBuild
+    from hidl_cli.stack.builds.plan import PlannedBuild
     from hidl_cli.stack.plan import InstallPlan
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hidl_cli import documents
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import installation, lock, own_wheel
-from hidl_cli.stack.builds import planned
+from hidl_cli.stack.builds.plan import plan as plan_builds
 from hidl_cli.stack.lock import Choice, Lock, Locked
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.contract import Preview
@@ -72,7 +72,7 @@ class FromWheels:
             own=(own_wheel.workloads(), *map(own_wheel.library, stack.libraries)),
             imports=tuple(stack.verify.imports),
             verify_modules=tuple(stack.verify.modules),
-            builds=planned.plan(stack.builds, chosen.wheels, order.root, order.sources),
+            builds=plan_builds(stack.builds, chosen.wheels, order.root, order.sources),
             advisories=(*(advisory.model_dump() for advisory in stack.advisories), *_advisories(order, target)),
             offline=order.offline,
             mpi=stack.mpi,
@@ -80,16 +80,16 @@ class FromWheels:
         )
 
     def preview(self, plan: InstallPlan) -> Preview:
-        from hidl_cli.stack.builds import building  # "nothing to do" builds nothing
+        from hidl_cli.stack.builds import build as builds  # "nothing to do" builds nothing
 
-        return Preview(self.uv.steps(plan), tuple(building.preview(plan)))
+        return Preview(self.uv.steps(plan), tuple(builds.preview(plan)))
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
-        from hidl_cli.stack.builds import building  # "nothing to do" builds nothing
+        from hidl_cli.stack.builds import build as builds  # "nothing to do" builds nothing
 
         if plan.offline:
             require_wheels(plan, self.uv, progress)
-        builder = building.Builder(plan, self.uv, log, progress)
+        builder = builds.Builder(plan, self.uv, log, progress)
         prepared = builder.prepare()
         create_prefix(plan)
         install_wheels(plan, self.uv, log, progress, meanwhile=meanwhile)

@@ -20,13 +20,13 @@ def main(arguments: Sequence[str]) -> int:
     import click
     from mpi4py import MPI
 
-    from mpi4dask import monitoring, parent, transport
+    from mpi4dask import monitor, parent, transport
     from mpi4dask.launch import failure_ends_all_ranks
 
     parent.follow_named()
     with failure_ends_all_ranks(MPI.COMM_WORLD):
         transport.start(MPI.COMM_WORLD)
-        monitoring.enable()
+        monitor.enable()
         from dask_mpi.cli import main as dask_mpi
 
         try:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mpi4dask import monitoring, transport
+from mpi4dask import monitor, transport
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -70,7 +70,7 @@ def initialize(
         )
     with failure_ends_all_ranks(comm):
         transport.start(comm)
-        monitoring.enable()
+        monitor.enable()
         is_client: bool = dask_mpi.initialize(
             interface=interface,
             nthreads=nthreads,

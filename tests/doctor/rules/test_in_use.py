@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.rules.in_use import RULES, InUse
+from hidl_cli.doctor.rules.installations import RULES, InUse
 from tests.doctor.cases import Case, has_both_ways, named, severity
 
 ONE = InUse("mpi", Path("/stacks/local/mpi"), ("0" * 12,), "0" * 12, has_modulefile=True, has_modules=True)

@@ -10,9 +10,9 @@ import pytest
 
 from hidl_cli.doctor.context import Context
 from hidl_cli.doctor.rules.site import RULES, SUBJECT, SiteFacts, probe
-from hidl_cli.site.keeping import DetectionRecord, write_record
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.facts import Hardware, ProbedNode, Queue
+from hidl_cli.site.record import DetectionRecord, write_record
 from hidl_workloads.doctor.finding import Finding
 from tests.site.recording import DIRECTORY, RecordedHost, recorded
 from tests.stack.spack.conftest import site

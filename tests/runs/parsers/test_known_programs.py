@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.plan.own import with_metrics
+from hidl_cli.plan.program import with_metrics
 from hidl_cli.plan.workload import Workload
 from hidl_cli.runs.parsers.patterns import read_patterns
 from tests.conftest import REPOSITORY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.stack.builds.building import first_error
+from hidl_cli.stack.builds.build import first_error
 
 LOGS = {
     "gcc": (

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hidl_cli.errors import MissingPrecondition
-from hidl_cli.stack.builds import building
+from hidl_cli.stack.builds import build as building
 
 
 def test_jobs_are_as_many_as_the_free_memory_holds() -> None:

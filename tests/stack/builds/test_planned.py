@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.stack.builds import planned
+from hidl_cli.stack.builds import plan
 from hidl_cli.stack.lock import Lock, Package
 from hidl_cli.stack.schema import Build, Source
 
 
 def made(
     requires: dict[str, str] | None = None, toolkit: str = "13.2.2", objects: Sequence[str] = ()
-) -> planned.PlannedBuild:
+) -> plan.PlannedBuild:
     source = Source(file="tiny-1.0.tar.gz", sha256="0" * 64, pypi="tiny")
     build = Build(name="tiny", version="1.0", source=source, requires=requires or {}, objects=list(objects))
     lock = Lock("toy", "cp311", "linux-x86_64", None, "cuda", (), (Package("cuda-toolkit", toolkit, ("0" * 64,)),))
-    (found,) = planned.plan([build], lock, Path("/nowhere"))
+    (found,) = plan.plan([build], lock, Path("/nowhere"))
     return found
 
 

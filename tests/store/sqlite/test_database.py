@@ -16,7 +16,7 @@ import pytest
 
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.runs.history import refresh
-from hidl_cli.store.indexing import reindex
+from hidl_cli.store.index import reindex
 from hidl_cli.store.sqlite import VERSION, OutdatedStore, UnusableStore
 from hidl_cli.store.store import Filters, Store
 from tests.store.records import record

@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_written_stops_nothing(mpi: Path) -> None:
 
 
 def test_a_finding_in_one_line_says_where_and_what_fixes_it() -> None:
-    from hidl_workloads.doctor.in_job import line
+    from hidl_workloads.doctor.preflight import line
 
     finding = Finding("HD041", "error", "It is full", "0 KiB are free", "why", "make room", "n1")
     assert line(finding) == "error HD041 (n1): It is full: 0 KiB are free; fix: make room"

@@ -19,7 +19,8 @@ from unittest import mock
 from mpi4py import MPI
 
 from hidl_workloads import gpu_aware
-from hidl_workloads.hyparflow import building, program, resnet, trainer  # sets the backend of Keras
+from hidl_workloads.hyparflow import model as building  # sets the backend of Keras
+from hidl_workloads.hyparflow import program, resnet, trainer
 from hidl_workloads.refusal import Refused
 from hidl_workloads.training.data_parallel import tensorflow_devices
 

@@ -28,7 +28,7 @@ from torch_runs import WORLD, loss_of, momentum, perceptron
 from hidl_workloads import mpi_library
 from hidl_workloads.gpu_aware import Answer
 from hidl_workloads.refusal import Refused
-from hidl_workloads.training import horovod_on_gpus
+from hidl_workloads.training import horovod_gpu
 from hidl_workloads.training.data_parallel import torch_devices
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.training.data_parallel.torch_state import named_state
@@ -174,7 +174,7 @@ def by_horovod(device: torch.device) -> dict[str, str]:
             mock.patch.object(simulated_gpu.Simulated, "survives", return_value=fault),
         ):
             try:
-                told[name] = horovod_on_gpus.require_path(WORLD, device)
+                told[name] = horovod_gpu.require_path(WORLD, device)
             except Refused as error:
                 told[name] = f"refused: {error}"
     return told

@@ -15,7 +15,7 @@ from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, Process
 from hidl_cli.site import hidl_cluster
 from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import ThisHost
-from hidl_cli.stack.builds import building
+from hidl_cli.stack.builds.build import first_error
 from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.order import InstallStep, log_command
 from hidl_cli.stack.providers.spack.host import Instance, cache
@@ -107,7 +107,7 @@ def failure_in(lines: Iterable[str]) -> Failure:
     patches = [line for line in kept if _PATCH.match(line)]
     if package is None and patches and begun:  # Spack names no package then
         package = begun[-1]
-    first = patches[0] if patches else building.first_error(line for line in kept if not line.startswith("==> "))
+    first = patches[0] if patches else first_error(line for line in kept if not line.startswith("==> "))
     shown: list[str] = [first] if package and first else []
     for number, line in enumerate(kept):
         if _ERROR.match(line):

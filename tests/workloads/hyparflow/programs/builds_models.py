@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hidl_workloads.hyparflow import resnet
-from hidl_workloads.hyparflow.building import build_model
 from hidl_workloads.hyparflow.estimate import forecast
+from hidl_workloads.hyparflow.model import build_model
 from hidl_workloads.hyparflow.models.amoebanet import amoebanet
 from hidl_workloads.hyparflow.models.resnet import resnet as make_resnet
 from hidl_workloads.hyparflow.models.vgg import vgg

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli import paths
-from hidl_cli.api.installing import Lines, ignore, verifier_for
+from hidl_cli.api.execution import Run, find
 from hidl_cli.api.options import absolute
-from hidl_cli.api.running import Run, find
+from hidl_cli.api.software import Lines, ignore, verifier_for
 
 if TYPE_CHECKING:
     from hidl_cli.bisect.journal import Bisect, Question

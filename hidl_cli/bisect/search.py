@@ -2,7 +2,7 @@
 
 ::
 
-    python -m hidl_cli.bisect.inside DIRECTORY CONFIDENCE BUDGET
+    python -m hidl_cli.bisect.search DIRECTORY CONFIDENCE BUDGET
 
 Each mixture is a run with its own directory and job script, started in the allocation of this job. The journal is
 written before each round and after each run, so only an interrupted run is repeated.
@@ -26,7 +26,7 @@ from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.plan.planning import new_id
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import describe_company
-from hidl_cli.runs.measured import read_steps
+from hidl_cli.runs.metrics import read_steps
 from hidl_cli.stack.installation import hold_lock
 from hidl_cli.store.extract import samples_of
 

@@ -57,7 +57,7 @@ READ_BY_FRAMEWORKS = (*RANKS, *SIZES_OF_STEPS, "SLURM_NTASKS", *LOCAL_RANKS, *LO
 
 def ranks_of_srun(environment: Mapping[str, str]) -> int | None:
     """Return the number of ranks on this node that srun tells, in the form ``2(x3),1``; None if it tells none."""
-    node = told(("SLURM_NODEID",), environment)
+    node = read_number(("SLURM_NODEID",), environment)
     for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
         ranks, _, times = part.rstrip(")").partition("(x")
         if node is None or not ranks.isdecimal() or not (times or "1").isdecimal():
@@ -68,7 +68,7 @@ def ranks_of_srun(environment: Mapping[str, str]) -> int | None:
     return None
 
 
-def told(names: Sequence[str], environment: Mapping[str, str]) -> int | None:
+def read_number(names: Sequence[str], environment: Mapping[str, str]) -> int | None:
     """Return the first of ``names`` that is set, as a number; None if none is."""
     values = (environment[name] for name in names if name in environment)
     return next((int(value) for value in values if value.isdecimal()), None)

@@ -15,8 +15,8 @@ from hidl_cli.inputs.overlay import list_all
 from hidl_cli.mpi import Library
 from hidl_cli.site import yamledit
 from hidl_cli.site.checks import RULES
-from hidl_cli.site.keeping import user_file
 from hidl_cli.site.load import load_site
+from hidl_cli.site.record import user_file
 from hidl_cli.site.schema import Site
 from hidl_cli.site.yamledit import YamlItem, document
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hidl_cli import documents, paths
 from hidl_cli.inputs import overlay
 from hidl_cli.site import yamledit
-from hidl_cli.site.answers import ProbedValue
+from hidl_cli.site.discovery import ProbedValue
 from hidl_cli.site.yamledit import Value, YamlItem, document
 
 _SCHEMA = "hidl.asked/1"

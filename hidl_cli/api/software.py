@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hidl_cli.launch.placement import Asked
     from hidl_cli.site.completion import CompletedSite
     from hidl_cli.site.schema import ProviderName, Site
-    from hidl_cli.stack.derived import Derived
+    from hidl_cli.stack.derivation import Derived
     from hidl_cli.stack.install import Result, SkippedStack
     from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.schema import Stack
@@ -34,7 +34,7 @@ class Installed:
     document: Mapping[str, Any] = field(repr=False)
 
     def _repr_html_(self) -> str:
-        from hidl_cli.api.running import facts
+        from hidl_cli.api.execution import facts
 
         return facts([("stack", self.stack), ("prefix", str(self.prefix)), ("action", self.action)])
 
@@ -68,7 +68,7 @@ class Arranged:
 
         verifier = verifier_for(self.completed.site, self.verification, progress, self.job)
         if self.derived:
-            from hidl_cli.stack.derived import settle
+            from hidl_cli.stack.derivation import settle
 
             settle(self.derived, self.orders[0], progress)
         yield from install_each(self.orders, partial(install, verifier=verifier), progress)
@@ -101,7 +101,7 @@ def arrange(
 ) -> Arranged:
     """Resolve the options of ``hidl install`` to orders; ``keep`` saves the facts that were probed on this machine."""
     from hidl_cli.mpi import FAMILIES
-    from hidl_cli.schedulers.attached import build_command
+    from hidl_cli.schedulers.build_allocation import build_command
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import install as several
@@ -308,7 +308,7 @@ def derive_stack(
             hint=f"for example hidl install pytorch --with PACKAGE --as {name}",
         )
     from hidl_cli.quoting import sh_line
-    from hidl_cli.stack.derived import derive
+    from hidl_cli.stack.derivation import derive
     from hidl_cli.stack.target import accelerator_of
 
     given = [word for one in words for word in ("--with", one)] + [word for one in files for word in ("-r", one)]
@@ -361,7 +361,7 @@ def verifier_for(site: Site, where: str, progress: Progress, job: Asked | None =
 
     if where == "job":
         from hidl_cli.launch.placement import Asked
-        from hidl_cli.runs.verifying import JobVerification
+        from hidl_cli.runs.verification import JobVerification
 
         return JobVerification(site, job or Asked(), progress.say)
     return Skipped(progress) if where == "skip" else Here(progress)

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hidl_workloads import launched, mpi_library, streams
+from hidl_workloads import launcher_environment, mpi_library, streams
 from hidl_workloads.doctor import node, nodes, ranks, record
 from hidl_workloads.doctor.finding import Finding, worst_first
 from hidl_workloads.doctor.ranks import World
@@ -118,4 +118,4 @@ def line(finding: Finding) -> str:
 
 def is_first_of_its_node(environment: Mapping[str, str]) -> bool:
     """Return whether this is the first rank of its node; True if the launcher does not set local ranks."""
-    return launched.told(launched.LOCAL_RANKS, environment) in (None, 0)
+    return launcher_environment.read_number(launcher_environment.LOCAL_RANKS, environment) in (None, 0)

@@ -36,7 +36,7 @@ from hidl_cli.quoting import sh
 from hidl_cli.record.run import Run, all_runs
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
-from hidl_cli.stack.builds import building
+from hidl_cli.stack.builds import build as builds
 from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.install import plan_install
 from hidl_cli.stack.installation import hold_lock, is_shared, site_permissions
@@ -205,7 +205,7 @@ class Pruning:
                     remove(item.path)
                 return again.kept
         if item.kind == "build":
-            building.remove(item.path, on_wait)
+            builds.remove(item.path, on_wait)
         elif item.path.is_dir():
             shutil.rmtree(item.path)
         else:
@@ -324,10 +324,10 @@ class Pruning:
 
     def _builds(self) -> Iterator[PruneItem]:
         def item(product: Path) -> PruneItem:
-            used = building.last_used(product)
+            used = builds.last_used(product)
             return PruneItem("build", product, installation.size(product), used, self._recent(used, self.age))
 
-        return _items(building.products(), item)
+        return _items(builds.products(), item)
 
     def _logs(self) -> Iterator[PruneItem]:
         def item(log: Path) -> PruneItem:

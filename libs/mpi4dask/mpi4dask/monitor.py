@@ -3,7 +3,7 @@
 It also makes the scheduler reject restarts that would end ranks, which cannot be started again.
 
 This is a preload module of `distributed`. `initialize`, `python -m mpi4dask` and `LocalMPICluster` load it; otherwise
-add `mpi4dask.monitoring` to `distributed.scheduler.preload` and `distributed.worker.preload`.
+add `mpi4dask.monitor` to `distributed.scheduler.preload` and `distributed.worker.preload`.
 
 `/metrics` exports everything that is registered with `prometheus_client`, and the table below the workers on the
 dashboard shows all numbers in `Worker.metrics` as of the last heartbeat. A protocol cannot add its own plots to the
@@ -20,7 +20,7 @@ import dask.config
 from mpi4dask.counters import counters
 from mpi4dask.errors import Mpi4DaskError
 
-MODULE = "mpi4dask.monitoring"
+MODULE = "mpi4dask.monitor"
 
 #: Counters that a worker sends with each heartbeat; Prometheus gets all of them.
 ON_THE_DASHBOARD = ("bytes_sent", "bytes_received", "mpi_bytes_sent", "messages_sent", "wakeups_sent", "spins")

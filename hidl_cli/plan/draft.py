@@ -20,7 +20,7 @@ from hidl_cli.inputs.check import Identifier
 from hidl_cli.inputs.load import examine, valid
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.plan.checks import RULES
-from hidl_cli.plan.own import ScalingKind, own_workload
+from hidl_cli.plan.program import ScalingKind, own_workload
 from hidl_cli.plan.workload import Workload
 from hidl_cli.quoting import comment
 from hidl_cli.stack.installation import Installation
