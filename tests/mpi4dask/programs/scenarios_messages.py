@@ -95,8 +95,9 @@ async def messages_of_all_kinds_are_written_and_read_as_distributed_does(pair: P
 
 
 async def large_messages_are_written_and_read_as_distributed_does(pair: Pair) -> None:
-    for size in (POOLED_FROM - 100, POOLED_FROM, 300_000, 40 << 20):
-        for part in (b"x" * size, bytearray(size), "\N{SNOWMAN}" * size, [*range(size // 8)], to_serialize(b"y" * size)):
+    for size in (POOLED_FROM - 100, POOLED_FROM, 300_000, 4 << 20):
+        data = b"x" * size
+        for part in (data, bytearray(data), "\N{SNOWMAN}" * size, [*range(size // 8)], to_serialize(data)):
             as_distributed_does({"op": "put", "data": [part, to_serialize(np.ones(3))]})
 
 
