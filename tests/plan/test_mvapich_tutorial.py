@@ -120,17 +120,24 @@ are older than those that the stack `horovod-pytorch-mpi` is compiled for: there
 own ([how](../how-to/use-your-own-packages.md)).
 """
 
-BUILDS = """\
-## What is built
-
-The tutorial builds two packages by hand before it starts anything. With hidl, `hidl install` does it:
-
-| the tutorial | hidl | why |
-|---|---|---|
-| `HOROVOD_GPU_ALLREDUCE=MPI HOROVOD_CUDA_HOME=... HOROVOD_WITH_MPI=1 pip install --no-cache-dir horovod` | `hidl install horovod-pytorch-mpi` | the stack sets `HOROVOD_GPU_OPERATIONS=MPI`, which is allreduce, allgather and broadcast. Horovod 0.28.1 still reads the old name, for allreduce alone. CUDA's compiler comes with the stack, and the [patches](../how-to/train-with-horovod.md) for today's PyTorch too |
-| a section `[MVAPICH2-GDR]` in mpi4py's `mpi.cfg`, then `python setup.py build --mpi=MVAPICH2-GDR` | nothing | mpi4py's wheel runs on every library with the ABI of MPICH, which MVAPICH2-GDR has: the job script sets `MPI4PY_MPIABI` and the path of the site's library. For another ABI, `MPICC=/path/to/mpicc pip install --no-binary mpi4py mpi4py` replaces both steps |
-| the fork of `distributed` in `mpi4dask-0.2` | `hidl install mpi4dask` | [a plug-in](../explanation/mpi4dask.md) for the unmodified `distributed` |
-"""
+BUILDS = (
+    "## What is built\n"
+    "\n"
+    "The tutorial builds two packages by hand before it starts anything. With hidl, `hidl install` does it:\n"
+    "\n"
+    "| the tutorial | hidl | why |\n"
+    "|---|---|---|\n"
+    "| `HOROVOD_GPU_ALLREDUCE=MPI HOROVOD_CUDA_HOME=... HOROVOD_WITH_MPI=1 pip install --no-cache-dir horovod`"
+    " | `hidl install horovod-pytorch-mpi` | the stack sets `HOROVOD_GPU_OPERATIONS=MPI`, which is allreduce, "
+    "allgather and broadcast. Horovod 0.28.1 still reads the old name, for allreduce alone. CUDA's compiler "
+    "comes with the stack, and the [patches](../how-to/train-with-horovod.md) for today's PyTorch too |\n"
+    "| a section `[MVAPICH2-GDR]` in mpi4py's `mpi.cfg`, then `python setup.py build --mpi=MVAPICH2-GDR` | "
+    "nothing | mpi4py's wheel runs on every library with the ABI of MPICH, which MVAPICH2-GDR has: the job "
+    "script sets `MPI4PY_MPIABI` and the path of the site's library. For another ABI, `MPICC=/path/to/mpicc "
+    "pip install --no-binary mpi4py mpi4py` replaces both steps |\n"
+    "| the fork of `distributed` in `mpi4dask-0.2` | `hidl install mpi4dask` | [a "
+    "plug-in](../explanation/mpi4dask.md) for the unmodified `distributed` |\n"
+)
 
 
 def script(hidl: Hidl, line: Line) -> str:
