@@ -25,7 +25,7 @@ from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
-from hidl_workloads.own_program import STDIN, encode
+from hidl_workloads.own_program import RANKS_PER_NODE, STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
@@ -336,6 +336,8 @@ def _steps(
     can_check = context.environment is None or context.environment.has_mpi4py
 
     def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
+        if context.workload.program.directory is not None:
+            variables = {**variables, RANKS_PER_NODE: str(placement.ranks_per_node)}
         request = Request(
             placement,
             words,
