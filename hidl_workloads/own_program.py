@@ -36,6 +36,12 @@ NO_GPU = 88
 RANKS_PER_NODE = "HIDL_RANKS_PER_NODE"
 """The number of ranks on a full node."""
 
+PROCESSES = "HIDL_PROCESSES"
+"""The number of processes that the program itself starts on each node, as torchrun does."""
+
+SEPARATE_RANKS = "HIDL_SEPARATE_RANKS"
+"""Set if the ranks may form other worlds than the launched one."""
+
 STDIN = "--stdin"
 """The option before the file that is rank 0's standard input; a directory is an absolute path, and never reads so."""
 
@@ -193,9 +199,11 @@ def correct_environment(environment: MutableMapping[str, str], hosts: Sequence[s
     for name in launcher_environment.of_other_launchers(environment, int(rank), int(size)):
         del environment[name]
     environment.pop("TF_CONFIG", None)
-    environment[launcher_environment.OF_THIS_RANK] = rank
-    environment["HIDL_RANK_PROCESS"] = str(os.getpid())  # the program's too: it takes the place of this one
-    if int(size) > 1:
+    world = int(size) * int(environment.get(PROCESSES, "1"))
+    if world > 1 and SEPARATE_RANKS not in environment:
+        environment[launcher_environment.OF_THIS_RANK] = rank
+        environment["HIDL_RANK_PROCESS"] = str(os.getpid())  # the program's too: it takes the place of this one
+        environment["HIDL_EXPECTED_WORLD"] = str(world)
         places = [_CHECK, *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(places)
     ranks_per_node = environment.get(RANKS_PER_NODE, "")

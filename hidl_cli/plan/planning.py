@@ -26,7 +26,7 @@ from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
-from hidl_workloads.own_program import RANKS_PER_NODE, STDIN, encode
+from hidl_workloads.own_program import PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def _steps(
 
     def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
         if context.workload.program.directory is not None:
-            variables = {**variables, RANKS_PER_NODE: str(placement.ranks_per_node)}
+            variables = {**variables, **_variables_of_ranks(context.workload.program, placement)}
         request = Request(
             placement,
             words,
@@ -386,6 +386,15 @@ def _steps(
         for position in range(points)
     ]
     return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
+
+
+def _variables_of_ranks(program: Program, placement: Placement) -> dict[str, str]:
+    """Return the variables from which a command with a directory learns about its launch."""
+    return {
+        RANKS_PER_NODE: str(placement.ranks_per_node),
+        **({PROCESSES: str(program.processes)} if program.processes else {}),
+        **({SEPARATE_RANKS: "1"} if program.separate_ranks else {}),
+    }
 
 
 def _sized(unit: str, placements: Sequence[Placement]) -> Iterator[tuple[int, Placement]]:

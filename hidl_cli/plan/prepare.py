@@ -172,6 +172,7 @@ def _workload(request: RunRequest, environment: EnvironmentInstallation | None) 
         matrix=[word for word in request.axes if not word.startswith(COMPARED)],
         scaling=request.scaling,
         uses_mpi=request.uses_mpi and has_mpi4py,
+        separate_ranks=request.separate_ranks,
     )
 
 

@@ -29,13 +29,13 @@ def compare(framework, size, rank, fix):
         fix: What to do about it.
     """
     launched, process = os.environ.get("HIDL_RANK", ""), os.environ.get("HIDL_RANK_PROCESS", "")
-    expected = os.environ.get("HIDL_WORLD_SIZE", "")
+    expected = os.environ.get("HIDL_EXPECTED_WORLD", "")
     if not launched.isdigit() or not expected.isdigit() or int(expected) < 2:
         return
     size, expected = int(size), int(expected)
     is_rank = process == str(os.getpid())
     if size != expected and (is_rank or size < expected or size % expected):
-        seen = f"its world has {size} process(es), but {expected} rank(s) were launched"
+        seen = f"its world has {size} process(es), but {expected} were launched"
     else:
         other = None if rank else _first_rank_0(framework, launched)
         if other in (None, launched):
@@ -44,7 +44,8 @@ def compare(framework, size, rank, fix):
     if _is_first("wrong-world", launched):
         sys.stdout.flush()
         sys.stderr.write(
-            f"hidl: wrong world: {framework}: {seen}. Each part would train alone and succeed.\nnext: {fix}\n"
+            f"hidl: wrong world: {framework}: {seen}. Each part would train alone and succeed.\n"
+            f"next: {fix}; --separate-ranks accepts ranks that work separately\n"
         )
     time.sleep(_GATHERING_SECONDS)
     for stream in (sys.stdout, sys.stderr):
