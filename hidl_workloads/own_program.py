@@ -84,6 +84,7 @@ def main(arguments: list[str]) -> int:
     if os.environ.get("HIDL_DEVICE") == "gpu" and (fault := _name_gpus(int(variables.get("LOCAL_RANK", "0")))):
         print(fault, file=sys.stderr)
         return NO_GPU
+    command = with_rendezvous(command, os.environ)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -125,6 +126,28 @@ def _name_gpus(local_rank: int) -> str | None:
     except gpus.NoGpu as error:
         return gpus.message(str(error), os.uname().nodename, int(os.environ["RANK"]))
     return None
+
+
+def with_rendezvous(command: list[str], environment: MutableMapping[str, str]) -> list[str]:
+    """Tell torchrun and accelerate, of which each node starts one, how they meet; return the words of the command.
+
+    torchrun reads the defaults of its options from variables, also if a shell starts it. The options of accelerate are
+    added to its words.
+    """
+    if PROCESSES not in environment:
+        return command
+    nodes, processes = environment["WORLD_SIZE"], environment[PROCESSES]
+    address, port, node = (environment[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+    names = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+    environment.update(zip(names, (nodes, processes, node, address, port), strict=True))
+    at = next((at for at, word in enumerate(command) if word in ("launch", "accelerate.commands.launch")), None)
+    if at is None or not any("accelerate" in word for word in command[: at + 1]):
+        return command
+    total = int(nodes) * int(processes)
+    options = {"num_machines": nodes, "machine_rank": node, "num_processes": total}
+    options |= {"main_process_ip": address, "main_process_port": port}
+    added = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [*command[: at + 1], *(["--multi_gpu"] if total > 1 else []), *added, *command[at + 1 :]]
 
 
 def encode(words: Sequence[str]) -> list[str]:
@@ -211,7 +234,7 @@ def correct_environment(environment: MutableMapping[str, str], hosts: Sequence[s
         return
     changes = launcher_environment.correct_slurm(environment, environment, hosts, int(ranks_per_node))
     port = environment.get("MASTER_PORT", "")
-    if port.isdecimal():
+    if port.isdecimal() and PROCESSES not in environment:
         reached = [environment["MASTER_ADDR"]] if len(hosts) == 1 else hosts
         changes["TF_CONFIG"] = launcher_environment.tensorflow_cluster(
             environment, reached, int(ranks_per_node), int(port) + 1

@@ -193,7 +193,10 @@ def make_plan(
     batch = scheduler_for(site)
     allocation = allocate(site, f"hidl-{workload.name}", placements, job)
     partition = site.partition(job.partition)
-    environment = shared_environment(site, library, options.installation, placements[0], options.tuning)
+    processes = workload.program.processes or 1
+    threads = max(1, placements[0].threads_per_rank // processes)
+    of_process = replace(placements[0], threads_per_rank=threads)
+    environment = shared_environment(site, library, options.installation, of_process, options.tuning)
     # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
     gpus = Gpus.of(requested_gpus(site, job), max(placement.ranks_per_node for placement in placements))
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}

@@ -148,3 +148,24 @@ def test_tensorflow_finds_one_world(hidl_with: Callable[..., Hidl], here: Path) 
     assert done.returncode == 0, done.stderr
     (directory,) = hidl.runs.iterdir()
     assert (directory / "stdout.log").read_text().splitlines() == ["replicas 2"] * 2
+
+
+@pytest.mark.real
+def test_torchrun_starts_once_on_a_node_with_its_processes(hidl_with: Callable[..., Hidl], here: Path) -> None:
+    hidl = hidl_with("pytorch")
+    done = hidl("run", "--stack", "pytorch", "--ranks-per-node", "2", "--", "torchrun", "joined.py")
+    assert done.returncode == 0, done.stderr
+    (directory,) = hidl.runs.iterdir()
+    assert sorted((directory / "stdout.log").read_text().splitlines()) == ["rank 0 of 2: 1", "rank 1 of 2: 1"]
+
+
+@pytest.mark.parametrize("launcher", ["srun", deep("mpiexec")])
+def test_torchruns_of_two_nodes_form_one_world(on_cluster: Callable[..., Hidl], here: Path, launcher: str) -> None:
+    hidl = on_cluster("pytorch")
+    options = ["--site", "test-cluster", "--stack", "pytorch", "--launcher", launcher, "--nodes", "2"]
+    program = ["bash", "-c", "exec torchrun --nproc-per-node 2 joined.py"]
+    done = hidl("run", *options, "--", *program)
+    assert done.returncode == 0, done.stderr
+    (directory,) = hidl.runs.iterdir()
+    printed = sorted((directory / "stdout.log").read_text().splitlines())
+    assert printed == [f"rank {rank} of 4: 6" for rank in range(4)]
