@@ -11,6 +11,7 @@ from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import SubmitRefused, UsageError
 from hidl_cli.inputs.check import PATTERN_OF_TIMES
 from hidl_cli.launch.hosts import WITHOUT_HOSTS, Hosts, parse_hosts
+from hidl_cli.site.directives import THREAD_VARIABLES
 from hidl_cli.site.schema import NodeType, Partition, Policies, Site
 
 _UNKNOWN = 30 * 86400.0
@@ -135,16 +136,6 @@ def _elsewhere(site: Site, nodes: int) -> str | None:
     return f"choose a partition that allows it: {', '.join(fitting)} (--partition)" if fitting else None
 
 
-#: Variables that set the number of threads in common libraries.
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-)
-
-
 @dataclass(frozen=True)
 class Topology:
     """The cores of a node, identified by the operating system's numbers of their first hardware threads.
@@ -259,7 +250,7 @@ class Placement:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that limit libraries to ``threads_per_rank`` threads."""
-        threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads_per_rank))
+        threads = dict.fromkeys(THREAD_VARIABLES, str(self.threads_per_rank))
         return {**threads, "TF_NUM_INTEROP_THREADS": "1"}
 
 

@@ -152,15 +152,12 @@ def test_what_the_users_environment_asks_for_does_not_win_over_the_script(bench:
     assert told.split() == [number, "hidl-toy", "2:00"]
 
 
-def test_an_array_in_the_sites_lines_is_one_run(bench: Bench) -> None:
+def test_an_array_in_the_sites_lines_is_rejected(bench: Bench) -> None:
     bench.change_site("--array=1-2")
-    run = bench.start("--set", "sleep=2")
-    assert bench.hidl("cancel", run.name).returncode == 0
-    # --array: an array that was cancelled before any of it started is one line otherwise.
-    told = bench.cluster("squeue", "-h", "--array", "--states=all", f"--jobs={bench.job(run)}", "-o", "%T").stdout
-    states = told.split()
-    assert len(states) == 2
-    assert not {"RUNNING", "PENDING", "COMPLETING"} & set(states)
+    completed = bench.run()
+    assert completed.returncode == 3
+    assert "`--array` starts several jobs in one run directory" in completed.stderr
+    assert "--matrix" in completed.stderr
 
 
 def test_the_end_is_reported_in_seconds(bench: Bench) -> None:
