@@ -101,6 +101,9 @@ SET_BY_THE_SCRIPT = (
 )
 
 
+#: Variable with the site's ``address_suffix``.
+ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
+
 #: Further variables for a program with a directory.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -283,10 +286,20 @@ def shared_environment(
     """Return the environment variables of all ranks, independent of the launcher."""
     return {
         **placement.environment(),
+        **network_environment(site),
         **site.policies.environment,
         **library.environment,
         **({} if library.prefix == str(installed.prefix) else {"MPI4PY_MPIABI": library.traits.abi}),
         **{setting.name: setting.value for setting in tuning},
+    }
+
+
+def network_environment(site: Site) -> dict[str, str]:
+    """Return the variables by which programs without MPI use the site's network between nodes."""
+    suffix, interface = site.address_suffix, site.socket_interface
+    return {
+        **({} if suffix is None else {ADDRESS_SUFFIX: suffix}),
+        **({} if interface is None else dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), interface)),
     }
 
 

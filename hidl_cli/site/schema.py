@@ -406,6 +406,16 @@ class Site(Strict):
     successor: str | None = Field(None, description="site that replaces this one")
     notes: list[str] = Field(default_factory=list, description="notes for users, in sentences")
     interconnect: str | None = Field(None, description="network between the nodes")
+    address_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$", max_length=64)] | None = Field(
+        None,
+        description="text appended to the name of a node, before its domain, to reach it from other nodes: i for "
+        "IP over InfiniBand at JSC",
+    )
+    socket_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9._,:=^-]+$", max_length=200)] | None = Field(
+        None,
+        description="network interface for the sockets of NCCL and gloo (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); null "
+        "to leave the choice to them",
+    )
     scheduler: SchedulerName | None = Field(description="scheduler that allocates nodes; null if unknown")
     launchers: list[LauncherName] = Field(
         description="launchers that start ranks inside an allocation, the default first; empty if unknown"
