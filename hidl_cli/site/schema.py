@@ -286,6 +286,13 @@ class Mpi(Strict):
     )
 
 
+#: Options of ``hidl run`` that become options of the scheduler.
+JobOptionName = Literal[
+    "--gpus", "--gpus-per-rank", "--mem", "--exclusive", "--share", "--licenses", "--mail-type", "--mail-user",
+    "--after", "--hold", "--begin", "--comment", "--job-name", "--scheduler-option",
+]  # fmt: skip
+
+
 class Policies(Strict):
     """Rules for the options in job scripts; options that a site does not accept are left out."""
 
@@ -317,6 +324,9 @@ class Policies(Strict):
     exclusive: bool = Field(False, description="request whole nodes (`--exclusive`)")
     directives: list[Annotated[str, Field(pattern=r"^-[^\x00-\x1f]*$", max_length=200)]] = Field(
         default_factory=list, description="additional options for the scheduler, one per line of the job script"
+    )
+    forbidden: list[JobOptionName] = Field(
+        default_factory=list, description="options of `hidl run` that the site does not accept: --hold, ..."
     )
     default_time: WallTime | None = Field(
         None, description="default time limit; null for one hour or the limit of the partition"

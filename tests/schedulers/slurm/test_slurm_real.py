@@ -168,3 +168,25 @@ def test_the_end_is_reported_in_seconds(bench: Bench) -> None:
     until(lambda: bench.state_in_slurm(run) == "CANCELLED")
     assert follower.wait(patience(30)) == 8
     assert "CANCELLED" in read(run / "status.json")
+
+
+def test_options_of_a_run_reach_slurm_and_a_run_starts_after_another(bench: Bench) -> None:
+    first = bench.start("--set", "sleep=0", "--hold", "--comment", "two words", "--job-name", "first")
+    shown = bench.cluster("scontrol", "show", "job", bench.job(first)).stdout
+    assert "JobName=first" in shown
+    assert "Comment=two words" in shown
+    assert "Reason=JobHeldUser" in shown
+    second = bench.start("--set", "sleep=0", "--after", first.name)
+    assert (
+        "Dependency=afterok:" + bench.job(first) in bench.cluster("scontrol", "show", "job", bench.job(second)).stdout
+    )
+    bench.cluster("scontrol", "release", bench.job(first))
+    bench.until_state(second, "COMPLETED")
+    assert bench.status(first)["state"] == "COMPLETED"
+    third = bench.start("--set", "sleep=0", "--after", first.name)
+    assert "--dependency" not in read(third / "job.sh")
+    failed = bench.start("--set", "fail=true")
+    bench.until_state(failed, "FAILED")
+    refused = bench.run("--after", failed.name)
+    assert refused.returncode == 6
+    assert "it has ended as FAILED" in refused.stderr
