@@ -11,7 +11,7 @@ from typing import Literal
 
 from hidl_cli.errors import UsageError
 from hidl_cli.inputs.options import option
-from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.options import JobOptions
 from hidl_cli.plan.input_files import PIPED
 
 Value = str | int | float | bool
@@ -23,7 +23,7 @@ _SOFTWARE = "Software"
 
 
 @dataclass(frozen=True)
-class RunOptions(AllocationOptions):
+class RunOptions(JobOptions):
     """The options of ``hidl run`` and ``hidl.run``; None selects the default.
 
     Options with several values are mappings, or words as on the command line: ``NAME=VALUE`` or

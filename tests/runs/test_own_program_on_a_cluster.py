@@ -163,3 +163,20 @@ def test_daemons_that_slurm_starts_with_pmix_leave_nothing_of_it_to_ranks(
     assert done.returncode == 0, done.stderr
     (run,) = hidl.runs.iterdir()
     assert "on 4 ranks" in (run / "stdout.log").read_text()
+
+
+def test_ranks_meet_at_the_name_and_the_interface_that_the_site_sets(
+    on_cluster: Callable[..., Hidl], here: Path
+) -> None:
+    hidl = on_cluster("mpi")
+    file = hidl.config / "sites" / "test-cluster.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    keys = {"address_suffix": "i", "socket_interface": "ib0"}
+    file.write_text(json.dumps({"name": "test-cluster", "extends": "test-cluster", **keys}))
+    names = ("MASTER_ADDR", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    script = f"import os; print(*map(os.environ.get, {names}))"
+    for nodes, address in (("2", "node1i"), ("1", "127.0.0.1")):
+        done = hidl("run", *SITE, "--no-mpi", "--nodes", nodes, "--json", "--", "python", "-c", script)
+        assert done.returncode == 0, done.stderr
+        run = hidl.runs / json.loads(done.stdout)["run"]
+        assert set((run / "stdout.log").read_text().splitlines()) == {f"{address} ib0 ib0"}
