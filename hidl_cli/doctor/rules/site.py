@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hidl_cli import batch_systems
 from hidl_cli.doctor.context import Context, Subject
-from hidl_cli.launch.placement import seconds
+from hidl_cli.launch.options import seconds
 from hidl_cli.quoting import sh
 from hidl_cli.site.probes import lsf, slurm, software
 from hidl_cli.site.probes.facts import ProbedNode, Queue
