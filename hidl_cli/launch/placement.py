@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import SubmitRefused, UsageError
-from hidl_cli.inputs.check import PATTERN_OF_TIMES
-from hidl_cli.launch.hosts import WITHOUT_HOSTS, Hosts, parse_hosts
+from hidl_cli.launch.hosts import WITHOUT_HOSTS, parse_hosts
+from hidl_cli.launch.options import AllocationOptions, JobOptions, clock, seconds
+from hidl_cli.site.directives import THREAD_VARIABLES
+from hidl_cli.site.job_options import JobSettings, parse_licenses, parse_mail_types, plain, require_supported
 from hidl_cli.site.schema import NodeType, Partition, Policies, Site
 
 _UNKNOWN = 30 * 86400.0
 _HOUR = 3600.0
-_TIMES = "use Slurm's format: 90 (minutes), 15:00 (minutes:seconds), 02:00:00, 1-12 (days-hours) or 1-12:30:00"
 
 
 def check_nodes(site: Site, name: str | None, nodes: int) -> None:
@@ -93,38 +93,6 @@ def _has_time_limits(site: Site) -> bool:
     return system is not None and system.time_limits
 
 
-def seconds(text: str) -> float:
-    """Convert a time in one of Slurm's formats (sbatch(1), ``--time``) to seconds.
-
-    The formats are ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``, ``days-hours:minutes``
-    and ``days-hours:minutes:seconds``, so ``10`` is ten minutes. Raises ``UsageError`` for anything else.
-    """
-    if not re.fullmatch(PATTERN_OF_TIMES, text):
-        raise UsageError(f"invalid time {text!r}", hint=_TIMES)
-    days, dash, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if dash:
-        hours, minutes, secs = [*parts, 0, 0][:3]
-    elif len(parts) == 3:
-        hours, minutes, secs = parts
-    else:
-        hours, minutes, secs = [0, *parts, 0][:3]
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + secs)
-
-
-def limit_from(text: str) -> float:
-    """Convert the value of ``--time`` to seconds; raise ``UsageError`` if it is invalid or zero."""
-    if (limit := seconds(text)) == 0:
-        raise UsageError("the time limit must be positive", hint=_TIMES)
-    return limit
-
-
-def clock(seconds: float) -> str:
-    """Format seconds as ``hours:minutes:seconds``; hours may exceed 24."""
-    whole = int(seconds)
-    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
 def _elsewhere(site: Site, nodes: int) -> str | None:
     """Return a hint with the partitions that allow a job of ``nodes`` nodes, or None if there are none."""
     fitting = [
@@ -133,16 +101,6 @@ def _elsewhere(site: Site, nodes: int) -> str | None:
         if partition.min_nodes <= nodes and (partition.max_nodes is None or nodes <= partition.max_nodes)
     ]
     return f"choose a partition that allows it: {', '.join(fitting)} (--partition)" if fitting else None
-
-
-#: Variables that set the number of threads in common libraries.
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-)
 
 
 @dataclass(frozen=True)
@@ -259,7 +217,7 @@ class Placement:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that limit libraries to ``threads_per_rank`` threads."""
-        threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads_per_rank))
+        threads = dict.fromkeys(THREAD_VARIABLES, str(self.threads_per_rank))
         return {**threads, "TF_NUM_INTEROP_THREADS": "1"}
 
 
@@ -269,18 +227,26 @@ def bind_to_cores(
     *,
     partition: str | None = None,
     threads: int | None = None,
+    share: float = 1.0,
 ) -> list[Placement]:
     """Assign threads and cores to the ranks of each placement, and return the placements in the same order.
 
     All placements get the same number of threads per rank, so the steps of a study differ only in their number of
     ranks: ``threads``, or the cores of a node divided by the largest number of ranks per node. Raises ``UsageError``
     for an unknown partition, ``SubmitRefused`` if the partition does not allow the nodes of the largest placement.
+
+    Args:
+        site: The site.
+        placements: Placements of the ranks.
+        partition: Partition of the job.
+        threads: Threads per rank.
+        share: Part of each node whose cores are divided among the ranks by default.
     """
     check_nodes(site, partition, max(placement.nodes for placement in placements))
     node = Topology.of(site.node_type(partition))
     cores = node.cores
     fullest = max(placement.ranks_per_node for placement in placements)
-    per_rank = threads or max(1, (cores or fullest) // fullest)
+    per_rank = threads or max(1, int((cores or fullest) * share) // fullest)
     bind = cores is not None and fullest * per_rank <= cores
     return [
         replace(placement, threads_per_rank=per_rank, bind=bind, fills_node=per_rank == cores, node=node)
@@ -289,28 +255,6 @@ def bind_to_cores(
 
 
 # All steps of a run share one allocation.
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Options for the allocation that the user sets, besides nodes and ranks; None if not set.
-
-    Attributes:
-        time_limit: Time limit in seconds.
-        hosts: Hosts to run on instead of using the site's scheduler (see ``on_hosts``).
-        share_hosts: Do not wait for other runs on these hosts.
-        gpus: Request the GPUs of nodes that have some.
-    """
-
-    partition: str | None = None
-    time_limit: float | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    reservation: str | None = None
-    hosts: Hosts | None = None
-    share_hosts: bool = False
-    gpus: bool = True
 
 
 @dataclass(frozen=True)
@@ -329,6 +273,10 @@ class Allocation:
         hosts: Hosts to run on if no scheduler chooses them.
         share_hosts: Do not wait for other runs on these hosts.
         cores_per_node: Cores that the largest step uses per node; set if the steps differ in their number of threads.
+        requests_memory: Request ``memory_gib`` even if the site's policy does not.
+        exclusive: Request whole nodes; None for the site's policy.
+        share: Part of each node that the job uses, at most 1.
+        settings: Further settings of the job.
     """
 
     job_name: str
@@ -347,14 +295,24 @@ class Allocation:
     hosts: tuple[str, ...] = ()
     share_hosts: bool = False
     cores_per_node: int | None = None
+    requests_memory: bool = False
+    exclusive: bool | None = None
+    share: float = 1.0
+    settings: JobSettings = field(default_factory=JobSettings)
+
+    def is_exclusive(self, policies: Policies) -> bool:
+        """Return whether the job requests whole nodes."""
+        return policies.exclusive if self.exclusive is None else self.exclusive
 
 
-def allocate(site: Site, job_name: str, placements: Sequence[Placement], options: Asked) -> Allocation:
+def allocate(site: Site, job_name: str, placements: Sequence[Placement], options: AllocationOptions) -> Allocation:
     """Return an allocation large enough for all placements, following the site's partitions and policies.
 
     Raises ``UsageError`` for an option that the site does not accept, ``SubmitRefused`` if a limit is exceeded.
     """
     policies, partition = site.policies, site.partition(options.partition)
+    job = options if isinstance(options, JobOptions) else JobOptions()
+    require_supported(site, job.given_names)
     nodes = max(placement.nodes for placement in placements)
     fullest = max(placement.ranks_per_node for placement in placements)
     qos = options.qos or (partition.qos if partition else None)
@@ -367,14 +325,35 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
         for placement in placements
     )
     differ = len({(placement.threads_per_rank, placement.bind) for placement in placements}) > 1
+    part = gpu_share(site, options)
+    if part < 1 and job.exclusive:
+        raise UsageError("--exclusive and --gpus for a part of a node cannot be combined", hint="omit one of them")
+    if job.exclusive and job.share:
+        raise UsageError("--exclusive and --share cannot be combined", hint="omit one of them")
+    if part < 1 and (policies.exclusive or policies.cpus == "none") and not job.share:
+        raise UsageError(
+            f"site {site.name} allocates whole nodes: {job.gpus or job.gpus_per_rank} GPU(s) cannot be requested",
+            hint="omit --gpus; if this partition shares its nodes, add --share",
+        )
+    if part < 1 and site.scheduler == "lsf":
+        raise UsageError("LSF allocates whole nodes: a part of their GPUs cannot be requested", hint="omit --gpus")
+    memory = job.memory_gib
+    if memory is not None and node.memory_gib is not None and memory > node.memory_gib:
+        raise SubmitRefused(
+            f"--mem {job.memory}: the nodes have {node.memory_gib:g} GiB", hint=f"--mem {int(node.memory_gib)}G or less"
+        )
+    is_part = part < 1 or job.share
+    cores_used = (fullest * threads if threads else most) / node.cores if node.cores and is_part else 0.0
+    memory_used = (memory or 0.0) / node.memory_gib if node.memory_gib and is_part else 0.0
+    gpus_used = part if node.gpus and requested_gpus(site, options) else 0.0
     allocation = Allocation(
-        job_name=job_name,
+        job_name=plain("--job-name", job.job_name) or job_name,
         nodes=nodes,
         ranks_per_node=fullest,
         cores_per_rank=None if differ else threads,
         threads_per_core=node.threads_per_core,
         gpus_per_node=requested_gpus(site, options) or None,
-        memory_gib=node.memory_gib,
+        memory_gib=memory or (node.memory_gib and node.memory_gib * part),
         time_limit=time_limit(site, options.partition, nodes, options.time_limit),
         queue=None if policies.partition == "never" else queue,
         account=options.account,
@@ -384,22 +363,41 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
         hosts=_hosts(site, options, nodes) if site.scheduler == SSH else (),
         share_hosts=options.share_hosts and site.scheduler == SSH,
         cores_per_node=(most or None) if differ else None,
+        requests_memory=memory is not None or (part < 1 and policies.memory == "all"),
+        exclusive=True if job.exclusive else False if is_part else None,
+        share=min(1.0, max(gpus_used, cores_used, memory_used)) if is_part else 1.0,
+        settings=JobSettings(
+            licenses=parse_licenses(job.licenses) if job.licenses else None,
+            mail_types=parse_mail_types(job.mail_type) if job.mail_type else (),
+            mail_user=plain("--mail-user", job.mail_user),
+            after=tuple(job.runs_before),
+            hold=job.hold,
+            begin=job.begin_time,
+            comment=plain("--comment", job.comment),
+            scheduler_options=tuple(job.scheduler_options or ()),
+        ),
     )
-    for option in ("account", "qos", "constraint", "reservation"):
-        if getattr(policies, option) == "never" and getattr(allocation, option) is not None:
-            raise UsageError(f"site {site.name} does not accept --{option}", hint="leave it out")
+    for name in ("account", "qos", "constraint", "reservation"):
+        if getattr(policies, name) == "never" and getattr(allocation, name) is not None:
+            raise UsageError(f"site {site.name} does not accept --{name}", hint="leave it out")
     return allocation
 
 
-def requested_gpus(site: Site, options: Asked) -> int | None:
+def requested_gpus(site: Site, options: AllocationOptions) -> int | None:
     """Return the GPUs requested per node: 0 for none, or None if the number of GPUs is unknown."""
-    return site.node_type(options.partition).gpus if options.gpus else 0
+    return site.node_type(options.partition).gpus if options.gpus_per_node is None else options.gpus_per_node
 
 
-def _hosts(site: Site, options: Asked, nodes: int) -> tuple[str, ...]:
+def gpu_share(site: Site, options: AllocationOptions) -> float:
+    """Return the part of each node that the requested GPUs are; 1 if all or none are requested, or it is unknown."""
+    available, requested = site.node_type(options.partition).gpus, requested_gpus(site, options)
+    return requested / available if available and requested and requested < available else 1.0
+
+
+def _hosts(site: Site, options: AllocationOptions, nodes: int) -> tuple[str, ...]:
     """Return the first ``nodes`` of the requested hosts, or else of the hosts in the site's file."""
     expression = site.node_type(options.partition).hosts
-    hosts = options.hosts or (parse_hosts(expression) if expression else None)
+    hosts = options.named_hosts or (parse_hosts(expression) if expression else None)
     if hosts is None:
         raise UsageError(
             f"site {site.name} has no queue, and {WITHOUT_HOSTS}",
