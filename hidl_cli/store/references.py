@@ -98,7 +98,7 @@ class Reference(Strict):
         return self
 
 
-class Figure(Strict):
+class PublishedFigure(Strict):
     """A published figure other than an efficiency, such as a speed-up over another library.
 
     ``workloads`` do the same kind of work. The figure applies to runs whose parameters have one of the values in
@@ -115,7 +115,7 @@ class Figure(Strict):
     source: str
 
 
-AnyReference = TypeVar("AnyReference", Reference, Figure)
+AnyReference = TypeVar("AnyReference", Reference, PublishedFigure)
 
 
 @cache
@@ -125,9 +125,9 @@ def load_references() -> tuple[Reference, ...]:
 
 
 @cache
-def load_figures() -> tuple[Figure, ...]:
+def load_figures() -> tuple[PublishedFigure, ...]:
     """Load ``recipes/references/figures.yaml``. Raises ``InvalidInput`` if it is invalid."""
-    return _load("figures.yaml", "figures", Figure)
+    return _load("figures.yaml", "figures", PublishedFigure)
 
 
 def _load(name: str, key: str, kind: type[AnyReference]) -> tuple[AnyReference, ...]:
