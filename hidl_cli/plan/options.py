@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike, fspath
@@ -15,6 +17,9 @@ from hidl_cli.launch.options import JobOptions
 from hidl_cli.plan.input_files import PIPED
 
 Value = str | int | float | bool
+
+#: Variables that the job script sets for its stack.
+OF_THE_STACK = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
 
 _PROGRAM = "Program"
 _RESOURCES = "Resources"
@@ -70,6 +75,14 @@ class RunOptions(JobOptions):
         "NAME\\[unit=s,take=last]= sets options. Studies judge the first metric. Repeatable.",
         repeatable=True,
         panel=_STUDY,
+    )
+    env_vars: Mapping[str, str | None] | Sequence[str] | None = option(
+        None,
+        "--env-var",
+        metavar="NAME[=VALUE]",
+        help="Set an environment variable on every rank, by default to its value in your shell; repeatable.",
+        repeatable=True,
+        panel=_PROGRAM,
     )
     suite: Literal["c", "python", "both"] | None = option(
         None, "--suite", help="For benchmarks in C and Python: the suite to run, or both.", panel=_PROGRAM
@@ -212,6 +225,13 @@ class RunOptions(JobOptions):
         return _words(self.tuning)
 
     @property
+    def rank_variables(self) -> dict[str, str]:
+        """The environment variables to set on every rank; raises ``UsageError`` for invalid and unset ones."""
+        given = self.env_vars or ()
+        words = given.items() if isinstance(given, Mapping) else map(_split_variable, given)
+        return {name: _value_of(name, value) for name, value in words}
+
+    @property
     def stdin_file(self) -> str | None:
         """The absolute path of the program's standard input, or ``PIPED``."""
         return PIPED if self.stdin == PIPED else absolute(self.stdin)
@@ -302,6 +322,30 @@ class RunRequest(RunOptions):
     def is_compared(self) -> bool:
         """True if the run compares its times with those of other launches."""
         return self.validates or self.scale is not None or bool(self.axes)
+
+
+def _split_variable(word: str) -> tuple[str, str | None]:
+    name, equals, value = word.partition("=")
+    return name, value if equals else None
+
+
+def _value_of(name: str, value: str | None) -> str:
+    """Return the value of a variable of ``--env-var``, from this process's environment if it is None."""
+    from hidl_cli.site.directives import reject_variable
+
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise UsageError(f"invalid --env-var {name!r}", hint="NAME or NAME=VALUE")
+    if rejected := reject_variable(name):
+        raise UsageError(f"--env-var {name}: {rejected.message}", hint=f"use {rejected.instead}")
+    if name in OF_THE_STACK:
+        raise UsageError(f"--env-var {name}: the job sets it for its stack", hint="set it in a script that you run")
+    if value is None:
+        value = os.environ.get(name)
+    if value is None:
+        raise UsageError(f"--env-var {name}: not set in your environment", hint=f"use --env-var {name}=VALUE")
+    if "\0" in value:
+        raise UsageError(f"--env-var {name}: the value contains a NUL character", hint="remove it")
+    return value
 
 
 def absolute(path: str | PathLike[str] | None) -> str | None:

@@ -177,6 +177,7 @@ def make_plan(
     baseline: Baseline | None = None,
     until_settled: bool = False,
     precision: float | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Plan:
     """Make the plan of a run; each repetition runs all placements and points.
 
@@ -193,6 +194,7 @@ def make_plan(
             launcher supports them, and any other study with its smallest step.
         until_settled: Whether to end the study as soon as it is settled.
         precision: See ``Plan``.
+        variables: Environment variables that the user sets on every rank.
     """
     site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
@@ -204,6 +206,7 @@ def make_plan(
     # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
     gpus = Gpus.of(requested_gpus(site, job), max(placement.ranks_per_node for placement in placements))
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
+    environment |= variables or {}
     context = _StepContext(
         site.scheduler,
         workload,

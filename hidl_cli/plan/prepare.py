@@ -73,7 +73,8 @@ def prepare(
         SubmitRefused: The site requires an option that is missing.
         MissingPrecondition: The stack is not installed, or does not support the device.
     """
-    remember(list(request.words), [*request.assignments, *request.axes, *request.variables])
+    variables = request.rank_variables
+    remember(list(request.words), [*request.assignments, *request.axes, *request.variables], variables)
     site = on_hosts(site or load_site(request.site), request.named_hosts)
     try:
         return _prepare(request, site, workload, stack)
@@ -145,6 +146,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         baseline=request.baseline,
         until_settled=request.until_settled and (request.scale is not None or compares),
         precision=precision,
+        variables=request.rank_variables,
     )
     if plan.missing and not request.hypothetical:
         raise SubmitRefused(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")

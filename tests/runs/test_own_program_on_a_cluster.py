@@ -120,3 +120,21 @@ def test_ranks_meet_at_the_name_and_the_interface_that_the_site_sets(
         assert done.returncode == 0, done.stderr
         run = hidl.runs / json.loads(done.stdout)["run"]
         assert set((run / "stdout.log").read_text().splitlines()) == {f"{address} ib0 ib0"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "stack"), [("srun", "mpi"), ("mpiexec", "mpi"), ("mpirun", "openmpi"), deep("srun", "openmpi")]
+)
+def test_named_variables_reach_all_ranks(
+    on_cluster: Callable[..., Hidl], here: Path, launcher: str, stack: str
+) -> None:
+    hidl = on_cluster(stack)
+    options = ["--stack", stack, "--launcher", launcher, "--nodes", "2", "--ranks-per-node", "2", "--no-mpi"]
+    named = ["--env-var", "OWN_VALUE=a b;$HOME'", "--env-var", "OWN_TAKEN", "--env-var", "PYTHONPATH=/x"]
+    names = ("OWN_VALUE", "OWN_TAKEN", "OWN_OTHER")
+    script = f"import os; print(*map(os.environ.get, {names}), os.environ['PYTHONPATH'].split(':')[-1], sep='|')"
+    variables = {"OWN_TAKEN": "taken", "OWN_OTHER": "other"}
+    done = hidl("run", *SITE, *options, *named, "--json", "--", "python", "-c", script, **variables)
+    assert done.returncode == 0, done.stderr
+    printed = (hidl.runs / json.loads(done.stdout)["run"] / "stdout.log").read_text().splitlines()
+    assert printed == ["a b;$HOME'|taken|other|/x"] * 4
