@@ -63,6 +63,7 @@ class InstallPlan:
         mpi_version: Version of the MPI library, if known.
         mpi_place: Prefix of the MPI library if it is not in the prefix of the stack.
         part: Provider-specific part.
+        requirements: Names of the packages that the user requires, which must import.
     """
 
     site: str
@@ -83,6 +84,7 @@ class InstallPlan:
     mpi_version: str | None = None
     mpi_place: Path | None = None
     part: ProviderPart | None = None
+    requirements: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         unusable = [character for character in UNUSABLE if character in str(self.root)]

@@ -7,6 +7,7 @@ job with the MPI library of the site.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,10 @@ SCHEMA = "hidl.verification/1"
 _RANKS = 2
 _TIMEOUT_SECONDS = 600.0
 _LINES = 12
+#: A module in a single file.
+_MODULE = re.compile(r"([A-Za-z_]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
+#: Modules that packages install by mistake.
+_NOT_TO_IMPORT = frozenset(("benchmarks", "conftest", "doc", "docs", "example", "examples", "setup", "test", "tests"))
 
 # Variables of a surrounding allocation, launcher or Python, which would confuse MPI or Python.
 _FOREIGN = (
@@ -122,7 +127,7 @@ def step(plan: InstallPlan) -> InstallStep:
     """Return the command that verifies the prefix."""
     prefix = plan.prefix
     mpi = [prefix / "bin" / "mpiexec", "-n", _RANKS, prefix / "bin" / "python", "-m", "hidl_workloads.verify"]
-    argv = [*mpi, f"--imports={','.join(plan.imports)}", f"--report={report(prefix)}"]
+    argv = [*mpi, f"--imports={','.join(imports(plan))}", f"--report={report(prefix)}"]
     argv += [f"--mpi={plan.mpi_place}"] if plan.mpi_place else []
     argv += [f"--modules={','.join(plan.verify_modules)}"] if plan.verify_modules else []
     argv += [f"--gpus={','.join(plan.verify_gpus)}"] if plan.verify_gpus else []
@@ -133,6 +138,35 @@ def step(plan: InstallPlan) -> InstallStep:
     elif plan.mpi == "mpich":
         variables |= MPICH_ON_ONE_HOST
     return InstallStep(f"verify on {_RANKS} MPI ranks", tuple(map(str, argv)), variables)
+
+
+def imports(plan: InstallPlan) -> list[str]:
+    """Return the modules that must import: those of the stack, and those of the packages that the user requires."""
+    own = (module for name in plan.requirements for module in modules_of(plan.prefix, name))
+    return list(dict.fromkeys([*plan.imports, *own]))
+
+
+def modules_of(prefix: Path, package: str) -> list[str]:
+    """Return the modules of an installed package to import: the one of its name, else all that are public.
+
+    The list is empty if the package is not installed, which its marker may cause, or has no modules.
+    """
+    from importlib.metadata import distributions
+
+    found: set[str] = set()
+    for distribution in distributions(name=package, path=[*map(str, prefix.glob("lib/python*/site-packages"))]):
+        for file in distribution.files or ():
+            first, second = [*file.parts, ""][:2]
+            if matching := _MODULE.fullmatch(first) if not second else None:
+                found.add(matching[1])
+            elif second == "__init__.py" and first.isidentifier():
+                found.add(first)
+    public = sorted(name for name in found if not name.startswith("_") and name not in _NOT_TO_IMPORT)
+    return [name for name in public if _plain(name) == _plain(package)] or public
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "", name).lower()
 
 
 def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:

@@ -60,6 +60,9 @@ class FromWheels:
         return new
 
     def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
+        from packaging.requirements import Requirement
+        from packaging.utils import canonicalize_name
+
         stack = order.stack.on(target.accelerator, target.machine)
         return InstallPlan(
             site=order.site.name,
@@ -77,6 +80,7 @@ class FromWheels:
             offline=order.offline,
             mpi=stack.mpi,
             mpi_version=chosen.version(stack.mpi),
+            requirements=tuple(sorted({canonicalize_name(Requirement(text).name) for text in stack.requirements})),
         )
 
     def preview(self, plan: InstallPlan) -> Preview:
