@@ -206,7 +206,10 @@ def digest_of(file: Path) -> str:
 
 
 def _wheel_files(prefix: Path) -> Iterator[tuple[str, File]]:
-    """Yield the files in the records of the wheels, except those without a hash."""
+    """Yield the files in the records of the wheels, except those without a hash and compiled ones.
+
+    Python replaces compiled files. NumPy 1.26's record has one.
+    """
     for file in sorted(prefix.glob(_RECORD)):
         name, _, version = file.parent.name.removesuffix(".dist-info").partition("-")
         place = file.parent.parent.relative_to(prefix)
@@ -216,7 +219,7 @@ def _wheel_files(prefix: Path) -> Iterator[tuple[str, File]]:
                 kind, _, value = digest.partition("=")
                 if kind == "sha256" and size.isdecimal():
                     inside = os.path.normpath(place / path)
-                    if not inside.startswith(".."):
+                    if not inside.startswith("..") and _CACHES not in Path(inside).parts:
                         yield inside, File(int(size), _hexadecimal(value), f"{name}=={version}")
 
 

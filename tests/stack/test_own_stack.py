@@ -63,6 +63,17 @@ def test_a_stack_whose_packages_do_not_import_is_not_published(hidl: Hidl, tmp_p
     )
 
 
+def test_a_project_that_needs_numpy_1_gets_it(hidl: Hidl, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy<2.0.0\nold\n")
+    (installed,) = hidl.json("install", "mpi", "-r", str(tmp_path / "requirements.txt"), "--as", "mine")[
+        "installations"
+    ]
+    assert installed["packages"]["numpy"].startswith("1.26.")
+    assert yaml.safe_load(definition(hidl).read_text())["packages"] == {"numpy": ">=1.26"}
+    ran = hidl("run", "mpi-sanity", "--stack", "mine", "--ranks-per-node", "2")
+    assert ran.returncode == 0, ran.stderr
+
+
 @pytest.mark.parametrize(
     ("package", "files", "modules"),
     [
