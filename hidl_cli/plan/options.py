@@ -40,6 +40,7 @@ class RunOptions(JobOptions):
         directory: Directory that ``command`` starts in; the current one by default.
         stdin: File that rank 0 of ``command`` reads as standard input; ``PIPED`` for a copy of this process's.
         uses_mpi: Whether to check MPI's world before ``command``.
+        separate_ranks: Whether the frameworks of ``command`` may form other worlds than the launched ranks.
         precision: Largest half-width of an interval for a verdict, such as 0.05 or ``5%``.
         check: Whether to run the doctor's quick checks before the submission.
     """
@@ -179,6 +180,12 @@ class RunOptions(JobOptions):
     )
     uses_mpi: bool = option(
         True, "--no-mpi", help="For your own program without MPI: skip the check of MPI's world.", panel=_PROGRAM
+    )
+    separate_ranks: bool = option(
+        False,
+        "--separate-ranks",
+        help="For your own program: accept ranks that work separately, rather than in one world of their framework.",
+        panel=_PROGRAM,
     )
     baseline: Literal["single", "copies", "history"] | None = option(
         None,

@@ -26,7 +26,7 @@ from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
-from hidl_workloads.own_program import STDIN, encode
+from hidl_workloads.own_program import PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
@@ -202,7 +202,10 @@ def make_plan(
     warnings = tuple(_warnings(options, job.partition, placements))
     placements, notice = _within_share(allocation, options.launcher, placements)
     partition = site.partition(job.partition)
-    environment = shared_environment(site, library, options.installation, placements[0], options.tuning)
+    processes = workload.program.processes or 1
+    threads = max(1, placements[0].threads_per_rank // processes)
+    of_process = replace(placements[0], threads_per_rank=threads)
+    environment = shared_environment(site, library, options.installation, of_process, options.tuning)
     # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
     gpus = Gpus.of(requested_gpus(site, job), max(placement.ranks_per_node for placement in placements))
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
@@ -374,6 +377,8 @@ def _steps(
     can_check = context.environment is None or context.environment.has_mpi4py
 
     def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
+        if context.workload.program.directory is not None:
+            variables = {**variables, **_variables_of_ranks(context.workload.program, placement)}
         request = Request(
             placement,
             words,
@@ -421,6 +426,15 @@ def _steps(
         for position in range(points)
     ]
     return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
+
+
+def _variables_of_ranks(program: Program, placement: Placement) -> dict[str, str]:
+    """Return the variables from which a command with a directory learns about its launch."""
+    return {
+        RANKS_PER_NODE: str(placement.ranks_per_node),
+        **({PROCESSES: str(program.processes)} if program.processes else {}),
+        **({SEPARATE_RANKS: "1"} if program.separate_ranks else {}),
+    }
 
 
 def _sized(unit: str, placements: Sequence[Placement]) -> Iterator[tuple[int, Placement]]:

@@ -21,6 +21,7 @@ from hidl_cli.plan.options import RunRequest, absolute
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
 from hidl_cli.plan.program import own_workload, with_metrics
+from hidl_cli.plan.program_launcher import ProgramLauncher, find_launcher, processes_per_node
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
 from hidl_cli.record.run import State, find
@@ -115,6 +116,8 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         if chosen:
             notice = f"defaults on these GPUs: {format_parameters(chosen)} (--set changes them)"
             use = replace(use, notices=(*use.notices, notice))
+    if request.command and (launcher := find_launcher(request.words, Path(request.directory or Path.cwd()))):
+        request, workload = _once_per_node(request, site, workload, launcher)
     least = workload.needed_ranks
     unit, placements = _placements(request, site, least)
     if min(placement.ranks for placement in placements) < least:
@@ -151,6 +154,22 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     if plan.missing and not request.hypothetical:
         raise SubmitRefused(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
     return plan
+
+
+def _once_per_node(
+    request: RunRequest, site: Site, workload: Workload, launcher: ProgramLauncher
+) -> tuple[RunRequest, Workload]:
+    """Start a launcher of processes once on each node, with all cores and GPUs of the node."""
+    if request.sizes is not None and parse_scale(request.sizes, default_unit=_unit(site))[0] == "ranks":
+        raise UsageError(
+            f"{launcher.name} starts its processes itself, so a study varies the number of nodes",
+            hint="--scale nodes=1,2,4",
+        )
+    gpus = requested_gpus(site, request)
+    processes = processes_per_node(launcher, request, nodes=request.nodes or 1, gpus=gpus)
+    threads = None if request.threads is None else request.threads * processes
+    program = workload.program.model_copy(update={"processes": processes, "mpi": False})
+    return replace(request, ranks_per_node=1, threads=threads), workload.model_copy(update={"program": program})
 
 
 def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
@@ -241,6 +260,7 @@ def _workload(request: RunRequest, environment: EnvironmentInstallation | None) 
         matrix=[word for word in request.axes if not word.startswith(COMPARED)],
         scaling=request.scaling,
         uses_mpi=request.uses_mpi and has_mpi4py,
+        separate_ranks=request.separate_ranks,
     )
 
 
@@ -421,7 +441,7 @@ def _placements(request: RunRequest, site: Site, least: int) -> tuple[str, list[
     else:
         if request.nodes not in (None, 1):
             raise UsageError("--scale and --nodes cannot be combined", hint="--scale sets the number of nodes")
-        unit, sizes = parse_scale(sizes_text, default_unit="ranks" if site.scheduler == "local" else "nodes")
+        unit, sizes = parse_scale(sizes_text, default_unit=_unit(site))
         if unit == "ranks":
             placements = [Placement.of_ranks(ranks, request.ranks_per_node) for ranks in sizes]
         else:
@@ -429,6 +449,11 @@ def _placements(request: RunRequest, site: Site, least: int) -> tuple[str, list[
     return unit, bind_to_cores(
         site, placements, partition=request.partition, threads=request.threads, share=gpu_share(site, request)
     )
+
+
+def _unit(site: Site) -> str:
+    """Return the unit of the sizes of ``--scale``."""
+    return "ranks" if site.scheduler == "local" else "nodes"
 
 
 def parse_scale(text: str, *, default_unit: str) -> tuple[str, list[int]]:
