@@ -125,10 +125,12 @@ class _Reader:
 def _text(file: Path) -> str:
     """Read the text of a requirements file. Raises ``UnusableRequirement`` if it is unreadable or something else."""
     if file.suffix in (".toml", ".yaml", ".yml", ".lock", ".cfg", ".py"):
-        raise UnusableRequirement(
-            f"{file} is not a requirements file",
-            "such as requirements.txt; from a pyproject.toml: uv pip compile pyproject.toml -o requirements.txt",
+        source = (
+            "of a conda environment, write the packages under `pip` into one, or create it and use `hidl run --env DIR`"
+            if file.suffix in (".yaml", ".yml")
+            else "from a pyproject.toml: uv pip compile pyproject.toml -o requirements.txt"
         )
+        raise UnusableRequirement(f"{file} is not a requirements file", f"such as requirements.txt; {source}")
     try:
         with file.open("rb") as opened:
             content = opened.read(_BYTES + 1)
