@@ -13,6 +13,7 @@ from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
 from hidl_cli.launch.placement import Placement, bind_to_cores, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
+from hidl_cli.plan.batch_script import with_script
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
@@ -21,7 +22,7 @@ from hidl_cli.plan.options import RunRequest, absolute
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
 from hidl_cli.plan.program import own_workload, with_metrics
-from hidl_cli.plan.program_launcher import ProgramLauncher, find_launcher, processes_per_node
+from hidl_cli.plan.program_launcher import find_launcher, processes_per_node
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
 from hidl_cli.redaction import remember
@@ -88,9 +89,10 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     if (stdin := request.stdin_file) not in (None, PIPED) and not request.hypothetical:
         require_readable(Path(stdin))
     scheduler_for(site)  # an unsupported scheduler is reported before anything else
+    request, script = with_script(request, site)
     environment = _environment(request, site)
     workload = with_metrics(
-        workload or _workload(request, environment),
+        workload or _workload(request, environment, once=script is not None),
         request.metric_words,
         judged=request.scale is not None or bool(request.axes),
         scaling=request.scaling,
@@ -111,8 +113,9 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         if chosen:
             notice = f"defaults on these GPUs: {format_parameters(chosen)} (--set changes them)"
             use = replace(use, notices=(*use.notices, notice))
-    if request.command and (launcher := find_launcher(request.words, Path(request.directory or Path.cwd()))):
-        request, workload = _once_per_node(request, site, workload, launcher)
+    if script is not None:
+        use = replace(use, notices=(*use.notices, *(f"not carried over: {each}" for each in script.left_out)))
+    request, workload = _once_per_node(request, site, workload)
     least = workload.needed_ranks
     unit, placements = _placements(request, site, least)
     if min(placement.ranks for placement in placements) < least:
@@ -134,6 +137,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     options = _resolve_options(
         request, site, workload, environment, parameters=parameters, matrix=matrix, use=use, stack=stack
     )
+    options = replace(options, script=script)
     plan = make_plan(
         options,
         unit=unit,
@@ -150,10 +154,13 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     return plan
 
 
-def _once_per_node(
-    request: RunRequest, site: Site, workload: Workload, launcher: ProgramLauncher
-) -> tuple[RunRequest, Workload]:
-    """Start a launcher of processes once on each node, with all cores and GPUs of the node."""
+def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple[RunRequest, Workload]:
+    """Start a program that starts processes itself once on each node, with all cores and GPUs of the node."""
+    launcher = None
+    if request.command and not workload.program.once:
+        launcher = find_launcher(request.words, Path(request.directory or Path.cwd()))
+    if launcher is None:
+        return request, workload
     if request.sizes is not None and parse_scale(request.sizes, default_unit=_unit(site))[0] == "ranks":
         raise UsageError(
             f"{launcher.name} starts its processes itself, so a study varies the number of nodes",
@@ -173,7 +180,7 @@ def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
     return replace(request, nodes=nodes, ranks_per_node=ranks)
 
 
-def _workload(request: RunRequest, environment: EnvironmentInstallation | None) -> Workload:
+def _workload(request: RunRequest, environment: EnvironmentInstallation | None, *, once: bool = False) -> Workload:
     has_mpi4py = environment is None or environment.described.has_mpi4py
     if not request.command:
         workload = load_workload(fspath(request.workload or ""))
@@ -192,6 +199,7 @@ def _workload(request: RunRequest, environment: EnvironmentInstallation | None) 
         scaling=request.scaling,
         uses_mpi=request.uses_mpi and has_mpi4py,
         separate_ranks=request.separate_ranks,
+        once=once,
     )
 
 
@@ -210,7 +218,8 @@ def _resolve_options(
         stack = stack or load_stack(
             request.stack or stack_for(workload, *({**parameters, **point} for point in matrix))
         )
-        installed = _installation(request, site, stack.name)
+        needed = not workload.program.once
+        installed = _installation(request if needed else replace(request, hypothetical=True), site, stack.name)
         own = own_library(installed, stack)
     else:
         stack = load_stack(request.stack or _STACKS[environment.abi])

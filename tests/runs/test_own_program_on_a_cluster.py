@@ -163,3 +163,17 @@ def test_daemons_that_slurm_starts_with_pmix_leave_nothing_of_it_to_ranks(
     assert done.returncode == 0, done.stderr
     (run,) = hidl.runs.iterdir()
     assert "on 4 ranks" in (run / "stdout.log").read_text()
+
+
+def test_a_batch_script_runs_once_as_if_it_had_been_submitted(on_cluster: Callable[..., Hidl], here: Path) -> None:
+    hidl = on_cluster()
+    script = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=5 --output=mine.%j\n"
+    script += 'cd "$SLURM_SUBMIT_DIR"\necho "once in $PWD: $1"\nsrun hostname\nexit 3\n'
+    (here / "job.sh").write_text(script)
+    done = hidl("run", *SITE, "--", "./job.sh", "a b")
+    assert done.returncode == 8
+    assert "status 3" in done.stderr
+    assert "not carried over: --output=mine.%j" in " ".join(done.stderr.split())
+    (run,) = hidl.runs.iterdir()
+    first, *hosts = (run / "stdout.log").read_text().splitlines()
+    assert (first, sorted(hosts)) == (f"once in {here}: a b", ["node1", "node2"])
