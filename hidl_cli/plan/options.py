@@ -19,6 +19,7 @@ Value = str | int | float | bool
 _PROGRAM = "Program"
 _RESOURCES = "Resources"
 _STUDY = "Study"
+_JOB = "Job"
 _SOFTWARE = "Software"
 
 
@@ -191,6 +192,12 @@ class RunOptions(AllocationOptions):
         help="Largest half-width of an interval for a verdict, such as 5% (default: any).",
         panel=_STUDY,
     )
+    new_job: bool = option(
+        False,
+        "--new-job",
+        help="Within an allocation (salloc, a batch job, flux alloc): submit another job instead of using it.",
+        panel=_JOB,
+    )
     check: bool = option(True, "--no-check", help="Skip the checks of `hidl doctor` before submission.", panel="Output")
 
     @property
@@ -293,9 +300,11 @@ class RunRequest(RunOptions):
         any_device: Whether to use CPUs on the same nodes if the workload or its stack does not support GPUs.
         validates: Whether the run is a check of the site.
         hypothetical: Whether the plan is only shown, so that the stack need not be installed.
+        in_allocation: Whether to use the allocation that surrounds hidl, if there is one.
     """
 
     _: KW_ONLY
+    in_allocation: bool = False
     any_device: bool = False
     validates: bool = False
     hypothetical: bool = False
@@ -303,7 +312,7 @@ class RunRequest(RunOptions):
     @classmethod
     def of(cls, options: RunOptions, *, hypothetical: bool = False) -> RunRequest:
         """Return the request for these options."""
-        return cls(**vars(options), hypothetical=hypothetical)
+        return cls(**vars(options), hypothetical=hypothetical, in_allocation=not options.new_job)
 
     @property
     def is_compared(self) -> bool:

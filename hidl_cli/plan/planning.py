@@ -21,7 +21,8 @@ from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_me
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
 from hidl_cli.plan.parameters import SIZES, arguments, command
 from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
-from hidl_cli.schedulers import scheduler_for
+from hidl_cli.schedulers import IN_ALLOCATION, scheduler, scheduler_for
+from hidl_cli.schedulers.local import EnclosingJob
 from hidl_cli.site.schema import Partition, Site
 from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
@@ -122,6 +123,7 @@ class ResolvedOptions:
         recipe: Recipe of the stack.
         stdin: See ``Plan``.
         script: The batch script that is the program.
+        enclosing: The allocation around hidl that the run uses.
     """
 
     site: Site
@@ -138,6 +140,7 @@ class ResolvedOptions:
     recipe: Stack | None = None
     stdin: str | None = None
     script: BatchScript | None = None
+    enclosing: EnclosingJob | None = None
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -218,6 +221,9 @@ def make_plan(
     )
     steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
     header = batch.header(allocation, site.policies)
+    if options.enclosing is not None:
+        batch, header = scheduler(f"{batch.name}{IN_ALLOCATION}"), ()
+        allocation = replace(allocation, time_limit=job.time_limit)
     if baseline is None:
         large = can_be_copied(unit, placements) and allocation.nodes >= _MANY_NODES
         baseline = "copies" if large and steps[0].launch.host_option is not None else "single"
@@ -232,7 +238,7 @@ def make_plan(
         launcher=options.launcher.name,
         partition=job.partition or site.default_partition,
         allocation=allocation,
-        header=header if options.script is None else options.script.header(header, batch.name),
+        header=header if options.script is None or options.enclosing else options.script.header(header, batch.name),
         stack=options.stack,
         prefix=str(options.installation.prefix),
         activate=str(options.installation.activate),
@@ -250,7 +256,7 @@ def make_plan(
         until_settled=until_settled,
         precision=precision,
         charge=partition.charge if partition else None,
-        missing=tuple(missing(site.policies, allocation)),
+        missing=() if options.enclosing else tuple(missing(site.policies, allocation)),
         warnings=tuple(_warnings(options, job.partition, placements)),
         user_environment=options.environment,
         device=options.use.device,
@@ -304,6 +310,8 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
     site = options.site
     partition = site.partition(partition_name)
     yield from options.use.notices
+    if options.enclosing is not None:
+        yield f"in the allocation {options.enclosing.id} around hidl (--new-job submits another job)"
     if site.status == "retired":
         yield f"site {site.name} is retired" + (f"; its successor is {site.successor}" if site.successor else "")
     if partition and partition.restricted:
