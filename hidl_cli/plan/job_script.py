@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from hidl_cli.launchers import LAUNCHERS
-from hidl_cli.schedulers import scheduler
+from hidl_cli.schedulers import IN_ALLOCATION, scheduler
 from hidl_cli.templates import render_script
 from hidl_cli.tuning.judge import LD_PRELOAD
 from hidl_cli.tuning.layers import preloads
@@ -34,7 +34,8 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "open_mpi": plan.launcher == "mpirun",
         "hydra": plan.launcher == "mpiexec" and plan.mpi.family != "intel-mpi",
         "header": plan.header,
-        "modules": plan.modules,
+        "modules": () if plan.workload.program.once else plan.modules,
+        "activates": not plan.workload.program.once,
         "activate": plan.activate,
         "own_programs": f"{plan.prefix}/bin",
         "mpi": None if plan.mpi_of_the_stack else plan.mpi,
@@ -55,7 +56,9 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "run_module": (f"{plan.prefix}/bin/python", plan.user_environment.starter if plan.user_environment else "-m"),
         "mpi_has_programs": plan.user_environment is None or plan.user_environment.mpi_stack is None,
         "seconds": int(plan.allocation.time_limit or 0),
-        "local_limit": math.ceil(plan.allocation.time_limit or 0) if plan.scheduler == "local" else 0,
+        "local_limit": math.ceil(plan.allocation.time_limit or 0)
+        if plan.scheduler.endswith(("local", IN_ALLOCATION))
+        else 0,
         "cores_per_rank": bound.threads_per_rank if bound else None,
         "node_memory": int(plan.allocation.memory_gib * 2**30) if plan.allocation.memory_gib else None,
     }

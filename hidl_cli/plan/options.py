@@ -24,6 +24,7 @@ OF_THE_STACK = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
 _PROGRAM = "Program"
 _RESOURCES = "Resources"
 _STUDY = "Study"
+_JOB = "Job"
 _SOFTWARE = "Software"
 
 
@@ -204,6 +205,12 @@ class RunOptions(JobOptions):
         help="Largest half-width of an interval for a verdict, such as 5% (default: any).",
         panel=_STUDY,
     )
+    new_job: bool = option(
+        False,
+        "--new-job",
+        help="Within an allocation (salloc, a batch job, flux alloc): submit another job instead of using it.",
+        panel=_JOB,
+    )
     check: bool = option(True, "--no-check", help="Skip the checks of `hidl doctor` before submission.", panel="Output")
 
     @property
@@ -313,9 +320,11 @@ class RunRequest(RunOptions):
         any_device: Whether to use CPUs on the same nodes if the workload or its stack does not support GPUs.
         validates: Whether the run is a check of the site.
         hypothetical: Whether the plan is only shown, so that the stack need not be installed.
+        in_allocation: Whether to use the allocation that surrounds hidl, if there is one.
     """
 
     _: KW_ONLY
+    in_allocation: bool = False
     any_device: bool = False
     validates: bool = False
     hypothetical: bool = False
@@ -323,7 +332,7 @@ class RunRequest(RunOptions):
     @classmethod
     def of(cls, options: RunOptions, *, hypothetical: bool = False) -> RunRequest:
         """Return the request for these options."""
-        return cls(**vars(options), hypothetical=hypothetical)
+        return cls(**vars(options), hypothetical=hypothetical, in_allocation=not options.new_job)
 
     @property
     def is_compared(self) -> bool:

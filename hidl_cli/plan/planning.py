@@ -9,18 +9,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.batch_systems import SSH
+from hidl_cli.batch_systems import SSH, SYSTEMS
 from hidl_cli.errors import UsageError
 from hidl_cli.launch import placement as limits
 from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launch.options import AllocationOptions, clock
 from hidl_cli.launch.placement import Allocation, Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
+from hidl_cli.plan.batch_script import BatchScript
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
 from hidl_cli.plan.parameters import SIZES, arguments, command
 from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
-from hidl_cli.schedulers import scheduler_for
+from hidl_cli.schedulers import IN_ALLOCATION, scheduler, scheduler_for
+from hidl_cli.schedulers.local import EnclosingJob
 from hidl_cli.site.schema import Partition, Site
 from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
@@ -125,6 +127,8 @@ class ResolvedOptions:
         environment: The user's environment that replaces the stack.
         recipe: Recipe of the stack.
         stdin: See ``Plan``.
+        script: The batch script that is the program.
+        enclosing: The allocation around hidl that the run uses.
     """
 
     site: Site
@@ -140,6 +144,8 @@ class ResolvedOptions:
     use: DeviceUse = field(default_factory=lambda: DeviceUse("cpu"))
     recipe: Stack | None = None
     stdin: str | None = None
+    script: BatchScript | None = None
+    enclosing: EnclosingJob | None = None
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -208,6 +214,8 @@ def make_plan(
     environment = shared_environment(site, library, options.installation, of_process, options.tuning)
     # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
     gpus = Gpus.of(requested_gpus(site, job), max(placement.ranks_per_node for placement in placements))
+    if workload.program.once:
+        environment = {}
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
     environment |= variables or {}
     context = _StepContext(
@@ -222,6 +230,10 @@ def make_plan(
         options.stdin,
     )
     steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
+    header = batch.header(allocation, site.policies)
+    if options.enclosing is not None:
+        batch, header = scheduler(f"{batch.name}{IN_ALLOCATION}"), ()
+        allocation = replace(allocation, time_limit=job.time_limit)
     if baseline is None:
         large = can_be_copied(unit, placements) and allocation.nodes >= _MANY_NODES
         baseline = "copies" if large and steps[0].launch.host_option is not None else "single"
@@ -236,7 +248,7 @@ def make_plan(
         launcher=options.launcher.name,
         partition=job.partition or site.default_partition,
         allocation=allocation,
-        header=batch.header(allocation, site.policies),
+        header=header if options.script is None or options.enclosing else options.script.header(header, batch.name),
         stack=options.stack,
         prefix=str(options.installation.prefix),
         activate=str(options.installation.activate),
@@ -254,7 +266,7 @@ def make_plan(
         until_settled=until_settled,
         precision=precision,
         charge=partition.charge if partition else None,
-        missing=tuple(missing(site.policies, allocation)),
+        missing=() if options.enclosing else tuple(missing(site.policies, allocation)),
         warnings=(*warnings, *notice),
         user_environment=options.environment,
         device=options.use.device,
@@ -335,15 +347,17 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
     site = options.site
     partition = site.partition(partition_name)
     yield from options.use.notices
+    if options.enclosing is not None:
+        yield f"in the allocation {options.enclosing.id} around hidl (--new-job submits another job)"
     if site.status == "retired":
         yield f"site {site.name} is retired" + (f"; its successor is {site.successor}" if site.successor else "")
     if partition and partition.restricted:
         yield "the site restricts access to this partition"
     if options.installation.lock and (unverified := _unverified(options)):
         yield unverified
-    if not options.installation.lock:
+    if not options.installation.lock and not options.workload.program.once:
         yield f"stack {options.stack} is not installed for site {site.name}: the script shows its future path"
-    if not all(placement.bind for placement in placements):
+    if not all(placement.bind for placement in placements) and not options.workload.program.once:
         known = site.node_type(partition_name).cores is not None
         why = "more threads than cores on a node" if known else "the site's file gives no number of cores per node"
         yield f"{why}: ranks are not bound, and timings are not suited to judge scaling"
@@ -377,6 +391,8 @@ def _steps(
     can_check = context.environment is None or context.environment.has_mpi4py
 
     def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
+        if context.workload.program.once:
+            return _once(context, words)
         if context.workload.program.directory is not None:
             variables = {**variables, **_variables_of_ranks(context.workload.program, placement)}
         request = Request(
@@ -426,6 +442,15 @@ def _steps(
         for position in range(points)
     ]
     return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
+
+
+def _once(context: _StepContext, words: tuple[str, ...]) -> Launch:
+    """Return the launch of a batch script, which sees the directory of submission as if the user had submitted it."""
+    directory = str(context.workload.program.directory)
+    system = SYSTEMS.get(context.scheduler or "")
+    submitted = system.submit_directory if system else None
+    variables = {submitted: directory} if submitted and submitted != "PWD" else {}
+    return Launch(("bash", "-c", 'cd -- "$1" && shift && exec "$@"', "bash", directory, *words), environment=variables)
 
 
 def _variables_of_ranks(program: Program, placement: Placement) -> dict[str, str]:
@@ -491,6 +516,8 @@ def _program_command(
     first, *rest = command(program, parameters)
     of_the_stack = installation.prefix / "bin" / first
     words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *after)
+    if program.once:
+        return (first, *rest, *after)
     if program.directory is None:
         return (*installation.run_module("hidl_workloads.local_rank"), *words) if gpu_aware else words
     input_ = () if context.stdin is None else (STDIN, context.stdin)

@@ -261,6 +261,11 @@ class Program(Strict):
         "framework (torch.distributed, JAX, TensorFlow, Lightning, accelerate, Horovod) forms another world than the "
         "launched ranks",
     )
+    once: bool = Field(
+        False,
+        description="whether a command with a `directory` starts once, on the first node and without the stack, and "
+        "starts its ranks itself, as a batch script does",
+    )
     processes: Annotated[int, Field(ge=1)] | None = Field(
         None,
         description="for a command with a `directory` that starts its processes itself, such as torchrun: their number "

@@ -16,8 +16,16 @@ def names() -> tuple[str, ...]:
     return SCHEDULERS.names()
 
 
+#: End of the name of a scheduler that runs jobs in the allocation that surrounds hidl.
+IN_ALLOCATION = "-allocation"
+
+
 def scheduler(name: str) -> Scheduler:
     """Return a scheduler by its name; ``UsageError`` if unknown. Also raises what ``Registry.get`` raises."""
+    if name.endswith(IN_ALLOCATION):
+        from hidl_cli.schedulers.local import InAllocation
+
+        return InAllocation(name, scheduler(name.removesuffix(IN_ALLOCATION)).functions)
     found: Scheduler | Backend = SCHEDULERS.get(name)
     return BatchScheduler(found) if isinstance(found, Backend) else found
 
