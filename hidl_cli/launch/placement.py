@@ -272,6 +272,7 @@ class Allocation:
         queue: The scheduler's name of the partition or queue; None to leave it out.
         hosts: Hosts to run on if no scheduler chooses them.
         share_hosts: Do not wait for other runs on these hosts.
+        stop_seconds: Seconds before the time limit at which a run of several jobs stops; None for any other run.
         cores_per_node: Cores that the largest step uses per node; set if the steps differ in their number of threads.
     """
 
@@ -291,6 +292,7 @@ class Allocation:
     hosts: tuple[str, ...] = ()
     share_hosts: bool = False
     cores_per_node: int | None = None
+    stop_seconds: int | None = None
 
 
 def allocate(site: Site, job_name: str, placements: Sequence[Placement], options: AllocationOptions) -> Allocation:

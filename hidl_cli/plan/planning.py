@@ -99,6 +99,10 @@ SET_BY_THE_SCRIPT = (
     "HIDL_CORES_PER_RANK",
     "HIDL_NODE_MEMORY",
     "HIDL_SITE_MPI",
+    "HIDL_CHECKPOINT",
+    "HIDL_CHECKPOINT_INTERVAL",
+    "HIDL_CHECKPOINT_KEEP",
+    "HIDL_STOP",
 )
 
 
@@ -107,6 +111,9 @@ _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
 #: Further variables in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+
+#: Shortest and longest time that a program gets to stop before its time limit, in seconds.
+_SHORTEST_STOP, _LONGEST_STOP = 30, 600
 
 _MANY_NODES = 4  # from this size on, measuring one node while the others are idle is too expensive
 
@@ -172,6 +179,7 @@ def make_plan(
     baseline: Baseline | None = None,
     until_settled: bool = False,
     precision: float | None = None,
+    max_jobs: int = 0,
 ) -> Plan:
     """Make the plan of a run; each repetition runs all placements and points.
 
@@ -188,10 +196,13 @@ def make_plan(
             launcher supports them, and any other study with its smallest step.
         until_settled: Whether to end the study as soon as it is settled.
         precision: See ``Plan``.
+        max_jobs: See ``Plan``.
     """
     site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
     allocation = allocate(site, f"hidl-{workload.name}", placements, job)
+    if max_jobs:
+        allocation = replace(allocation, stop_seconds=_stop_seconds(allocation.time_limit))
     partition = site.partition(job.partition)
     environment = shared_environment(site, library, options.installation, placements[0], options.tuning)
     # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
@@ -240,6 +251,7 @@ def make_plan(
         baseline=baseline,
         until_settled=until_settled,
         precision=precision,
+        max_jobs=max_jobs,
         charge=partition.charge if partition else None,
         missing=tuple(missing(site.policies, allocation)),
         warnings=tuple(_warnings(options, job.partition, placements)),
@@ -248,6 +260,13 @@ def make_plan(
         stdin=options.stdin,
         sources=options.sources,
     )
+
+
+def _stop_seconds(limit: float | None) -> int:
+    """Return how long before its time limit a job asks its program to stop: a tenth of the limit, within limits."""
+    if limit is None:
+        return _LONGEST_STOP
+    return int(min(max(limit / 10, _SHORTEST_STOP), _LONGEST_STOP, limit / 2))
 
 
 def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
