@@ -49,6 +49,7 @@ class BatchSystem:
         reframe_without_records: ReFrame's scheduler that works without accounting.
         cluster_variable: Variable that holds the cluster's name within a job.
         attached: Command that starts a program at once; None if the system has none.
+        requeue: Command in a job that puts it back into the queue, as shell code; None if the system has none.
         time_limits: Set a time limit on jobs even if the user requests none, because other jobs wait for the resources.
     """
 
@@ -68,6 +69,7 @@ class BatchSystem:
     reframe_without_records: str | None = None
     cluster_variable: str | None = None
     attached: Attached | None = None
+    requeue: str | None = None
     time_limits: bool = True
 
 
@@ -93,6 +95,7 @@ _ROWS = (
         attached=Attached(
             ("srun", "--ntasks=1"), "#SBATCH", ("--ntasks-per-node", "--output", "--error", "--open-mode", "--export")
         ),
+        requeue='scontrol requeue "$SLURM_JOB_ID"',
     ),
     BatchSystem(
         name="lsf",

@@ -482,6 +482,8 @@ def request_of(
         target=plan.target if plan.is_study else None,
         baseline=plan.baseline if plan.is_study else None,
         until_settled=plan.until_settled,
+        until_done=bool(plan.max_jobs),
+        max_jobs=plan.max_jobs or None,
         precision=plan.precision if plan.is_study else None,
         launcher=plan.launcher if here else None,
         mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,

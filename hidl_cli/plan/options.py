@@ -21,6 +21,9 @@ Value = str | int | float | bool
 #: Variables that the job script sets for its stack.
 OF_THE_STACK = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
 
+#: Default of ``max_jobs``.
+_MAX_JOBS = 20
+
 _PROGRAM = "Program"
 _RESOURCES = "Resources"
 _STUDY = "Study"
@@ -179,6 +182,19 @@ class RunOptions(JobOptions):
         help="For your own program: whether its work is the same at all sizes (strong) or grows (weak).",
         panel=_STUDY,
     )
+    until_done: bool = option(
+        False,
+        "--until-done",
+        help="Continue the program in further jobs, from its checkpoints, until it is done.",
+        panel=_PROGRAM,
+    )
+    max_jobs: int | None = option(
+        None,
+        "--max-jobs",
+        minimum=1,
+        help="Largest number of jobs for --until-done (default: 20).",
+        panel=_PROGRAM,
+    )
     uses_mpi: bool = option(
         True, "--no-mpi", help="For your own program without MPI: skip the check of MPI's world.", panel=_PROGRAM
     )
@@ -246,6 +262,13 @@ class RunOptions(JobOptions):
         return {name: _value_of(name, value) for name, value in words}
 
     @property
+    def job_limit(self) -> int:
+        """The largest number of jobs of a run that several jobs complete; 0 for a run of one job."""
+        if self.max_jobs is not None and not self.until_done:
+            raise UsageError("--max-jobs requires --until-done", hint="omit it, or add --until-done")
+        return (self.max_jobs or _MAX_JOBS) if self.until_done else 0
+
+    @property
     def stdin_file(self) -> str | None:
         """The absolute path of the program's standard input, or ``PIPED``."""
         return PIPED if self.stdin == PIPED else absolute(self.stdin)
@@ -295,7 +318,7 @@ class RunOptions(JobOptions):
                 f"invalid stdin {fspath(self.stdin)}: workload {self.workload} reads none",
                 hint="stdin requires command",
             )
-        for name in ("nodes", "ranks_per_node", "threads", "repeat"):
+        for name in ("nodes", "ranks_per_node", "threads", "repeat", "max_jobs"):
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise UsageError(f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} for its default")

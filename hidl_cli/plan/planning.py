@@ -103,6 +103,10 @@ SET_BY_THE_SCRIPT = (
     "HIDL_CORES_PER_RANK",
     "HIDL_NODE_MEMORY",
     "HIDL_SITE_MPI",
+    "HIDL_CHECKPOINT",
+    "HIDL_CHECKPOINT_INTERVAL",
+    "HIDL_CHECKPOINT_KEEP",
+    "HIDL_STOP",
 )
 
 
@@ -114,6 +118,9 @@ _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
 #: Further variables in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+
+#: Shortest and longest time that a program gets to stop before its time limit, in seconds.
+_SHORTEST_STOP, _LONGEST_STOP = 30, 600
 
 _MANY_NODES = 4  # from this size on, measuring one node while the others are idle is too expensive
 
@@ -184,6 +191,7 @@ def make_plan(
     until_settled: bool = False,
     precision: float | None = None,
     variables: Mapping[str, str] | None = None,
+    max_jobs: int = 0,
 ) -> Plan:
     """Make the plan of a run; each repetition runs all placements and points.
 
@@ -201,10 +209,13 @@ def make_plan(
         until_settled: Whether to end the study as soon as it is settled.
         precision: See ``Plan``.
         variables: Environment variables that the user sets on every rank.
+        max_jobs: See ``Plan``.
     """
     site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
     allocation = allocate(site, f"hidl-{workload.name}", placements, job)
+    if max_jobs:
+        allocation = replace(allocation, stop_seconds=_stop_seconds(allocation.time_limit))
     warnings = tuple(_warnings(options, job.partition, placements))
     placements, notice = _within_share(allocation, options.launcher, placements)
     partition = site.partition(job.partition)
@@ -265,6 +276,7 @@ def make_plan(
         baseline=baseline,
         until_settled=until_settled,
         precision=precision,
+        max_jobs=max_jobs,
         charge=partition.charge if partition else None,
         missing=() if options.enclosing else tuple(missing(site.policies, allocation)),
         warnings=(*warnings, *notice),
@@ -273,6 +285,13 @@ def make_plan(
         stdin=options.stdin,
         sources=options.sources,
     )
+
+
+def _stop_seconds(limit: float | None) -> int:
+    """Return how long before its time limit a job asks its program to stop: a tenth of the limit, within limits."""
+    if limit is None:
+        return _LONGEST_STOP
+    return int(min(max(limit / 10, _SHORTEST_STOP), _LONGEST_STOP, limit / 2))
 
 
 #: Launchers that choose cores among those of the job.

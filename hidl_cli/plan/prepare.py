@@ -8,6 +8,7 @@ from dataclasses import replace
 from os import fspath
 from pathlib import Path
 
+from hidl_cli import batch_systems
 from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
@@ -157,6 +158,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         until_settled=request.until_settled and (request.scale is not None or compares),
         precision=precision,
         variables=request.rank_variables,
+        max_jobs=_job_limit(request, site, workload),
     )
     if plan.missing and not request.hypothetical:
         raise SubmitRefused(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
@@ -217,6 +219,28 @@ def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple
     threads = None if request.threads is None else request.threads * processes
     program = workload.program.model_copy(update={"processes": processes, "mpi": False})
     return replace(request, ranks_per_node=1, threads=threads), workload.model_copy(update={"program": program})
+
+
+def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
+    """Return ``Plan.max_jobs``; raise ``UsageError`` if several jobs cannot complete this run."""
+    limit = request.job_limit
+    if not limit:
+        return 0
+    if request.scale or request.axes or (request.repeat or 1) > 1:
+        raise UsageError(
+            "--until-done cannot be combined with --scale, --matrix or --repeat", hint="run one size and one point"
+        )
+    if not workload.continues:
+        raise UsageError(
+            f"workload {workload.name} cannot continue in another job: it has no checkpoints", hint="omit --until-done"
+        )
+    system = batch_systems.system(site.scheduler)
+    if site.scheduler != "local" and (system is None or system.requeue is None):
+        raise UsageError(
+            f"--until-done is not supported with {system.title if system else site.scheduler}",
+            hint="use a site with Slurm, or the local machine",
+        )
+    return limit
 
 
 def _with_gpus(request: RunRequest, site: Site) -> RunRequest:

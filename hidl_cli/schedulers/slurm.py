@@ -328,9 +328,9 @@ _SHORT = {
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     """Return the ``#SBATCH`` lines that request ``allocation`` as the site's policies demand.
 
-    They do not request a signal: at the time limit, and if a job is cancelled, Slurm sends SIGTERM to the batch script
-    too, whose trap has ``KillWait`` seconds to record the end. A signal ahead of the limit would end the job early, and
-    Slurm would report FAILED rather than TIMEOUT.
+    At the time limit, and if a job is cancelled, Slurm sends SIGTERM to the batch script too, whose trap has
+    ``KillWait`` seconds to record the end. Only runs of several jobs request a signal ahead of the limit: it would end
+    any other job early, and Slurm would report FAILED rather than TIMEOUT.
     """
     tasks = 1 if allocation.cores_per_node else allocation.ranks_per_node  # srun may start more, if their cores suffice
     uses = {
@@ -354,11 +354,15 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         "output": "stdout.log",
         "error": "stderr.log",
         "open-mode": "append",
+        "signal": None if allocation.stop_seconds is None else f"B:USR1@{allocation.stop_seconds}",
     }
     lines = [f"--{name}={_word(str(value))}" for name, value in options.items() if value is not None]
-    exclusive = ["--exclusive"] if allocation.is_exclusive(policies) else []
+    flags = [
+        *(["--exclusive"] if allocation.is_exclusive(policies) else []),
+        *(["--requeue"] if allocation.stop_seconds is not None else []),
+    ]
     further = render_settings("slurm", allocation.settings, policies)
-    return tuple(f"#SBATCH {line}" for line in (*lines, *exclusive, *policies.directives, *further))
+    return tuple(f"#SBATCH {line}" for line in (*lines, *flags, *policies.directives, *further))
 
 
 def options_of(script: Path) -> dict[str, str]:
