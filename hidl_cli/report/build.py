@@ -43,6 +43,7 @@ from hidl_cli.report.text import counted, minute, when
 from hidl_cli.runs.conclude import error_for
 from hidl_cli.runs.verification import Provenance, differences, fold_or_join, format_mpi
 from hidl_cli.stack.installation import at
+from hidl_cli.store.references import published_figures
 from hidl_workloads.repetitions import rounding
 
 MOST_LINES = 5  # more lines cannot be distinguished
@@ -351,6 +352,10 @@ def record_of(loaded: LoadedRun) -> ReportedRun:
         warnings=plan.warnings,
         measured=tuple(_measured(loaded)),
         complaint=loaded.complaint() if loaded.outcome is Outcome.BROKEN else "",
+        published=tuple(
+            (f"{each['title']}: {each['figure']}", f"{each['scale']}; {each['platform']}; {each['source']}")
+            for each in published_figures(plan.workload.name, plan.parameters, is_study=plan.is_study)
+        ),
     )
 
 

@@ -90,6 +90,7 @@ class ReportedRun:
         hosts: Folded host list, such as ``node[01-04]``.
         host_count: Number of hosts.
         complaint: Last lines that a failed job wrote to stderr.
+        published: What was published about this kind of work, and where it was measured, for orientation.
     """
 
     id: str
@@ -122,6 +123,7 @@ class ReportedRun:
     warnings: tuple[str, ...]
     measured: tuple[MeasuredMetric, ...]
     complaint: str
+    published: Pairs
 
 
 @dataclass(frozen=True)
