@@ -71,7 +71,7 @@ def recorded_by(machine: Machine, count: int, *, then: Effect | None = None, run
     return Recorded(tuple(before.run(frozenset()) for _ in range(runs)), tuple(before.run(every) for _ in range(runs)))
 
 
-#: Kinds of explanations, divided by the level of today if there is no difference: strata with their prior probabilities.
+#: Strata and their prior probabilities: kinds of explanations, divided by the level of today if nothing differs.
 STRATA: dict[tuple[str, str], float] = {
     **{("none", level): culprit.PRIORS["none"] * prior for level, prior in zip(LEVELS, culprit.LEVELS, strict=True)},
     **{(kind, "any"): prior for kind, prior in culprit.PRIORS.items() if kind != "none"},
@@ -106,7 +106,7 @@ class Drawn:
             return levels[1] < 0 < levels[0]
         if self.explanation.kind == "both":
             return min(levels) > 0
-        return found.outcome == "several" or self.levels[frozenset(self.explanation.changes)] > 0
+        return found.outcome == "several" or self.levels.get(frozenset(self.explanation.changes), 0.0) > 0
 
     def covers(self, found: CulpritAnswer) -> bool:
         """Check whether the interval of the slowdown contains the effect of the guilty changes."""
