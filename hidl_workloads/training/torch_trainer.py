@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +14,11 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hidl_workloads import freed_memory, torch_device
+from hidl_workloads.checkpoint import Snapshot
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import agree
-from hidl_workloads.training import torch_strategies
+from hidl_workloads.training import torch_checkpoint, torch_strategies
 from hidl_workloads.training.data_parallel.torch_state import named_weights
 from hidl_workloads.training.model import Batch, Model, rank_seed
 
@@ -32,6 +35,7 @@ class TorchTrainer:
         torch.manual_seed(rank_seed(parameters.seed, communicator.rank))
         self.versions = {"torch": torch.__version__}
         self._communicator = communicator
+        self._model = model
         self._device = torch_device.choose_device(communicator)
         self.device = "CPU" if self._device.type == "cpu" else torch.cuda.get_device_name(self._device)
         self._low_precision = parameters.precision == "bfloat16"
@@ -49,6 +53,11 @@ class TorchTrainer:
         self._strategy = torch_strategies.make(communicator, self._network, plain, parameters)
         self.versions |= self._strategy.versions
         self.path, self.path_reason = self._strategy.path, self._strategy.path_reason
+
+    def feed(self, batch: Batch) -> None:
+        """Use this rank's batch in the steps that follow."""
+        self._inputs = self._model.torch_inputs(batch.inputs).to(self._device)
+        self._targets = torch.from_numpy(batch.targets).flatten().to(self._device)
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
@@ -73,6 +82,22 @@ class TorchTrainer:
         if not any(hasattr(weight, "full_tensor") for _, weight in named):
             return named_weights(self._network)
         return ((name, weight.detach().full_tensor().cpu().numpy()) for name, weight in named if weight.requires_grad)
+
+    @property
+    def fixed_ranks(self) -> str | None:
+        """The reason why a checkpoint cannot be continued on another number of ranks; None if it can."""
+        return "each rank has a shard of the weights" if torch_checkpoint.is_sharded(self._network) else None
+
+    def snapshot(self, document: Mapping[str, Any]) -> Snapshot:
+        """Return the state between two steps."""
+        state = (self._network, self._strategy.optimizer)
+        return Snapshot(
+            partial(torch_checkpoint.write_shared, *state), partial(torch_checkpoint.write_own, *state), document
+        )
+
+    def restore(self, shared: Path, own: Path) -> None:
+        """Continue from the files of a checkpoint."""
+        torch_checkpoint.restore(self._network, self._strategy.optimizer, shared, own)
 
     def close(self) -> None:
         """Release communicators and buffers; collective."""
