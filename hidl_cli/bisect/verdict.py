@@ -141,7 +141,7 @@ def describe_mixture(question: Question, numbers: Sequence[int]) -> str:
 
 
 def _sentence(question: Question, answer: CulpritAnswer) -> str:
-    sure = f"({_percent(answer.confidence)})" if question.changes.tried else ""
+    sure = f"({_percent(answer.confidence)})"
     if answer.outcome == "changes":
         return f"{_explanation(question, answer)} {sure}"
     if answer.outcome == "several":
@@ -151,11 +151,11 @@ def _sentence(question: Question, answer: CulpritAnswer) -> str:
     if answer.outcome == "machine" and answer.today:
         shift = f"{answer.today.shift:.1%} slower than recorded{_interval(answer)}"
         same = ", and the bad one is equally fast" if question.changes.tried else ""
-        return f"the machine has changed: the good configuration is {shift} today{same} {sure}".rstrip()
+        return f"the machine has changed: the good configuration is {shift} today{same} {sure}"
     if answer.outcome == "not reproducible":
         unchanged = "the configuration is as fast today as in the good run"
         equal = "today, the good and the bad configuration are equally fast within noise"
-        return f"not reproducible: {equal if question.changes.tried else unchanged} {sure}".rstrip()
+        return f"not reproducible: {equal if question.changes.tried else unchanged} {sure}"
     likeliest = _likeliest(question, answer)
     return f"undecided: the most probable so far is {likeliest} ({_percent(answer.best.probability)})"
 
@@ -191,7 +191,8 @@ def _notes(question: Question, journal: Journal, answer: CulpritAnswer) -> list[
         notes.append(f"the good configuration is {_shift(answer)} today than recorded")
     if answer.outcome == "changes":
         _, low, high = answer.best.slowdown
-        notes.append(f"slower by {low:.1%} to {high:.1%} (95 %); recorded: {math.expm1(question.metric.slowdown):.1%}")
+        recorded = math.expm1(question.metric.slowdown)
+        notes.append(f"slower by {low:.1%} to {high:.1%} (95 %, if this is the cause); recorded: {recorded:.1%}")
     if answer.outcome in ("machine", "not reproducible") and question.changes.left_out:
         notes.append("changes that could not be tried may be the cause: " + "; ".join(question.changes.left_out))
     if journal.broken:
