@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,3 +96,19 @@ def test_a_monitored_barrier_names_the_ranks_that_miss_it(run_ranks: Callable[..
     done = run_ranks(3, "barriers.py", "mpi")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == ["Ranks 1, 2 failed to pass monitoredBarrier in 1000 ms"]
+
+
+def test_the_flight_recorder_shows_which_rank_waits_where(
+    run_ranks: Callable[..., Completed], torch_python: Path, tmp_path: Path
+) -> None:
+    done = run_ranks(3, "waiting.py", TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "rank_"))
+    assert "rank 0: allreduce #5 of group 0: exceeded the timeout of 3 s" in done.stdout, done.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["rank_0", "rank_1", "rank_2"]
+    command = [torch_python.with_name("torchfrtrace"), tmp_path, "--prefix", "rank_"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.findall(
+        r"collective: gloo:(\w+)\s+missing ranks: (\S+)\s.*?waiting\.py:(\d+)",
+        printed.stdout + printed.stderr,
+        re.DOTALL,
+    )
+    assert sorted(found) == [("all_reduce", "{0}", "19"), ("all_reduce", "{2}", "21")]
