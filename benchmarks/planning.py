@@ -8,7 +8,8 @@ from pathlib import Path
 
 from benchmarks.measure import Outcome
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.placement import Asked, Placement, bind_to_cores
+from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.placement import Placement, bind_to_cores
 from hidl_cli.mpi import Library
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.job_script import job_script
@@ -70,6 +71,6 @@ def _plan(nodes: list[int]) -> str:
         unit="nodes",
         placements=placements,
         repetitions=1,
-        asked=Asked(),
+        job=AllocationOptions(),
     )
     return job_script(plan)

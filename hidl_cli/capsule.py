@@ -38,11 +38,11 @@ from hidl_cli.inputs.check import FileName, Name
 from hidl_cli.inputs.load import examine, valid
 from hidl_cli.inputs.overlay import at_path, list_all
 from hidl_cli.launch.library import OF_THE_STACK
-from hidl_cli.launch.placement import Asked
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.plan.input_files import input_files, is_unchanged
 from hidl_cli.plan.launch_plan import Plan, plan_of
+from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.parameters import matrix_word
-from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.redaction import Secrets, fill, names_in, shown
 from hidl_cli.runs.verification import Provenance, differences
@@ -411,7 +411,13 @@ def unpacked(capsule: Capsule, words: Mapping[str, str] | None = None) -> Iterat
 
 
 def order_for(
-    original: Original, site: Site, prefix: str | None, directory: Path, job: Asked, *, offline: bool = False
+    original: Original,
+    site: Site,
+    prefix: str | None,
+    directory: Path,
+    job: AllocationOptions,
+    *,
+    offline: bool = False,
 ) -> Order:
     """Return the order that installs the capsule's stack from its lockfile, which is written to ``directory``.
 
@@ -443,11 +449,13 @@ def order_for(
     return order
 
 
-def request_of(original: Original, site: Site, prefix: str | None, asked: Asked, repeat: int | None) -> RunRequest:
+def request_of(
+    original: Original, site: Site, prefix: str | None, job: AllocationOptions, repeat: int | None
+) -> RunRequest:
     """Return the request that runs the capsule's plan on ``site``.
 
     On the site of the original run, the request keeps its partition, launcher and MPI library; on another site, it uses
-    that site's defaults. ``asked`` has the user's options of the job, and ``repeat`` replaces the number of repetitions
+    that site's defaults. ``job`` has the user's options of the job, and ``repeat`` replaces the number of repetitions
     if it is not None.
     """
     plan = original.plan
@@ -465,7 +473,7 @@ def request_of(original: Original, site: Site, prefix: str | None, asked: Asked,
         nodes=None if plan.is_study else first.nodes,
         ranks_per_node=first.ranks_per_node if len(per_node) == 1 and not plan.is_study else _of_study(plan, per_node),
         threads=threads.pop() if len(threads) == 1 else None,
-        assignments=[f"{name}={value}" for name, value in fixed.items()],
+        parameters=[f"{name}={value}" for name, value in fixed.items()],
         matrix=[matrix_word(name, values) for name, values in axes.items()],
         tuning=[f"{each.name}={each.value}" for each in plan.tuning if each.origin == "--tune"],
         stack=plan.stack,
@@ -480,7 +488,13 @@ def request_of(original: Original, site: Site, prefix: str | None, asked: Asked,
         device=plan.device,
         stdin=stdin_of(original),
         prefix=prefix,
-        asked=replace(asked, partition=asked.partition or plan.partition) if here else asked,
+        partition=job.partition or (plan.partition if here else None),
+        account=job.account,
+        constraint=job.constraint,
+        hosts=job.hosts,
+        qos=job.qos,
+        reservation=job.reservation,
+        time=job.time,
     )
 
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli import paths
 from hidl_cli.api.execution import Run, find
-from hidl_cli.api.options import absolute
 from hidl_cli.api.software import Lines, ignore, verifier_for
+from hidl_cli.plan.options import absolute
 
 if TYPE_CHECKING:
     from hidl_cli.bisect.journal import Bisect, Question
     from hidl_cli.capsule import Original
-    from hidl_cli.launch.placement import Asked
+    from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.plan.launch_plan import Plan as LaunchPlan
     from hidl_cli.record.run import Run as Record
     from hidl_cli.record.run import Status
@@ -94,7 +94,7 @@ def replay(
     ``MissingPrecondition`` if its lockfile cannot be used or an input is missing, and the errors of ``install`` and
     ``Run.wait``.
     """
-    from hidl_cli.api.options import submit
+    from hidl_cli.api.submission import submit
     from hidl_cli.capsule import (
         check_inputs,
         choose_site,
@@ -107,14 +107,14 @@ def replay(
         unpacked,
         write_result,
     )
-    from hidl_cli.launch.placement import Asked
+    from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
     from hidl_cli.stack.install import install
     from hidl_cli.stack.verify import verification_place
 
     held = read(Path(file))
-    asked = Asked(partition=partition, time_limit=time, account=account, qos=qos, reservation=reservation)
+    job = AllocationOptions(partition=partition, time=time, account=account, qos=qos, reservation=reservation)
     follower = Lines(progress or ignore)
     given = read_hidden_words([held], [f"{name}={value}" for name, value in (words or {}).items()])
     with unpacked(held, given) as original, paths.temporary_directory("replay") as brought:
@@ -122,10 +122,10 @@ def replay(
         if not changed_inputs:
             check_inputs(original)
         require_words(original)
-        order = order_for(original, machine, absolute(prefix), brought, asked, offline=offline)
+        order = order_for(original, machine, absolute(prefix), brought, job, offline=offline)
         verifier = verifier_for(machine, verification_place(machine), follower)
         installed = install(order, follower, verifier).installation
-        request = request_of(original, machine, str(order.root), asked, repeat)
+        request = request_of(original, machine, str(order.root), job, repeat)
         plan = prepare(request, machine, original.plan.workload, original.stack)
         ran = Run(submit(plan, job_script(plan)).directory).wait()
         from hidl_cli.record.run import Run as Record
@@ -200,7 +200,7 @@ def bisect(
     """
     from hidl_cli.bisect.journal import open_bisect
     from hidl_cli.bisect.verdict import plan_job, to_json, verdict
-    from hidl_cli.launch.placement import Asked
+    from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.stack.install import install
     from hidl_cli.stack.verify import verification_place
 
@@ -210,15 +210,13 @@ def bisect(
         verifier = verifier_for(order.site, verification_place(order.site), follower)
         return install(order, follower, verifier).installation
 
-    asked = Asked(partition=partition, time_limit=time, account=account, qos=qos, reservation=reservation)
+    job = AllocationOptions(partition=partition, time=time, account=account, qos=qos, reservation=reservation)
     with ExitStack() as opened:
         given = [f"{name}={value}" for name, value in (words or {}).items()]
         both = open_runs(good, bad, opened, given)
         machine = choose_bisect_site(both, site)
-        question = build_question(
-            both, metric, machine, install_by, prefix=absolute(prefix), job=asked, offline=offline
-        )
-    plan = plan_job(question, machine, asked)
+        question = build_question(both, metric, machine, install_by, prefix=absolute(prefix), job=job, offline=offline)
+    plan = plan_job(question, machine, job)
     found = open_bisect(question, fresh=fresh)
     if not found.journal().is_over(question, confidence, budget):
         _run(found, plan, confidence, budget, progress or ignore)
@@ -293,7 +291,7 @@ def build_question(
     install: Callable[[Order], Installation] | None,
     *,
     prefix: str | None = None,
-    job: Asked | None = None,
+    job: AllocationOptions | None = None,
     offline: bool = False,
 ) -> Question:
     """Return the question to bisect: the two runs and the changes between them.
@@ -303,7 +301,7 @@ def build_question(
     """
     from hidl_cli.bisect.journal import ComparedRun, Question, metric_of, read_capsule, read_run, side_of
     from hidl_cli.capsule import Original, order_for, require_words
-    from hidl_cli.launch.placement import Asked
+    from hidl_cli.launch.options import AllocationOptions
 
     def night(one: Record | Original) -> ComparedRun:
         if not isinstance(one, Original):
@@ -312,7 +310,9 @@ def build_question(
             return read_capsule(one, None)
         require_words(one)
         with paths.temporary_directory("bisect") as brought:
-            return read_capsule(one, install(order_for(one, site, prefix, brought, job or Asked(), offline=offline)))
+            return read_capsule(
+                one, install(order_for(one, site, prefix, brought, job or AllocationOptions(), offline=offline))
+            )
 
     good, bad = map(night, both)
     found = metric_of(good, bad, metric)

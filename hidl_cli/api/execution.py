@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import wraps
 from html import escape
 from itertools import islice
@@ -13,8 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from hidl_cli.api.options import RunOptions, absolute, run_options
 from hidl_cli.errors import ExitCode, UsageError
+from hidl_cli.plan.options import RunOptions, RunRequest, absolute
 from hidl_cli.redaction import of_this_process, shown
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Run:
 
     def cancel(self) -> Status:
         """Cancel the run with all its processes if it has not ended, and return its status."""
-        from hidl_cli.api.options import cancel
+        from hidl_cli.api.submission import cancel
 
         return cancel(self._record)[1]
 
@@ -256,13 +256,15 @@ class Run:
         return facts(rows) + (table(("step", "repetition", "metrics"), measured) if measured else "")
 
 
-def _with_options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptions], T]], Callable[P, T]]:
+def _options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptions], T]], Callable[P, T]]:
     """Return a decorator that gives a function of options the signature of ``make``."""
 
     def decorate(function: Callable[[RunOptions], T]) -> Callable[P, T]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            return function(make(*args, **kwargs))
+            options = make(*args, **kwargs)
+            options.require_valid()
+            return function(options)
 
         signature = inspect.signature(make).replace(return_annotation=function.__annotations__["return"])
         setattr(call, "__signature__", signature)  # noqa: B010  mypy rejects the attribute on a function
@@ -271,7 +273,7 @@ def _with_options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptio
     return decorate
 
 
-@_with_options(run_options)
+@_options(RunOptions)
 def run(options: RunOptions) -> Run:
     """Submit a run or a scaling study and return it at once, like ``hidl run --no-wait``.
 
@@ -299,22 +301,22 @@ def run(options: RunOptions) -> Run:
     Raises ``UsageError``, ``InvalidInput`` (all errors in ``problems``), ``MissingPrecondition`` or ``SubmitRefused``.
     After an interrupt (Ctrl-C) during the submission, ``runs(1)`` shows whether the run exists.
     """
-    from hidl_cli.api.options import doctor_error, submit
+    from hidl_cli.api.submission import doctor_error, submit
     from hidl_cli.doctor.examine import before_runs
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
     from hidl_cli.site.load import load_site
 
-    site = on_hosts(load_site(options.request.site), options.request.asked.hosts)
-    planned = prepare(options.request, site)
+    site = on_hosts(load_site(options.site), options.named_hosts)
+    planned = prepare(RunRequest.of(options), site)
     script = job_script(planned)
     if options.check and (examined := before_runs([planned], site)).errors:
         raise doctor_error(examined, detailed=True)
     return Run(submit(planned, script).directory)
 
 
-@_with_options(run_options)
+@_options(RunOptions)
 def plan(options: RunOptions) -> Plan:
     """Return the plan that ``run`` would submit with the same arguments, like ``hidl run --dry-run``; submits nothing.
 
@@ -323,7 +325,7 @@ def plan(options: RunOptions) -> Plan:
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
 
-    planned = prepare(replace(options.request, hypothetical=True))
+    planned = prepare(RunRequest.of(options, hypothetical=True))
     return _plan(planned, job_script(planned))
 
 
@@ -346,7 +348,7 @@ def find(run: str | PathLike[str] | None = None) -> Run:
 
 
 def _plan(planned: LaunchPlan, script: str) -> Plan:
-    from hidl_cli.api.options import warnings_of
+    from hidl_cli.api.submission import warnings_of
 
     sizes = {step.size: step for step in reversed(planned.steps)}
     commands = tuple(planned.command_line(sizes[size]) for size in sorted(sizes))

@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hidl_cli.api.options import absolute, time_limit
 from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, UsageError
+from hidl_cli.plan.options import absolute
+from hidl_cli.stack.options import InstallOptions
 
 if TYPE_CHECKING:
-    from hidl_cli.launch.placement import Asked
+    from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.site.completion import CompletedSite
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.derivation import Derived
@@ -58,7 +59,7 @@ class Arranged:
     root: Path
     verification: str
     derived: Derived | None
-    job: Asked
+    job: AllocationOptions
 
     def carry_out(self, progress: Progress) -> Iterator[Result]:
         """Install the stacks and yield the result of each."""
@@ -74,31 +75,7 @@ class Arranged:
         yield from install_each(self.orders, partial(install, verifier=verifier), progress)
 
 
-def arrange(
-    stacks: Sequence[str],
-    *,
-    site: str | None,
-    prefix: str | None,
-    own: bool,
-    locked: bool,
-    offline: bool,
-    packages: Sequence[str],
-    requirements: Sequence[str],
-    name: str | None,
-    sources: Sequence[str],
-    provider: str | None,
-    spack: str | None,
-    specs: Sequence[str],
-    mirror: str | None,
-    jobs: int | None,
-    cache_only: bool,
-    link: str | None,
-    device: str | None,
-    verify: str | None,
-    job: Asked,
-    keep: bool,
-    say: Callable[[str], object],
-) -> Arranged:
+def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]) -> Arranged:
     """Resolve the options of ``hidl install`` to orders; ``keep`` saves the facts that were probed on this machine."""
     from hidl_cli.mpi import FAMILIES
     from hidl_cli.schedulers.build_allocation import build_command
@@ -109,46 +86,56 @@ def arrange(
     from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.order import Order
 
-    chosen = provider_name(provider)
-    completed = completion.complete(load_site(site), chosen, keep=keep, say=say)
-    where = for_device(_linked(completed.site, link), device)
-    if own and prefix:
+    chosen = provider_name(options.provider)
+    completed = completion.complete(load_site(options.site), chosen, keep=keep, say=say)
+    where = for_device(_linked(completed.site, options.link), options.device)
+    if options.own and options.prefix:
         raise UsageError("--own and --prefix cannot be combined")
-    root = installation.own_root() if own else installation.installation_root(where, prefix)
-    derived = derive_stack(where, stacks, packages, requirements, name)
-    wanted = [derived.stack] if derived else [load_stack(each) for each in dict.fromkeys(stacks or _of_the_site(where))]
+    root = installation.own_root() if options.own else installation.installation_root(where, options.prefix)
+    derived = derive_stack(
+        where,
+        options.stacks,
+        options.packages or (),
+        [fspath(file) for file in options.requirements or ()],
+        options.name,
+    )
+    wanted = (
+        [derived.stack]
+        if derived
+        else [load_stack(each) for each in dict.fromkeys(options.stacks or _of_the_site(where))]
+    )
     named = [build.name for stack in wanted for build in stack.builds]
     if (chosen or where.install.provider) == "rpm":
         named += [*where.rpms, *where.mpi, *FAMILIES]
-    archives = _sources(sources, named)
+    archives = _sources(options.sources or (), named)
     with_spack = (chosen or where.install.provider) == "spack"
-    if cache_only and not (with_spack and where.spack.build_caches):
+    if options.cache_only and not (with_spack and where.spack.build_caches):
         raise UsageError(
             "--cache-only requires the provider spack and a build cache",
             hint=f"add `spack: {{build_caches: {{centre: URL}}}}` to the file of site {where.name}",
         )
-    wanted = [with_specs(stack, specs, by_spack=with_spack) for stack in wanted]
-    attached = build_command(where, os.environ, job) if with_spack else ()
+    wanted = [with_specs(stack, options.specs or (), by_spack=with_spack) for stack in wanted]
+    attached = build_command(where, os.environ, options) if with_spack else ()
     orders = [
         Order(
             where,
             stack,
             root,
-            locked=locked,
-            offline=offline,
+            locked=options.locked,
+            offline=options.offline,
             sources=archives,
             provider=chosen,
-            spack=_path(spack),
-            mirror=_path(mirror),
-            jobs=jobs,
+            spack=_path(options.spack),
+            mirror=_path(options.mirror),
+            jobs=options.jobs,
             attached=attached,
-            cache_only=cache_only,
+            cache_only=options.cache_only,
         )
         for stack in wanted
     ]
-    verification = _verification(where, verify)
-    orders, left_out = (orders, []) if stacks else several.split_installable(orders)
-    return Arranged(orders, left_out, completed, root, verification, derived, job)
+    verification = _verification(where, options.verify)
+    orders, left_out = (orders, []) if options.stacks else several.split_installable(orders)
+    return Arranged(orders, left_out, completed, root, verification, derived, options)
 
 
 def install(
@@ -197,19 +184,16 @@ def install(
     Raises the error of a single stack, or ``BuildFailed`` after all other stacks are installed. The same call resumes
     an interrupted installation.
     """
-    from hidl_cli.launch.placement import Asked
-
-    limit = time_limit(time)
     follower = Lines(progress or ignore)
-    arranged = arrange(
-        stacks,
+    options = InstallOptions(
+        stacks=stacks,
         site=site,
         prefix=absolute(prefix),
         own=own,
         locked=locked,
         offline=offline,
         packages=packages,
-        requirements=[str(file) for file in requirements],
+        requirements=requirements,
         name=name,
         sources=[f"{key}={file}" for key, file in (sources or {}).items()],
         provider=provider,
@@ -221,10 +205,13 @@ def install(
         link=link,
         device=device,
         verify=verify,
-        job=Asked(partition=partition, account=account, qos=qos, reservation=reservation, time_limit=limit),
-        keep=True,
-        say=follower.say,
+        partition=partition,
+        account=account,
+        qos=qos,
+        reservation=reservation,
+        time=time,
     )
+    arranged = arrange(options, keep=True, say=follower.say)
     results = list(arranged.carry_out(follower))
     failed = [(result.stack, result.error) for result in results if result.error is not None]
     if failed and len(results) == 1:
@@ -355,15 +342,15 @@ def _verification(site: Site, asked: str | None) -> str:
     return asked or verification_place(site)
 
 
-def verifier_for(site: Site, where: str, progress: Progress, job: Asked | None = None) -> Verifier:
+def verifier_for(site: Site, where: str, progress: Progress, job: AllocationOptions | None = None) -> Verifier:
     """Return the verifier for ``here``, ``job`` or ``skip``; ``job`` has the options of the job that verifies."""
     from hidl_cli.stack.verify import Here, Skipped
 
     if where == "job":
-        from hidl_cli.launch.placement import Asked
+        from hidl_cli.launch.options import AllocationOptions
         from hidl_cli.runs.verification import JobVerification
 
-        return JobVerification(site, job or Asked(), progress.say)
+        return JobVerification(site, job or AllocationOptions(), progress.say)
     return Skipped(progress) if where == "skip" else Here(progress)
 
 

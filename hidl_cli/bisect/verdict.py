@@ -17,7 +17,8 @@ from hidl_cli.batch_systems import SSH
 from hidl_cli.bisect.journal import Bisect, BisectChange, Journal, Question
 from hidl_cli.errors import JobFailed, SubmitRefused, UsageError
 from hidl_cli.launch.hosts import Hosts, on_hosts
-from hidl_cli.launch.placement import Asked, allocate, missing
+from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.placement import allocate, missing
 from hidl_cli.plan.job_script import values_of
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
 from hidl_cli.plan.planning import new_id
@@ -220,7 +221,7 @@ def _percent(probability: float) -> str:
 _TAIL_LINES, _TAIL_WIDTH = 10, 500
 
 
-def plan_job(question: Question, site: Site, asked: Asked) -> Plan:
+def plan_job(question: Question, site: Site, job: AllocationOptions) -> Plan:
     """Plan the job: the plan of the good run without steps, with an allocation that fits all configurations.
 
     Raises ``UsageError`` if one of the runs was on another site, and the same errors as ``allocate``.
@@ -234,10 +235,12 @@ def plan_job(question: Question, site: Site, asked: Asked) -> Plan:
             )
     good = question.good.plan
     if good.scheduler == SSH and good.allocation.hosts:
-        asked = replace(asked, hosts=Hosts(good.allocation.hosts))
-        site = on_hosts(site, asked.hosts)
-    asked = replace(asked, partition=asked.partition or good.partition, gpus=bool(good.allocation.gpus_per_node))
-    allocation = allocate(site, "hidl-bisect", [side.placement for side in sides], asked)
+        job = replace(job, hosts=Hosts(good.allocation.hosts))
+        site = on_hosts(site, job.named_hosts)
+    job = replace(
+        job, partition=job.partition or good.partition, gpus_per_node=None if good.allocation.gpus_per_node else 0
+    )
+    allocation = allocate(site, "hidl-bisect", [side.placement for side in sides], job)
     now = datetime.now(timezone.utc)
     return replace(
         good,
@@ -245,7 +248,7 @@ def plan_job(question: Question, site: Site, asked: Asked) -> Plan:
         created=now.isoformat(timespec="seconds"),
         allocation=allocation,
         header=scheduler_for(site).header(allocation, site.policies),
-        partition=asked.partition or site.default_partition,
+        partition=job.partition or site.default_partition,
         missing=tuple(missing(site.policies, allocation)),
         steps=(),
         warnings=(),

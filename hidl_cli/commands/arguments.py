@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from hidl_cli.commands.completion import complete_hosts
+from hidl_cli.commands import completion
 from hidl_cli.errors import UsageError
+from hidl_cli.inputs.options import CommandLineOption, command_line_options
+from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.plan.options import RunOptions
+from hidl_cli.stack.options import InstallOptions
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,6 +33,11 @@ def complete_sites(incomplete: str) -> list[str]:
 def complete_stacks(incomplete: str) -> list[str]:
     """Complete names of stacks."""
     return _names("stack", incomplete)
+
+
+def complete_devices(incomplete: str) -> list[str]:
+    """Complete devices."""
+    return [name for name in ("cpu", "gpu") if name.startswith(incomplete)]
 
 
 def complete_workloads(incomplete: str) -> list[str]:
@@ -64,58 +77,32 @@ def _names(kind: KindName, incomplete: str) -> list[str]:
     return [entry.name for entry in list_all(kind) if entry.name.startswith(incomplete)]
 
 
-SiteOption = Annotated[
-    str | None,
-    typer.Option("--site", help="Site to use (default: the detected one, else local).", autocompletion=complete_sites),
-]
-PrefixOption = Annotated[
-    str | None,
-    typer.Option("--prefix", metavar="DIR", help="Root directory of the installations (default: the site's)."),
-]
-ProviderOption = Annotated[
-    str | None,
-    typer.Option("--provider", metavar="wheels|spack|rpm", help="Provider of the packages (default: the site's)."),
-]
-SpackOption = Annotated[
-    str | None,
-    typer.Option("--spack", metavar="ROOT", help="Root of Spack (default: $HIDL_SPACK, the site's setting, PATH)."),
-]
-SpecOption = Annotated[
-    list[str] | None,
-    typer.Option("--spec", metavar="SPEC", help="Another spec that Spack builds with the stack; repeatable."),
-]
-StackDeviceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        metavar="cpu|gpu",
-        help="Stack for CPUs or GPUs (default: the site's setting, else the hardware of its default partition).",
-        autocompletion=lambda: ["cpu", "gpu"],
-    ),
-]
-MirrorOption = Annotated[
-    str | None, typer.Option("--mirror", metavar="DIR", help="Directory created by `hidl stack fetch`.")
-]
-HostsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--hosts",
-        metavar="HOST,HOST",
-        help="Run on these hosts over ssh, without the site's scheduler: gpu11,gpu12 or gpu[11-12].",
-        autocompletion=complete_hosts,
-    ),
-]
-HostfileOption = Annotated[
-    str | None,
-    typer.Option(
-        "--hostfile",
-        metavar="FILE",
-        help="Read the hosts from a host file of MPICH, Open MPI or MVAPICH (host, host:4, ...).",
-    ),
-]
-ShareHostsOption = Annotated[
-    bool, typer.Option("--share-hosts", help="With --hosts: start immediately, even if another run uses the hosts.")
-]
+def describe(options: type, name: str, help: str | None = None, *, in_panel: bool = False) -> Any:
+    """Return the declaration of an option for typer, from the field ``name`` of a dataclass of options."""
+    option = command_line_options(options)[name]
+    complete = None
+    if option.completion is not None:
+        function = f"complete_{option.completion}"
+        complete = globals().get(function) or getattr(completion, function)
+    return typer.Option(
+        *option.names,
+        metavar=option.metavar,
+        min=option.minimum,
+        max=option.maximum,
+        help=help or option.help,
+        autocompletion=complete,
+        rich_help_panel=f"{option.panel} options" if in_panel else None,
+    )
+
+
+SiteOption = Annotated[str | None, describe(AllocationOptions, "site")]
+PrefixOption = Annotated[str | None, describe(InstallOptions, "prefix")]
+ProviderOption = Annotated[str | None, describe(InstallOptions, "provider")]
+SpackOption = Annotated[str | None, describe(InstallOptions, "spack")]
+SpecOption = Annotated[list[str] | None, describe(InstallOptions, "specs")]
+StackDeviceOption = Annotated[str | None, describe(InstallOptions, "device")]
+MirrorOption = Annotated[str | None, describe(InstallOptions, "mirror")]
+OfflineOption = Annotated[bool, describe(InstallOptions, "offline")]
 
 
 def _report_more(level: int) -> int:
@@ -137,7 +124,7 @@ VerboseOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON document.")]
-NoCheckOption = Annotated[bool, typer.Option("--no-check", help="Skip the checks of `hidl doctor` before submission.")]
+NoCheckOption = Annotated[bool, describe(RunOptions, "check")]
 #: Metavar of ``--time``.
 TIME = "MINUTES|HH:MM:SS"
 RunArgument = Annotated[
@@ -170,6 +157,80 @@ def limit_in_seconds(text: str | None) -> float | None:
     """Return the value of ``--time`` in seconds, or None for None; raises ``UsageError`` for an invalid time."""
     if text is None:
         return None
-    from hidl_cli.launch.placement import limit_from
+    from hidl_cli.launch.options import limit_from
 
     return limit_from(text)
+
+
+Options = TypeVar("Options")
+
+
+def with_options(
+    options: type[Options],
+    *,
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+    help: Mapping[str, str] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that replaces the parameter ``options`` of a command by the options of a dataclass.
+
+    Args:
+        options: The dataclass, whose fields are declared by ``hidl_cli.inputs.options.option``.
+        only: Names of the fields to use; all by default.
+        without: Names of the fields to leave out.
+        help: Help texts that differ from those of the dataclass, by field.
+    """
+    chosen = {
+        name: each
+        for name, each in command_line_options(options).items()
+        if (name in only or not only) and name not in without
+    }
+    declared = {each.name: each for each in fields(options)}  # type: ignore[arg-type]
+
+    def parameter(name: str, option: CommandLineOption) -> inspect.Parameter:
+        default = declared[name].default
+        annotation: Any = Annotated[
+            _type_of(str(declared[name].type), option), describe(options, name, (help or {}).get(name), in_panel=True)
+        ]
+        return inspect.Parameter(
+            _parameter_name(name, option),
+            inspect.Parameter.KEYWORD_ONLY,
+            default=not default if _is_negative(option) else default,
+            annotation=annotation,
+        )
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**values: Any) -> None:
+            given = {name: values.pop(_parameter_name(name, option)) for name, option in chosen.items()}
+            given |= {name: not given[name] for name, option in chosen.items() if _is_negative(option)}
+            function(options=options(**given), **values)
+
+        own = inspect.signature(function, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for each in own.parameters.values():
+            derived = (parameter(name, option) for name, option in chosen.items())
+            parameters += derived if each.name == "options" else (each,)
+        setattr(command, "__signature__", own.replace(parameters=parameters))  # noqa: B010  as in hidl_cli.api
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
+
+
+def _parameter_name(name: str, option: CommandLineOption) -> str:
+    return option.names[0].removeprefix("--").replace("-", "_") if _is_negative(option) else name
+
+
+def _is_negative(option: CommandLineOption) -> bool:
+    return option.names[0].startswith("--no-")
+
+
+def _type_of(declared: str, option: CommandLineOption) -> Any:
+    """Return the type of an option on the command line; text unless its field has only numbers, flags or choices."""
+    if option.repeatable:
+        return list[str] | None
+    text = declared.removesuffix(" | None")
+    if text.startswith("Literal["):
+        return Literal[tuple(word.strip(" \"'") for word in text[len("Literal[") : -1].split(","))] | None
+    return {"int": int | None, "float": float | None, "bool": bool}.get(text, str | None)

@@ -12,17 +12,15 @@ import typer
 from hidl_cli import paths
 from hidl_cli.api.capsules import BUDGET
 from hidl_cli.commands.arguments import (
-    TIME,
     JsonOption,
     NoCheckOption,
+    OfflineOption,
     PrefixOption,
-    SiteOption,
     complete_runs,
-    limit_in_seconds,
+    with_options,
 )
-from hidl_cli.commands.install import OfflineOption
-from hidl_cli.commands.run import AccountOption, PartitionOption, QosOption, ReservationOption
 from hidl_cli.errors import ExitCode, UsageError
+from hidl_cli.launch.options import AllocationOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,18 +79,15 @@ def capsule(
         say(f"to run it again, here or elsewhere: hidl replay {file}")
 
 
+_JOB = ("site", "partition", "account", "qos", "reservation", "time")
+
+
+@with_options(AllocationOptions, only=_JOB, help={"time": "Time limit of the job; 10 means ten minutes."})
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Capsule to replay (see hidl capsule).")],
     *,
-    site: SiteOption = None,
+    options: AllocationOptions,
     prefix: PrefixOption = None,
-    partition: PartitionOption = None,
-    account: AccountOption = None,
-    qos: QosOption = None,
-    reservation: ReservationOption = None,
-    time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the job; 10 means ten minutes.")
-    ] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="Number of repetitions (default: that of the run).")] = None,
     tolerance: Annotated[
         float, typer.Option(min=0, max=100, metavar="PERCENT", help="Smallest regression worth reporting.")
@@ -132,28 +127,20 @@ def replay(
         unpacked,
     )
     from hidl_cli.commands.render import check_before_run, emit_json, say, write
-    from hidl_cli.launch.placement import Asked
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
     from hidl_cli.redaction import Secrets
 
     held = read(file)
-    asked = Asked(
-        partition=partition,
-        time_limit=limit_in_seconds(time),
-        account=account,
-        qos=qos,
-        reservation=reservation,
-    )
     words = read_hidden_words([held], set_ or [])
     with unpacked(held, words) as original, paths.temporary_directory("replay") as brought:
-        machine = choose_site(original.plan, site)
+        machine = choose_site(original.plan, options.site)
         if not changed_inputs:
             check_inputs(original)
         if not dry_run:
             require_words(original)
-        order = order_for(original, machine, prefix, brought, asked, offline=offline)
-        request = request_of(original, machine, str(order.root), asked, repeat)
+        order = order_for(original, machine, prefix, brought, options, offline=offline)
+        request = request_of(original, machine, str(order.root), options, repeat)
         planned = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
         if dry_run:
             document = planned.to_json()
@@ -272,6 +259,7 @@ def _show(replayed: Replayed) -> None:
 _SIDE = "id of a run (or the start or end of it), or a capsule file"
 
 
+@with_options(AllocationOptions, only=_JOB, help={"time": "Time limit of the job; call again to resume after it."})
 def bisect(
     good: Annotated[
         str, typer.Argument(metavar="GOOD", help=f"The run when it was fast: {_SIDE}.", autocompletion=complete_runs)
@@ -287,16 +275,8 @@ def bisect(
         float, typer.Option(min=0.5, max=0.999999, metavar="P", help="Stop at this probability of the result.")
     ] = 0.95,
     budget: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = BUDGET,
-    site: SiteOption = None,
+    options: AllocationOptions,
     prefix: PrefixOption = None,
-    partition: PartitionOption = None,
-    account: AccountOption = None,
-    qos: QosOption = None,
-    reservation: ReservationOption = None,
-    time: Annotated[
-        str | None,
-        typer.Option("--time", "-t", metavar=TIME, help="Time limit of the job; call again to resume after it."),
-    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -325,21 +305,13 @@ def bisect(
     from hidl_cli.bisect.verdict import plan_job, require_end, run_job
     from hidl_cli.capsule import Original
     from hidl_cli.commands.render import say
-    from hidl_cli.launch.placement import Asked
     from hidl_cli.record.run import State
 
-    asked = Asked(
-        partition=partition,
-        time_limit=limit_in_seconds(time),
-        account=account,
-        qos=qos,
-        reservation=reservation,
-    )
     with ExitStack() as opened:
         both = open_runs(good, bad, opened, set_ or [])
-        machine = choose_bisect_site(both, site)
+        machine = choose_bisect_site(both, options.site)
         question = build_question(both, metric, machine, None)
-        plan = plan_job(question, machine, asked)
+        plan = plan_job(question, machine, options)
         if dry_run:
             _show_plan(question, confidence, budget, json=json)
             return
@@ -348,8 +320,8 @@ def bisect(
         if any(isinstance(each, Original) for each in both):
             if not yes:
                 ask_consent()
-            question = build_question(both, metric, machine, install_order, prefix=prefix, job=asked, offline=offline)
-            plan = plan_job(question, machine, asked)
+            question = build_question(both, metric, machine, install_order, prefix=prefix, job=options, offline=offline)
+            plan = plan_job(question, machine, options)
     found = open_bisect(question, fresh=fresh)
     say(f"bisect in {found.directory}")
     journal = found.journal()

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hidl_cli.commands.arguments import (
-    HostfileOption,
-    HostsOption,
     JsonOption,
     PrefixOption,
-    SiteOption,
     complete_stacks,
+    with_options,
 )
+from hidl_cli.launch.options import AllocationOptions
 
 if TYPE_CHECKING:
     from hidl_cli.doctor.examine import DoctorReport
@@ -32,28 +31,23 @@ def complete_rules(incomplete: str) -> list[str]:
     return [rule.id for rule in list_rules() if rule.id.startswith(incomplete.upper())]
 
 
+_HELP = {
+    "nodes": "Also check this many compute nodes, in this allocation or a short job (with --hosts, all hosts).",
+    "partition": "Partition of the nodes (default: the site's).",
+    "account": "Account to charge for the job.",
+}
+
+
 @app.callback()
+@with_options(AllocationOptions, only=("site", "nodes", "hosts", "hostfile", "partition", "account"), help=_HELP)
 def doctor(
     context: typer.Context,
     *,
-    site: SiteOption = None,
+    options: AllocationOptions,
     stack: Annotated[
         str | None,
         typer.Option(help="Stack to check (default: all installed ones).", autocompletion=complete_stacks),
     ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Also check this many compute nodes, in this allocation or a short job (with --hosts, all hosts).",
-        ),
-    ] = None,
-    hosts: HostsOption = None,
-    hostfile: HostfileOption = None,
-    partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="Partition of the nodes (default: the site's).")
-    ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="Account to charge for the job.")] = None,
     prefix: PrefixOption = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Apply safe and reversible fixes (see hidl doctor rules).")
@@ -82,37 +76,37 @@ def doctor(
         others = {
             **{name: value for name, value in of_files.items() if name != instead},
             "--stack": stack,
-            "--nodes": nodes,
-            "--hosts": hosts,
-            "--hostfile": hostfile,
-            "--partition": partition,
-            "--account": account,
+            "--nodes": options.nodes,
+            "--hosts": options.hosts,
+            "--hostfile": options.hostfile,
+            "--partition": options.partition,
+            "--account": options.account,
             "--prefix": prefix,
             "--fix": fix,
             "--deep": deep,
-            **({"--site": site} if log is not None else {}),
+            **({"--site": options.site} if log is not None else {}),
         }
         _only(instead, [name for name, value in others.items() if value])
     if log is not None:
         _diagnose(log, json=json)
         return
     if collect is not None:
-        _collect(Path(collect), site, json=json)
+        _collect(Path(collect), options.site, json=json)
         return
     if from_ is not None:
-        _examine_recorded(Path(from_), site, json=json)
+        _examine_recorded(Path(from_), options.site, json=json)
         return
     from hidl_cli.commands.render import say
     from hidl_cli.doctor.examine import contexts, examine
     from hidl_cli.errors import ExitCode
-    from hidl_cli.launch.hosts import named_hosts, on_hosts
+    from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.site.load import load_site
     from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.installation import roots
 
-    named = named_hosts(hosts, hostfile)
-    machine = on_hosts(load_site(site), named)
-    nodes = nodes or (len(named.names) if named else None)
+    named = options.named_hosts
+    machine = on_hosts(load_site(options.site), named)
+    nodes = options.nodes or (len(named.names) if named else None)
     if stack is not None:
         load_stack(stack)  # raises UsageError if it is unknown
     places = roots(machine, prefix)
@@ -130,12 +124,10 @@ def doctor(
             examined = examine(contexts(machine, roots=places, stack=stack, nodes=nodes, deep=deep))
     if nodes is not None:
         from hidl_cli.doctor.nodes import examine_nodes
-        from hidl_cli.launch.placement import Asked
 
         preferred = sorted(asked, key=lambda context: not context.is_active)
         installed = next((context.installation for context in preferred if context.installation), None)
-        job = Asked(partition=partition, account=account, hosts=named)
-        examined += examine_nodes(machine, installed, nodes, asked=job, tell=say)
+        examined += examine_nodes(machine, installed, nodes, job=options, tell=say)
     _tell(examined, machine.name, asked[0].host.hostname, fixed, json=json)
     if examined.errors:
         raise typer.Exit(ExitCode.MISSING_PRECONDITION)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hidl_cli.commands.arguments import (
-    TIME,
     JsonOption,
-    MirrorOption,
     PrefixOption,
-    ProviderOption,
     SiteOption,
-    SpackOption,
-    SpecOption,
-    StackDeviceOption,
     VerboseOption,
     complete_stacks,
-    limit_in_seconds,
+    with_options,
 )
-from hidl_cli.commands.completion import complete_partitions
+from hidl_cli.stack.options import InstallOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +27,16 @@ if TYPE_CHECKING:
     from hidl_cli.stack.order import Order
 
 
-OfflineOption = Annotated[bool, typer.Option("--offline", help="Use only uv's cache and local wheels.")]
+_HELP = {
+    "partition": "Partition of jobs that build or verify.",
+    "account": "Account to charge for these jobs.",
+    "qos": "Quality of service of these jobs.",
+    "reservation": "Reservation of these jobs.",
+    "time": "Time limit of these jobs; 10 means ten minutes.",
+}
 
 
+@with_options(InstallOptions, without=("nodes", "hosts", "hostfile", "share_hosts", "constraint"), help=_HELP)
 def install(
     stacks: Annotated[
         list[str] | None,
@@ -46,75 +47,7 @@ def install(
         ),
     ] = None,
     *,
-    site: SiteOption = None,
-    prefix: PrefixOption = None,
-    own: Annotated[
-        bool,
-        typer.Option("--own", help="Install below your data directory; takes precedence over the site's installation."),
-    ] = False,
-    locked: Annotated[bool, typer.Option("--locked", help="Fail if no lockfile fits instead of creating one.")] = False,
-    offline: OfflineOption = False,
-    with_: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="REQUIREMENT", help="Additional package for the stack of --as; repeatable."),
-    ] = None,
-    requirements: Annotated[
-        list[str] | None,
-        typer.Option("--requirements", "-r", metavar="FILE", help="Additional packages in pip's format; repeatable."),
-    ] = None,
-    as_: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            metavar="NAME",
-            help="Name of the derived stack.",
-            autocompletion=complete_stacks,
-        ),
-    ] = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=FILE", help="Source archive of a package that is built; repeatable."),
-    ] = None,
-    provider: ProviderOption = None,
-    spack: SpackOption = None,
-    spec: SpecOption = None,
-    mirror: MirrorOption = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Number of parallel build jobs (Spack).")
-    ] = None,
-    cache_only: Annotated[
-        bool, typer.Option("--cache-only", help="Build nothing; fail if a package is not in a build cache (Spack).")
-    ] = False,
-    link: Annotated[
-        str | None,
-        typer.Option(
-            metavar="copy|hard",
-            help="Copy files, or hard-link them to the cache and other stacks (default: the site's setting, or copy).",
-        ),
-    ] = None,
-    device: StackDeviceOption = None,
-    verify: Annotated[
-        str | None,
-        typer.Option(
-            metavar="here|job|skip",
-            help="Verify on this machine, in a job on compute nodes, or not at all (default: the site's setting).",
-        ),
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            "--partition",
-            "-p",
-            help="Partition of jobs that build or verify.",
-            autocompletion=complete_partitions,
-        ),
-    ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="Account to charge for these jobs.")] = None,
-    qos: Annotated[str | None, typer.Option(help="Quality of service of these jobs.")] = None,
-    reservation: Annotated[str | None, typer.Option(help="Reservation of these jobs.")] = None,
-    time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of these jobs; 10 means ten minutes.")
-    ] = None,
+    options: InstallOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without installing anything.")] = False,
     verbose: VerboseOption = 0,
     json: JsonOption = False,
@@ -122,39 +55,9 @@ def install(
     """Install stacks. Each is locked, installed into its own prefix, verified on MPI ranks and published."""
     from hidl_cli.api.software import arrange, first_line
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
-    from hidl_cli.launch.placement import Asked
     from hidl_cli.stack.install import exit_code
 
-    arranged = arrange(
-        stacks or (),
-        site=site,
-        prefix=prefix,
-        own=own,
-        locked=locked,
-        offline=offline,
-        packages=with_ or (),
-        requirements=requirements or (),
-        name=as_,
-        sources=source or (),
-        provider=provider,
-        spack=spack,
-        specs=spec or (),
-        mirror=mirror,
-        jobs=jobs,
-        cache_only=cache_only,
-        link=link,
-        device=device,
-        verify=verify,
-        job=Asked(
-            partition=partition,
-            account=account,
-            qos=qos,
-            reservation=reservation,
-            time_limit=limit_in_seconds(time),
-        ),
-        keep=not dry_run,
-        say=say,
-    )
+    arranged = arrange(replace(options, stacks=stacks or ()), keep=not dry_run, say=say)
     orders, left_out, asked = arranged.orders, arranged.left_out, arranged.completed
     if dry_run:
         _dry_run(orders, asked, left_out, arranged.verification, json=json)

@@ -3,97 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hidl_cli.commands.arguments import (
-    TIME,
-    HostfileOption,
-    HostsOption,
-    JsonOption,
-    NoCheckOption,
-    PrefixOption,
-    ShareHostsOption,
-    SiteOption,
-    VerboseOption,
-    complete_stacks,
-    complete_workloads,
-    limit_in_seconds,
-)
-from hidl_cli.commands.completion import (
-    complete_launchers,
-    complete_libraries,
-    complete_matrix,
-    complete_parameters,
-    complete_partitions,
-    complete_tuning,
-)
-from hidl_cli.commands.own_program import WorkGrowth, describe_environment, describe_program, program_after
+from hidl_cli.commands.arguments import JsonOption, VerboseOption, complete_workloads, with_options
+from hidl_cli.commands.completion import complete_matrix
+from hidl_cli.commands.own_program import describe_environment, describe_program, program_after
+from hidl_cli.plan.options import RunOptions, RunRequest
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.runs.forecast import Expected, PointForecast
     from hidl_cli.site.schema import Site
-
-
-class Device(str, Enum):
-    """The hardware that a run computes on."""
-
-    cpu = "cpu"
-    gpu = "gpu"
-
-
-NodesOption = Annotated[
-    int | None, typer.Option("--nodes", min=1, help="Number of nodes (default: 1, or all of --hosts).")
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option("--threads", min=1, help="Threads per rank (default: the node's cores divided among its ranks)."),
-]
-DeviceOption = Annotated[
-    Device | None,
-    typer.Option(
-        "--device",
-        help="Compute on CPUs or GPUs (default: GPUs if the nodes have some). With cpu, no GPUs are requested, and a "
-        "partition without GPUs is preferred unless --partition is given.",
-    ),
-]
-LauncherOption = Annotated[
-    str | None,
-    typer.Option(
-        "--launcher",
-        help="Launcher of the ranks (default: the site's first that supports the MPI library).",
-        autocompletion=complete_launchers,
-    ),
-]
-MpiOption = Annotated[
-    str | None,
-    typer.Option(
-        "--mpi",
-        help="MPI library of the site, or `stack` for the stack's own (default: the site's default).",
-        autocompletion=complete_libraries,
-    ),
-]
-TuneOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tune",
-        "--mv2",
-        metavar="NAME=VALUE",
-        help="Set a run-time variable of the MPI library (MV2_*, MPIR_CVAR_*, OMPI_MCA_*, ...); repeatable.",
-        autocompletion=complete_tuning,
-    ),
-]
-PartitionOption = Annotated[
-    str | None,
-    typer.Option("--partition", "-p", help="Partition (default: the site's).", autocompletion=complete_partitions),
-]
-AccountOption = Annotated[str | None, typer.Option("--account", "-A", help="Account to charge.")]
-QosOption = Annotated[str | None, typer.Option("--qos", "-q", help="Quality of service.")]
-ConstraintOption = Annotated[str | None, typer.Option("--constraint", "-C", help="Required node features.")]
-ReservationOption = Annotated[str | None, typer.Option("--reservation", help="Reservation to use.")]
 
 
 # ``hidl run --estimate``.
@@ -164,22 +87,7 @@ def _columns(expected: Expected) -> Iterator[tuple[str, str]]:
         )
 
 
-class Suite(str, Enum):
-    """Suite of micro-benchmarks: OMB's own in C, or hidl's in Python."""
-
-    c = "c"
-    python = "python"
-    both = "both"
-
-
-class Baseline(str, Enum):
-    """Baseline of the study."""
-
-    single = "single"
-    copies = "copies"
-    history = "history"
-
-
+@with_options(RunOptions)
 def run(
     ctx: typer.Context,
     workload: Annotated[
@@ -194,110 +102,13 @@ def run(
         typer.Argument(metavar="NAME=VALUE,VALUE", help="More values for --matrix.", autocompletion=complete_matrix),
     ] = None,
     *,
-    site: SiteOption = None,
-    nodes: NodesOption = None,
-    hosts: HostsOption = None,
-    hostfile: HostfileOption = None,
-    share_hosts: ShareHostsOption = False,
-    ranks_per_node: Annotated[
-        int | None,
-        typer.Option(min=1, help="MPI ranks per node (default: one per GPU, else as the workload requires)."),
-    ] = None,
-    threads: ThreadsOption = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Set a parameter of the workload; repeatable.",
-            autocompletion=complete_parameters,
-        ),
-    ] = None,
-    matrix: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE,VALUE",
-            help="Sweep parameter values; all combinations run in one allocation. More NAME=VALUE,... may follow.",
-            autocompletion=complete_matrix,
-        ),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=REGEX",
-            help="Metric in the program's output, matched by a regular expression with one group; "
-            "NAME\\[unit=s,take=last]= sets options. Studies judge the first metric. Repeatable.",
-        ),
-    ] = None,
-    suite: Annotated[
-        Suite | None, typer.Option(help="For benchmarks in C and Python: the suite to run, or both.")
-    ] = None,
-    stack: Annotated[
-        str | None,
-        typer.Option(help="Stack to run on (default: the workload's).", autocompletion=complete_stacks),
-    ] = None,
-    env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Run in your own venv or conda environment; --stack then provides the MPI library."
-        ),
-    ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZES",
-            help="Run a scaling study over sizes: 1,2,4 (nodes; ranks on the local site), ranks=1,2 or nodes=1,2.",
-        ),
-    ] = None,
-    repeat: Annotated[
-        int | None, typer.Option(min=1, help="Interleaved repetitions (default: 5 with --scale or --matrix, else 1).")
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option(min=0.01, max=2.0, help="Target efficiency (default: the workload's).")
-    ] = None,
-    scaling: Annotated[
-        WorkGrowth | None,
-        typer.Option(help="For your own program: whether its work is the same at all sizes (strong) or grows (weak)."),
-    ] = None,
-    no_mpi: Annotated[
-        bool,
-        typer.Option("--no-mpi", help="For your own program without MPI: skip the check of MPI's world."),
-    ] = False,
-    baseline: Annotated[
-        Baseline | None,
-        typer.Option(
-            help="Baseline of the study: its smallest step (single), concurrent runs on each node (copies, which also "
-            "finds slow nodes; the default from 4 nodes on), or earlier runs (history)."
-        ),
-    ] = None,
-    until_settled: Annotated[
-        bool, typer.Option("--until-settled", help="Stop a study as soon as the verdict is settled.")
-    ] = False,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT", help="Largest half-width of an interval for a verdict, such as 5% (default: any)."
-        ),
-    ] = None,
-    device: DeviceOption = None,
-    launcher: LauncherOption = None,
-    mpi: MpiOption = None,
-    tune: TuneOption = None,
-    partition: PartitionOption = None,
-    account: AccountOption = None,
-    qos: QosOption = None,
-    constraint: ConstraintOption = None,
-    reservation: ReservationOption = None,
-    prefix: PrefixOption = None,
-    time: Annotated[
-        str | None,
-        typer.Option("--time", "-t", metavar=TIME, help="Time limit of the whole job; 10 means ten minutes."),
-    ] = None,
+    options: RunOptions,
     save_tuning: Annotated[
         bool,
         typer.Option(
             "--save-tuning",
             help="Save the best setting of a --matrix over mpi.VARIABLE in your site file.",
+            rich_help_panel="Study options",
         ),
     ] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the run and report its verdict.")] = True,
@@ -309,67 +120,29 @@ def run(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job script without running it.")] = False,
-    no_check: NoCheckOption = False,
     verbose: VerboseOption = 0,
     json: JsonOption = False,
 ) -> None:
     """Run a workload or your own program, study how it scales (--scale), or compare parameters (--matrix)."""
-    from hidl_cli.api.options import reject_program_options, with_suite
     from hidl_cli.commands.render import check_before_run, emit_json, say
-    from hidl_cli.launch.hosts import named_hosts, on_hosts
-    from hidl_cli.launch.placement import Asked, clock
+    from hidl_cli.launch.hosts import on_hosts
+    from hidl_cli.launch.options import clock
     from hidl_cli.plan.input_files import find_stdin
     from hidl_cli.plan.job_script import job_script
-    from hidl_cli.plan.prepare import RunRequest, prepare, read_precision
+    from hidl_cli.plan.prepare import prepare
     from hidl_cli.site.load import load_site
 
-    command = program_after(ctx, workload, further=() if matrix else further or ())
-    if not command:
-        reject_program_options(scaling=scaling is not None, uses_mpi=not no_mpi, metrics=bool(metric))
-    assignments, axes = with_suite(suite.value if suite else None, set_ or (), [*(matrix or ()), *(further or ())])
-    named = named_hosts(hosts, hostfile)
-    machine = on_hosts(load_site(site), named)
-    plan = prepare(
-        RunRequest(
-            workload=workload or "",
-            command=command,
-            scaling=scaling.value if scaling else None,
-            uses_mpi=not no_mpi,
-            site=site,
-            nodes=nodes,
-            ranks_per_node=ranks_per_node,
-            threads=threads,
-            assignments=assignments,
-            matrix=axes,
-            metrics=metric or (),
-            stack=stack,
-            env=env,
-            scale=scale,
-            repeat=repeat,
-            target=target,
-            baseline=baseline.value if baseline else None,
-            until_settled=until_settled,
-            precision=read_precision(precision),
-            launcher=launcher,
-            mpi=mpi,
-            device=device.value if device else None,
-            stdin=find_stdin() if command else None,
-            tuning=tune or (),
-            prefix=prefix,
-            asked=Asked(
-                partition=partition,
-                time_limit=limit_in_seconds(time),
-                account=account,
-                qos=qos,
-                constraint=constraint,
-                reservation=reservation,
-                hosts=named,
-                share_hosts=share_hosts,
-            ),
-            hypothetical=dry_run or estimate,
-        ),
-        machine,
+    command = program_after(ctx, workload, further=() if options.matrix else further or ())
+    options = replace(
+        options,
+        workload=workload,
+        command=command,
+        matrix=[*options.axes, *(further or ())],
+        stdin=find_stdin() if command else None,
     )
+    options.require_program()
+    machine = on_hosts(load_site(options.site), options.named_hosts)
+    plan = prepare(RunRequest.of(options, hypothetical=dry_run or estimate), machine)
     if save_tuning:
         _require_comparison(plan, wait=wait)
     if estimate:
@@ -377,10 +150,10 @@ def run(
         _warn(plan)
         return
     if dry_run:
-        _show_dry_run(plan, machine, json=json, check=not no_check)
+        _show_dry_run(plan, machine, json=json, check=options.check)
         return
     _warn(plan)
-    if not no_check:
+    if options.check:
         check_before_run(plan, machine, hypothetical=False)
     from hidl_cli.commands.follow import follow_and_judge, started
     from hidl_cli.commands.tuning import save_winner
@@ -434,7 +207,7 @@ def _require_comparison(plan: Plan, *, wait: bool) -> None:
 
 
 def _warn(plan: Plan) -> None:
-    from hidl_cli.api.options import warnings_of
+    from hidl_cli.api.submission import warnings_of
     from hidl_cli.commands.render import say
 
     for warning in warnings_of(plan):

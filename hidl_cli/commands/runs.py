@@ -68,7 +68,7 @@ def _watch(runs: Sequence[Run]) -> None:
 
 def cancel(run: RunArgument = None) -> None:
     """Cancel a run with all its processes."""
-    from hidl_cli.api.options import cancel as carry_out
+    from hidl_cli.api.submission import cancel as carry_out
     from hidl_cli.commands.render import say
     from hidl_cli.record.run import find
 

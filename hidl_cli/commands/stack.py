@@ -9,6 +9,7 @@ import typer
 
 from hidl_cli.commands.arguments import (
     JsonOption,
+    OfflineOption,
     PrefixOption,
     ProviderOption,
     SiteOption,
@@ -20,7 +21,6 @@ from hidl_cli.commands.arguments import (
     provider_name,
 )
 from hidl_cli.commands.completion import complete_ids
-from hidl_cli.commands.install import OfflineOption
 from hidl_cli.errors import UsageError
 from hidl_cli.stack import PORTABLE_PLATFORMS
 

@@ -10,15 +10,12 @@ import typer
 
 from hidl_cli.commands.arguments import (
     TIME,
-    HostfileOption,
-    HostsOption,
     JsonOption,
     NoCheckOption,
-    PrefixOption,
-    SiteOption,
     limit_in_seconds,
+    with_options,
 )
-from hidl_cli.commands.run import AccountOption, DeviceOption, QosOption, ReservationOption
+from hidl_cli.plan.options import RunOptions, absolute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +28,10 @@ NIGHTLY = "nightly"
 _PROGRESS = re.compile(r"^\[\s+(RUN|OK|FAIL|SKIP|ABORT|XFAIL|XPASS|HOLD)\s+\] (.*)$")
 
 
+@with_options(RunOptions, only=("site", "hosts", "hostfile", "account", "qos", "reservation", "device", "prefix"))
 def validate(
     *,
-    site: SiteOption = None,
+    options: RunOptions,
     tag: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,11 +44,6 @@ def validate(
     partition: Annotated[
         list[str] | None, typer.Option("--partition", "-p", help="Partition (default: the site's); repeatable.")
     ] = None,
-    hosts: HostsOption = None,
-    hostfile: HostfileOption = None,
-    account: AccountOption = None,
-    qos: QosOption = None,
-    reservation: ReservationOption = None,
     time: Annotated[
         str | None, typer.Option("--time", metavar=TIME, help="Time limit of each job; 10 means ten minutes.")
     ] = None,
@@ -58,8 +51,6 @@ def validate(
         int | None,
         typer.Option("--jobs", "-j", min=1, help="Concurrent jobs (default: 8, or 1 if they share this machine)."),
     ] = None,
-    device: DeviceOption = None,
-    prefix: PrefixOption = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print ReFrame's configuration and the command without running it.")
@@ -76,24 +67,22 @@ def validate(
     json: JsonOption = False,
 ) -> None:
     """Run the site's ReFrame checks and report their verdicts."""
-    from hidl_cli.api.options import absolute
     from hidl_cli.commands.render import emit_json, say, stop_at_errors
     from hidl_cli.errors import UsageError
-    from hidl_cli.launch.hosts import named_hosts
     from hidl_cli.validate import session
     from hidl_cli.validate.bridge import CheckLocation
     from hidl_cli.validate.judge import worst_exit_code
 
-    named = named_hosts(hosts, hostfile)
+    named = options.named_hosts
     tags = tag or ([] if check else [NIGHTLY])
     place = CheckLocation(
-        site=site,
-        account=account,
-        qos=qos,
-        reservation=reservation,
+        site=options.site,
+        account=options.account,
+        qos=options.qos,
+        reservation=options.reservation,
         time_limit=limit_in_seconds(time),
-        prefix=absolute(prefix),
-        device=device.value if device else None,
+        prefix=absolute(options.prefix),
+        device=options.device,
         hosts=named.expression if named else None,
     )
     asked = session.ValidationRequest(place, tuple(partition or ()), tuple(tags), tuple(check or ()), jobs)

@@ -30,7 +30,6 @@ from hidl_cli.plan.workload import Value
 from hidl_cli.site.detect import choose, detect
 from hidl_cli.site.load import load_site
 from hidl_cli.site.machine import machine
-from hidl_cli.site.outputs import survey_folder
 from hidl_cli.site.probes.facts import SchedulerFacts
 from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.site.probes.survey import DESCRIPTION, RecordingHost, load_host, survey
@@ -296,6 +295,8 @@ def examine_recorded(directory: Path, site: str | None) -> tuple[DoctorReport, s
     """
     saved = None
     if directory.is_dir() and not (directory / DESCRIPTION).is_file():
+        from hidl_cli.site.outputs import survey_folder  # a run is examined without it
+
         saved = survey_folder(directory).batch
     host = load_host(directory)
     name = site or choose(detect(host))

@@ -22,7 +22,8 @@ from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.launchers.contract import Gpus, Request
 from hidl_cli.launch.launchers.srun import mpi_type
 from hidl_cli.launch.library import library_for, site_tuning
-from hidl_cli.launch.placement import Asked, Placement, allocate, bind_to_cores, missing
+from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.placement import Placement, allocate, bind_to_cores, missing
 from hidl_cli.launchers import starts
 from hidl_cli.mpi import Library
 from hidl_cli.plan.job_script import values_of
@@ -124,7 +125,7 @@ def plan_examination(
     site: Site,
     installation: Installation | None,
     nodes: int,
-    asked: Asked,
+    job: AllocationOptions,
     *,
     mpi: str | None = None,
     types: tuple[str, ...] = (),
@@ -136,7 +137,7 @@ def plan_examination(
         site: Site of the nodes.
         installation: Installed stack whose launchers are tried; None to try no launcher.
         nodes: Number of nodes.
-        asked: Requested resources.
+        job: Requested resources.
         mpi: MPI library of the site to use instead of the stack's, as for ``hidl run``.
         types: Types listed by ``srun --mpi=list``.
         cores: Number of cores per node in the current allocation; by default, all cores.
@@ -145,14 +146,14 @@ def plan_examination(
         HidlError: If the job cannot be planned; see ``scheduler_for``, ``allocate`` and ``bind_to_cores``.
     """
     batch = scheduler_for(site)
-    cores = cores or site.node_type(asked.partition).cores or _RANKS_PER_NODE
+    cores = cores or site.node_type(job.partition).cores or _RANKS_PER_NODE
     per_node = min(_RANKS_PER_NODE, cores)
     (placement,) = bind_to_cores(
-        site, [Placement.of_nodes(nodes, per_node)], partition=asked.partition, threads=max(1, cores // per_node)
+        site, [Placement.of_nodes(nodes, per_node)], partition=job.partition, threads=max(1, cores // per_node)
     )
-    asked = replace(asked, time_limit=asked.time_limit or (_MINUTES * 60 if site.scheduler != "local" else None))
-    allocation = allocate(site, "hidl-doctor", [placement], asked)
-    gpus = site.node_type(asked.partition).gpus or 0
+    job = replace(job, time=job.time_limit or (_MINUTES * 60 if site.scheduler != "local" else None))
+    allocation = allocate(site, "hidl-doctor", [placement], job)
+    gpus = site.node_type(job.partition).gpus or 0
     library: Library | None = None
     tuning: tuple[Setting, ...] = ()
     environment: dict[str, str] = {}
@@ -182,7 +183,7 @@ def plan_examination(
         site=site.name,
         scheduler=batch.name,
         launcher=attempts[0].launcher if attempts else "none",
-        partition=asked.partition or site.default_partition,
+        partition=job.partition or site.default_partition,
         allocation=allocation,
         header=batch.header(allocation, site.policies),
         stack=name,
@@ -513,7 +514,7 @@ def examine_nodes(
     installation: Installation | None,
     count: int,
     *,
-    asked: Asked | None = None,
+    job: AllocationOptions | None = None,
     mpi: str | None = None,
     host: Host | None = None,
     tell: Callable[[str], None] = lambda _: None,
@@ -527,7 +528,7 @@ def examine_nodes(
         site: Site of the nodes.
         installation: Installed stack whose launchers are tried; None to try no launcher.
         count: Number of nodes.
-        asked: Partition, account and other resources, as for ``hidl run``.
+        job: Partition, account and other resources, as for ``hidl run``.
         mpi: MPI library of the site to use instead of the stack's.
         host: Host that hidl runs on; by default, this one.
         tell: Callback for progress messages.
@@ -542,7 +543,7 @@ def examine_nodes(
         site,
         installation,
         count,
-        asked or Asked(),
+        job or AllocationOptions(),
         mpi=mpi,
         types=mpi_types(this) if site.scheduler == "slurm" and "srun" in site.launchers else (),
         cores=_cores_of_the_allocation(this.environment, count) if inside else None,
@@ -561,11 +562,11 @@ def examine_nodes(
     except UnusableHosts as error:
         shutil.rmtree(run.directory, ignore_errors=True)
         unusable = DoctorReport(tuple(RULES.findings(error.troubles)))
-        rest = _without_unusable(planned.plan.allocation.hosts, error, asked)
-        if not rest.hosts:
+        rest = _without_unusable(planned.plan.allocation.hosts, error, job)
+        if rest.named_hosts is None:
             return unusable
         return unusable + examine_nodes(
-            site, installation, len(rest.hosts.names), asked=rest, mpi=mpi, host=host, tell=tell
+            site, installation, len(rest.named_hosts.names), job=rest, mpi=mpi, host=host, tell=tell
         )
     facts = read_facts(run.directory, planned, outside=node.probe())
     found = [*find_on_nodes(facts), *find_in_launches(facts)]
@@ -577,13 +578,13 @@ def examine_nodes(
     return DoctorReport(tuple(worst_first(dict.fromkeys(found))), unknown)
 
 
-def _without_unusable(hosts: tuple[str, ...], error: UnusableHosts, asked: Asked | None) -> Asked:
+def _without_unusable(hosts: tuple[str, ...], error: UnusableHosts, job: AllocationOptions | None) -> AllocationOptions:
     """Restrict the request to the hosts that can be used; its ``hosts`` is None if none can."""
-    asked = asked or Asked()
+    job = job or AllocationOptions()
     unusable = {each.host for each in error.troubles}
     usable = tuple(name for name in hosts if name not in unusable)
-    slots = asked.hosts.slots if asked.hosts else {}
-    return replace(asked, hosts=Hosts(usable, slots) if usable else None)
+    slots = job.named_hosts.slots if job.named_hosts else {}
+    return replace(job, hosts=Hosts(usable, slots) if usable else None)
 
 
 def is_inside(site: Site, environment: Mapping[str, str]) -> bool:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import SubmitRefused, UsageError
-from hidl_cli.inputs.check import PATTERN_OF_TIMES
-from hidl_cli.launch.hosts import WITHOUT_HOSTS, Hosts, parse_hosts
+from hidl_cli.launch.hosts import WITHOUT_HOSTS, parse_hosts
+from hidl_cli.launch.options import AllocationOptions, clock, seconds
 from hidl_cli.site.schema import NodeType, Partition, Policies, Site
 
 _UNKNOWN = 30 * 86400.0
 _HOUR = 3600.0
-_TIMES = "use Slurm's format: 90 (minutes), 15:00 (minutes:seconds), 02:00:00, 1-12 (days-hours) or 1-12:30:00"
 
 
 def check_nodes(site: Site, name: str | None, nodes: int) -> None:
@@ -91,38 +89,6 @@ def _nodes(number: int) -> str:
 def _has_time_limits(site: Site) -> bool:
     system = batch_systems.system(site.scheduler)
     return system is not None and system.time_limits
-
-
-def seconds(text: str) -> float:
-    """Convert a time in one of Slurm's formats (sbatch(1), ``--time``) to seconds.
-
-    The formats are ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``, ``days-hours:minutes``
-    and ``days-hours:minutes:seconds``, so ``10`` is ten minutes. Raises ``UsageError`` for anything else.
-    """
-    if not re.fullmatch(PATTERN_OF_TIMES, text):
-        raise UsageError(f"invalid time {text!r}", hint=_TIMES)
-    days, dash, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if dash:
-        hours, minutes, secs = [*parts, 0, 0][:3]
-    elif len(parts) == 3:
-        hours, minutes, secs = parts
-    else:
-        hours, minutes, secs = [0, *parts, 0][:3]
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + secs)
-
-
-def limit_from(text: str) -> float:
-    """Convert the value of ``--time`` to seconds; raise ``UsageError`` if it is invalid or zero."""
-    if (limit := seconds(text)) == 0:
-        raise UsageError("the time limit must be positive", hint=_TIMES)
-    return limit
-
-
-def clock(seconds: float) -> str:
-    """Format seconds as ``hours:minutes:seconds``; hours may exceed 24."""
-    whole = int(seconds)
-    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def _elsewhere(site: Site, nodes: int) -> str | None:
@@ -292,28 +258,6 @@ def bind_to_cores(
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Options for the allocation that the user sets, besides nodes and ranks; None if not set.
-
-    Attributes:
-        time_limit: Time limit in seconds.
-        hosts: Hosts to run on instead of using the site's scheduler (see ``on_hosts``).
-        share_hosts: Do not wait for other runs on these hosts.
-        gpus: Request the GPUs of nodes that have some.
-    """
-
-    partition: str | None = None
-    time_limit: float | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    reservation: str | None = None
-    hosts: Hosts | None = None
-    share_hosts: bool = False
-    gpus: bool = True
-
-
-@dataclass(frozen=True)
 class Allocation:
     """An allocation of ``nodes`` nodes, whole or shared.
 
@@ -349,7 +293,7 @@ class Allocation:
     cores_per_node: int | None = None
 
 
-def allocate(site: Site, job_name: str, placements: Sequence[Placement], options: Asked) -> Allocation:
+def allocate(site: Site, job_name: str, placements: Sequence[Placement], options: AllocationOptions) -> Allocation:
     """Return an allocation large enough for all placements, following the site's partitions and policies.
 
     Raises ``UsageError`` for an option that the site does not accept, ``SubmitRefused`` if a limit is exceeded.
@@ -385,21 +329,21 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
         share_hosts=options.share_hosts and site.scheduler == SSH,
         cores_per_node=(most or None) if differ else None,
     )
-    for option in ("account", "qos", "constraint", "reservation"):
-        if getattr(policies, option) == "never" and getattr(allocation, option) is not None:
-            raise UsageError(f"site {site.name} does not accept --{option}", hint="leave it out")
+    for name in ("account", "qos", "constraint", "reservation"):
+        if getattr(policies, name) == "never" and getattr(allocation, name) is not None:
+            raise UsageError(f"site {site.name} does not accept --{name}", hint="leave it out")
     return allocation
 
 
-def requested_gpus(site: Site, options: Asked) -> int | None:
+def requested_gpus(site: Site, options: AllocationOptions) -> int | None:
     """Return the GPUs requested per node: 0 for none, or None if the number of GPUs is unknown."""
-    return site.node_type(options.partition).gpus if options.gpus else 0
+    return site.node_type(options.partition).gpus if options.gpus_per_node is None else options.gpus_per_node
 
 
-def _hosts(site: Site, options: Asked, nodes: int) -> tuple[str, ...]:
+def _hosts(site: Site, options: AllocationOptions, nodes: int) -> tuple[str, ...]:
     """Return the first ``nodes`` of the requested hosts, or else of the hosts in the site's file."""
     expression = site.node_type(options.partition).hosts
-    hosts = options.hosts or (parse_hosts(expression) if expression else None)
+    hosts = options.named_hosts or (parse_hosts(expression) if expression else None)
     if hosts is None:
         raise UsageError(
             f"site {site.name} has no queue, and {WITHOUT_HOSTS}",

@@ -9,7 +9,7 @@ from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import MissingPrecondition, UsageError
 from hidl_cli.launch.hosts import WITHOUT_HOSTS
 from hidl_cli.launch.library import launcher_for, library_for, without_launcher
-from hidl_cli.launch.placement import Asked
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.mpi import Library
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.workload import DeviceChoice, Value, Workload, holds
@@ -66,21 +66,27 @@ class DeviceUse:
 
     Attributes:
         device: What the ranks compute on.
-        asked: Job options, adapted to the device.
+        partition: Partition to run on; None for the site's default.
+        gpus_per_node: GPUs to request per node; None for all, 0 for none.
         packages: Packages of the stack that the device requires.
         notices: Messages for the user.
         either: True if the workload can compute on the other device, too.
     """
 
     device: Device
-    asked: Asked
+    partition: str | None = None
+    gpus_per_node: int | None = None
     packages: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     either: bool = False
 
 
 def choose_device(
-    site: Site, workload: Workload, points: Sequence[Mapping[str, Value]], asked: Asked, wanted: Device | None
+    site: Site,
+    workload: Workload,
+    points: Sequence[Mapping[str, Value]],
+    options: AllocationOptions,
+    wanted: Device | None,
 ) -> DeviceUse:
     """Choose the device of a run, by default GPUs if the nodes have some.
 
@@ -91,7 +97,7 @@ def choose_device(
         site: Site of the run.
         workload: Workload of the run.
         points: Values of all parameters for each point of the matrix.
-        asked: Job options.
+        options: Job options.
         wanted: Requested device; None for the default.
 
     Raises:
@@ -99,7 +105,7 @@ def choose_device(
         NoGpuUse: The GPUs of the nodes would stay unused, and the user has not confirmed that.
     """
     possible = _possible(workload, points)
-    use = _choose(site, workload, points, asked, wanted=wanted, possible=tuple(possible))
+    use = _choose(site, workload, points, options, wanted=wanted, possible=tuple(possible))
     return replace(use, packages=possible[use.device], either=len(possible) > 1)
 
 
@@ -107,35 +113,37 @@ def _choose(
     site: Site,
     workload: Workload,
     points: Sequence[Mapping[str, Value]],
-    asked: Asked,
+    options: AllocationOptions,
     *,
     wanted: Device | None,
     possible: tuple[Device, ...],
 ) -> DeviceUse:
     if wanted is not None and wanted not in possible:
         raise UsageError(_only(workload, points, possible[0]), hint=f"--device {possible[0]}")
-    here = has_gpus(site.node_type(asked.partition))
+    here = has_gpus(site.node_type(options.partition))
     if wanted is not None:
-        return _as_wanted(site, wanted, asked)
+        return _as_wanted(site, wanted, options)
     if not here:
         if "cpu" in possible:
-            return DeviceUse("cpu", asked)
-        if site.node_type(asked.partition).gpus is None:  # unknown: the job looks for them
-            return DeviceUse("gpu", asked)
+            return DeviceUse("cpu", options.partition, options.gpus_per_node)
+        if site.node_type(options.partition).gpus is None:  # unknown: the job looks for them
+            return DeviceUse("gpu", options.partition, options.gpus_per_node)
         elsewhere = site.partition_with("gpu")
         raise UsageError(
-            f"{_only(workload, points, 'gpu')}, but {_nodes(site, asked)} have none",
+            f"{_only(workload, points, 'gpu')}, but {_nodes(site, options)} have none",
             hint=f"--device gpu selects partition {elsewhere}" if elsewhere else "choose another --site",
         )
     if "gpu" in possible:
         notice = f"{workload.name} does not declare its devices: GPUs are requested; --device cpu requests none"
-        return DeviceUse("gpu", asked, notices=(notice,) if _is_undeclared(workload) else ())
+        return DeviceUse(
+            "gpu", options.partition, options.gpus_per_node, notices=(notice,) if _is_undeclared(workload) else ()
+        )
     if workload.any_node:
-        notice = f"{workload.name} runs on the CPUs of {_nodes(site, asked)}: no GPUs are requested"
-        return DeviceUse("cpu", replace(asked, gpus=False), notices=(notice,))
-    elsewhere = site.partition_with("cpu") if asked.partition is None else None
+        notice = f"{workload.name} runs on the CPUs of {_nodes(site, options)}: no GPUs are requested"
+        return DeviceUse("cpu", options.partition, 0, notices=(notice,))
+    elsewhere = site.partition_with("cpu") if options.partition is None else None
     raise NoGpuUse(
-        f"{_only(workload, points, 'cpu')}, but {_nodes(site, asked)} have GPUs, which would stay unused",
+        f"{_only(workload, points, 'cpu')}, but {_nodes(site, options)} have GPUs, which would stay unused",
         hint="--device cpu" + (f" (partition {elsewhere})" if elsewhere else " requests no GPUs"),
     )
 
@@ -163,7 +171,7 @@ def require_stack(
     """
     if use.device == "cpu":
         return
-    node = site.node_type(use.asked.partition)
+    node = site.node_type(use.partition)
     reason = of_stack.reason_without_gpu(stack, installed, use.packages, node, accelerator=accelerator)
     if reason is None:
         return
@@ -208,19 +216,20 @@ def _holding(choices: Sequence[DeviceChoice], point: Mapping[str, Value]) -> dic
     return conditional or {choice.device: choice for choice in choices if not choice.when}
 
 
-def _as_wanted(site: Site, wanted: Device, asked: Asked) -> DeviceUse:
-    node = site.node_type(asked.partition)
+def _as_wanted(site: Site, wanted: Device, options: AllocationOptions) -> DeviceUse:
+    node = site.node_type(options.partition)
     notices: tuple[str, ...] = ()
     fits = node.gpus is None or has_gpus(node) == (wanted == "gpu")
-    if asked.partition is None and not fits and (other := site.partition_with(wanted)):
+    if options.partition is None and not fits and (other := site.partition_with(wanted)):
         notices = (f"--device {wanted}: partition {other} instead of {site.default_partition}",)
-        asked = replace(asked, partition=other)
+        options = replace(options, partition=other)
         node = site.node_type(other)
     if wanted == "gpu" and node.gpus == 0:
         raise UsageError(
-            f"--device gpu: {_nodes(site, asked)} have no GPUs", hint="--device cpu, or another --partition or --site"
+            f"--device gpu: {_nodes(site, options)} have no GPUs", hint="--device cpu, or another --partition or --site"
         )
-    return DeviceUse(wanted, replace(asked, gpus=wanted == "gpu"), notices=notices)
+    gpus = options.gpus_per_node if wanted == "gpu" else 0
+    return DeviceUse(wanted, options.partition, gpus, notices=notices)
 
 
 def _is_undeclared(workload: Workload) -> bool:
@@ -240,7 +249,7 @@ def _only(workload: Workload, points: Sequence[Mapping[str, Value]], device: Dev
     return f"{workload.name}{shown} computes on {what} only"
 
 
-def _nodes(site: Site, asked: Asked) -> str:
-    partition = asked.partition or site.default_partition
+def _nodes(site: Site, options: AllocationOptions) -> str:
+    partition = options.partition or site.default_partition
     of = f"partition {partition} of " if partition and site.scheduler != "local" else ""
     return f"the nodes of {of}site {site.name}"

@@ -13,7 +13,8 @@ from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
 from hidl_cli.launch import placement as limits
 from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
-from hidl_cli.launch.placement import Asked, Placement, allocate, missing, requested_gpus
+from hidl_cli.launch.options import AllocationOptions, clock
+from hidl_cli.launch.placement import Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
@@ -72,14 +73,14 @@ def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
     if estimate.seconds is None or estimate.node_hours is None:
         lines = [f"{where}: {estimate.nodes} node(s), without a time limit (--time): no upper bound"]
     else:
-        most = limits.clock(estimate.seconds)
+        most = clock(estimate.seconds)
         lines = [f"{where}: {estimate.nodes} node(s) for {most} at most = {estimate.node_hours:g} node-hours at most"]
     if estimate.charge is None:
         lines.append("cost: unknown: the site's file gives no charge for this partition")
     elif estimate.cost is not None:
         lines.append(f"cost: {estimate.charge:g} a node-hour = {estimate.cost:g} of the site's units at most")
     nodes = f"{estimate.min_nodes or 1} to {estimate.max_nodes or '(unknown)'} nodes"
-    wall = "an unknown time" if estimate.max_seconds is None else limits.clock(estimate.max_seconds)
+    wall = "an unknown time" if estimate.max_seconds is None else clock(estimate.max_seconds)
     lines.append(f"limits: {nodes}, {wall} for a job of this size: allowed")
     return lines
 
@@ -131,7 +132,7 @@ class ResolvedOptions:
     tuning: Sequence[Setting] = ()
     matrix: Sequence[Mapping[str, Value]] = ({},)
     environment: UserEnvironment | None = None
-    use: DeviceUse = field(default_factory=lambda: DeviceUse("cpu", Asked()))
+    use: DeviceUse = field(default_factory=lambda: DeviceUse("cpu"))
     recipe: Stack | None = None
     stdin: str | None = None
 
@@ -166,7 +167,7 @@ def make_plan(
     unit: str,
     placements: Sequence[Placement],
     repetitions: int,
-    asked: Asked,
+    job: AllocationOptions,
     target: float | None = None,
     baseline: Baseline | None = None,
     until_settled: bool = False,
@@ -181,7 +182,7 @@ def make_plan(
         unit: Unit of the sizes of steps, ``ranks`` or ``nodes``.
         placements: Placements of the steps, the smallest first.
         repetitions: Number of repetitions.
-        asked: Job options.
+        job: Job options.
         target: Target efficiency.
         baseline: Baseline of a study. By default, a study from 1 to 4 or more nodes is compared with copies if the
             launcher supports them, and any other study with its smallest step.
@@ -190,11 +191,11 @@ def make_plan(
     """
     site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
-    allocation = allocate(site, f"hidl-{workload.name}", placements, asked)
-    partition = site.partition(asked.partition)
+    allocation = allocate(site, f"hidl-{workload.name}", placements, job)
+    partition = site.partition(job.partition)
     environment = shared_environment(site, library, options.installation, placements[0], options.tuning)
     # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
-    gpus = Gpus.of(requested_gpus(site, asked), max(placement.ranks_per_node for placement in placements))
+    gpus = Gpus.of(requested_gpus(site, job), max(placement.ranks_per_node for placement in placements))
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
     context = _StepContext(
         site.scheduler,
@@ -220,7 +221,7 @@ def make_plan(
         site=site.name,
         scheduler=batch.name,
         launcher=options.launcher.name,
-        partition=asked.partition or site.default_partition,
+        partition=job.partition or site.default_partition,
         allocation=allocation,
         header=batch.header(allocation, site.policies),
         stack=options.stack,
@@ -241,7 +242,7 @@ def make_plan(
         precision=precision,
         charge=partition.charge if partition else None,
         missing=tuple(missing(site.policies, allocation)),
-        warnings=tuple(_warnings(options, asked.partition, placements)),
+        warnings=tuple(_warnings(options, job.partition, placements)),
         user_environment=options.environment,
         device=options.use.device,
         stdin=options.stdin,

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from os import fspath
 from pathlib import Path
 
 from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
-from hidl_cli.launch.placement import Asked, Placement, bind_to_cores, requested_gpus
+from hidl_cli.launch.placement import Placement, bind_to_cores, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
-from hidl_cli.plan.launch_plan import Baseline, Plan
+from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.options import RunRequest, absolute
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
-from hidl_cli.plan.program import ScalingKind, own_workload, with_metrics
+from hidl_cli.plan.program import own_workload, with_metrics
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
 from hidl_cli.redaction import remember
@@ -31,7 +32,7 @@ from hidl_cli.stack import installation
 from hidl_cli.stack.activation import EnvironmentInstallation
 from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.schema import Device, Stack
+from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.catalogue import main_name
 from hidl_cli.tuning.judge import (
     COMPARED,
@@ -53,77 +54,6 @@ _TUNE = "--tune"
 _STACKS: Mapping[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 
 
-@dataclass(frozen=True)
-class RunRequest:
-    """The options of ``hidl run``; None selects the default.
-
-    Attributes:
-        command: A user's program that replaces the workload.
-        directory: Directory that ``command`` starts in; the current one by default.
-        scaling: How the time of ``command`` should scale.
-        uses_mpi: Whether to check MPI's world before ``command``.
-        assignments: Parameters (``--set``) in the form ``NAME=VALUE``; the last value of a name wins.
-        tuning: Run-time variables (``--tune``) in the same form.
-        matrix: Parameters to compare, in the form ``NAME=VALUE,VALUE``.
-        metrics: Metrics to read from the output (``--metric``); a study judges the first one.
-        any_device: Whether to use CPUs on the same nodes if the workload or its stack does not support GPUs.
-        env: Directory of an environment that replaces the stack.
-        validates: Whether the run is a check of the site.
-        hypothetical: Whether the plan is only shown, so that the stack need not be installed.
-        stdin: File that rank 0 of ``command`` reads as standard input (``PIPED`` for a copy of this process's).
-    """
-
-    workload: str = ""
-    command: Sequence[str] = ()
-    directory: str | None = None
-    scaling: ScalingKind | None = None
-    uses_mpi: bool = True
-    site: str | None = None
-    nodes: int | None = None
-    ranks_per_node: int | None = None
-    threads: int | None = None
-    assignments: Sequence[str] = ()
-    tuning: Sequence[str] = ()
-    matrix: Sequence[str] = ()
-    metrics: Sequence[str] = ()
-    stack: str | None = None
-    scale: str | None = None
-    repeat: int | None = None
-    target: float | None = None
-    baseline: Baseline | None = None
-    until_settled: bool = False
-    precision: float | None = None
-    launcher: str | None = None
-    mpi: str | None = None
-    device: Device | None = None
-    any_device: bool = False
-    env: str | None = None
-    prefix: str | None = None
-    asked: Asked = field(default_factory=Asked)
-    validates: bool = False
-    hypothetical: bool = False
-    stdin: str | None = None
-
-    @property
-    def is_compared(self) -> bool:
-        """True if the run compares its times with those of other launches."""
-        return self.validates or self.scale is not None or bool(self.matrix)
-
-
-def read_precision(text: str | None) -> float | None:
-    """Parse ``--precision``, ``5%`` or ``0.05``; None if it is not given."""
-    if text is None:
-        return None
-    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
-    try:
-        value = float(number) / (100 if percent else 1)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 1:
-        raise UsageError(f"invalid --precision {text!r}: must be above 0% and at most 100%", hint="for example 5%")
-    return value
-
-
 def prepare(
     request: RunRequest, site: Site | None = None, workload: Workload | None = None, stack: Stack | None = None
 ) -> Plan:
@@ -140,42 +70,42 @@ def prepare(
         SubmitRefused: The site requires an option that is missing.
         MissingPrecondition: The stack is not installed, or does not support the device.
     """
-    remember(list(request.command), [*request.assignments, *request.matrix, *request.tuning])
-    site = on_hosts(site or load_site(request.site), request.asked.hosts)
+    remember(list(request.words), [*request.assignments, *request.axes, *request.variables])
+    site = on_hosts(site or load_site(request.site), request.named_hosts)
     try:
         return _prepare(request, site, workload, stack)
     except (NoGpuUse, NoGpuStack):
         if not request.any_device or request.device is not None:
             raise
-    here = request.asked.partition or site.default_partition
-    return _prepare(replace(request, device="cpu", asked=replace(request.asked, partition=here)), site, workload, stack)
+    here = request.partition or site.default_partition
+    return _prepare(replace(request, device="cpu", partition=here), site, workload, stack)
 
 
 def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: Stack | None) -> Plan:
-    if request.asked.hosts is not None:
-        request = _on_all_hosts(request, request.asked.hosts)
-    if request.stdin not in (None, PIPED) and not request.hypothetical:
-        require_readable(Path(request.stdin))
+    if (hosts := request.named_hosts) is not None:
+        request = _on_all_hosts(request, hosts)
+    if (stdin := request.stdin_file) not in (None, PIPED) and not request.hypothetical:
+        require_readable(Path(stdin))
     scheduler_for(site)  # an unsupported scheduler is reported before anything else
     environment = _environment(request, site)
     workload = with_metrics(
         workload or _workload(request, environment),
-        request.metrics,
-        judged=request.scale is not None or bool(request.matrix),
+        request.metric_words,
+        judged=request.scale is not None or bool(request.axes),
         scaling=request.scaling,
     )
     if request.scale and workload.scaling is None:
         raise UsageError(f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to it")
-    if request.scale and request.matrix:
+    if request.scale and request.axes:
         raise UsageError("--scale and --matrix cannot be combined", hint="compare at one size, then scale the best one")
-    parameters, matrix = resolve(workload, request.assignments), expand_matrix(workload, request.matrix)
+    parameters, matrix = resolve(workload, request.assignments), expand_matrix(workload, request.axes)
     remember(dict(parameters), [dict(point) for point in matrix])
     points = [{**parameters, **point} for point in matrix]
-    use = choose_device(site, workload, points, request.asked, request.device)
-    request = replace(request, asked=use.asked)
+    use = choose_device(site, workload, points, request, request.device)
+    request = replace(request, partition=use.partition, gpus_per_node=use.gpus_per_node)
     if use.device == "gpu":
-        named = {word.partition("=")[0] for word in (*request.assignments, *request.matrix)}
-        chosen = gpu_defaults(workload, site.node_type(use.asked.partition), named)
+        named = {word.partition("=")[0] for word in (*request.assignments, *request.axes)}
+        chosen = gpu_defaults(workload, site.node_type(use.partition), named)
         parameters |= chosen
         if chosen:
             notice = f"defaults on these GPUs: {format_parameters(chosen)} (--set changes them)"
@@ -188,9 +118,11 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
             f"workload {workload.name} requires at least {least} ranks{idle}",
             hint=f"use --ranks-per-node {least}, or a --scale that begins with {least} ranks",
         )
-    if request.precision is not None and not request.scale and not any(map(compared_variables, matrix)):
+    compares = any(map(compared_variables, matrix))
+    precision = request.required_precision
+    if precision is not None and not request.scale and not compares:
         raise UsageError("--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--scale 1,2")
-    if request.until_settled and request.matrix and not any(map(compared_variables, matrix)):
+    if request.until_settled and request.axes and not compares:
         raise UsageError(
             "--until-settled requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--repeat sets the number of rounds"
         )
@@ -203,12 +135,12 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         options,
         unit=unit,
         placements=placements,
-        repetitions=request.repeat or (5 if request.scale or request.matrix else 1),
-        asked=request.asked,
+        repetitions=request.repeat or (5 if request.scale or request.axes else 1),
+        job=request,
         target=request.target or (workload.scaling.target if workload.scaling else None),
         baseline=request.baseline,
-        until_settled=request.until_settled and (request.scale is not None or any(map(compared_variables, matrix))),
-        precision=request.precision,
+        until_settled=request.until_settled and (request.scale is not None or compares),
+        precision=precision,
     )
     if plan.missing and not request.hypothetical:
         raise SubmitRefused(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
@@ -225,7 +157,7 @@ def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
 def _workload(request: RunRequest, environment: EnvironmentInstallation | None) -> Workload:
     has_mpi4py = environment is None or environment.described.has_mpi4py
     if not request.command:
-        workload = load_workload(request.workload)
+        workload = load_workload(fspath(request.workload or ""))
         if environment is not None and workload.program.module and not has_mpi4py:
             raise MissingPrecondition(
                 f"environment {environment.prefix} has no mpi4py, which workload {workload.name} requires",
@@ -233,11 +165,11 @@ def _workload(request: RunRequest, environment: EnvironmentInstallation | None) 
             )
         return workload
     return own_workload(
-        request.command,
-        directory=request.directory or str(Path.cwd()),
+        request.words,
+        directory=absolute(request.directory) or str(Path.cwd()),
         stack=request.stack,
         assignments=request.assignments,
-        matrix=[word for word in request.matrix if not word.startswith(COMPARED)],
+        matrix=[word for word in request.axes if not word.startswith(COMPARED)],
         scaling=request.scaling,
         uses_mpi=request.uses_mpi and has_mpi4py,
     )
@@ -264,7 +196,7 @@ def _resolve_options(
         stack = load_stack(request.stack or _STACKS[environment.abi])
         installed, own = environment, _environment_library(environment, request, site, stack)
     described = environment.described if environment else None
-    gpus = _on_gpus(site, request.asked)
+    gpus = bool(requested_gpus(site, request))
     require_stack(
         use,
         workload.name,
@@ -292,7 +224,7 @@ def _resolve_options(
         environment=described,
         use=use,
         recipe=None if described else stack,
-        stdin=request.stdin,
+        stdin=request.stdin_file,
     )
 
 
@@ -300,7 +232,7 @@ def _environment(request: RunRequest, site: Site) -> EnvironmentInstallation | N
     return (
         None
         if request.env is None
-        else environments.read(request.env, installation.installation_root(site, request.prefix))
+        else environments.read(fspath(request.env), installation.installation_root(site, request.installation_prefix))
     )
 
 
@@ -341,7 +273,7 @@ def stack_for(workload: Workload, *parameters: Mapping[str, Value]) -> str:
 
 
 def _installation(request: RunRequest, site: Site, stack: str) -> Installation:
-    root = installation.root_of(site, stack, request.prefix)
+    root = installation.root_of(site, stack, request.installation_prefix)
     try:
         return installation.find(site, stack, root=root)
     except MissingPrecondition:
@@ -353,10 +285,10 @@ def _installation(request: RunRequest, site: Site, stack: str) -> Installation:
 def _layers(request: RunRequest, site: Site, stack: Stack, workload: Workload, library: Library) -> tuple[Layer, ...]:
     """Return the tuning of the site, the stack, the workload and the command line; later layers override earlier."""
     return (
-        Layer(f"site {site.name}", site_tuning(site, library, gpus=_on_gpus(site, request.asked))),
+        Layer(f"site {site.name}", site_tuning(site, library, gpus=bool(requested_gpus(site, request)))),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
         Layer(f"workload {workload.name}", workload.tuning.get(library.family, {})),
-        Layer(_TUNE, _assignments(request.tuning)),
+        Layer(_TUNE, _assignments(request.variables)),
     )
 
 
@@ -396,10 +328,6 @@ def _checked(
     return checked
 
 
-def _on_gpus(site: Site, asked: Asked) -> bool:
-    return bool(requested_gpus(site, asked))
-
-
 def _assignments(words: Sequence[str]) -> dict[str, str]:
     """Parse the values of ``--tune``; ``InvalidInput`` with all that are not of the form ``NAME=VALUE``."""
     invalid = [Problem(f"{_TUNE} {word!r} has no '='", "NAME=VALUE") for word in words if "=" not in word]
@@ -415,21 +343,21 @@ def _placements(request: RunRequest, site: Site, least: int) -> tuple[str, list[
     """
 
     def per_node(nodes: int) -> int:
-        gpus = requested_gpus(site, request.asked)
+        gpus = requested_gpus(site, request)
         return request.ranks_per_node or max(gpus or 1, -(-least // nodes))
 
-    if request.scale is None:
+    if (sizes_text := request.sizes) is None:
         nodes = request.nodes or 1
         unit, placements = "ranks", [Placement.of_nodes(nodes, per_node(nodes))]
     else:
         if request.nodes not in (None, 1):
             raise UsageError("--scale and --nodes cannot be combined", hint="--scale sets the number of nodes")
-        unit, sizes = parse_scale(request.scale, default_unit="ranks" if site.scheduler == "local" else "nodes")
+        unit, sizes = parse_scale(sizes_text, default_unit="ranks" if site.scheduler == "local" else "nodes")
         if unit == "ranks":
             placements = [Placement.of_ranks(ranks, request.ranks_per_node) for ranks in sizes]
         else:
             placements = [Placement.of_nodes(nodes, per_node(min(sizes))) for nodes in sizes]
-    return unit, bind_to_cores(site, placements, partition=request.asked.partition, threads=request.threads)
+    return unit, bind_to_cores(site, placements, partition=request.partition, threads=request.threads)
 
 
 def parse_scale(text: str, *, default_unit: str) -> tuple[str, list[int]]:

@@ -16,7 +16,8 @@ from hidl_cli.errors import BuildFailed, InvalidInput, SubmitRefused, UsageError
 from hidl_cli.launch.hostlist import fold
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import launcher_for, library_for
-from hidl_cli.launch.placement import Asked, Placement, bind_to_cores, longest
+from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.placement import Placement, bind_to_cores, longest
 from hidl_cli.mpi import Library
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run
@@ -91,13 +92,13 @@ _MARK = "verification-run"
 
 @dataclass(frozen=True)
 class JobVerification:
-    """Verifies installations in jobs with the options ``asked``; ``tell`` receives progress messages.
+    """Verifies installations in jobs with the options ``job``; ``tell`` receives progress messages.
 
     An interrupt leaves the job in the queue, and the next call for the same installation waits for it.
     """
 
     site: Site
-    asked: Asked
+    job: AllocationOptions
     tell: Callable[[str], None]
 
     def check(self) -> None:
@@ -160,11 +161,11 @@ class JobVerification:
 
     def _plan(self, stack: str, own: Library, installed: Installation, parameters: Mapping[str, str]) -> Plan:
         """Return a launch plan with two ranks, or with one rank on each node if the partition requires several."""
-        site, partition = self.site, self.site.partition(self.asked.partition)
+        site, partition = self.site, self.site.partition(self.job.partition)
         library = library_for(site, own, None)
         nodes = partition.min_nodes if partition else 1
         per_node = 2 if nodes == 1 else 1
-        placements = bind_to_cores(site, [Placement.of_nodes(nodes, per_node)], partition=self.asked.partition)
+        placements = bind_to_cores(site, [Placement.of_nodes(nodes, per_node)], partition=self.job.partition)
         values = {**parameters, **({"outside": str(installed.prefix)} if library.name != own.name else {})}
         options = ResolvedOptions(
             site=site,
@@ -181,11 +182,11 @@ class JobVerification:
             library=library,
             launcher=launcher(launcher_for(site, library, None)),
         )
-        asked = replace(self.asked, gpus=False, time_limit=self.asked.time_limit or self._minutes(nodes) * 60)
-        return make_plan(options, unit="ranks", placements=placements, repetitions=1, asked=asked)
+        job = replace(self.job, gpus_per_node=0, time=self.job.time_limit or self._minutes(nodes) * 60)
+        return make_plan(options, unit="ranks", placements=placements, repetitions=1, job=job)
 
     def _minutes(self, nodes: int) -> float:
-        most = longest(self.site.partition(self.asked.partition), nodes)
+        most = longest(self.site.partition(self.job.partition), nodes)
         return _MINUTES if most is None else min(_MINUTES, most / 60)
 
     def _record(self, plan: InstallPlan, run: Run, status: Status, checks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from hidl_cli import batch_systems
 from hidl_cli.errors import MissingPrecondition, SubmitRefused
 from hidl_cli.launch import placement
-from hidl_cli.launch.placement import Asked, Placement, allocate, bind_to_cores, missing
+from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.placement import Placement, allocate, bind_to_cores, missing
 from hidl_cli.schedulers import scheduler
 from hidl_cli.schedulers.backend import options
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _LONGEST_BUILD = 12 * 3600.0
 
 
-def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple[str, ...]:
+def build_command(site: Site, environ: Mapping[str, str], job: AllocationOptions) -> tuple[str, ...]:
     """Return the command prefix that runs a build in an allocation of one whole node.
 
     It is empty if the site builds on its login nodes or without Spack, and within an allocation.
@@ -28,7 +29,7 @@ def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple
     Args:
         site: The site, whose policies apply.
         environ: Environment of this process.
-        asked: Job options. The partition defaults to ``spack.partition``, the time limit to the longest of the
+        job: Job options. The partition defaults to ``spack.partition``, the time limit to the longest of the
             partition, at most 12 hours unless the default time of the site is longer.
 
     Raises:
@@ -43,13 +44,13 @@ def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple
             f"site {site.name} builds in allocations (`spack.build_on`), but its scheduler cannot run commands in one",
             hint="run hidl inside an allocation, or set `spack.build_on: login`",
         )
-    partition = asked.partition or site.spack.partition
-    time = asked.time_limit
+    partition = job.partition or site.spack.partition
+    time = job.time_limit
     if time is None:
         usual = placement.time_limit(site, partition, 1, None) or 0.0
         time = max(usual, min(placement.longest(site.partition(partition), 1) or 0.0, _LONGEST_BUILD)) or None
     placements = bind_to_cores(site, [Placement.of_nodes(1, 1)], partition=partition)
-    wanted = replace(asked, partition=partition, time_limit=time, gpus=False)
+    wanted = replace(job, partition=partition, time=time, gpus_per_node=0)
     allocation = allocate(site, "hidl-build", placements, wanted)
     if lacking := missing(site.policies, allocation):
         raise SubmitRefused(

@@ -15,10 +15,11 @@ from pathlib import Path
 from hidl_cli import batch_systems, paths, process
 from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, JobFailed, MissingPrecondition, SubmitRefused, UsageError
-from hidl_cli.launch.placement import clock
+from hidl_cli.launch.options import clock
 from hidl_cli.plan.job_script import values_of
 from hidl_cli.plan.launch_plan import Plan, create_run
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.plan.workload import Parameter, Program, StackChoice, Workload
 from hidl_cli.quoting import sh_line
 from hidl_cli.record.run import Run, State, Status
@@ -135,7 +136,7 @@ def plan_shell(request: RunRequest, site: Site, command: Sequence[str]) -> Plan:
         parameters={"command": Parameter(type="str", default="", help="command to run instead of a shell")},
     )
     assignments = (f"command={sh_line(command)}",) if command else ()
-    plan = prepare(replace(request, workload=NAME, assignments=assignments), site, workload)
+    plan = prepare(replace(request, workload=NAME, parameters=assignments), site, workload)
     interactive = getattr(scheduler(plan.scheduler), "interactive", None)  # optional for plug-ins
     line = interactive and interactive(plan.header, plan.run, terminal=True)
     if not line:

@@ -17,7 +17,7 @@ from hidl_cli import documents
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.inputs import overlay
-from hidl_cli.inputs.check import PATTERNS, Name, SchedulerWord
+from hidl_cli.inputs.check import MAX_REGEX, PATTERNS, Name, SchedulerWord
 from hidl_cli.inputs.overlay import KindName
 from hidl_cli.launchers import LAUNCHERS, fitting
 from hidl_cli.mpi import TRAITS
@@ -486,8 +486,8 @@ def _match(hostname: str, batch: SchedulerFacts) -> Iterator[YamlItem]:
         why = "names of the nodes, with any digits; those of login nodes are not recorded"
     if pattern := host_pattern(hostname, [node.name for node in batch.nodes]):
         conditions.append(YamlItem("hostname", pattern, why))
-    if conditions:
-        yield YamlItem("match", tuple(conditions))
+    if valid := tuple(each for each in conditions if len(str(each.value)) <= MAX_REGEX):
+        yield YamlItem("match", valid)
 
 
 def host_pattern(hostname: str, nodes: Sequence[str]) -> str | None:

@@ -19,11 +19,12 @@ from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.hosts import Hosts, on_hosts, parse_hosts
-from hidl_cli.launch.placement import Asked
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.runs.conclude import Conclusion, conclude
 from hidl_cli.runs.follow import Watch
@@ -66,11 +67,11 @@ class CheckLocation:
         return None if self.hosts is None else parse_hosts(self.hosts)
 
     @property
-    def asked(self) -> Asked:
+    def job(self) -> AllocationOptions:
         """The resources to request from the scheduler."""
-        return Asked(
+        return AllocationOptions(
             partition=self.partition,
-            time_limit=self.time_limit,
+            time=self.time_limit,
             account=self.account,
             qos=self.qos,
             reservation=self.reservation,
@@ -133,14 +134,19 @@ def plan(location: CheckLocation, request: CheckRequest) -> Plan:
             site=location.site,
             nodes=1 if request.study else size.nodes,
             ranks_per_node=per_node,
-            assignments=request.assignments,
+            parameters=request.assignments,
             scale=size.study if request.study else None,
             repeat=request.repeat,
             target=request.target,
             prefix=location.prefix,
             device=location.device,
             any_device=True,
-            asked=location.asked,
+            partition=location.job.partition,
+            time=location.job.time,
+            account=location.job.account,
+            qos=location.job.qos,
+            reservation=location.job.reservation,
+            hosts=location.job.hosts,
             validates=True,
         )
     )

@@ -19,7 +19,7 @@ from hidl_cli import paths, process
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, ProcessFailed, UsageError
-from hidl_cli.launch.placement import clock
+from hidl_cli.launch.options import clock
 from hidl_cli.quoting import comment, sh, sh_line
 from hidl_cli.site import hidl_cluster
 from hidl_cli.validate.session import ValidationRequest

@@ -20,7 +20,7 @@ from hidl_cli import __version__, paths
 from hidl_cli.doctor.examine import DoctorReport, before_runs
 from hidl_cli.documents import write_json, write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
-from hidl_cli.plan.prepare import RunRequest
+from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare as prepare_run
 from hidl_cli.record.run import Run, State
 from hidl_cli.runs.follow import end
@@ -177,7 +177,12 @@ def examine(validation: Validation) -> DoctorReport:
                 prefix=location.prefix,
                 device=location.device,
                 any_device=True,
-                asked=partition.asked,
+                partition=partition.job.partition,
+                time=partition.job.time,
+                account=partition.job.account,
+                qos=partition.job.qos,
+                reservation=partition.job.reservation,
+                hosts=partition.job.hosts,
                 hypothetical=True,
             )
             with suppress(HidlError):  # is reported by the check that requests the run

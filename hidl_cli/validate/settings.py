@@ -149,7 +149,7 @@ def _access(site: Site, location: CheckLocation) -> list[str]:
     partition = site.partition(location.partition)
     nodes = partition.min_nodes if partition else 1
     placement = Placement(nodes=nodes, ranks_per_node=1, ranks=nodes, threads_per_rank=1, bind=False)
-    allocation = allocate(site, "hidl", [placement], location.asked)
+    allocation = allocate(site, "hidl", [placement], location.job)
     lines = scheduler_for(site).header(allocation, site.policies)
     system = batch_systems.system(site.scheduler)
     if system is None:

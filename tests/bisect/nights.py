@@ -10,7 +10,8 @@ from typing import Any
 from hidl_cli.analysis.samples import Measure
 from hidl_cli.bisect.journal import BisectMetric, Side
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.runs.verification import Provenance
 
 PROGRAM = ("python", "train.py", "--batch", "8")

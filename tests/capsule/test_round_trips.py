@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from hidl_cli.capsule import capsule_of, parse, request_of, required_words, unpacked
 from hidl_cli.errors import HidlError
-from hidl_cli.launch.placement import Asked
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.record.run import Run, State
 from hidl_cli.site.load import load_site
 from tests.conftest import Hidl
@@ -49,7 +50,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         stack="mpi",
         ranks_per_node=draw(st.integers(1, 2)),
         uses_mpi=draw(st.booleans()),
-        assignments=[f"p={draw(VALUE | st.just(SECRET))}"] if has_parameter else [],
+        parameters=[f"p={draw(VALUE | st.just(SECRET))}"] if has_parameter else [],
         matrix=[f"m={','.join(values)}"] if has_matrix else [],
         metrics=draw(st.sampled_from([(), [r"rate[unit=1/s]=rate: (\S+)"], [r"loss[unit=s,take=last]=loss (\S+)"]])),
         tuning=draw(st.sampled_from([(), ["UCX_TLS=tcp"], [f"UCX_LOG_FILE=/tmp/{SECRET} %h"]])),
@@ -80,7 +81,7 @@ def test_plan_and_capsule_of_any_run_are_read_back_and_mean_the_same(tmp_path: P
     assert words.keys() <= places
     with unpacked(capsule, words) as original:
         machine = load_site("local")
-        request = request_of(original, machine, None, Asked(), None)
+        request = request_of(original, machine, None, AllocationOptions(), None)
         again = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
     assert job_script(replace(again, run=plan.run, created=plan.created)) == job_script(plan)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.doctor.examine import plan_job, uses_device_buffers
-from hidl_cli.launch.placement import Asked
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from tests.doctor.machines import context, host, installed, local, slurm
 
 PREFIX = Path("/stacks/mpi/1")
@@ -82,8 +82,8 @@ def test_device_buffers_of_runs_on_gpus(config: Path, workload: str, assignments
     file = config / "stacks" / "with-cupy.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("{name: with-cupy, title: CuPy, extends: mpi4dask, mpi: mpich, packages: {cupy-cuda12x: ''}}")
-    request = RunRequest(workload, site="perlmutter", asked=Asked(account="m0"), stack="with-cupy", hypothetical=True)
-    assert uses_device_buffers(prepare(replace(request, nodes=2, assignments=assignments))) == expected
+    request = RunRequest(workload, site="perlmutter", account="m0", stack="with-cupy", hypothetical=True)
+    assert uses_device_buffers(prepare(replace(request, nodes=2, parameters=assignments))) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,5 +91,5 @@ def test_device_buffers_of_runs_on_gpus(config: Path, workload: str, assignments
     [("osu-allreduce", []), ("omb-allreduce", ["buffer=numpy"]), ("dask-transpose", ["protocol=mpi"])],
 )
 def test_runs_on_processors_have_no_device_buffers(config: Path, workload: str, assignments: list[str]) -> None:
-    request = RunRequest(workload, site="local", ranks_per_node=4, assignments=assignments, hypothetical=True)
+    request = RunRequest(workload, site="local", ranks_per_node=4, parameters=assignments, hypothetical=True)
     assert not uses_device_buffers(prepare(replace(request, device="cpu")))

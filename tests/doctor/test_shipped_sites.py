@@ -10,7 +10,7 @@ import pytest
 
 from hidl_cli import batch_systems, paths
 from hidl_cli.doctor.examine import contexts, examine
-from hidl_cli.launch.placement import seconds
+from hidl_cli.launch.options import seconds
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.facts import Hardware, ProbedNode, Queue, SchedulerFacts
 from hidl_cli.site.schema import Partition, Site

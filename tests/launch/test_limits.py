@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hidl_cli.errors import SubmitRefused, UsageError
-from hidl_cli.launch.placement import check_nodes, clock, longest, seconds, time_limit
+from hidl_cli.launch.options import clock, seconds
+from hidl_cli.launch.placement import check_nodes, longest, time_limit
 from hidl_cli.site.schema import Partition
 from tests.launch.sites import site
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hidl_cli.errors import HidlError, InvalidInput, SchedulerUnreachable, UsageError
@@ -284,6 +284,7 @@ many = settings(max_examples=300, deadline=None)
 
 
 @many
+@example({"bhosts-gpu.txt": f"Server: node{'9' * 5000}\n    server_state = Active\n    default_queue = workq\n"})
 @given(st.dictionaries(st.sampled_from(NAMES), mangled(), min_size=1, max_size=4))
 def test_whatever_outputs_hold_they_are_read_or_what_is_wrong_is_told(files: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as place:

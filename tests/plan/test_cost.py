@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.planning import Estimate, estimate, format_estimate
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.site.load import load_site
 
 
@@ -25,7 +25,7 @@ def no_configuration(config: object) -> None:
 
 
 def test_it_is_node_hours_times_the_sites_charge() -> None:
-    found, _ = estimated(asked=Asked(time_limit=1800))
+    found, _ = estimated(time=1800)
     assert (found.node_hours, found.charge, found.cost) == (4.0, 3.0, 12.0)
 
 

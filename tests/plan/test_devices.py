@@ -11,12 +11,12 @@ import pytest
 from hidl_cli.errors import ExitCode, HidlError
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DEVICE
 from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.planning import planned_again
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import target
 from hidl_cli.stack.checks import load_stack
@@ -49,7 +49,7 @@ def test_every_shipped_workload_says_what_it_computes_on(name: str) -> None:
 
 
 def test_what_computes_on_processors_only_is_refused_on_nodes_with_gpus() -> None:
-    error = refused(assignments=["framework=tensorflow", "backend=horovod"])
+    error = refused(parameters=["framework=tensorflow", "backend=horovod"])
     assert error.exit_code is ExitCode.USAGE
     assert "resnet50 with framework=tensorflow backend=horovod computes on CPUs only" in error.message
     assert "partition gpu-dual of site pitzer have GPUs" in error.message
@@ -57,18 +57,18 @@ def test_what_computes_on_processors_only_is_refused_on_nodes_with_gpus() -> Non
 
 
 def test_tensorflow_trains_on_gpus_where_its_wheels_do() -> None:
-    found = plan(assignments=["framework=tensorflow"])
+    found = plan(parameters=["framework=tensorflow"])
     assert (found.device, found.stack) == ("gpu", "tensorflow")
-    error = refused(site="vista", asked=Asked(account="m0"), assignments=["framework=tensorflow"])
+    error = refused(site="vista", account="m0", parameters=["framework=tensorflow"])
     assert error.exit_code is ExitCode.MISSING_PRECONDITION
-    both = refused(site="perlmutter", asked=Asked(account="m0"), matrix=["framework=torch,tensorflow"])
+    both = refused(site="perlmutter", account="m0", matrix=["framework=torch,tensorflow"])
     assert "horovod-pytorch" not in str(both.hint)
 
 
 @pytest.mark.parametrize("workload", ["resnet50", "gpt"])
 @pytest.mark.parametrize("backend", ["mpi4py", "gloo", "nccl"])
 def test_a_training_with_pytorch_is_told_its_gpu(workload: str, backend: str) -> None:
-    made = plan(workload, assignments=[f"backend={backend}"])
+    made = plan(workload, parameters=[f"backend={backend}"])
     assert (made.device, made.allocation.gpus_per_node) == ("gpu", 2)
     assert (made.environment["HIDL_DEVICE"], made.environment["HIDL_GPUS_PER_RANK"]) == ("gpu", "1")
 
@@ -82,12 +82,12 @@ def test_device_cpu_takes_the_partition_without_gpus_and_says_so() -> None:
 
 
 def test_a_partition_that_is_named_stays() -> None:
-    made = plan(device="cpu", asked=Asked(partition="gpu-quad"))
+    made = plan(device="cpu", partition="gpu-quad")
     assert (made.partition, made.allocation.gpus_per_node) == ("gpu-quad", None)
 
 
 def test_without_such_a_partition_the_nodes_stay_and_no_gpus_are_requested() -> None:
-    made = plan(site="leonardo", device="cpu", asked=Asked(account="x"))
+    made = plan(site="leonardo", device="cpu", account="x")
     assert (made.partition, made.allocation.gpus_per_node) == ("boost_usr_prod", None)
     assert not [line for line in made.header if "gpu" in line]
 
@@ -99,9 +99,9 @@ def test_device_gpu_takes_the_partition_with_gpus() -> None:
 
 
 def test_where_the_number_of_gpus_is_unknown_none_is_requested() -> None:
-    made = plan("mpi-sanity", site="mri", asked=Asked(account="x"))
+    made = plan("mpi-sanity", site="mri", account="x")
     assert (made.device, made.allocation.gpus_per_node) == ("cpu", None)
-    assert plan("mpi-sanity", site="mri", asked=Asked(account="x"), device="gpu").device == "gpu"
+    assert plan("mpi-sanity", site="mri", account="x", device="gpu").device == "gpu"
 
 
 def test_device_gpu_without_gpus_is_refused() -> None:
@@ -113,11 +113,11 @@ def test_device_gpu_without_gpus_is_refused() -> None:
 
 
 def test_a_device_that_the_workload_lacks_is_refused() -> None:
-    error = refused(device="gpu", assignments=["framework=tensorflow", "backend=horovod"])
+    error = refused(device="gpu", parameters=["framework=tensorflow", "backend=horovod"])
     assert error.message == "resnet50 with framework=tensorflow backend=horovod computes on CPUs only"
-    error = refused(device="cpu", assignments=["backend=nccl"])
+    error = refused(device="cpu", parameters=["backend=nccl"])
     assert error.message == "resnet50 with framework=torch backend=nccl computes on GPUs only"
-    error = refused("omb-latency", device="cpu", assignments=["buffer=cupy"])
+    error = refused("omb-latency", device="cpu", parameters=["buffer=cupy"])
     assert (error.message, error.hint) == ("omb-latency with buffer=cupy computes on GPUs only", "--device gpu")
 
 
@@ -185,16 +185,16 @@ def test_a_stack_of_a_framework_for_processors_is_refused_on_gpus(stack: str, si
     ],
 )
 def test_where_another_stack_serves_the_gpus_it_is_named(site: str, hint: str) -> None:
-    error = refused(site=site, asked=Asked(account="m0"), assignments=["backend=horovod"])
+    error = refused(site=site, account="m0", parameters=["backend=horovod"])
     assert (error.exit_code, error.hint) == (ExitCode.MISSING_PRECONDITION, hint)
-    on_gpus = plan("resnet50", site="perlmutter", asked=Asked(account="m0"), stack="horovod-pytorch")
+    on_gpus = plan("resnet50", site="perlmutter", account="m0", stack="horovod-pytorch")
     assert (on_gpus.device, on_gpus.stack) == ("gpu", "horovod-pytorch")
 
 
 def test_a_stack_with_a_build_of_its_own_for_the_gpus_is_taken() -> None:
     assert plan(**OWN, stack="tensorflow").device == "gpu"
     assert plan("hyparflow-resnet").device == "gpu"
-    assert plan("dask-merge", site="perlmutter", asked=Asked(account="m0")).device == "gpu"
+    assert plan("dask-merge", site="perlmutter", account="m0").device == "gpu"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_any_build_of_a_package_serves() -> None:
     ],
 )
 def test_omb_in_c_takes_device_buffers_after_a_check_of_the_mpi_library(workload: str, places: str, words: str) -> None:
-    made = plan(workload, assignments=["suite=c", f"places={places}"])
+    made = plan(workload, parameters=["suite=c", f"places={places}"])
     (step,) = made.steps
     assert (made.device, made.stack) == ("gpu", "omb")
     assert step.preflight is not None
@@ -276,7 +276,7 @@ def test_omb_in_c_takes_device_buffers_after_a_check_of_the_mpi_library(workload
 
 
 def test_omb_with_buffers_on_the_host_is_as_before() -> None:
-    made = plan("osu-latency", assignments=["suite=c"])
+    made = plan("osu-latency", parameters=["suite=c"])
     (step,) = made.steps
     assert step.preflight is not None
     assert made.device == "cpu"
@@ -284,7 +284,7 @@ def test_omb_with_buffers_on_the_host_is_as_before() -> None:
 
 
 def test_a_plan_of_before_devices_is_made_again_as_it_was() -> None:
-    made = plan("osu-latency", assignments=["suite=c"])
+    made = plan("osu-latency", parameters=["suite=c"])
     environment = {name: value for name, value in made.environment.items() if name != DEVICE}
     old = replace(made, device=None, environment=environment)
     again = planned_again(old, made.steps[0].placement, launcher(made.launcher))
@@ -292,13 +292,13 @@ def test_a_plan_of_before_devices_is_made_again_as_it_was() -> None:
 
 
 def test_both_suites_measure_device_buffers_where_the_stack_has_cupy() -> None:
-    both = {"matrix": ["suite=c,python"], "assignments": ["places=D-D"]}
+    both = {"matrix": ["suite=c,python"], "parameters": ["places=D-D"]}
     error = refused("osu-latency", **both)
     assert (error.message, error.hint) == (
         "osu-latency should compute on GPUs, but stack omb does not: it has no cupy",
         "hidl install omb --with 'cupy-cuda12x[ctk]' --as omb-gpu --site pitzer, then --stack omb-gpu",
     )
-    assert plan("osu-latency", assignments=["places=D-D"], stack="with-cupy").device == "gpu"
+    assert plan("osu-latency", parameters=["places=D-D"], stack="with-cupy").device == "gpu"
 
 
 @pytest.mark.parametrize(
@@ -337,20 +337,20 @@ def test_checks_of_nodes_take_the_processors_where_nothing_computes_on_the_gpus(
 
 
 def test_what_an_mpi_library_needs_for_gpus_is_left_out_on_processors() -> None:
-    on_gpus = plan("mpi-sanity", site="perlmutter", asked=Asked(account="m0"))
-    on_cpus = plan("mpi-sanity", site="perlmutter", asked=Asked(account="m0"), device="cpu")
+    on_gpus = plan("mpi-sanity", site="perlmutter", account="m0")
+    on_cpus = plan("mpi-sanity", site="perlmutter", account="m0", device="cpu")
     assert [each.environment.get("MPICH_GPU_SUPPORT_ENABLED") for each in (on_gpus, on_cpus)] == ["1", None]
 
 
 @pytest.mark.parametrize(
     ("site", "keys", "batch", "precision"),
     [
-        ("perlmutter", {"asked": Asked(account="m0")}, 256, "bfloat16"),  # A100s of 40 GiB
+        ("perlmutter", {"account": "m0"}, 256, "bfloat16"),  # A100s of 40 GiB
         ("summit", {}, 64, "float32"),  # V100s of 16 GiB
         ("frontier", {}, 256, "bfloat16"),
-        ("perlmutter", {"asked": Asked(account="m0"), "device": "cpu"}, 8, "float32"),
-        ("perlmutter", {"asked": Asked(account="m0"), "assignments": ["batch=8"]}, 8, "bfloat16"),
-        ("perlmutter", {"asked": Asked(account="m0"), "matrix": ["precision=float32,bfloat16"]}, 256, "float32"),
+        ("perlmutter", {"account": "m0", "device": "cpu"}, 8, "float32"),
+        ("perlmutter", {"account": "m0", "parameters": ["batch=8"]}, 8, "bfloat16"),
+        ("perlmutter", {"account": "m0", "matrix": ["precision=float32,bfloat16"]}, 256, "float32"),
         ("local", {}, 8, "float32"),
     ],
 )
@@ -359,4 +359,4 @@ def test_the_defaults_fit_the_gpus(site: str, keys: dict[str, Any], batch: int, 
     assert (made.parameters["batch"], made.parameters["precision"]) == (batch, precision)
     told = [each for each in made.warnings if each.startswith("defaults on these GPUs")]
     assert len(told) == (made.device == "gpu")
-    assert all(f"batch={batch}" in each for each in told) or "assignments" in keys
+    assert all(f"batch={batch}" in each for each in told) or "parameters" in keys

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput, UsageError
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.plan.program import compiled_by, name_of, own_workload
 from hidl_workloads.own_program import decode, encode
 
@@ -80,7 +81,7 @@ def test_a_matrix_fills_its_names_as_typed_and_no_others() -> None:
 
 
 def test_set_fills_a_name() -> None:
-    assert words_of("prog", "{n}", assignments=["n=a,b"]) == [["prog", "a,b"]]
+    assert words_of("prog", "{n}", parameters=["n=a,b"]) == [["prog", "a,b"]]
 
 
 def test_the_size_of_a_step_has_names() -> None:
@@ -100,7 +101,7 @@ def test_a_name_that_only_a_rank_knows_is_explained(name: str) -> None:
         own_workload(["prog", f"out.{{{name}}}"], directory="/")
     (problem,) = caught.value.problems
     assert f"${name.upper()}" in problem.expected
-    assert words_of("prog", f"{{{name}}}", assignments=[f"{name}={{{name}}}"]) == [["prog", f"{{{name}}}"]]
+    assert words_of("prog", f"{{{name}}}", parameters=[f"{name}={{{name}}}"]) == [["prog", f"{{{name}}}"]]
 
 
 def test_a_word_that_is_not_utf8_is_refused() -> None:

@@ -14,7 +14,8 @@ from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
 from hidl_cli.plan.job_script import values_of
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.templates import render_script
 from tests.plan.test_job_script import VALUES
 

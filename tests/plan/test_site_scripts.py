@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.job_script import job_script
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from tests.conftest import SHELLCHECK
 from tests.plan import golden_scripts
 
@@ -28,13 +28,13 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "frontera": {"nodes": 64},
     "frontera-rtx": {**CHECK, "nodes": 16, "launcher": "mpirun_rsh", "mpi": "mvapich2-gdr"},
     "frontera-rtx-study": {**OWN, "site": "frontera-rtx", "scale": "1,2,4", "repeat": 2, "tuning": GDRCOPY},
-    "summit": {**CHECK, "nodes": 64, "asked": Asked(account="ABC123")},
+    "summit": {**CHECK, "nodes": 64, "account": "ABC123"},
     "pitzer": {**CHECK, "nodes": 8},
     "pitzer-cpu": {"site": "pitzer", "nodes": 8, "device": "cpu"},
     "stampede2": {"nodes": 64},
-    "perlmutter": {**CHECK, "nodes": 64, "asked": Asked(account="m0000_g")},
-    "perlmutter-cpu": {"site": "perlmutter", "nodes": 64, "device": "cpu", "asked": Asked(account="m0000")},
-    "frontier": {**CHECK, "nodes": 64, "asked": Asked(account="ABC123")},
+    "perlmutter": {**CHECK, "nodes": 64, "account": "m0000_g"},
+    "perlmutter-cpu": {"site": "perlmutter", "nodes": 64, "device": "cpu", "account": "m0000"},
+    "frontier": {**CHECK, "nodes": 64, "account": "ABC123"},
     "vista": {**CHECK, "nodes": 64},
     "perlmutter-copies": {
         **OWN,

@@ -17,7 +17,8 @@ import yaml
 from hidl_cli.documents import write_json, write_text
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import Plan, Step, create_run
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.record.run import Run, State
 from hidl_cli.runs.conclude import conclude
 
@@ -214,7 +215,7 @@ def season(nights: Nights, *, length: int = 44) -> list[Run]:
         runs.append(nights.run(study, night, nights.training(loss=0.085 if late else 0.03), lock=lock))
         if night % 7 == 0:
             runs.append(nights.run(clusters, night + 0.05, nights.clustering(noise=0.05 if night == 7 else 0.01)))
-            noisy = replace(study, assignments=["framework=tensorflow"])
+            noisy = replace(study, parameters=["framework=tensorflow"])
             runs.append(nights.run(noisy, night + 0.02, nights.training(rate=350, noise=0.06)))
             aging = {4: 0.99 - 0.012 * night / 7}
             runs.append(nights.run(products, night + 0.1, nights.products(aging)))

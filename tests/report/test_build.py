@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hidl_cli.analysis.scaling import Observation, judge, to_json
-from hidl_cli.plan.prepare import RunRequest
+from hidl_cli.plan.options import RunRequest
 from hidl_cli.record.run import Run, State
 from hidl_cli.report.build import grouped, page_of, slow_hosts
 from hidl_cli.report.html import to_html
@@ -88,7 +88,7 @@ class TestKinds:
     @pytest.mark.parametrize(
         "other",
         [
-            replace(STUDY, assignments=["batch=16"]),
+            replace(STUDY, parameters=["batch=16"]),
             replace(STUDY, scale="1,2,4"),
             replace(STUDY, ranks_per_node=2),
             replace(STUDY, launcher="mpirun_rsh", mpi="stack"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.plan.prepare import RunRequest
+from hidl_cli.plan.options import RunRequest
 from hidl_cli.record.run import Run, State
 from hidl_cli.report.build import page_of
 from hidl_cli.report.html import to_html

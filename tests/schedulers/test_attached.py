@@ -6,7 +6,7 @@ import pytest
 
 from hidl_cli.errors import MissingPrecondition, SubmitRefused
 from hidl_cli.inputs.overlay import list_all
-from hidl_cli.launch.placement import Asked
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.schedulers.build_allocation import build_command
 from hidl_cli.site.load import load_site
 from tests.stack.spack.conftest import site
@@ -15,15 +15,15 @@ BUILD = {"build_on": "allocation"}
 
 
 def test_on_the_login_node_nothing_is_put_before_the_build_command() -> None:
-    assert build_command(site(), {}, Asked()) == ()
+    assert build_command(site(), {}, AllocationOptions()) == ()
 
 
 def test_slurm_gives_a_whole_node_with_what_the_site_demands() -> None:
     node = {"arch": "x86_64", "gpus": 0, "cores": 48, "threads_per_core": 2}
     machine = site(spack=BUILD, policies={"account": "required"}, node_types={"node": node})
     with pytest.raises(SubmitRefused, match="requires --account"):
-        build_command(machine, {}, Asked())
-    words = build_command(machine, {}, Asked(account="abc"))
+        build_command(machine, {}, AllocationOptions())
+    words = build_command(machine, {}, AllocationOptions(account="abc"))
     assert words[:2] == ("srun", "--ntasks=1")
     assert set(words[2:]) == {
         "--job-name=hidl-build",
@@ -45,7 +45,7 @@ def test_slurm_gives_a_whole_node_with_what_the_site_demands() -> None:
 )
 def test_times_are_in_the_form_of_the_scheduler(scheduler: str, words: str) -> None:
     machine = site(spack=BUILD, scheduler=scheduler, policies={"default_time": "1-02:30:00"})
-    assert build_command(machine, {}, Asked()) == tuple(words.split())
+    assert build_command(machine, {}, AllocationOptions()) == tuple(words.split())
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_build_takes_the_time_that_the_partition_allows_unless_the_user_reques
 ) -> None:
     partitions = {"normal": {"node_type": "node", "max_wall": longest}}
     machine = site(spack=BUILD, policies={"default_time": policy}, partitions=partitions)
-    assert f"--time={requested}" in build_command(machine, {}, Asked(time_limit=asked))
+    assert f"--time={requested}" in build_command(machine, {}, AllocationOptions(time=asked))
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in list_all("site")])
@@ -72,9 +72,13 @@ def test_builds_at_every_site_have_all_cores_of_a_node_and_an_account(name: str)
     shipped = load_site(name)
     machine = shipped.model_copy(update={"spack": shipped.spack.model_copy(update={"build_on": "allocation"})})
     partition = next((key for key, each in shipped.partitions.items() if each.min_nodes <= 1), None)
-    given = Asked(partition=partition, account="abc", qos="normal" if shipped.scheduler == "slurm" else None)
+    given = AllocationOptions(
+        partition=partition, account="abc", qos="normal" if shipped.scheduler == "slurm" else None
+    )
     policies = shipped.policies
-    asked = Asked(**{key: value for key, value in vars(given).items() if getattr(policies, key, "") != "never"})
+    asked = AllocationOptions(
+        **{key: value for key, value in vars(given).items() if getattr(policies, key, "") != "never"}
+    )
     try:
         words = build_command(machine, {}, asked)
     except MissingPrecondition:
@@ -88,9 +92,9 @@ def test_builds_at_every_site_have_all_cores_of_a_node_and_an_account(name: str)
 
 
 def test_inside_an_allocation_no_other_is_asked_for() -> None:
-    assert build_command(site(spack=BUILD), {"SLURM_JOB_ID": "1"}, Asked()) == ()
+    assert build_command(site(spack=BUILD), {"SLURM_JOB_ID": "1"}, AllocationOptions()) == ()
 
 
 def test_a_scheduler_that_gives_no_nodes_is_reported() -> None:
     with pytest.raises(MissingPrecondition, match="its scheduler cannot run commands in one"):
-        build_command(site(spack=BUILD, scheduler="local"), {}, Asked())
+        build_command(site(spack=BUILD, scheduler="local"), {}, AllocationOptions())

@@ -10,10 +10,10 @@ import pytest
 from hidl_cli.errors import HidlError
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
-from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.plan.job_script import job_script
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.detect import choose, detect
 from hidl_cli.site.probes.host import ThisHost
@@ -165,11 +165,9 @@ def test_a_job_script_is_rendered_for(name: str, config: Path) -> None:
     found = site(name)
     partition = found.partition()
     nodes = partition.min_nodes if partition else 1
-    asked = Asked(
-        **{option: "X" for option in ("account", "reservation") if getattr(found.policies, option) == "required"}
-    )
+    required = {option: "X" for option in ("account", "reservation") if getattr(found.policies, option) == "required"}
 
-    plan = prepare(RunRequest("mpi-sanity", site=name, nodes=nodes, asked=asked, hypothetical=True))
+    plan = prepare(RunRequest("mpi-sanity", site=name, nodes=nodes, hypothetical=True, **required))
 
     assert not plan.missing
     assert f"nodes={nodes}" in job_script(plan) or found.scheduler != "slurm"

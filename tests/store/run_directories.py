@@ -10,7 +10,8 @@ from typing import Any
 
 from hidl_cli.documents import write_json
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.placement import Asked, Placement, bind_to_cores
+from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.placement import Placement, bind_to_cores
 from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan, create_run
 from hidl_cli.plan.planning import ResolvedOptions, make_plan
@@ -74,7 +75,7 @@ def plan(
         unit="ranks",
         placements=bind_to_cores(where, [Placement.of_ranks(size, None) for size in sizes]),
         repetitions=repetitions,
-        asked=Asked(),
+        job=AllocationOptions(),
     )
     return replace(made, run=run or made.run, created=created or made.created, lock=lock)
 

@@ -42,7 +42,7 @@ def test_extras_keep_what_is_given() -> None:
 
 
 def test_the_allocation_is_that_of_the_place() -> None:
-    asked = CheckLocation(partition="rtx", account="A1", qos="high", reservation="r", time_limit=60.0).asked
+    asked = CheckLocation(partition="rtx", account="A1", qos="high", reservation="r", time_limit=60.0).job
     assert (asked.partition, asked.account, asked.qos, asked.reservation, asked.time_limit) == (
         "rtx",
         "A1",

@@ -245,6 +245,6 @@ def test_every_option_is_read_back_from_the_line(given_: dict[str, Any]) -> None
         assert list(read[name] or ()) == given_.get(name, [])
     for name in ("account", "qos", "reservation", "prefix", "jobs"):
         assert read[name] == given_.get(name)
-    assert (read["device"].value if read["device"] else None) == given_.get("device")
+    assert read["device"] == given_.get("device")
     assert limit_in_seconds(read["time"]) == given_.get("time_limit")
     assert (read["site"], read["no_check"]) == ("s", True)

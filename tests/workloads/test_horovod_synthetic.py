@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import HidlError
-from hidl_cli.launch.placement import Asked
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.process import Completed
 from tests.workloads import gpu_tools, ranks
 
@@ -24,7 +24,7 @@ def words(stack: str | None = None) -> tuple[str, ...]:
         site="perlmutter",
         prefix="/apps",
         hypothetical=True,
-        asked=Asked(account="m0000_g"),
+        account="m0000_g",
         stack=stack,
     )
     return prepare(request).steps[0].launch.argv

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import pytest
 
 from hidl_cli.errors import HidlError
-from hidl_cli.launch.placement import Asked
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import choose_device
 from hidl_cli.site.load import load_site
@@ -27,7 +27,7 @@ def planned(values: Mapping[str, str], device: Literal["cpu", "gpu"]) -> bool:
     """Whether a plan is made."""
     site, workload = load_site("perlmutter"), load_workload("resnet50")
     try:
-        choose_device(site, workload, [values], Asked(partition=None), device)
+        choose_device(site, workload, [values], AllocationOptions(partition=None), device)
     except HidlError:
         return False
     return True

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from hidl_cli import batch_systems
 from hidl_cli.doctor.context import Context, Subject
-from hidl_cli.launch.placement import seconds
+from hidl_cli.launch.options import seconds
 from hidl_cli.quoting import sh
 from hidl_cli.site.probes import lsf, slurm, software
 from hidl_cli.site.probes.facts import ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
-from hidl_cli.site.record import read_record
 from hidl_cli.site.schema import NodeType, Partition, Policies, Site
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
@@ -50,6 +49,8 @@ def probe(context: Context) -> SiteFacts:
         return SiteFacts(context.site, queues=queues or None, nodes=context.saved.nodes or None)
     if not context.is_here:
         return SiteFacts(context.site)
+    from hidl_cli.site.record import read_record  # imported only if needed: it takes 20 ms
+
     record = read_record(context.site.name)
     stale = tuple(name for name in context.site.mpi if record.is_stale(("mpi", name)))
     return replace(_of_scheduler(context), stale=stale)

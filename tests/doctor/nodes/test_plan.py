@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.doctor.nodes import Examination, plan_examination
-from hidl_cli.launch.placement import Asked
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.site.load import load_site
 from hidl_cli.stack.installation import Installation
 from tests.conftest import SHELLCHECK
@@ -26,7 +26,7 @@ def no_configuration(config: Path) -> None:
 
 def planned(site: str, *, stack: str = "mpi", nodes: int = 2) -> Examination:
     installation = Installation.at(Path(f"/apps/it's here/{stack}/0123456789ab"))
-    return plan_examination(load_site(site), installation, nodes, Asked(account="abc"), types=TYPES)
+    return plan_examination(load_site(site), installation, nodes, AllocationOptions(account="abc"), types=TYPES)
 
 
 @pytest.mark.parametrize("site", ["local", "test-cluster", "frontera-rtx", "perlmutter", "summit"])
@@ -57,7 +57,7 @@ def test_ssh_is_looked_at_where_mpirun_rsh_is_a_launcher() -> None:
 
 
 def test_without_a_stack_nodes_alone_are_looked_at() -> None:
-    asked = plan_examination(load_site("test-cluster"), None, 4, Asked())
+    asked = plan_examination(load_site("test-cluster"), None, 4, AllocationOptions())
     assert (asked.attempts, asked.plan.steps, "begin_step '" in asked.script()) == ((), (), False)
 
 
@@ -68,7 +68,7 @@ def test_no_script_for_tacc_names_a_node() -> None:
 
 def test_a_small_allocation_gets_fewer_ranks() -> None:
     installation = Installation.at(Path("/apps/mpi/0123456789ab"))
-    asked = plan_examination(load_site("test-cluster"), installation, 2, Asked(), cores=1)
+    asked = plan_examination(load_site("test-cluster"), installation, 2, AllocationOptions(), cores=1)
     assert [attempt.ranks for attempt in asked.attempts] == [2, 2]
 
 

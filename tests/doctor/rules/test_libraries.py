@@ -12,7 +12,8 @@ import pytest
 from hidl_cli.doctor.examine import PlannedJob
 from hidl_cli.doctor.rules.libraries import RULES, Libraries, Starter, built_for, probe
 from hidl_cli.mpi import Library
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from tests.doctor.cases import Case, has_both_ways, named, severity
 from tests.doctor.machines import context, host, installed, local, slurm
 from tests.site.recording import recorded

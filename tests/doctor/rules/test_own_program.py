@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.doctor.rules.own_program import RULES, OwnProgram, imports_of, probe
-from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.plan.options import RunRequest
+from hidl_cli.plan.prepare import prepare
 from hidl_cli.site.probes.host import ThisHost
 from tests.doctor.cases import Case, has_both_ways, named, severity
 from tests.doctor.machines import context, host, installed, slurm

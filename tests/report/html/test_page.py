@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.plan.launch_plan import Step
-from hidl_cli.plan.prepare import RunRequest
+from hidl_cli.plan.options import RunRequest
 from hidl_cli.record.run import State
 from hidl_cli.report.build import page_of
 from hidl_cli.report.html import shade, to_html
@@ -121,7 +121,7 @@ def hostile(request: pytest.FixtureRequest, made_up: example.Nights, tmp_path_fa
     word: str = request.param
     nights = replace(made_up, root=tmp_path_factory.mktemp("hostile"))
     carried = word.replace("\x00", "")  # what an argument can carry
-    study = RunRequest("kmeans", scale="ranks=1,2", repeat=3, assignments=[f"note={carried}"])
+    study = RunRequest("kmeans", scale="ranks=1,2", repeat=3, parameters=[f"note={carried}"])
     hosts = (word, "gpu02")
     runs = [
         nights.run(study, 0, nights.clustering(), hosts=hosts, warnings=(word,), modules=(word,), hidl=word),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import InvalidInput, MissingPrecondition, UsageError
 from hidl_cli.launch import hostlist
-from hidl_cli.launch.placement import seconds
+from hidl_cli.launch.options import seconds
 from hidl_cli.mpi import TRAITS
 from hidl_cli.site.load import ASSUMED_CORES, load_site
 from hidl_cli.site.schema import Match, NodeType, Partition, Policies, Site

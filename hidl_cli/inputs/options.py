@@ -1,0 +1,55 @@
+"""Options declared once, as fields of a dataclass: their name on the command line, help and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+_KEY = "hidl.option"
+
+
+@dataclass(frozen=True)
+class CommandLineOption:
+    """A field of a dataclass of options on the command line.
+
+    Attributes:
+        names: Names such as ``--account`` and ``-A``. An option that is on by default has one name, ``--no-...``.
+        help: Help text.
+        panel: Group of the option in the help.
+        metavar: Placeholder of the value in the help.
+        minimum: Smallest number.
+        maximum: Largest number.
+        completion: Name of the function ``complete_<name>`` that completes the value.
+        repeatable: Whether the option may be given several times; its field gets a list.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    panel: str
+    metavar: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    completion: str | None = None
+    repeatable: bool = False
+
+
+def option(
+    default: Any,
+    *names: str,
+    help: str,
+    panel: str,
+    metavar: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    completion: str | None = None,
+    repeatable: bool = False,
+) -> Any:
+    """Declare a field that is also an option of the command line; see ``CommandLineOption``."""
+    described = CommandLineOption(names, help, panel, metavar, minimum, maximum, completion, repeatable)
+    return field(default=default, metadata={_KEY: described})
+
+
+def command_line_options(options: type) -> Mapping[str, CommandLineOption]:
+    """Return the options of a dataclass by the name of their field."""
+    return {each.name: each.metadata[_KEY] for each in fields(options) if _KEY in each.metadata}

@@ -1,0 +1,338 @@
+"""The options of a run, from which the command line, the Python API and the plan are derived."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Literal
+
+from hidl_cli.errors import UsageError
+from hidl_cli.inputs.options import option
+from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.plan.input_files import PIPED
+
+Value = str | int | float | bool
+
+_PROGRAM = "Program"
+_RESOURCES = "Resources"
+_STUDY = "Study"
+_SOFTWARE = "Software"
+
+
+@dataclass(frozen=True)
+class RunOptions(AllocationOptions):
+    """The options of ``hidl run`` and ``hidl.run``; None selects the default.
+
+    Options with several values are mappings, or words as on the command line: ``NAME=VALUE`` or
+    ``NAME=VALUE,VALUE``.
+
+    Attributes:
+        workload: Name or file of a workload.
+        command: A user's program that replaces the workload.
+        directory: Directory that ``command`` starts in; the current one by default.
+        stdin: File that rank 0 of ``command`` reads as standard input; ``PIPED`` for a copy of this process's.
+        uses_mpi: Whether to check MPI's world before ``command``.
+        precision: Largest half-width of an interval for a verdict, such as 0.05 or ``5%``.
+        check: Whether to run the doctor's quick checks before the submission.
+    """
+
+    workload: str | PathLike[str] | None = None
+    _: KW_ONLY
+    command: Sequence[str | PathLike[str]] = ()
+    directory: str | PathLike[str] | None = None
+    stdin: str | PathLike[str] | None = None
+    parameters: Mapping[str, Value] | Sequence[str] | None = option(
+        None,
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a parameter of the workload; repeatable.",
+        completion="parameters",
+        repeatable=True,
+        panel=_PROGRAM,
+    )
+    matrix: Mapping[str, Sequence[Value]] | Sequence[str] | None = option(
+        None,
+        "--matrix",
+        metavar="NAME=VALUE,VALUE",
+        help="Sweep parameter values; all combinations run in one allocation. More NAME=VALUE,... may follow.",
+        completion="matrix",
+        repeatable=True,
+        panel=_STUDY,
+    )
+    metrics: Mapping[str, str] | Sequence[str] | None = option(
+        None,
+        "--metric",
+        metavar="NAME=REGEX",
+        help="Metric in the program's output, matched by a regular expression with one group; "
+        "NAME\\[unit=s,take=last]= sets options. Studies judge the first metric. Repeatable.",
+        repeatable=True,
+        panel=_STUDY,
+    )
+    suite: Literal["c", "python", "both"] | None = option(
+        None, "--suite", help="For benchmarks in C and Python: the suite to run, or both.", panel=_PROGRAM
+    )
+    ranks_per_node: int | None = option(
+        None,
+        "--ranks-per-node",
+        minimum=1,
+        help="MPI ranks per node (default: one per GPU, else as the workload requires).",
+        panel=_RESOURCES,
+    )
+    threads: int | None = option(
+        None,
+        "--threads",
+        minimum=1,
+        help="Threads per rank (default: the node's cores divided among its ranks).",
+        panel=_RESOURCES,
+    )
+    device: Literal["cpu", "gpu"] | None = option(
+        None,
+        "--device",
+        help="Compute on CPUs or GPUs (default: GPUs if the nodes have some). With cpu, no GPUs are requested, and a "
+        "partition without GPUs is preferred unless --partition is given.",
+        panel=_RESOURCES,
+    )
+    stack: str | None = option(
+        None, "--stack", help="Stack to run on (default: the workload's).", completion="stacks", panel=_SOFTWARE
+    )
+    env: str | PathLike[str] | None = option(
+        None,
+        "--env",
+        metavar="DIR",
+        help="Run in your own venv or conda environment; --stack then provides the MPI library.",
+        panel=_SOFTWARE,
+    )
+    launcher: str | None = option(
+        None,
+        "--launcher",
+        help="Launcher of the ranks (default: the site's first that supports the MPI library).",
+        completion="launchers",
+        panel=_SOFTWARE,
+    )
+    mpi: str | None = option(
+        None,
+        "--mpi",
+        help="MPI library of the site, or `stack` for the stack's own (default: the site's default).",
+        completion="libraries",
+        panel=_SOFTWARE,
+    )
+    tuning: Mapping[str, str | int] | Sequence[str] | None = option(
+        None,
+        "--tune",
+        "--mv2",
+        metavar="NAME=VALUE",
+        help="Set a run-time variable of the MPI library (MV2_*, MPIR_CVAR_*, OMPI_MCA_*, ...); repeatable.",
+        completion="tuning",
+        repeatable=True,
+        panel=_SOFTWARE,
+    )
+    prefix: str | PathLike[str] | None = option(
+        None,
+        "--prefix",
+        metavar="DIR",
+        help="Root directory of the installations (default: the site's).",
+        panel=_SOFTWARE,
+    )
+    scale: Sequence[int] | str | None = option(
+        None,
+        "--scale",
+        metavar="SIZES",
+        help="Run a scaling study over sizes: 1,2,4 (nodes; ranks on the local site), ranks=1,2 or nodes=1,2.",
+        panel=_STUDY,
+    )
+    repeat: int | None = option(
+        None,
+        "--repeat",
+        minimum=1,
+        help="Interleaved repetitions (default: 5 with --scale or --matrix, else 1).",
+        panel=_STUDY,
+    )
+    target: float | None = option(
+        None,
+        "--target",
+        minimum=0.01,
+        maximum=2.0,
+        help="Target efficiency (default: the workload's).",
+        panel=_STUDY,
+    )
+    scaling: Literal["weak", "strong"] | None = option(
+        None,
+        "--scaling",
+        help="For your own program: whether its work is the same at all sizes (strong) or grows (weak).",
+        panel=_STUDY,
+    )
+    uses_mpi: bool = option(
+        True, "--no-mpi", help="For your own program without MPI: skip the check of MPI's world.", panel=_PROGRAM
+    )
+    baseline: Literal["single", "copies", "history"] | None = option(
+        None,
+        "--baseline",
+        help="Baseline of the study: its smallest step (single), concurrent runs on each node (copies, which also "
+        "finds slow nodes; the default from 4 nodes on), or earlier runs (history).",
+        panel=_STUDY,
+    )
+    until_settled: bool = option(
+        False, "--until-settled", help="Stop a study as soon as the verdict is settled.", panel=_STUDY
+    )
+    precision: float | str | None = option(
+        None,
+        "--precision",
+        metavar="PERCENT",
+        help="Largest half-width of an interval for a verdict, such as 5% (default: any).",
+        panel=_STUDY,
+    )
+    check: bool = option(True, "--no-check", help="Skip the checks of `hidl doctor` before submission.", panel="Output")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The user's program and its arguments."""
+        return tuple(fspath(word) for word in self.command)
+
+    @property
+    def assignments(self) -> list[str]:
+        """Parameters in the form ``NAME=VALUE``; the last value of a name wins."""
+        return [*_words(self.parameters), *([f"suite={self.suite}"] if self.suite in ("c", "python") else ())]
+
+    @property
+    def axes(self) -> list[str]:
+        """Parameters to compare, in the form ``NAME=VALUE,VALUE``."""
+        return [*(["suite=c,python"] if self.suite == "both" else ()), *_axes(self.matrix)]
+
+    @property
+    def metric_words(self) -> list[str]:
+        """Metrics to read from the output; a study judges the first one."""
+        return _words(self.metrics)
+
+    @property
+    def variables(self) -> list[str]:
+        """Run-time variables of the MPI library in the form ``NAME=VALUE``."""
+        return _words(self.tuning)
+
+    @property
+    def stdin_file(self) -> str | None:
+        """The absolute path of the program's standard input, or ``PIPED``."""
+        return PIPED if self.stdin == PIPED else absolute(self.stdin)
+
+    @property
+    def installation_prefix(self) -> str | None:
+        """The root directory of the installations as an absolute path."""
+        return absolute(self.prefix)
+
+    @property
+    def sizes(self) -> str | None:
+        """The sizes of a scaling study as text."""
+        return self.scale if self.scale is None or isinstance(self.scale, str) else ",".join(map(str, self.scale))
+
+    @property
+    def required_precision(self) -> float | None:
+        """The value of ``precision``, above 0 and at most 1; raises ``UsageError`` for any other."""
+        given = self.precision
+        if given is None:
+            return None
+        try:
+            text = str(given).strip()
+            value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= 1:
+            raise UsageError(
+                f"invalid precision {given!r}: must be above 0% and at most 100%", hint="for example 5% or 0.05"
+            )
+        return value
+
+    def require_valid(self) -> None:
+        """Raise ``UsageError`` for values and combinations that the command line rejects by itself."""
+        if isinstance(self.command, str):
+            raise UsageError(
+                f"invalid command {self.command!r}: must be a list", hint='for example ["python", "train.py"]'
+            )
+        if self.command and self.workload is not None:
+            raise UsageError(f"workload {self.workload} and a command cannot be combined", hint="omit one of them")
+        if not self.command and self.workload is None:
+            raise UsageError(
+                "no workload and no command", hint='run("WORKLOAD") or run(command=["python", "train.py"])'
+            )
+        self.require_program()
+        if self.stdin is not None and not self.command:
+            raise UsageError(
+                f"invalid stdin {fspath(self.stdin)}: workload {self.workload} reads none",
+                hint="stdin requires command",
+            )
+        for name in ("nodes", "ranks_per_node", "threads", "repeat"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise UsageError(f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} for its default")
+        if self.target is not None and not 0.01 <= self.target <= 2:
+            raise UsageError(f"invalid target {self.target!r}: must be between 0.01 and 2", hint="for example 0.8")
+        if self.device not in (None, "cpu", "gpu"):
+            raise UsageError(f"invalid device {self.device!r}: must be cpu or gpu", hint="omit device for its default")
+
+    def require_program(self) -> None:
+        """Raise ``UsageError`` for options that require a program of the user if there is none."""
+        if not self.command and (not self.uses_mpi or (self.scaling is not None and not self.metrics)):
+            raise UsageError(
+                "--scaling and --no-mpi require a program after --", hint="workloads set both in their file"
+            )
+
+
+@dataclass(frozen=True)
+class RunRequest(RunOptions):
+    """The options of a run, and how hidl itself uses them.
+
+    Attributes:
+        any_device: Whether to use CPUs on the same nodes if the workload or its stack does not support GPUs.
+        validates: Whether the run is a check of the site.
+        hypothetical: Whether the plan is only shown, so that the stack need not be installed.
+    """
+
+    _: KW_ONLY
+    any_device: bool = False
+    validates: bool = False
+    hypothetical: bool = False
+
+    @classmethod
+    def of(cls, options: RunOptions, *, hypothetical: bool = False) -> RunRequest:
+        """Return the request for these options."""
+        return cls(**vars(options), hypothetical=hypothetical)
+
+    @property
+    def is_compared(self) -> bool:
+        """True if the run compares its times with those of other launches."""
+        return self.validates or self.scale is not None or bool(self.axes)
+
+
+def absolute(path: str | PathLike[str] | None) -> str | None:
+    """Return ``path`` as an absolute path, or None for None."""
+    return None if path is None else str(Path(path).expanduser().absolute())
+
+
+def _words(values: Mapping[str, Value] | Mapping[str, str | int] | Sequence[str] | None) -> list[str]:
+    if isinstance(values, Mapping):
+        return [f"{name}={_word(value)}" for name, value in values.items()]
+    return [*(values or ())]
+
+
+def _axes(values: Mapping[str, Sequence[Value]] | Sequence[str] | None) -> list[str]:
+    from hidl_cli.plan.parameters import matrix_word
+    from hidl_cli.tuning.judge import COMPARED
+
+    if not isinstance(values, Mapping):
+        return [*(values or ())]
+    axes = []
+    for name, several in values.items():
+        if isinstance(several, str):
+            raise UsageError(f"invalid matrix {name}: must be a list", hint=f'for example {{"{name}": ["a", "b"]}}')
+        words = [_word(value) for value in several]
+        if not name.startswith(COMPARED) and (with_comma := [word for word in words if "," in word]):
+            raise UsageError(
+                f"invalid matrix {name}: value {with_comma[0]!r} contains a comma", hint="start one run for each value"
+            )
+        axes.append(matrix_word(name, words))
+    return axes
+
+
+def _word(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
