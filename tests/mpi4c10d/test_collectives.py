@@ -31,6 +31,15 @@ def test_random_collectives_on_open_mpi_compute_what_numpy_computes(
 
 
 @pytest.mark.deep
+def test_random_collectives_on_torch_2_14_compute_what_numpy_computes(
+    run_ranks: Callable[..., Completed], on_torch_214: dict[str, str]
+) -> None:
+    done = run_ranks(2, "random_collectives.py", "30000", "300", timeout=600, **on_torch_214)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done") == 2
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_threads_compute_what_numpy_computes_for_some_time(run_ranks: Callable[..., Completed], ranks: int) -> None:
     """HIDL_SOAK_SECONDS sets the time."""

@@ -30,6 +30,16 @@ def test_a_rank_that_raises_ends_the_others_at_once(run_ranks: Callable[..., Com
     assert "success" not in done.stdout
 
 
+@pytest.mark.deep
+def test_a_rank_that_raises_ends_the_others_on_torch_2_14(
+    run_ranks: Callable[..., Completed], on_torch_214: dict[str, str]
+) -> None:
+    done = run_ranks(3, "faults.py", "raises", "120", **on_torch_214)
+    errors = outcomes(done)
+    assert set(errors) == {0, 1}, done.stdout + done.stderr
+    assert all("rank 2 ended with ValueError: a fault of the program" in error for _, error in errors.values())
+
+
 @pytest.mark.parametrize("fault", ["is late", "leaves"])
 def test_a_missing_rank_is_named_after_the_timeout(run_ranks: Callable[..., Completed], fault: str) -> None:
     done = run_ranks(3, "faults.py", fault, "3")
