@@ -106,6 +106,12 @@ class Gpt(Training):
         min=0,
         help="hsdp, tp, pp: ranks that have one copy of the weights together, and train on their joint batch; 0: the ranks of a node (pp: all)",
     )
+    total_batch: int = parameter(
+        0,
+        min=0,
+        unit="sequences",
+        help="sequences of all ranks and step, which replace `batch`; 0: `batch` for each rank",
+    )
     micro_batches: int = parameter(
         0, min=0, help="parts of a batch whose gradients are accumulated; 0: one (pp: up to 4 for each stage)"
     )

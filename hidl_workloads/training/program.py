@@ -38,7 +38,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], M
     """
     with failure_ends_all_ranks():
         try:
-            parameters = arguments.parse(kind, sys.argv[1:])
+            parameters = strategy.divide_batch(arguments.parse(kind, sys.argv[1:]), MPI.COMM_WORLD.size)
             strategy.check(parameters)
             model = make(parameters)
         except ValueError as error:

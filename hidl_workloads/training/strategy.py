@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from hidl_workloads.gpus import is_wanted
 from hidl_workloads.parameters import Training
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+AnyTraining = TypeVar("AnyTraining", bound=Training)
 
 _TITLES = {
     ("mpi4py", "torch"): "hidl_workloads.training.data_parallel over MPI",
@@ -46,6 +49,18 @@ def task(parameters: Training) -> str:
 def parallel(parameters: Training) -> str:
     """Return how the ranks share the weights: ``ddp`` if the workload has no such parameter."""
     return str(getattr(parameters, "parallel", "ddp"))
+
+
+def divide_batch(parameters: AnyTraining, ranks: int) -> AnyTraining:
+    """Return the parameters with each rank's share of ``total_batch`` as its batch.
+
+    Raises:
+        ValueError: if the shares would differ.
+    """
+    total = int(getattr(parameters, "total_batch", 0))
+    if total % ranks:
+        raise ValueError(f"total_batch={total} must be a multiple of the number of ranks, {ranks}")
+    return replace(parameters, batch=total // ranks) if total else parameters
 
 
 def micro_batches(parameters: Training) -> int:

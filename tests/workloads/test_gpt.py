@@ -136,6 +136,13 @@ def test_ranks_that_cannot_divide_the_model_are_refused(
     assert completed.stderr.count(f"gpt: {reason}\n") == 1, completed.stderr
 
 
+def test_ranks_share_the_total_batch() -> None:
+    assert strategy.divide_batch(Gpt(total_batch=12), 3).batch == 4
+    assert strategy.divide_batch(Gpt(batch=5), 3).batch == 5
+    with pytest.raises(ValueError, match="total_batch=4 must be a multiple of the number of ranks, 3"):
+        strategy.divide_batch(Gpt(total_batch=4), 3)
+
+
 def test_micro_batches_that_do_not_divide_the_batch_are_an_error() -> None:
     with pytest.raises(ValueError, match="micro_batches=3 must divide the batch of a rank, 4"):
         strategy.check(Gpt(micro_batches=3))
