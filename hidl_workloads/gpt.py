@@ -112,6 +112,7 @@ def torch_network(parameters: Gpt, *, empty: bool = False) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
+            self.is_stage = False
             self.tokens: Any = nn.Embedding(parameters.vocabulary, width)
             self.positions: Any = nn.Embedding(parameters.context, width)
             self.blocks = nn.Sequential(*(Block() for _ in range(parameters.layers)))
@@ -136,6 +137,7 @@ def torch_network(parameters: Gpt, *, empty: bool = False) -> Any:
             share = [parameters.layers * each // stages for each in (stage, stage + 1)]
             kept = list(self.blocks.named_children())[share[0] : share[1]]
             self.blocks = nn.Sequential(OrderedDict(kept))
+            self.is_stage = stages > 1
             if stage > 0:
                 self.tokens = self.positions = None
             if stage < stages - 1:

@@ -72,6 +72,11 @@ class Training:
     batch: int = parameter(8, min=1, help="samples per rank and step")
     steps: int = parameter(12, min=1, help="timed steps")
     warmup: int = parameter(2, min=0, help="steps before the timed ones")
+    batches: int = parameter(
+        0,
+        min=0,
+        help="distinct batches of the synthetic data, each trained on once in an epoch; 0: one for each rank, the same in all steps",
+    )
     precision: Literal["float32", "bfloat16"] = parameter("float32", help="arithmetic of the forward and backward pass")
     optimizer: Literal["sgd", "adam"] = parameter("sgd", help="optimizer")
     learning_rate: float = parameter(0.01, min=0, help="step size of the optimizer")

@@ -34,7 +34,7 @@ from hidl_cli.plan.workload import Program, StackChoice, Workload
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.runs.follow import follow, scheduler_of
 from hidl_cli.schedulers import scheduler_for
-from hidl_cli.schedulers.local import Local
+from hidl_cli.schedulers.local import InAllocation
 from hidl_cli.schedulers.ssh.guards import Trouble
 from hidl_cli.schedulers.ssh.hosts import UnusableHosts
 from hidl_cli.site.probes.host import Host, ThisHost
@@ -610,7 +610,7 @@ def _cores_of_the_allocation(environment: Mapping[str, str], count: int) -> int 
 def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], None]) -> Status:
     """Run the job script in this allocation or through the scheduler, and wait for its end."""
     if inside:
-        local, start = Local(), time.monotonic()
+        local, start = InAllocation(), time.monotonic()
         local.submit(run)
         try:
             while not (status := local.poll([run])[0]).state.is_final:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from hidl_cli.errors import UsageError
 from hidl_cli.inputs.options import option
-from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.options import JobOptions
 from hidl_cli.plan.input_files import PIPED
 
 Value = str | int | float | bool
@@ -23,7 +23,7 @@ _SOFTWARE = "Software"
 
 
 @dataclass(frozen=True)
-class RunOptions(AllocationOptions):
+class RunOptions(JobOptions):
     """The options of ``hidl run`` and ``hidl.run``; None selects the default.
 
     Options with several values are mappings, or words as on the command line: ``NAME=VALUE`` or
@@ -35,6 +35,7 @@ class RunOptions(AllocationOptions):
         directory: Directory that ``command`` starts in; the current one by default.
         stdin: File that rank 0 of ``command`` reads as standard input; ``PIPED`` for a copy of this process's.
         uses_mpi: Whether to check MPI's world before ``command``.
+        separate_ranks: Whether the frameworks of ``command`` may form other worlds than the launched ranks.
         precision: Largest half-width of an interval for a verdict, such as 0.05 or ``5%``.
         check: Whether to run the doctor's quick checks before the submission.
     """
@@ -166,6 +167,12 @@ class RunOptions(AllocationOptions):
     )
     uses_mpi: bool = option(
         True, "--no-mpi", help="For your own program without MPI: skip the check of MPI's world.", panel=_PROGRAM
+    )
+    separate_ranks: bool = option(
+        False,
+        "--separate-ranks",
+        help="For your own program: accept ranks that work separately, rather than in one world of their framework.",
+        panel=_PROGRAM,
     )
     baseline: Literal["single", "copies", "history"] | None = option(
         None,

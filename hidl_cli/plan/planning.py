@@ -14,7 +14,7 @@ from hidl_cli.errors import UsageError
 from hidl_cli.launch import placement as limits
 from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launch.options import AllocationOptions, clock
-from hidl_cli.launch.placement import Placement, allocate, missing, requested_gpus
+from hidl_cli.launch.placement import Allocation, Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
@@ -26,7 +26,7 @@ from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
-from hidl_workloads.own_program import STDIN, encode
+from hidl_workloads.own_program import PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Estimate:
 def estimate(plan: Plan, partition: Partition | None) -> Estimate:
     """Estimate the cost of a plan."""
     nodes, seconds = plan.allocation.nodes, plan.allocation.time_limit
-    node_hours = None if seconds is None else nodes * seconds / 3600
+    node_hours = None if seconds is None else nodes * seconds / 3600 * plan.allocation.share
     return Estimate(
         nodes=nodes,
         seconds=seconds,
@@ -74,7 +74,9 @@ def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
         lines = [f"{where}: {estimate.nodes} node(s), without a time limit (--time): no upper bound"]
     else:
         most = clock(estimate.seconds)
-        lines = [f"{where}: {estimate.nodes} node(s) for {most} at most = {estimate.node_hours:g} node-hours at most"]
+        part = plan.allocation.share
+        nodes_used = f"{estimate.nodes} node(s)" if part == 1 else f"{part:.3g} of {estimate.nodes} node(s)"
+        lines = [f"{where}: {nodes_used} for {most} at most = {estimate.node_hours:g} node-hours at most"]
     if estimate.charge is None:
         lines.append("cost: unknown: the site's file gives no charge for this partition")
     elif estimate.cost is not None:
@@ -101,6 +103,9 @@ SET_BY_THE_SCRIPT = (
     "HIDL_SITE_MPI",
 )
 
+
+#: Variable with the site's ``address_suffix``.
+ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 
 #: Further variables for a program with a directory.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
@@ -192,8 +197,13 @@ def make_plan(
     site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
     allocation = allocate(site, f"hidl-{workload.name}", placements, job)
+    warnings = tuple(_warnings(options, job.partition, placements))
+    placements, notice = _within_share(allocation, options.launcher, placements)
     partition = site.partition(job.partition)
-    environment = shared_environment(site, library, options.installation, placements[0], options.tuning)
+    processes = workload.program.processes or 1
+    threads = max(1, placements[0].threads_per_rank // processes)
+    of_process = replace(placements[0], threads_per_rank=threads)
+    environment = shared_environment(site, library, options.installation, of_process, options.tuning)
     # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
     gpus = Gpus.of(requested_gpus(site, job), max(placement.ranks_per_node for placement in placements))
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
@@ -242,12 +252,29 @@ def make_plan(
         precision=precision,
         charge=partition.charge if partition else None,
         missing=tuple(missing(site.policies, allocation)),
-        warnings=tuple(_warnings(options, job.partition, placements)),
+        warnings=(*warnings, *notice),
         user_environment=options.environment,
         device=options.use.device,
         stdin=options.stdin,
         sources=options.sources,
     )
+
+
+#: Launchers that choose cores among those of the job.
+_WITHIN_THE_JOB = ("srun", "flux")
+
+
+def _within_share(
+    allocation: Allocation, launcher: Launcher, placements: Sequence[Placement]
+) -> tuple[Sequence[Placement], tuple[str, ...]]:
+    """Return the placements, not bound to cores if the launcher counts cores from the node's first one, and a warning.
+
+    Other jobs may use the first cores of a node of which this job has a part.
+    """
+    if allocation.exclusive is not False or launcher.name in _WITHIN_THE_JOB or not placements[0].bind:
+        return placements, ()
+    notice = f"ranks are not bound to cores: launcher {launcher.name} cannot bind them on a part of a node"
+    return [replace(placement, bind=False) for placement in placements], (notice,)
 
 
 def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
@@ -284,10 +311,20 @@ def shared_environment(
     """Return the environment variables of all ranks, independent of the launcher."""
     return {
         **placement.environment(),
+        **network_environment(site),
         **site.policies.environment,
         **library.environment,
         **({} if library.prefix == str(installed.prefix) else {"MPI4PY_MPIABI": library.traits.abi}),
         **{setting.name: setting.value for setting in tuning},
+    }
+
+
+def network_environment(site: Site) -> dict[str, str]:
+    """Return the variables by which programs without MPI use the site's network between nodes."""
+    suffix, interface = site.address_suffix, site.socket_interface
+    return {
+        **({} if suffix is None else {ADDRESS_SUFFIX: suffix}),
+        **({} if interface is None else dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), interface)),
     }
 
 
@@ -337,6 +374,8 @@ def _steps(
     can_check = context.environment is None or context.environment.has_mpi4py
 
     def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
+        if context.workload.program.directory is not None:
+            variables = {**variables, **_variables_of_ranks(context.workload.program, placement)}
         request = Request(
             placement,
             words,
@@ -384,6 +423,15 @@ def _steps(
         for position in range(points)
     ]
     return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
+
+
+def _variables_of_ranks(program: Program, placement: Placement) -> dict[str, str]:
+    """Return the variables from which a command with a directory learns about its launch."""
+    return {
+        RANKS_PER_NODE: str(placement.ranks_per_node),
+        **({PROCESSES: str(program.processes)} if program.processes else {}),
+        **({SEPARATE_RANKS: "1"} if program.separate_ranks else {}),
+    }
 
 
 def _sized(unit: str, placements: Sequence[Placement]) -> Iterator[tuple[int, Placement]]:

@@ -11,20 +11,24 @@ from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, SubmitRe
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
-from hidl_cli.launch.placement import Placement, bind_to_cores, requested_gpus
+from hidl_cli.launch.placement import Placement, bind_to_cores, gpu_share, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
-from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.options import RunRequest, absolute
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
 from hidl_cli.plan.program import own_workload, with_metrics
+from hidl_cli.plan.program_launcher import ProgramLauncher, find_launcher, processes_per_node
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
+from hidl_cli.record.run import State, find
 from hidl_cli.redaction import remember
-from hidl_cli.schedulers import scheduler_for
+from hidl_cli.schedulers import scheduler, scheduler_for
+from hidl_cli.schedulers.backend import read_reference
+from hidl_cli.site.job_options import require_supported
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import activation as environments
@@ -103,6 +107,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     points = [{**parameters, **point} for point in matrix]
     use = choose_device(site, workload, points, request, request.device)
     request = replace(request, partition=use.partition, gpus_per_node=use.gpus_per_node)
+    request = _with_gpus(replace(request, after=_jobs_before(request, site)), site)
     if use.device == "gpu":
         named = {word.partition("=")[0] for word in (*request.assignments, *request.axes)}
         chosen = gpu_defaults(workload, site.node_type(use.partition), named)
@@ -110,6 +115,8 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         if chosen:
             notice = f"defaults on these GPUs: {format_parameters(chosen)} (--set changes them)"
             use = replace(use, notices=(*use.notices, notice))
+    if request.command and (launcher := find_launcher(request.words, Path(request.directory or Path.cwd()))):
+        request, workload = _once_per_node(request, site, workload, launcher)
     least = workload.needed_ranks
     unit, placements = _placements(request, site, least)
     if min(placement.ranks for placement in placements) < least:
@@ -147,6 +154,85 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     return plan
 
 
+def _once_per_node(
+    request: RunRequest, site: Site, workload: Workload, launcher: ProgramLauncher
+) -> tuple[RunRequest, Workload]:
+    """Start a launcher of processes once on each node, with all cores and GPUs of the node."""
+    if request.sizes is not None and parse_scale(request.sizes, default_unit=_unit(site))[0] == "ranks":
+        raise UsageError(
+            f"{launcher.name} starts its processes itself, so a study varies the number of nodes",
+            hint="--scale nodes=1,2,4",
+        )
+    gpus = requested_gpus(site, request)
+    processes = processes_per_node(launcher, request, nodes=request.nodes or 1, gpus=gpus)
+    threads = None if request.threads is None else request.threads * processes
+    program = workload.program.model_copy(update={"processes": processes, "mpi": False})
+    return replace(request, ranks_per_node=1, threads=threads), workload.model_copy(update={"program": program})
+
+
+def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
+    """Set the GPUs per node that ``gpus`` and ``gpus_per_rank`` imply, and the ranks per node unless they are given."""
+    each = request.gpus_per_rank
+    if request.gpus is None and each is None:
+        return request
+    name = "--gpus" if each is None else "--gpus-per-rank"
+    available = site.node_type(request.partition).gpus
+    if request.gpus_per_node == 0 or not available:
+        why = "the run computes on CPUs" if available else "the site's file gives its nodes no GPUs"
+        raise UsageError(f"{name} requires GPUs, but {why}", hint=f"omit {name}, or choose another --partition")
+    if request.gpus is not None and request.scale is not None:
+        raise UsageError("--gpus and --scale cannot be combined", hint="use --gpus-per-rank and --ranks-per-node")
+    if each is not None and request.scale is not None and request.ranks_per_node is None:
+        raise UsageError("--gpus-per-rank and --scale require --ranks-per-node", hint="add --ranks-per-node")
+    nodes = request.nodes or 1
+    if request.gpus is not None:
+        per_node, rest = divmod(request.gpus, nodes)
+        if rest:
+            raise UsageError(
+                f"{request.gpus} GPUs cannot be divided among {nodes} nodes", hint="use a multiple of the nodes"
+            )
+    else:
+        assert each is not None
+        per_node = each * (request.ranks_per_node or max(1, available // each))
+    if per_node > available:
+        raise SubmitRefused(
+            f"{per_node} GPUs per node requested, but the nodes have {available}",
+            hint="request fewer GPUs or ranks per node, or more nodes",
+        )
+    ranks = request.ranks_per_node or (None if each is None else per_node // each)
+    if each is not None and ranks is not None and ranks * each != per_node:
+        raise UsageError(
+            f"{per_node} GPUs per node are not {ranks} ranks with {each} each", hint="omit --gpus or --gpus-per-rank"
+        )
+    return replace(request, gpus_per_node=per_node, ranks_per_node=ranks)
+
+
+def _jobs_before(request: RunRequest, site: Site) -> list[str]:
+    """Return the ids of the jobs that must end before the run; none for runs that have already ended successfully.
+
+    Raises ``UsageError`` for an unknown run and one of another scheduler, ``SubmitRefused`` if the run has failed.
+    """
+    jobs = []
+    for name in request.runs_before:
+        require_supported(site, ("--after",))
+        run = find(name)
+        planned = plan_of(run)
+        if planned.scheduler != site.scheduler or planned.site != site.name:
+            raise UsageError(f"--after {run.id}: it runs at site {planned.site}", hint="choose a run of the same site")
+        status = scheduler(planned.scheduler).poll([run])[0]
+        if status.state is State.COMPLETED:
+            continue
+        if status.state.is_final:
+            raise SubmitRefused(
+                f"--after {run.id}: it has ended as {status.state.value}", hint=f"see hidl logs {run.id}, or omit it"
+            )
+        job = read_reference(run).id
+        if job is None:
+            raise UsageError(f"--after {run.id}: the id of its job is unknown", hint=f"hidl status {run.id}")
+        jobs.append(job)
+    return jobs
+
+
 def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
     """Set the nodes and ranks per node that the hosts imply, unless they are given."""
     nodes = request.nodes or (None if request.scale else len(hosts.names))
@@ -172,6 +258,7 @@ def _workload(request: RunRequest, environment: EnvironmentInstallation | None) 
         matrix=[word for word in request.axes if not word.startswith(COMPARED)],
         scaling=request.scaling,
         uses_mpi=request.uses_mpi and has_mpi4py,
+        separate_ranks=request.separate_ranks,
     )
 
 
@@ -352,12 +439,19 @@ def _placements(request: RunRequest, site: Site, least: int) -> tuple[str, list[
     else:
         if request.nodes not in (None, 1):
             raise UsageError("--scale and --nodes cannot be combined", hint="--scale sets the number of nodes")
-        unit, sizes = parse_scale(sizes_text, default_unit="ranks" if site.scheduler == "local" else "nodes")
+        unit, sizes = parse_scale(sizes_text, default_unit=_unit(site))
         if unit == "ranks":
             placements = [Placement.of_ranks(ranks, request.ranks_per_node) for ranks in sizes]
         else:
             placements = [Placement.of_nodes(nodes, per_node(min(sizes))) for nodes in sizes]
-    return unit, bind_to_cores(site, placements, partition=request.partition, threads=request.threads)
+    return unit, bind_to_cores(
+        site, placements, partition=request.partition, threads=request.threads, share=gpu_share(site, request)
+    )
+
+
+def _unit(site: Site) -> str:
+    """Return the unit of the sizes of ``--scale``."""
+    return "ranks" if site.scheduler == "local" else "nodes"
 
 
 def parse_scale(text: str, *, default_unit: str) -> tuple[str, list[int]]:

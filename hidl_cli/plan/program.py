@@ -232,6 +232,7 @@ def own_workload(
     matrix: Sequence[str] = (),
     scaling: ScalingKind | None = None,
     uses_mpi: bool = True,
+    separate_ranks: bool = False,
 ) -> Workload:
     """Return a workload that starts a command on every rank and measures its time.
 
@@ -246,6 +247,7 @@ def own_workload(
         matrix: Values of ``--matrix``.
         scaling: How the time scales; strongly by default.
         uses_mpi: Whether the program uses MPI.
+        separate_ranks: Whether its ranks work separately.
 
     Raises:
         InvalidInput: A name is not in the command, or depends on the rank, such as ``{rank}``.
@@ -266,7 +268,14 @@ def own_workload(
     return Workload(
         name=name_of(command),
         title=_title(command, given),
-        program=Program(command=[first], arguments=rest, directory=directory, mpi=uses_mpi, timed=True),
+        program=Program(
+            command=[first],
+            arguments=rest,
+            directory=directory,
+            mpi=uses_mpi,
+            separate_ranks=separate_ranks,
+            timed=True,
+        ),
         stacks=[StackChoice(stack=stack or STACK)],
         parameters={name: Parameter(type="str", default=value) for name, value in given.items()},
         metrics=dict(TIMES),

@@ -255,6 +255,17 @@ class Program(Strict):
         description="whether a command uses MPI; false: no launch checks the world's size before it, and with a "
         "`directory` each rank checks the size that its launcher reports",
     )
+    separate_ranks: bool = Field(
+        False,
+        description="whether the ranks of a command with a `directory` work separately; false: a run ends if a "
+        "framework (torch.distributed, JAX, TensorFlow, Lightning, accelerate, Horovod) forms another world than the "
+        "launched ranks",
+    )
+    processes: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="for a command with a `directory` that starts its processes itself, such as torchrun: their number "
+        "on each node, which should have one rank",
+    )
     timed: bool = Field(
         False,
         description="whether the job measures the time of the launch, which permits the metrics wall_time (s) and "

@@ -24,6 +24,7 @@ from hidl_cli.schedulers.backend import (
     refusal,
 )
 from hidl_cli.schedulers.decision import Job
+from hidl_cli.site.job_options import render_settings
 from hidl_cli.site.schema import Policies
 
 #: File for the output that Flux collects; the job writes stdout.log and stderr.log itself (``flux.sh``).
@@ -48,11 +49,24 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     lines = [
         *(f"--{name}={_word(name, value)}" for name, (use, value) in uses.items() if use != "never" and value),
         f"--nodes={allocation.nodes}",
-        *(["--exclusive"] if policies.exclusive else []),
+        *(["--exclusive"] if allocation.is_exclusive(policies) else []),
+        *(_slots(allocation) if allocation.exclusive is False else []),
         f"--output={OUTPUT}",
         *policies.directives,
+        *render_settings("flux", allocation.settings, policies),
     ]
     return tuple(f"# flux: {line}" for line in lines)
+
+
+def _slots(allocation: Allocation) -> list[str]:
+    """Return the options that request a part of each node; Flux allocates whole nodes without them."""
+    ranks, gpus = allocation.ranks_per_node, allocation.gpus_per_node or 0
+    cores = allocation.cores_per_node or ranks * (allocation.cores_per_rank or 1)
+    return [
+        f"--nslots={allocation.nodes}",
+        f"--cores-per-slot={cores}",
+        *([f"--gpus-per-slot={gpus}"] if gpus else []),
+    ]
 
 
 def _refuse_unsupported(allocation: Allocation, policies: Policies) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import time
@@ -14,7 +15,7 @@ from enum import Enum, auto
 from importlib import resources
 from pathlib import Path
 
-from hidl_cli import process
+from hidl_cli import batch_systems, process
 from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, SubmitRefused
 from hidl_cli.launch.placement import Allocation
@@ -120,9 +121,14 @@ _START_SECONDS = 60.0
 
 
 class Local:
-    """Runs job scripts on this machine immediately."""
+    """Runs job scripts on this machine immediately.
+
+    ``keeps_job``: The script runs as part of the job that surrounds this process, and sees its variables. By default,
+    they are removed: frameworks would take the ranks for those of that job.
+    """
 
     name = "local"
+    keeps_job = False
     submits_with: str | None = None
     directory_variable: str | None = None
 
@@ -134,9 +140,10 @@ class Local:
         return ()
 
     def submit(self, run: Run) -> None:
+        environment = self._environment(run)
         try:
             child = process.start_detached(
-                [_bash(), run.script], cwd=run.directory, env=_environment(run), stdout=run.stdout, stderr=run.stderr
+                [_bash(), run.script], cwd=run.directory, env=environment, stdout=run.stdout, stderr=run.stderr
             )
         except OSError as error:
             raise SubmitRefused(f"the job script could not be started: {error}", hint="is bash installed?") from error
@@ -149,13 +156,21 @@ class Local:
         return process.attend(
             self.interactive(header, run.id, terminal=terminal),
             cwd=run.directory,
-            env=_environment(run),
+            env=self._environment(run),
             deferred=deferred,
             started=lambda pid: _record(run, pid),
         )
 
     def release(self, run: Run) -> None:
         kill_job(run.directory)
+
+    def _environment(self, run: Run) -> dict[str, str]:
+        """Return the job's environment, with the variables that identify its processes."""
+        variables = without_shell_options(os.environ)
+        if not self.keeps_job:
+            dropped, kept = _variables_of_jobs()
+            variables = {name: value for name, value in variables.items() if name in kept or not dropped.match(name)}
+        return variables | {"HIDL_RUN_ID": run.id, "HIDL_FINDINGS": str(run.directory / "findings.json")}
 
     def adopt(self, run: Run, job: str, directory: str) -> None:
         _record(run, int(job))  # the id of a local job is its pid
@@ -204,6 +219,12 @@ class Local:
     def pause(self, seconds: float) -> float:
         # A poll only reads a file, so it may be frequent.
         return min(0.2, max(0.005, seconds / 20))
+
+
+class InAllocation(Local):
+    """Runs job scripts in the allocation that surrounds this process."""
+
+    keeps_job = True
 
 
 class _Where(Enum):
@@ -262,10 +283,30 @@ def _record(run: Run, pid: int) -> None:
     run.write("job", {"schema": "hidl.job/1", **job, "of": identify(run.directory)})
 
 
-def _environment(run: Run) -> dict[str, str]:
-    """Return the job's environment, with the variables that identify its processes."""
-    variables = without_shell_options(os.environ)
-    return variables | {"HIDL_RUN_ID": run.id, "HIDL_FINDINGS": str(run.directory / "findings.json")}
+#: Variables of launchers and of process-management interfaces. Options of Open MPI that a user sets (``OMPI_MCA_btl``)
+#: are not among them.
+_OF_LAUNCHERS = (
+    "PMI_",
+    "PMIX_",
+    "OMPI_COMM_WORLD_",
+    "OMPI_UNIVERSE_SIZE",
+    "OMPI_APP_CTX_NUM_PROCS",
+    "OMPI_FIRST_RANKS",
+    "OMPI_MCA_ess",
+    "OMPI_MCA_orte_",
+    "MV2_COMM_WORLD_",
+    "MPI_LOCAL",
+    "JSM_",
+    "PALS_",
+    "HYDRA_",
+)
+
+
+def _variables_of_jobs() -> tuple[re.Pattern[str], set[str]]:
+    """Return a pattern of variables that describe an enclosing job, and names that it must not drop."""
+    systems = list(batch_systems.systems())
+    prefixes = [*_OF_LAUNCHERS, *(prefix for system in systems for prefix in system.variables)]
+    return re.compile("|".join(map(re.escape, prefixes))), {name for system in systems for name in system.configuration}
 
 
 def _bash() -> str:

@@ -26,6 +26,7 @@ from hidl_cli.schedulers.backend import (
 )
 from hidl_cli.schedulers.backend import options as site_options
 from hidl_cli.schedulers.decision import Job, StartBlocker
+from hidl_cli.site.job_options import render_settings
 from hidl_cli.site.schema import Policies, Use
 
 PROGRAMS = Programs(
@@ -117,9 +118,10 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         *_option("-U", "a reservation", policies.reservation, allocation.reservation),
         *_option("-J", "a job name", "required", allocation.job_name),
         f"-o {REPORT}",
-        *(["-x"] if policies.exclusive else []),
+        *(["-x"] if allocation.is_exclusive(policies) else []),
         *_environment(policies),
         *policies.directives,
+        *render_settings("lsf", allocation.settings, policies),
     ]
     return tuple(f"{_MARK} {option}" for option in options)
 

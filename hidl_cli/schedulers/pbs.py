@@ -25,6 +25,7 @@ from hidl_cli.schedulers.backend import (
     whole_lines,
 )
 from hidl_cli.schedulers.decision import Job, StartBlocker
+from hidl_cli.site.job_options import render_settings
 from hidl_cli.site.schema import Policies
 
 #: File for the output that PBS collects; the job writes stdout.log and stderr.log itself (``pbs.sh``).
@@ -48,11 +49,12 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     lines = [
         *words,
         f"-l select={_select(allocation, policies)}",
-        "-l place=scatter:excl" if policies.exclusive else "-l place=scatter",
+        "-l place=scatter:excl" if allocation.is_exclusive(policies) else "-l place=scatter",
         *([f"-l walltime={limit}"] if limit else []),
         *(["-V"] if policies.export == "all" else []),
         f"-j oe -o {OUTPUT}",
         *policies.directives,
+        *render_settings("pbs", allocation.settings, policies),
     ]
     return tuple(f"#PBS {line}" for line in lines)
 
@@ -73,10 +75,14 @@ def _select(allocation: Allocation, policies: Policies) -> str:
     cores = allocation.cores_per_node or ranks * (allocation.cores_per_rank or 0)
     memory, gpus = allocation.memory_gib, allocation.gpus_per_node
     resources = {
-        "ncpus": cores * (allocation.threads_per_core or 1) if cores and policies.cpus != "none" else None,
+        "ncpus": cores * (allocation.threads_per_core or 1)
+        if cores and (policies.cpus != "none" or allocation.exclusive is False)
+        else None,
         "mpiprocs": ranks if policies.tasks != "none" else None,
-        "ngpus": gpus if policies.gpus != "none" else None,
-        "mem": f"{int(memory * 1024)}mb" if memory and policies.memory in ("mem", "mem-per-cpu") else None,
+        "ngpus": gpus if policies.gpus != "none" or allocation.exclusive is False else None,
+        "mem": f"{int(memory * 1024)}mb"
+        if memory and (allocation.requests_memory or policies.memory in ("mem", "mem-per-cpu"))
+        else None,
     }
     chunk = [f"{name}={value}" for name, value in resources.items() if value is not None]
     if allocation.constraint is not None and policies.constraint != "never":

@@ -39,6 +39,7 @@ from hidl_cli.schedulers.backend import (
 )
 from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.site import hidl_cluster
+from hidl_cli.site.job_options import render_settings
 from hidl_cli.site.schema import Policies
 
 PING_SECONDS = 5.0
@@ -355,8 +356,9 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         "open-mode": "append",
     }
     lines = [f"--{name}={_word(str(value))}" for name, value in options.items() if value is not None]
-    exclusive = ["--exclusive"] if policies.exclusive else []
-    return tuple(f"#SBATCH {line}" for line in (*lines, *exclusive, *policies.directives))
+    exclusive = ["--exclusive"] if allocation.is_exclusive(policies) else []
+    further = render_settings("slurm", allocation.settings, policies)
+    return tuple(f"#SBATCH {line}" for line in (*lines, *exclusive, *policies.directives, *further))
 
 
 def options_of(script: Path) -> dict[str, str]:
@@ -381,7 +383,7 @@ def _time(seconds: float | None) -> str | None:
 def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
     """Return the options that request cores; by default, Slurm counts hardware threads instead."""
     cores = allocation.cores_per_node or allocation.cores_per_rank
-    if policies.cpus == "none" or cores is None:
+    if (policies.cpus == "none" and allocation.exclusive is not False) or cores is None:
         return {}
     several = (allocation.threads_per_core or 1) > 1
     return {"cpus-per-task": cores, **({"threads-per-core": 1} if several else {})}
@@ -390,6 +392,8 @@ def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
 def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
     """Return the options that request memory; ``--mem=0`` requests all memory of a node."""
     gib = allocation.memory_gib
+    if allocation.requests_memory and gib is not None:
+        return {"mem": f"{int(gib * 1024)}M"}
     if policies.memory == "all":
         return {"mem": "0"}
     if policies.memory == "mem":
@@ -402,7 +406,7 @@ def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
 
 def _gpus(allocation: Allocation, policies: Policies) -> dict[str, str]:
     number = allocation.gpus_per_node
-    if not number or policies.gpus == "none":
+    if not number or (policies.gpus == "none" and allocation.exclusive is not False):
         return {}
     return {"gres": f"gpu:{number}"} if policies.gpus == "gres" else {"gpus-per-node": str(number)}
 

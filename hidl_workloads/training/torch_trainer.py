@@ -6,7 +6,7 @@ import copy
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,11 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hidl_workloads import freed_memory, torch_device
+from hidl_workloads.checkpoint import Snapshot
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import agree
-from hidl_workloads.training import strategy, torch_strategies
+from hidl_workloads.training import strategy, torch_checkpoint, torch_strategies
 from hidl_workloads.training.model import Batch, Model, rank_seed
 
 _MIB = 2**20
@@ -38,6 +39,7 @@ class TorchTrainer:
         torch.manual_seed(rank_seed(parameters.seed, 0 if divided else communicator.rank))
         self.versions = {"torch": torch.__version__}
         self._communicator = communicator
+        self._model = model
         self._device = torch_device.choose_device(communicator)
         self.device = "CPU" if self._device.type == "cpu" else torch.cuda.get_device_name(self._device)
         self._precision = torch.bfloat16 if parameters.precision == "bfloat16" else torch.float32
@@ -50,6 +52,7 @@ class TorchTrainer:
             agree(communicator, f"{_too_large(needed, free)}: choose a smaller batch" if needed > free else None)
         if not divided:
             network.to(self._device)
+        self._network = network
         self.parameter_count = sum(weight.numel() for weight in network.parameters())
         self._flops = model.flops_per_item()
         make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[parameters.optimizer]
@@ -58,6 +61,11 @@ class TorchTrainer:
         self._inputs, self._targets = self._strategy.batch(inputs.to(self._device), targets.to(self._device))
         self.versions |= self._strategy.versions
         self.path, self.path_reason = self._strategy.path, self._strategy.path_reason
+
+    def feed(self, batch: Batch) -> None:
+        """Use this rank's batch in the steps that follow."""
+        inputs, targets = self._model.torch_inputs(batch.inputs), torch.from_numpy(batch.targets)
+        self._inputs, self._targets = self._strategy.batch(inputs.to(self._device), targets.to(self._device))
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
@@ -87,6 +95,22 @@ class TorchTrainer:
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
         """Return every trainable weight's name and value; collective if ranks have shards."""
         return ((name, weight.cpu().numpy()) for name, weight in self._strategy.weights())
+
+    @property
+    def fixed_ranks(self) -> str | None:
+        """The reason why a checkpoint cannot be continued on another number of ranks; None if it can."""
+        return "each rank has a shard of the weights" if torch_checkpoint.is_sharded(self._network) else None
+
+    def snapshot(self, document: Mapping[str, Any]) -> Snapshot:
+        """Return the state between two steps."""
+        state = (self._network, self._strategy.optimizer)
+        return Snapshot(
+            partial(torch_checkpoint.write_shared, *state), partial(torch_checkpoint.write_own, *state), document
+        )
+
+    def restore(self, shared: Path, own: Path) -> None:
+        """Continue from the files of a checkpoint."""
+        torch_checkpoint.restore(self._network, self._strategy.optimizer, shared, own)
 
     def close(self) -> None:
         """Release communicators and buffers; collective."""

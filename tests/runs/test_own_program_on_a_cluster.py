@@ -103,3 +103,80 @@ def test_a_directory_that_nodes_do_not_share_is_named(
         own.rmdir()
     assert done.returncode == 8
     assert "start hidl in a directory that all nodes share" in done.stderr
+
+
+ENVIRONMENT = """
+import json, os, sys
+names = ("RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")
+found = {name: os.environ.get(name) for name in names}
+found["task"] = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+found["workers"] = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
+sys.stdout.write(json.dumps(found) + chr(10))
+"""
+
+
+@pytest.mark.parametrize(("launcher", "stack"), [("srun", "mpi"), ("mpiexec", "mpi"), ("mpirun", "openmpi")])
+def test_the_environment_of_a_rank_describes_that_rank(
+    on_cluster: Callable[..., Hidl], here: Path, launcher: str, stack: str
+) -> None:
+    """The daemons of mpiexec and mpirun are tasks of a Slurm step, whose variables the ranks inherit."""
+    hidl = on_cluster(stack)
+    (here / "environment.py").write_text(ENVIRONMENT)
+    options = ["--stack", stack, "--launcher", launcher, "--nodes", "2", "--ranks-per-node", "2", "--no-mpi"]
+    done = hidl("run", *SITE, *options, "--", "python", "environment.py")
+    assert done.returncode == 0, done.stderr
+    (run,) = hidl.runs.iterdir()
+    ranks = sorted(map(json.loads, (run / "stdout.log").read_text().splitlines()), key=lambda rank: rank["RANK"])
+    workers = ranks[0].pop("workers")
+    assert [each.partition(":")[0] for each in workers] == ["node1", "node1", "node2", "node2"]
+    assert len(set(workers)) == 4
+    assert [each.pop("workers") for each in ranks[1:]] == [workers] * 3
+    assert ranks == [
+        {
+            "RANK": str(rank),
+            "GROUP_RANK": str(rank // 2),
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank % 2),
+            "SLURM_NODEID": str(rank // 2),
+            "SLURM_NTASKS": "4",
+            "SLURM_STEP_NUM_TASKS": "4",
+            "task": rank,
+        }
+        for rank in range(4)
+    ]
+
+
+@pytest.mark.parametrize(("launcher", "stack"), [("mpiexec", "mpi"), deep("mpirun", "openmpi")])
+def test_daemons_that_slurm_starts_with_pmix_leave_nothing_of_it_to_ranks(
+    on_cluster: Callable[..., Hidl], here: Path, launcher: str, stack: str
+) -> None:
+    """As with MpiDefault=pmix: MPICH 5 fails in MPI_Init if it finds PMI_SIZE and PMIX_NAMESPACE."""
+    hidl = on_cluster(stack)
+    file = hidl.config / "sites" / "pmix.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    policies = "policies: {environment: {SLURM_MPI_TYPE: pmix}}"
+    file.write_text(f"name: pmix\ntitle: pmix by default\nextends: test-cluster\n{policies}\n")
+    options = ["--stack", stack, "--launcher", launcher, "--nodes", "2", "--ranks-per-node", "2", "--no-check"]
+    done = hidl("install", stack, "--site", "pmix", "--verify", "skip")
+    assert done.returncode == 0, done.stderr
+    done = hidl("run", "--site", "pmix", *options, "--", "python", str(PROGRAMS / "pi_mpi4py.py"), "--intervals", "9")
+    assert done.returncode == 0, done.stderr
+    (run,) = hidl.runs.iterdir()
+    assert "on 4 ranks" in (run / "stdout.log").read_text()
+
+
+def test_ranks_meet_at_the_name_and_the_interface_that_the_site_sets(
+    on_cluster: Callable[..., Hidl], here: Path
+) -> None:
+    hidl = on_cluster("mpi")
+    file = hidl.config / "sites" / "test-cluster.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    keys = {"address_suffix": "i", "socket_interface": "ib0"}
+    file.write_text(json.dumps({"name": "test-cluster", "extends": "test-cluster", **keys}))
+    names = ("MASTER_ADDR", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    script = f"import os; print(*map(os.environ.get, {names}))"
+    for nodes, address in (("2", "node1i"), ("1", "127.0.0.1")):
+        done = hidl("run", *SITE, "--no-mpi", "--nodes", nodes, "--json", "--", "python", "-c", script)
+        assert done.returncode == 0, done.stderr
+        run = hidl.runs / json.loads(done.stdout)["run"]
+        assert set((run / "stdout.log").read_text().splitlines()) == {f"{address} ib0 ib0"}

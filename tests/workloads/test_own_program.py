@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hidl_workloads.launcher_environment import ranks_of_srun
-from hidl_workloads.own_program import encode, rank_variables
+from hidl_workloads.own_program import correct_environment, encode, rank_variables
 from tests.waiting import patience
 
 TWO = {"HIDL_WORLD_SIZE": "2"}
@@ -40,7 +41,8 @@ TWO = {"HIDL_WORLD_SIZE": "2"}
 )
 def test_a_rank_gets_torchruns_variables(told: dict[str, str], rank: str, local: str, local_size: str | None) -> None:
     expected = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_size}
-    assert rank_variables(TWO | told) == {name: value for name, value in expected.items() if value is not None}
+    variables = rank_variables(TWO | told)
+    assert {name: variables.get(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,74 @@ def test_a_rank_gets_torchruns_variables(told: dict[str, str], rank: str, local:
 def test_a_launcher_that_reports_another_world_is_an_error(told: dict[str, str], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         rank_variables(TWO | told)
+
+
+#: The step of a Slurm job on two nodes that has started a launcher's daemons; this one is on the second node.
+DAEMON = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "node[1-2]",
+    "SLURM_MPI_TYPE": "none",
+}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "dropped"),
+    [
+        ({"PMI_RANK": "5", "PMI_SIZE": "6", "MPI_LOCALRANKID": "1", "FLUX_TASK_RANK": "1"}, "FLUX_TASK_"),
+        (
+            {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+            | {"PMIX_RANK": "5", "PMIX_NAMESPACE": "prte.1", "PMI_RANK": "1", "PMI_SIZE": "2"},
+            "PMI_",
+        ),
+    ],
+    ids=["mpiexec", "mpirun under srun --mpi=pmi2"],
+)
+def test_the_environment_of_a_rank_describes_that_rank(launcher: dict[str, str], dropped: str) -> None:
+    launch = {"HIDL_WORLD_SIZE": "6", "HIDL_RANKS_PER_NODE": "4", "MASTER_ADDR": "node1", "MASTER_PORT": "20000"}
+    environment = DAEMON | launcher | launch
+    environment |= rank_variables(environment)
+    correct_environment(environment, ["node1", "node2"])
+    assert {name: environment[name] for name in DAEMON if name in environment} == {
+        "SLURM_JOB_ID": "7",
+        "SLURM_PROCID": "5",
+        "SLURM_LOCALID": "1",
+        "SLURM_NODEID": "1",
+        "SLURM_NTASKS": "6",
+        "SLURM_STEP_NUM_TASKS": "6",
+        "SLURM_STEP_TASKS_PER_NODE": "4,2",
+        "SLURM_STEP_NODELIST": "node1,node2",
+    }
+    assert (environment["NODE_RANK"], environment["GROUP_RANK"]) == ("1", "1")
+    assert not [name for name in environment if name.startswith(dropped)]
+    found = json.loads(environment["TF_CONFIG"])
+    assert found["task"] == {"type": "worker", "index": 5}
+    assert found["cluster"]["worker"] == [
+        *(f"node1:{port}" for port in range(20001, 20005)),
+        *(f"node2:{port}" for port in (20001, 20002)),
+    ]
+
+
+def test_variables_of_the_launcher_itself_stay() -> None:
+    step = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+    step |= {"SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_CPU_BIND": "none", "PMIX_RANK": "1"}
+    environment = step | TWO | {"HIDL_RANKS_PER_NODE": "1"}
+    environment |= rank_variables(environment)
+    correct_environment(environment, ["node1", "node2"])
+    assert step.items() <= environment.items()
+
+
+def test_ranks_that_are_not_in_blocks_get_no_cluster_of_tensorflow() -> None:
+    cyclic = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NODEID": "1"}
+    environment = cyclic | {"HIDL_WORLD_SIZE": "4", "HIDL_RANKS_PER_NODE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "2"}
+    environment |= rank_variables(environment)
+    correct_environment(environment, ["a", "b"])
+    assert "TF_CONFIG" not in environment
 
 
 def test_one_rank_needs_no_launcher() -> None:

@@ -10,6 +10,11 @@ from hidl_cli.launch.placement import Placement
 from hidl_cli.launchers import LauncherTraits
 from hidl_cli.mpi import Library
 
+#: Variables for a launcher that starts its daemons through srun. In a job with --threads-per-core=1, srun would bind
+#: them to one core. With MpiDefault=pmix or pmi2, it would set variables for them that their ranks inherit: MPICH 5
+#: then fails in MPI_Init ("Found both env vars PMI_SIZE and PMIX_NAMESPACE", pmodels/mpich#7957).
+DAEMONS_OF_SRUN = {"SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none"}
+
 
 @dataclass(frozen=True)
 class Gpus:

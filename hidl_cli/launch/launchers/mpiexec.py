@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import DAEMONS_OF_SRUN, Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 from hidl_cli.mpi import MPICH_ON_ONE_HOST
 
@@ -42,8 +42,8 @@ class Mpiexec(Launcher):
             environment = affinity.mvapich2(request, launcher_binds=True)
         if request.on_one_host and request.mpi.family == "mpich":
             environment |= {name: value for name, value in MPICH_ON_ONE_HOST.items() if name not in request.environment}
-        # In a job with --threads-per-core=1, srun would bind Hydra's proxies to one core.
-        environment |= {} if request.on_one_host or request.through_ssh else {"SLURM_CPU_BIND": "none"}
+        if not (request.on_one_host or request.through_ssh):
+            environment |= DAEMONS_OF_SRUN
         return Launch(
             (*argv, *request.arguments_for(self.name), *request.program), environment=environment, host_option=""
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import DAEMONS_OF_SRUN, Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 
 #: Make mpirun ignore a scheduler whose variables happen to be set. These names work for Open MPI 4 and 5.
@@ -14,9 +14,8 @@ _NO_SCHEDULER = {
     "PRTE_MCA_plm": "ssh",
 }
 
-#: mpirun starts its daemons through srun. In a job submitted with --export=NONE, srun would drop the variables that
-#: the daemons need to find their library; in a job with --threads-per-core=1, it would bind them to one core.
-_DAEMONS = {"SLURM_EXPORT_ENV": "ALL", "SLURM_CPU_BIND": "none"}
+#: In a job submitted with --export=NONE, srun would drop the variables that the daemons need to find their library.
+_DAEMONS = {"SLURM_EXPORT_ENV": "ALL", **DAEMONS_OF_SRUN}
 
 
 class Mpirun(Launcher):

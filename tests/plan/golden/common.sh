@@ -11,6 +11,9 @@ unset TMOUT 2> /dev/null || true # a hardened system makes it read-only
 unset PYTHONINSPECT # with it, a program that fails ends with 0
 # Ranks would take themselves for those of a job in which this one was started or submitted.
 unset PMI_FD PMI_ID PMI_PORT PMI_RANK PMI_SIZE PMIX_NAMESPACE PMIX_RANK "${!PMIX_SERVER_@}" "${!OMPI_COMM_WORLD_@}"
+unset "${!MV2_COMM_WORLD_@}" "${!JSM_NAMESPACE_@}" "${!FLUX_TASK_@}" PALS_RANKID PALS_LOCAL_RANKID PALS_LOCAL_SIZE
+unset MPI_LOCALRANKID MPI_LOCALNRANKS TF_CONFIG "${!PET_@}"
+unset HIDL_RANK HIDL_RANKS_PER_NODE HIDL_PROCESSES HIDL_SEPARATE_RANKS HIDL_EXPECTED_WORLD
 # Hosts and a time limit that an outer job gave to its mpiexec.
 unset HYDRA_HOST_FILE HYDRA_RMK I_MPI_HYDRA_HOST_FILE I_MPI_HYDRA_RMK MPIEXEC_TIMEOUT
 # An outer run's facts about its ranks. Those of this one are exported below, where they are known.

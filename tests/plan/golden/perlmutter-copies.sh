@@ -26,6 +26,8 @@ export HIDL_NODE_MEMORY=274877906944
     # Where ranks meet that do so without MPI: a port of the first host that this step of this run has for itself.
     read -r MASTER_ADDR < "steps/$step/hosts"
     MASTER_ADDR=${MASTER_ADDR%%[: ]*}
+    local host=${MASTER_ADDR%%.*}
+    MASTER_ADDR=$host${HIDL_ADDRESS_SUFFIX-}${MASTER_ADDR#"$host"}
     if (($(wc -l < "steps/$step/hosts") == 1)); then
         MASTER_ADDR=127.0.0.1
     fi
@@ -92,31 +94,31 @@ use_system_programs
 
 begin_step '4 copies of 4 ranks on 1 node, repetition 1' 4 '{host}'
 one_copy() {
-timed launch 4 srun --nodelist="$host" --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
+HIDL_RANKS_PER_NODE=4 timed launch 4 srun --nodelist="$host" --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
 }
 launch_copies 4 '{host}'
 
 begin_step '8 ranks on 2 nodes, repetition 1' 2 '{host}'
-launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world
-timed launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
+HIDL_RANKS_PER_NODE=4 launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world
+HIDL_RANKS_PER_NODE=4 timed launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
 
 begin_step '16 ranks on 4 nodes, repetition 1' 4 '{host}'
-launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world
-timed launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
+HIDL_RANKS_PER_NODE=4 launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world
+HIDL_RANKS_PER_NODE=4 timed launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
 settled 1
 
 begin_step '4 copies of 4 ranks on 1 node, repetition 2' 4 '{host}'
 one_copy() {
-timed launch 4 srun --nodelist="$host" --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
+HIDL_RANKS_PER_NODE=4 timed launch 4 srun --nodelist="$host" --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
 }
 launch_copies 4 '{host}'
 
 begin_step '8 ranks on 2 nodes, repetition 2' 2 '{host}'
-launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world
-timed launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
+HIDL_RANKS_PER_NODE=4 launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world
+HIDL_RANKS_PER_NODE=4 timed launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
 
 begin_step '16 ranks on 4 nodes, repetition 2' 4 '{host}'
-launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world
-timed launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
+HIDL_RANKS_PER_NODE=4 launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world
+HIDL_RANKS_PER_NODE=4 timed launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.own_program /home/user/project python train.py
 
 finish COMPLETED 0

@@ -27,6 +27,8 @@ export HIDL_NODE_MEMORY=1073741824
     # Where ranks meet that do so without MPI: a port of the first host that this step of this run has for itself.
     read -r MASTER_ADDR < "steps/$step/hosts"
     MASTER_ADDR=${MASTER_ADDR%%[: ]*}
+    local host=${MASTER_ADDR%%.*}
+    MASTER_ADDR=$host${HIDL_ADDRESS_SUFFIX-}${MASTER_ADDR#"$host"}
     if (($(wc -l < "steps/$step/hosts") == 1)); then
         MASTER_ADDR=127.0.0.1
     fi

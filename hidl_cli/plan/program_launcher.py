@@ -1,0 +1,248 @@
+"""Programs that start processes themselves: torchrun and accelerate start once per node, others are rejected."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+from hidl_cli.errors import UsageError
+from hidl_cli.plan.options import RunOptions
+from hidl_cli.quoting import sh_line
+
+TORCHRUN, ACCELERATE, DEEPSPEED = "torchrun", "accelerate launch", "deepspeed"
+
+#: Launchers of ranks, and those of their options that take a value.
+_OF_RANKS = (
+    "mpiexec",
+    "mpirun",
+    "mpiexec.hydra",
+    "orterun",
+    "prterun",
+    "mpirun_rsh",
+    "srun",
+    "horovodrun",
+    "jsrun",
+    "aprun",
+    "ibrun",
+)
+_WITH_VALUE = re.compile(
+    r"-[nNcptAHfxo]|--?(np?|hosts?|hostfile|machinefile|map-by|bind-to|ppn|launcher|wdir)"
+    r"|--(cpu-bind|gpu-bind|num-proc|network-interface|ntasks|nodes|cpus-per-task|ntasks-per-node|mpi)"
+)
+_COUNTS = ("-n", "-np", "--n", "--np", "--num-proc", "--ntasks")
+_MODULES = {
+    "torch.distributed.run": TORCHRUN,
+    "torch.distributed.launch": TORCHRUN,
+    "accelerate.commands.launch": ACCELERATE,
+    "deepspeed.launcher.runner": DEEPSPEED,
+}
+_SHELL = re.compile(r"(ba|da|z|k)?sh")
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_WRAPPERS = ("env", "nice", "nohup", "time", "exec", "command")
+#: A command in the text of a shell: it follows a line's begin, a separator or a keyword.
+_COMMANDS = re.compile(r"(?:^|[;&|(]|\b(?:then|do|else)\s)[ \t]*([^\s;&|()#][^\n;&|]*)", re.MULTILINE)
+_LARGEST_SCRIPT = 1 << 18  # bytes
+
+
+@dataclass(frozen=True)
+class ProgramLauncher:
+    """A launcher within a user's command.
+
+    Attributes:
+        name: ``torchrun``, ``accelerate launch``, ``deepspeed``, or the name of a launcher of ranks.
+        words: The words after it: its options, the program and its arguments.
+        in_shell: Whether a shell starts it, so that its words cannot be changed.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    in_shell: bool = False
+
+    def value(self, *names: str) -> str | None:
+        """Return the value of the launcher's option, whose names may be written with ``-`` or ``_``."""
+        for at, word in enumerate(self.words):
+            option, equals, value = word.partition("=")
+            if option.replace("_", "-") in names:
+                return value if equals else next(iter(self.words[at + 1 : at + 2]), None)
+            if word.endswith(".py"):
+                break
+        return None
+
+
+def find_launcher(command: Sequence[str], directory: Path | None = None) -> ProgramLauncher | None:
+    """Return the launcher that a command starts; None if it starts none.
+
+    Args:
+        command: Words of the command.
+        directory: Directory in which it starts, where scripts of a shell are read.
+    """
+    words = list(command)
+    while words and (PurePath(words[0]).name in _WRAPPERS or _ASSIGNMENT.match(words[0])):
+        del words[0]
+    if not words:
+        return None
+    name, rest = PurePath(words[0]).name, words[1:]
+    if _PYTHON.fullmatch(name):
+        at = rest.index("-m") if "-m" in rest else len(rest)
+        module = rest[at + 1] if at + 1 < len(rest) else ""
+        before_script = not any(word.endswith(".py") for word in rest[:at])
+        return (
+            ProgramLauncher(_MODULES[module], tuple(rest[at + 2 :])) if module in _MODULES and before_script else None
+        )
+    if name in (TORCHRUN, DEEPSPEED) or name in _OF_RANKS:
+        return ProgramLauncher(name, tuple(rest))
+    if name == "accelerate" and rest[:1] == ["launch"]:
+        return ProgramLauncher(ACCELERATE, tuple(rest[1:]))
+    if name == "flux" and rest[:1] in (["run"], ["submit"]):
+        return ProgramLauncher(f"flux {rest[0]}", tuple(rest[1:]))
+    text = _shell_text(words, directory)
+    return None if text is None else next(_in_shell(text), None)
+
+
+def _shell_text(words: Sequence[str], directory: Path | None) -> str | None:
+    """Return what a shell executes: the word after ``-c``, or the content of a script; None for other programs."""
+    is_shell = _SHELL.fullmatch(PurePath(words[0]).name) is not None
+    for at, word in enumerate(words[1:], start=1):
+        if is_shell and re.fullmatch(r"-[a-z]*c", word):
+            return next(iter(words[at + 1 : at + 2]), None)
+        if not word.startswith("-"):
+            break
+    file = next((word for word in words[1:] if not word.startswith("-")), "") if is_shell else words[0]
+    if directory is None or not file or (not is_shell and "/" not in file):
+        return None
+    try:
+        path = directory / file
+        text = path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_SCRIPT else ""
+    except (OSError, ValueError):
+        return None
+    return text if is_shell or re.match(r"#!.*\b(ba|da|z|k)?sh\b", text) else None
+
+
+def _in_shell(text: str) -> Iterator[ProgramLauncher]:
+    joined = text.replace("\\\n", " ")
+    for found in _COMMANDS.finditer(joined):
+        try:
+            words = shlex.split(found[1], comments=True)
+        except ValueError:
+            words = found[1].split()
+        launcher = find_launcher(words)
+        if launcher is not None:
+            yield ProgramLauncher(launcher.name, launcher.words, in_shell=True)
+
+
+def processes_per_node(launcher: ProgramLauncher, options: RunOptions, *, nodes: int, gpus: int | None) -> int:
+    """Return how many processes torchrun or accelerate start on each node.
+
+    Args:
+        launcher: The launcher.
+        options: The options of the run.
+        nodes: Number of nodes.
+        gpus: Number of GPUs on each node, if the run uses them.
+
+    Raises:
+        UsageError: The launcher is another one, or its options contradict those of the run.
+    """
+    if launcher.name == TORCHRUN:
+        given = _processes_of_torchrun(launcher, options, nodes, gpus)
+    elif launcher.name == ACCELERATE:
+        given = _processes_of_accelerate(launcher, options, nodes, gpus)
+    else:
+        raise _rejected(launcher, options)
+    ranks = options.ranks_per_node
+    if given is not None and ranks not in (None, 1):
+        raise UsageError(
+            f"--ranks-per-node {ranks} would start {launcher.name} {ranks} times on each node, "
+            f"each with {given} process(es)",
+            hint=_line(options, options.words),
+        )
+    return given or ranks or gpus or 1
+
+
+def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes: int, gpus: int | None) -> int | None:
+    most = launcher.value("--nnodes")
+    if most is not None and most != str(nodes):
+        raise UsageError(
+            f"--nnodes {most} of torchrun, but the run has {nodes} node(s)",
+            hint=f"leave --nnodes out, and set the nodes with hidl run --nodes {nodes if ':' in most else most}",
+        )
+    if nodes > 1 and "--standalone" in launcher.words:
+        raise UsageError(
+            f"--standalone of torchrun would form {nodes} separate worlds, one on each node",
+            hint=_line(options, [word for word in options.words if word != "--standalone"]),
+        )
+    given = launcher.value("--nproc-per-node")
+    if given is None or given.isdecimal():
+        return int(given) if given else None
+    return gpus if given in ("gpu", "auto") else None
+
+
+def _processes_of_accelerate(
+    launcher: ProgramLauncher, options: RunOptions, nodes: int, gpus: int | None
+) -> int | None:
+    program = list(launcher.words)
+    at = next((at for at, word in enumerate(program) if word.endswith(".py")), 0)
+    without = ["python", *program[at:]]
+    if not gpus:
+        ranks = options.ranks_per_node or launcher.value("--num-processes") or 2
+        raise UsageError(
+            "accelerate launch starts one process on nodes without GPUs, whatever --num_processes is",
+            hint=_line(options, without, ranks=ranks),
+        )
+    if launcher.in_shell:
+        raise UsageError("accelerate launch cannot be started by a shell", hint=_line(options, without, ranks=gpus))
+    total = launcher.value("--num-processes")
+    if total is None:
+        return None
+    if not total.isdecimal() or int(total) % nodes:
+        raise UsageError(
+            f"--num_processes {total} of accelerate is not a multiple of {nodes} node(s)", hint="leave it out"
+        )
+    return int(total) // nodes
+
+
+def _rejected(launcher: ProgramLauncher, options: RunOptions) -> UsageError:
+    """Return the error for a launcher that hidl replaces, with the line to type."""
+    program = list(_program(launcher))
+    if launcher.name == DEEPSPEED:
+        line = _line(options, ["torchrun", *program])
+        return UsageError("deepspeed starts its processes through its own host file", hint=line)
+    own = replace(launcher, words=launcher.words[: len(launcher.words) - len(program)])
+    count = next(filter(None, map(own.value, _COUNTS)), None)
+    ranks = count if count and count.isdecimal() and options.nodes in (None, 1) else options.ranks_per_node
+    if launcher.in_shell:
+        line = f"remove {launcher.name} from the command; hidl starts it on each rank (--nodes, --ranks-per-node)"
+    else:
+        line = _line(options, program, ranks=ranks)
+    return UsageError(f"{launcher.name} as the program would start its own ranks within each rank", hint=line)
+
+
+def _program(launcher: ProgramLauncher) -> Iterator[str]:
+    """Yield the words of the program that the launcher starts, without the launcher's options."""
+    words = iter(launcher.words)
+    for word in words:
+        if launcher.name != DEEPSPEED and _WITH_VALUE.fullmatch(word):
+            next(words, None)
+        elif word == "--mca":
+            next(words, None), next(words, None)
+        elif launcher.name == DEEPSPEED and word.startswith("-") and "=" not in word:
+            next(words, None)
+        elif not word.startswith("-") or word == "--":
+            if word != "--":
+                yield word
+            yield from words
+
+
+def _line(options: RunOptions, words: Sequence[str], *, ranks: object = None) -> str:
+    """Return the command line of hidl that starts ``words`` instead."""
+    given = {
+        "--site": options.site,
+        "--stack": options.stack,
+        "--nodes": options.nodes,
+        "--ranks-per-node": ranks,
+    }
+    chosen = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    return sh_line(["hidl", "run", *chosen, *([] if options.uses_mpi else ["--no-mpi"]), "--", *words])
