@@ -21,7 +21,7 @@ __all__ = ["cpu_quota", "memory_limit", "read"]
 
 
 def cpu_quota(root: Path) -> float | None:
-    """Return the number of processors' worth of CPU time that this process may use; None if unlimited."""
+    """Return the CPU time that this process may use, as a number of processors, or None if it is unlimited."""
     quotas = []
     for group in groups(root, "cpu"):
         limit, *period = (read(group / "cpu.max") or "max").split()

@@ -50,7 +50,10 @@ def describe(
     hosts: str | None = None,
     resource_set: str | None = None,
 ) -> SchedulerFacts:
-    """Describe a Flux instance from the output of its commands; None for those not run or without output."""
+    """Describe a Flux instance from the output of its commands.
+
+    Pass None for a command that was not run or printed nothing.
+    """
     table = _table(resources or "")
     found = tuple(_queues(queues or ""))
     number = _VERSION.search(version or "")
@@ -147,13 +150,13 @@ def _queues(text: str) -> Iterator[Queue]:
 
 
 def _range(text: str) -> tuple[int, int | None]:
-    """Parse a range such as ``0-4`` or ``1-inf``, in which no limit becomes None."""
+    """Parse a range such as ``0-4`` or ``1-inf``; an infinite upper bound becomes None."""
     low, _, high = text.partition("-")
     return _number(low) or 0, _number(high) or None
 
 
 def _wall(text: str) -> str | None:
-    """Convert a Flux Standard Duration (RFC 23) such as ``1.5h``; None for ``inf``."""
+    """Convert a Flux Standard Duration (RFC 23) such as ``1.5h``. Returns None for ``inf``."""
     found = _DURATION.fullmatch(text)
     if found is None or len(found[1]) > 9:
         return None

@@ -59,7 +59,7 @@ def describe(
     running: str | None = None,
     hosts: str | None = None,
 ) -> SchedulerFacts:
-    """Describe LSF from the output of its commands; None for those not run or without output."""
+    """Describe LSF from the output of its commands. Pass None for a command that was not run or printed nothing."""
     cluster, version = _CLUSTER.search(identity or ""), _VERSION.search(identity or "")
     default = _DEFAULT_QUEUES.search(parameters or "")
     found = tuple(_queues(queues or "", default[1] if default else None))
@@ -150,11 +150,11 @@ def _format_limit(name: str, value: str) -> str:
 
 
 def _nodes(running: str | None, hosts: str | None, queues: tuple[str, ...]) -> Iterator[ProbedNode]:
-    """Yield the hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` prints; either may be missing.
+    """Yield each host that runs jobs (``bhosts -w``), along with what ``lshosts -w`` prints for it.
 
-    Hosts with a limit of 0 jobs are skipped. If some hosts are marked as compute nodes (resource ``CN`` on IBM's CORAL
-    systems, where ``LN`` marks launch nodes), all others are skipped too. ``ncpus`` is ignored because it counts
-    processors, cores or threads, depending on the site's EGO_DEFINE_NCPUS.
+    The output of either command may be missing. Hosts with a limit of 0 jobs are skipped. If some hosts are marked as
+    compute nodes (resource ``CN`` on IBM's CORAL systems, where ``LN`` marks launch nodes), all others are skipped too.
+    ``ncpus`` is ignored because it counts processors, cores or threads, depending on the site's EGO_DEFINE_NCPUS.
     """
     serving = {row["HOST_NAME"] for row in _rows(running) if row.get("MAX") != "0"}
     rows = list(_rows(hosts)) or [{"HOST_NAME": name} for name in sorted(serving)]

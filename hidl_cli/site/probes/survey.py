@@ -46,13 +46,13 @@ _HARDWARE = re.compile(
 
 @dataclass(frozen=True)
 class Anonymizer:
-    """Replaces names by neutral words; ``words`` has longer names first."""
+    """Replaces names with neutral words; ``words`` lists longer names first."""
 
     words: tuple[tuple[str, str], ...]
 
     @classmethod
     def of(cls, host: Host, answers: Mapping[tuple[str, ...], str]) -> Anonymizer:
-        """Find the names in the output of commands on ``host``."""
+        """Find the names in the output of commands run on ``host``."""
         text = "\n".join(answers.values())
         accounts = [
             line.strip()
@@ -147,7 +147,7 @@ def file_name(command: tuple[str, ...]) -> str:
 
 
 def load_host(directory: Path) -> RecordedHost:
-    """Load a recording; ``UsageError`` if there is none, ``InvalidInput`` for an invalid ``host.json``."""
+    """Load a recording. Raises ``UsageError`` if there is none, and ``InvalidInput`` if ``host.json`` is invalid."""
     outputs = sorted(directory.glob("*.txt"))
     file = directory / DESCRIPTION
     if not directory.is_dir() or not any(each.is_file() for each in directory.iterdir()):
@@ -225,7 +225,7 @@ class RecordingHost(HostBehind):
         return names
 
     def write(self, directory: Path, machine: Machine) -> Sequence[str]:
-        """Write the recording without names of users, hosts and accounts, and return the sorted names of its files.
+        """Write the recording without user, host and account names, and return the sorted names of its files.
 
         Raises ``UsageError`` if the directory is not empty or cannot be written.
         """
