@@ -15,11 +15,8 @@ _PROVIDER = "Provider"
 
 @dataclass(frozen=True, kw_only=True)
 class InstallOptions(AllocationOptions):
-    """The options of ``hidl install``, with those of jobs that build or verify; None selects the default.
-
-    Attributes:
-        stacks: Names of the stacks; those of the site by default.
-        sources: Source archives in the form ``NAME=FILE``.
+    """The options of ``hidl install``, including those of jobs that build or verify. None selects the default.
+    those of the site by default => the site's stacks by default
     """
 
     stacks: Sequence[str] = ()

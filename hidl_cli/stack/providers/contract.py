@@ -27,7 +27,7 @@ class Preview:
 class Provider(Protocol):
     """Installs stacks into prefixes.
 
-    ``resolves_in_previews``: a dry run without a lockfile resolves the stack to show the result.
+    If ``resolves_in_previews`` is set, a dry run without a lockfile resolves the stack to show the result.
     """
 
     resolves_in_previews: bool
@@ -58,7 +58,7 @@ class Provider(Protocol):
 
 @runtime_checkable
 class WithEnvironment(Protocol):
-    """A provider that can show the input of its resolver, even if the stack cannot be resolved."""
+    """A provider that can show the resolver's input, even if the stack cannot be resolved."""
 
     def environment_text(self, order: Order, target: Target) -> str:
-        """Return the input of the resolver."""
+        """Return the resolver's input."""
