@@ -23,8 +23,8 @@ from hidl_cli.redaction import redact_document, redact_variable
 class StoredRun:
     """A judged run in the store.
 
-    ``efficiency`` is that of the largest step of a study. ``metric`` is the scaling metric of the workload, or else its
-    first metric.
+    ``efficiency`` is the efficiency of a study's largest step. ``metric`` is the scaling metric of the workload, or
+    else its first metric.
     """
 
     run: str
@@ -71,13 +71,13 @@ class RunWithSamples(StoredRun):
 def samples_of(run: Run) -> list[Sample]:
     """Return the samples of a judged run: all numeric metrics of all steps.
 
-    Raises ``HidlError`` if its documents cannot be read, or are from another version of hidl.
+    Raises ``HidlError`` if its documents cannot be read, or were written by another version of hidl.
     """
     return list(record_of(run).samples)
 
 
 def record_of(run: Run, plan: Plan | None = None) -> RunWithSamples:
-    """Return the record of a run. Raises the same errors as ``samples_of``; ``plan`` is read if not given."""
+    """Return the record of a run. Raises the same errors as ``samples_of``. The plan is read if it is not given."""
     plan = plan or plan_of(run)
     verdict = run.document("verdict") or {}
     metrics = run.document("metrics") or {}
@@ -185,7 +185,7 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
 
 
 def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple[int | None, float]]:
-    """Yield the value of the step (rank None), then those of ranks, if the metric has a value for each of them."""
+    """Yield the step's value (rank None), followed by the values of the ranks if there is one for each."""
     value = _number(metric["value"])
     if value is not None:
         yield None, value
