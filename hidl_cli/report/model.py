@@ -234,7 +234,7 @@ class Trend:
     target: float | None = None
 
     def is_worse(self, change: TrendChange) -> bool:
-        """Return whether a change is a regression. False if the metric has no direction."""
+        """Return whether a change is a regression, which is False if the metric has no direction."""
         return {"higher": change.relative < 0, "lower": change.relative > 0}.get(self.better or "", False)
 
     @property
@@ -310,7 +310,7 @@ class HeatRow:
     """A host in a heat map.
 
     Attributes:
-        cells: Deviation from the median host in each column: 0.05 is 5 % better, None is not measured.
+        cells: Deviation from the median host in each column: 0.05 is 5 % better, None means not measured.
         lately: Median deviation over the last columns.
         slow: Whether the host is significantly slower than the others.
     """
@@ -414,7 +414,7 @@ class LoadedRun:
 
     @property
     def study(self) -> Study | None:
-        """The scaling study of the verdict; None if there is none, or it cannot be read by this version of hidl."""
+        """The scaling study of the verdict, or None if there is none, or it cannot be read by this version of hidl."""
         document = self.verdict.get("study")
         try:
             return from_json(document) if document else None
@@ -485,7 +485,10 @@ def load(run: Run, status: Status | None = None) -> LoadedRun:
 
 
 def _written(run: Run, step: int) -> Mapping[str, Any]:
-    """Read the metrics that the program wrote in a step; empty if unreadable, which the verdict already reports."""
+    """Read the metrics that the program wrote in a step.
+
+    The result is empty if they are unreadable, which the verdict already reports.
+    """
     try:
         document = read_json(run.metrics_file(step))
     except (OSError, ValueError):
