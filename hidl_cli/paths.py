@@ -56,7 +56,7 @@ def shipped() -> Path:
 
 
 def results() -> Path:
-    """Return the index of results: ``HIDL_RESULTS`` (a file, or the directory of the index)or the user's own index."""
+    """Return the index of results: ``HIDL_RESULTS`` (a file, or the index directory), or the user's own index."""
     named = os.environ.get("HIDL_RESULTS")
     path = Path(named).expanduser() if named else user_state()
     return path / "results.sqlite" if path.is_dir() or not named else path

@@ -319,7 +319,7 @@ def _ends_within(child: subprocess.Popen[bytes], timeout: float) -> bool:
 
 @contextmanager
 def _wakes() -> Iterator[Callable[[float], object]]:
-    """Provide a function that waits up to a number of seconds for a signal(a child's end or stop, or an interrupt)."""
+    """Provide a function that waits up to a number of seconds for a signal (a child's end or stop, or an interrupt)."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before, handler = signal.set_wakeup_fd(writer, warn_on_full_buffer=False), signal.getsignal(signal.SIGCHLD)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # the default action would not wake the select

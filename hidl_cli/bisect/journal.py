@@ -295,7 +295,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes to try, the most probable ones first, and descriptions of those that cannot be tried, with reasons."""
+    """The changes to try, most probable ones first, and descriptions of those that cannot be tried, with reasons."""
 
     tried: tuple[BisectChange, ...]
     left_out: tuple[str, ...]
