@@ -263,7 +263,7 @@ def _invalid(message: str) -> InvalidInput:
 
 
 def read_lock(file: Path) -> Locked:
-    """Read a lockfile of wheels or of Spack, recognized by its content.
+    """Read a wheel or Spack lockfile, recognized by its content.
 
     Raises ``InvalidInput`` if it is neither and ``OSError`` if it cannot be read.
     """

@@ -69,7 +69,7 @@ def run(
     Args:
         command: The program and its arguments.
         cwd: Working directory (default: the current one).
-        env: The complete environment (default: that of this process).
+        env: The complete environment (default: this process's environment).
         timeout: Time limit in seconds.
         log: File that both output streams are appended to, in which case ``Completed.stdout`` is the text that was
             added.

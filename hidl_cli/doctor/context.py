@@ -78,7 +78,7 @@ class Context:
         stack: Name of the stack.
         plan: Run that is about to be submitted, or None for ``hidl doctor``.
         nodes: Number of compute nodes to examine, if any.
-        roots: Directories of installations; by default, those of the user and the site.
+        roots: Directories of installations (default: the user's and the site's).
         deep: Whether to read every file of the installation.
         saved: Description of the scheduler from saved output, used instead of the host's scheduler.
     """
@@ -95,7 +95,7 @@ class Context:
 
     @cached_property
     def is_here(self) -> bool:
-        """True if this host is part of the site, based on the site's ``match`` or else its scheduler's command."""
+        """True if this host is part of the site, according to the site's ``match`` or else its scheduler's command."""
         if self.saved is not None:
             return True
         if conditions := conditions_of(self.site, self.host):

@@ -264,7 +264,7 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
 
     Args:
         directory: Directory to write to.
-        site: Name of the site; by default, the detected one.
+        site: Name of the site (default: the detected site).
 
     Returns:
         The names of the files.
@@ -286,7 +286,7 @@ def examine_recorded(directory: Path, site: str | None) -> tuple[DoctorReport, s
 
     Args:
         directory: Directory of the recording.
-        site: Name of the site; by default, the one whose ``match`` fits the recording.
+        site: Name of the site (default: the site whose ``match`` fits the recording).
 
     Returns:
         The report, the name of the site and the name of the host.

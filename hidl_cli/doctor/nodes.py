@@ -138,7 +138,7 @@ def plan_examination(
         installation: Installed stack whose launchers are tried, or None to try no launcher.
         nodes: Number of nodes.
         job: Requested resources.
-        mpi: MPI library of the site to use instead of the stack's, as for ``hidl run``.
+        mpi: The site's MPI library to use instead of the stack's, as for ``hidl run``.
         types: Types listed by ``srun --mpi=list``.
         cores: Number of cores per node in the current allocation; by default, all cores.
 
@@ -246,7 +246,7 @@ def _attempts(site: Site, library: Library, placement: Placement, types: tuple[s
 
 
 def _distinct(types: tuple[str, ...]) -> Iterator[str]:
-    """Yield the types without aliases and without those of Cray systems."""
+    """Yield the types without aliases and Cray-specific types."""
     for name in types:
         is_alias = name.startswith("pmix_v") and "pmix" in types
         if not is_alias and not name.startswith("cray"):
@@ -334,7 +334,7 @@ def read_facts(directory: Path, examination: Examination, *, outside: Node | Non
 
 
 def _nodes(lines: str, requested_memory: int | None) -> Iterator[Node]:
-    """Parse the facts of nodes, ignoring other lines, which shell profiles may print."""
+    """Parse node facts, ignoring other lines, which shell profiles may print."""
     for line in lines.splitlines():
         document = _json(line)
         if document is not None:
@@ -529,7 +529,7 @@ def examine_nodes(
         installation: Installed stack whose launchers are tried, or None to try no launcher.
         count: Number of nodes.
         job: Partition, account and other resources, as for ``hidl run``.
-        mpi: MPI library of the site to use instead of the stack's.
+        mpi: The site's MPI library to use instead of the stack's.
         host: Host that hidl runs on; by default, this one.
         tell: Callback for progress messages.
 

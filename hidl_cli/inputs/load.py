@@ -129,7 +129,7 @@ def load(rules: Rules[M], name: str) -> M:
 
 
 def valid(result: LoadResult[M]) -> M:
-    """Return the model; raise ``InvalidInput`` with all problems if there is none."""
+    """Return the model. Raises ``InvalidInput`` with all problems if there is none."""
     if result.model is None:
         raise faulty([result])
     return result.model

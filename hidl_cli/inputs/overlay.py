@@ -67,7 +67,7 @@ def is_base(path: Path) -> bool:
 
 
 def find(kind: KindName, name: str) -> OverlayEntry:
-    """Return an entry by name; raise ``UsageError`` with suggestions if there is none."""
+    """Return an entry by name. Raises ``UsageError`` with suggestions if there is none."""
     entries = {entry.name: entry for entry in list_all(kind)}
     if name in entries:
         return entries[name]

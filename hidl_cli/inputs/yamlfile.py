@@ -93,7 +93,7 @@ class _Builder:
     deepest: int = 0
 
     def document(self) -> YamlNode:
-        """Return the root mapping; raise ``InvalidInput`` for a fault that prevents further reading."""
+        """Return the root mapping. Raises ``InvalidInput`` for a fault that prevents further reading."""
         events = self._events()
         next(events)  # the stream's start
         if isinstance(next(events), yaml.StreamEndEvent):

@@ -141,7 +141,10 @@ _BUILT = ("build", "program")  # kinds whose hash identifies the source
 
 
 def cyclonedx(installation: Installation) -> str:
-    """Return the bill of materials as CycloneDX 1.6 JSON, which is identical for each call."""
+    """Return the bill of materials as CycloneDX 1.6 JSON, which is identical for each call.
+
+    Raises ``MissingPrecondition`` if the installation is incomplete.
+    """
     manifest = installation.manifest
     stack = Entry(
         name=manifest["stack"],

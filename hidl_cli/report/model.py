@@ -414,7 +414,7 @@ class LoadedRun:
 
     @property
     def study(self) -> Study | None:
-        """The scaling study of the verdict, or None if there is none, or it cannot be read by this version of hidl."""
+        """The scaling study of the verdict, or None if there is none or this version of hidl cannot read it."""
         document = self.verdict.get("study")
         try:
             return from_json(document) if document else None

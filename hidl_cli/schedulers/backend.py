@@ -152,7 +152,7 @@ def read_reference(run: Run) -> JobReference:
 
 
 def read_job(run: Run) -> dict[str, Any] | None:
-    """Return the contents of ``job.json``; None if it is missing or unreadable."""
+    """Return the contents of ``job.json``, or None if it is missing or unreadable."""
     with suppress(HidlError):
         return run.document("job")
     return None

@@ -29,7 +29,8 @@ class Job:
         mark: Text that identifies the run; empty if unknown.
         reason: Why the job is pending, or how it ended.
         ended: Time of the end, in seconds since the epoch, or None if unknown.
-        by_itself: False if somebody ended the job, in which case the status recorded by its script is ignored.
+        by_itself: False if the job was ended by a user or administrator, in which case the status recorded by its
+            script is ignored.
         started: Time of the start, in seconds since the epoch, or None if unknown.
         ending: True if the script has ended and the scheduler is cleaning up.
     """

@@ -284,7 +284,7 @@ def _job(*, jobid: str, stat: str, **fields: str) -> Job:
 
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to (?:default )?queue")
-_LIMIT = "threshold"  # bsub would keep trying until other jobs of the user have started
+_LIMIT = "threshold"  # bsub would keep retrying until other jobs of the user have started
 
 
 class LsfBackend(Backend):

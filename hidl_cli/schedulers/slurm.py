@@ -167,8 +167,8 @@ _FOR_EVER = {
     "QOSTimeLimit": "it requests more time than the quality of service allows",
     "AssociationTimeLimit": "it requests more time than the account allows",
 }
-#: Seconds for which some of these reasons must persist: nodes of a cloud may still be booting, and a controller that
-#: started before its database does not know any accounts yet.
+#: Seconds for which some of these reasons must persist: cloud nodes may still be booting, and a controller that started
+#: before its database does not know any accounts yet.
 _AFTER = {"BadConstraints": 600.0, "InvalidAccount": 60.0, "InvalidQOS": 60.0}
 #: Per-job limits of accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on all
 #: jobs of a user or account together (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) are temporary.
@@ -483,8 +483,8 @@ def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None =
     """Return the command that lists jobs from the accounting database.
 
     Args:
-        cluster: Cluster of the jobs; None for the default one.
-        ids: Ids of the jobs to list; empty for all jobs of the user.
+        cluster: Cluster of the jobs (default: the programs' default cluster).
+        ids: Ids of the jobs to list. If empty, all of the user's jobs are listed.
         since: List jobs since this time, in seconds since the epoch.
     """
     fields = f"--format={','.join(long for _, long in _FIELDS)}"

@@ -26,7 +26,7 @@ from hidl_cli.site.probes.host import Cards, architecture
 from hidl_cli.site.probes.survey import SurveyResult
 from hidl_cli.site.yamledit import YamlItem, document
 
-_ALIKE = 1.03  # firmware reserves different amounts of memory, so smaller differences do not make another kind of node
+_ALIKE = 1.03  # firmware reserves different amounts of memory, so smaller differences do not define another node type
 _PLACES = 3  # a feature with more numbered variants (rack1, rack2, ...) is a location, not a property of the nodes
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
 _MOST_CLASSES = 8  # kinds with the same hardware, by features; if there are more, the features describe something else
@@ -630,9 +630,9 @@ def target(name: str | None, output: str | None, default: str, *, kind: KindName
     """Choose the name and file of a draft.
 
     Args:
-        name: Name of the draft; None for ``default``, with ``-draft`` appended if this would hide a file that comes
+        name: Name of the draft. None selects ``default``, with ``-draft`` appended if this would hide a file that comes
             with hidl or was installed by the administrators.
-        output: File or directory to write, or ``-`` for standard output; None for the user's own directory.
+        output: File or directory to write, or ``-`` for standard output (default: the user's own directory).
         default: Name to use if none is given.
         kind: Kind of the drafted file.
 

@@ -63,7 +63,7 @@ class LocalGpus:
 
 
 def machine(root: Path = _ROOT, *, processors: Iterable[int] | None = None) -> Machine:
-    """Detect everything but GPUs, in a few milliseconds; ``processors`` replaces this process's CPU affinity."""
+    """Detect everything except GPUs within a few milliseconds. ``processors`` replaces this process's CPU affinity."""
     usable = sorted(affinity() if processors is None else processors)
     cores, sockets, threads = _topology(root, usable)
     quota = cpu_quota(root)

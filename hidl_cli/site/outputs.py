@@ -241,7 +241,7 @@ _SYSTEM = re.compile(r"/(?:usr|opt|apps?|sw|software|cm|cvmfs|nfs|shared?)\b")
 
 
 def processor(text: str) -> ParsedOutput:
-    """Parse ``lscpu``, as text or JSON; raise ``UnexpectedOutput`` if the number of processors is missing."""
+    """Parse ``lscpu``, as text or JSON. Raises ``UnexpectedOutput`` if the number of processors is missing."""
     fields = lscpu.fields(text)
     processors = _number(fields.get("CPU(s)"))
     if processors is None:
@@ -668,7 +668,7 @@ def document(text: str) -> Mapping[str, Any]:
 
 
 def rows_fit(text: str, *titles: str, numbers: tuple[str, ...] = ()) -> str:
-    """Return the text unchanged; raise ``UnexpectedOutput`` if a row below these titles does not match them."""
+    """Return the text unchanged. Raises ``UnexpectedOutput`` if a row below these titles does not match them."""
     table(text, titles, numbers)
     return text
 
@@ -1235,7 +1235,7 @@ def _problem(file: Path, error: UnexpectedOutput) -> Problem:
 
 
 def _saved(file: Path, output: Output, text: str) -> _SavedOutput:
-    """Parse a recognized output; raise ``UnexpectedOutput`` if the program would not print it."""
+    """Parse a recognized output. Raises ``UnexpectedOutput`` if the program would not print it."""
     if output.read is not None:
         return _SavedOutput(file, output, text, output.read(text))
     value = output.convert(text)

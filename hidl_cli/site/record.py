@@ -41,7 +41,7 @@ class DetectionRecord:
 
 
 def read_record(site: str) -> DetectionRecord:
-    """Read the record of a site; empty if there is none or it cannot be read."""
+    """Read the record of a site. The result is empty if there is none or it cannot be read."""
     try:
         found = documents.read_json(_record(site))
         if found["schema"] != _SCHEMA:

@@ -32,7 +32,7 @@ class Checked:
 
 
 def check(site: Site, host: Host) -> tuple[Checked, ...]:
-    """Verify every compiler, external and MPI library of the site on this machine."""
+    """Verify every compiler, external and MPI library in the site's file on this machine."""
     return (
         *(_compiler(name, compiler, host) for name, compiler in site.compilers.items()),
         *(_external(name, external, host) for name, external in site.externals.items()),

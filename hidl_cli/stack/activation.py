@@ -104,7 +104,7 @@ class UserEnvironment:
 
 @dataclass(frozen=True)
 class EnvironmentInstallation(Installation):
-    """An environment of the user as an installation."""
+    """A user's own environment as an installation."""
 
     described: UserEnvironment
 

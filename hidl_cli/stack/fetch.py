@@ -68,7 +68,7 @@ def push(order: Order, cache: str, progress: Progress, *, key: str | None = None
 
     Args:
         order: The stack, installed by the provider ``spack``.
-        cache: A name in ``spack.build_caches`` of the site, a URL or a path.
+        cache: A name in the site's ``spack.build_caches``, a URL or a path.
         progress: Reports the steps.
         key: Secret key for signing; if None, packages are not signed.
 

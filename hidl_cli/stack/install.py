@@ -221,7 +221,7 @@ def install(order: Order, progress: Progress, verifier: Verifier | None = None) 
     verifier = verifier or Here(progress)
     verifier.check()
     with _explain_os_errors(order), _stack_lock(order, progress):
-        planned = plan_install(order)  # another process may have locked or installed the stack meanwhile
+        planned = plan_install(order)  # another process may have locked or installed the stack in the meantime
         for passed_over in planned.choice.passed_over:
             progress.say(f"lockfile {passed_over.file} cannot be used: {passed_over.reason}")
         plan = planned.plan or _plan_with_new_lock(order, planned.provider, planned.target, progress)
@@ -268,7 +268,7 @@ def _build(
     provider: Provider, plan: InstallPlan, progress: Progress, verifier: Verifier, *, compiles: bool
 ) -> Installation:
     """Fill and verify the prefix, and write its manifest. If ``compiles`` is set, also compile its Python modules."""
-    from hidl_cli.stack import activation  # imports Jinja2, which "nothing to do" does not need
+    from hidl_cli.stack import activation  # imports Jinja2, which is not needed if nothing is installed
 
     for note in provider.notes:
         progress.say(note)
@@ -331,7 +331,7 @@ def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
 
 def _complete(plan: InstallPlan, activation: Activation, verified: Verified) -> Installation:
     """Write the modulefile, the recorded content and, last of all, the manifest."""
-    from hidl_cli.stack import content  # imports threads, which "nothing to do" does not need
+    from hidl_cli.stack import content  # imports threads, which are not needed if nothing is installed
 
     documents.write_text(plan.prefix / "modulefile", activation.modulefile)
     content.make_read_only(plan.prefix, content.record(plan.prefix))
@@ -363,7 +363,7 @@ def _stack_lock(order: Order, progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def _explain_os_errors(order: Order) -> Iterator[None]:
-    """Apply the group and umask of the site, and explain an ``OSError``: no permission or a full disk."""
+    """Apply the site's group and umask, and explain an ``OSError`` (no permission or a full disk)."""
     try:
         with site_permissions(order.site, order.root):
             yield

@@ -3,10 +3,11 @@
 ::
 
     <root>/<site>/<stack>/<id>/              a prefix; complete once its manifest.json exists, which is written last
-        <root>/<site>/<stack>/current            a link to the installation in use <root>/<site>/<stack>/previous
-        a link to the installation that was in use before <root>/modulefiles/<site>/<stack>/<id>   the modulefiles, with
-        .version, which names the default <root>/locks/                            lockfiles created here <root>/logs/
-        logs of installations
+    <root>/<site>/<stack>/current            a link to the installation in use
+    <root>/<site>/<stack>/previous           a link to the installation that was in use before
+    <root>/modulefiles/<site>/<stack>/<id>   the modulefiles, with .version, which names the default
+    <root>/locks/                            lockfiles created here
+    <root>/logs/                             logs of installations
 """
 
 from __future__ import annotations
@@ -185,10 +186,10 @@ _UMASK = "002"
 
 @contextmanager
 def site_permissions(site: Site, root: Path) -> Iterator[None]:
-    """Apply ``install.group`` and ``install.umask`` of the site while files are created below its root.
+    """Apply the site's ``install.group`` and ``install.umask`` while files are created below its root.
 
-    Other roots are not affected. The umask applies to all threads of the process. Raises ``MissingPrecondition`` if
-    the group does not exist or the root cannot be assigned to it.
+    Other roots are not affected. The umask applies to all threads of the process. Raises ``MissingPrecondition`` if the
+    group does not exist or the root cannot be assigned to it.
     """
     group, umask = site.install.group, site.install.umask
     if not is_shared(site, root) or not (group or umask):
@@ -238,7 +239,7 @@ MANIFEST = "manifest.json"
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
-#: These would make the Python of a stack import modules of another Python.
+#: Variables that would make the Python of a stack import modules of another Python.
 UNSET = ("PYTHONHOME", "PYTHONPATH")
 
 
@@ -537,8 +538,8 @@ class Switch:
 def use(site: Site, stack: str, which: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:
     """Switch the stack to the installation whose id starts with ``which``.
 
-    Raises the same errors as ``choose``, and ``MissingPrecondition`` if the installation is made by another version of
-    hidl.
+    Propagates errors raised by ``choose``, and raises ``MissingPrecondition`` if another version of hidl made the
+    installation.
     """
     return _switch(site, choose(site, stack, which, root=root), root, on_wait)
 

@@ -115,7 +115,7 @@ class Lock:
 
 
 class Locked(Protocol):
-    """The lockfile of a stack, whichever provider resolved it."""
+    """The lockfile of a stack, regardless of the provider that resolved it."""
 
     @property
     def stack(self) -> str:

@@ -16,7 +16,10 @@ _PROVIDER = "Provider"
 @dataclass(frozen=True, kw_only=True)
 class InstallOptions(AllocationOptions):
     """The options of ``hidl install``, including those of jobs that build or verify. None selects the default.
-    those of the site by default => the site's stacks by default
+
+    Attributes:
+        stacks: Names of the stacks (default: the site's stacks).
+        sources: Source archives in the form ``NAME=FILE``.
     """
 
     stacks: Sequence[str] = ()

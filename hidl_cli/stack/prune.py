@@ -3,9 +3,11 @@
 ::
 
     installation   not in use, not the previous one, unused for a while, and not named by a run, process, file or recipe
-        unfinished     the prefix of an incomplete installation build          a product in the build cache log
-        the log of an installation bisect         a bisect with its runs; it protects the installations of its two runs
-        temporary      temporary files and directories left by killed processes
+    unfinished     the prefix of an incomplete installation
+    build          a product in the build cache
+    log            the log of an installation
+    bisect         a bisect with its runs; it protects the installations of its two runs
+    temporary      temporary files and directories left by killed processes
 
 The last use of an installation is the access time of its ``pyvenv.cfg``, which Python reads when it starts. On a file
 system without access times (``noatime``), the age of the installation and the user's own runs count.
@@ -189,7 +191,10 @@ class Pruning:
         return [item if item.kept or _is_removable(item.path) else replace(item, kept=_OTHER_USERS) for item in found]
 
     def remove(self, item: PruneItem, on_wait: Callable[[str], None]) -> str | None:
-        """Remove an item. If it has come into use in the meantime, keep it and return the reason."""
+        """Remove an item. If it has come into use in the meantime, keep it and return the reason.
+
+        Raises ``OSError`` if it cannot be removed.
+        """
         try:
             return self._remove(item, on_wait)
         except FileNotFoundError:
@@ -384,7 +389,10 @@ def _items(places: Iterable[Path], item: Callable[[Path], PruneItem | None]) -> 
 
 
 def _names_prefix(prefix: Path, mention: str) -> bool:
-    """Return True if the text refers to this prefix or its modulefile, not to another installation with the same id."""
+    """Return True if the text refers to this prefix or its modulefile, not to another installation with the same id.
+
+    Stacks with equal lockfiles have equal ids. A path that does not exist here may be the prefix on another host.
+    """
     modulefile = installation.modulefiles(prefix.parents[2], prefix.parents[1].name, prefix.parent.name) / prefix.name
     path = Path(mention)
     if path.is_absolute() and path.exists():

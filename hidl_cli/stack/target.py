@@ -71,7 +71,7 @@ def reason_without_gpu(
         installed: Installed versions by package; if empty, the stack file decides.
         needed: Packages of the program. If empty, only CPU builds of frameworks and builds for other GPUs count.
         node: Node type with the GPUs to support.
-        accelerator: Accelerator that the stack was installed for; None if unknown.
+        accelerator: Accelerator that the stack was installed for, or None if unknown.
     """
     model, machine = (accelerator_of(node), node.arch or _MACHINE) if node and node.gpus else (None, _MACHINE)
     variant = stack.variant(model, machine) if model else None
@@ -176,7 +176,7 @@ class Target:
     Attributes:
         python: Tag of the interpreter, such as ``cp311``.
         platform: System and architecture, such as ``linux-x86_64``.
-        glibc: Version of glibc; None for another C library.
+        glibc: Version of glibc, or None for another C library.
         accelerator: Accelerator of the nodes.
         interpreter: Path of the Python interpreter.
         gpus: Architectures of the GPUs to support (``sm_80``, ``gfx90a``), preferred ones first; may be unknown.
@@ -207,7 +207,7 @@ def detect(site: Site, stack: Stack, platform_name: str | None = None) -> Target
         platform_name: Platform of the nodes, such as linux-aarch64 (default: this machine's platform).
 
     Raises:
-        MissingPrecondition: The interpreter of the site is missing or does not work.
+        MissingPrecondition: The site's interpreter is missing or does not work.
     """
     interpreter, tag = _interpreter(site.install.python)
     accelerator = accelerator_of(site.node_of_stacks()) if "gpu" in stack.devices or stack.requirements else "cpu"

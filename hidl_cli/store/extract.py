@@ -77,7 +77,10 @@ def samples_of(run: Run) -> list[Sample]:
 
 
 def record_of(run: Run, plan: Plan | None = None) -> RunWithSamples:
-    """Return the record of a run. Raises the same errors as ``samples_of``. The plan is read if it is not given."""
+    """Return the record of a run. Propagates the errors that ``samples_of`` raises.
+
+    The plan is read if it is not given.
+    """
     plan = plan or plan_of(run)
     verdict = run.document("verdict") or {}
     metrics = run.document("metrics") or {}
@@ -92,7 +95,7 @@ def record_of(run: Run, plan: Plan | None = None) -> RunWithSamples:
                 plans[tuple(measured.get("parameters", {}).items())], measured, hosts, verdict.get("verdict")
             )
         ]
-        json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # raises for invalid text
+        json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # raises an error for invalid text
         return RunWithSamples(
             run=plan.run,
             directory=str(run.directory.resolve()),
@@ -197,7 +200,7 @@ def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple
 
 
 def _number(value: Any) -> float | None:
-    """Convert a finite number; return None for text (such as a checksum) and other values."""
+    """Convert a finite number. Return None for text (such as a checksum) and all other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

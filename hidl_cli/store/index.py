@@ -198,7 +198,7 @@ def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> 
 def _may_have_results(run: Run) -> bool:
     """Return False if the run has certainly failed.
 
-    A study that reached its time limit may have complete repetitions, and an unsettled status may be that of the first
+    A study that reached its time limit may have complete repetitions, and an unsettled status may come from the first
     attempt of a requeued job.
     """
     try:

@@ -383,8 +383,8 @@ class Database:
     def writing(self, *, renew: bool = False) -> Iterator[sqlite3.Connection]:
         """Open the only write transaction, which is committed at the end of the block.
 
-        Creates the file if necessary, with the permissions of the umask. ``renew`` replaces the tables written by an
-        earlier version of hidl with empty ones, keeping its roots. Raises the same errors as ``reading``.
+        Creates the file if necessary, with the permissions that the umask allows. ``renew`` replaces the tables written
+        by an earlier version of hidl with empty ones, keeping its roots. Raises the same errors as ``reading``.
         """
         with self._translate_errors():
             self.file.parent.mkdir(parents=True, exist_ok=True)

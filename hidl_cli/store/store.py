@@ -365,7 +365,7 @@ def _batches(records: Iterable[RunWithSamples]) -> Iterator[list[RunWithSamples]
 def result_document(store: Store, run: StoredRun, *, metric: str | None = None) -> dict[str, Any]:
     """Return a run with its verdict and steps as plain data, read only from the store. ``metric`` selects one metric.
 
-    The ``parameters`` of a step are those of the matrix. A metric has a value and a unit, and ``ranks`` if there is a
+    The ``parameters`` of a step are the matrix parameters. A metric has a value and a unit, and ``ranks`` if there is a
     value for each rank.
     """
     steps: dict[tuple[str, int, tuple[str, ...]], dict[str, Any]] = {}

@@ -60,7 +60,8 @@ def format_value(variable: Variable, value: Scalar) -> str:
 def check_exported(variable: Variable, text: str) -> None:
     """Raise ``InvalidValue`` if the library would read a value in the environment differently than intended.
 
-    A malformed control variable of MPICH or MVAPICH stops MPI_Init; MVAPICH2 reads numbers and switches with ``atoi``.
+    A malformed MPICH or MVAPICH control variable makes MPI_Init fail; MVAPICH2 reads numbers and switches with
+    ``atoi``.
     """
     intended = format_value(variable, text)
     read: str | None = intended
@@ -80,7 +81,7 @@ def is_control(variable: Variable) -> bool:
 
 
 def _read_control(variable: Variable, text: str, intended: str) -> str | None:
-    """Return the value as MPICH's parser understands it, or None if the parser rejects it."""
+    """Return the value as interpreted by MPICH's parser, or None if the parser rejects it."""
     if variable.type == "bool":
         return _CVAR_SWITCHES.get(text)
     if variable.type == "enum":

@@ -437,7 +437,7 @@ class ListedCase:
 
 
 def directories() -> list[Path]:
-    """Return the directories that are searched for checks: those of hidl, the system and the user."""
+    """Return the directories that are searched for checks: hidl's, the system's and the user's."""
     own = [config / "reframe_checks" for config in (paths.system_config(), paths.user_config())]
     return [shipped_checks(), *(directory for directory in own if directory.is_dir())]
 
@@ -515,13 +515,13 @@ def _list(selection: Selection, how: str, directory: Path, *more: str) -> list[L
 def run(
     selection: Selection, directory: Path, *, log: Path, report: Path, more: Mapping[str, str] | None = None
 ) -> int:
-    """Run the checks and return the exit status of ReFrame, which only indicates whether any check failed.
+    """Run the checks and return ReFrame's exit status, which only indicates whether any check failed.
 
     Args:
         selection: Checks to run.
         directory: Directory of the validation.
-        log: File for the output of ReFrame.
-        report: File for the JSON report of ReFrame.
+        log: File for ReFrame's output.
+        report: File for ReFrame's JSON report.
         more: Additional environment variables.
     """
     words = run_command(selection, directory, report)
@@ -541,7 +541,11 @@ def run_command(selection: Selection, directory: Path, report: Path) -> list[str
 
 
 def read_report(report: Path) -> list[Mapping[str, Any]]:
-    """Read the cases in a ReFrame JSON report."""
+    """Read the cases in a ReFrame JSON report.
+
+    Raises:
+        HidlError: If there is no valid report.
+    """
     try:
         document = read_json(report)
         return list(document["runs"][-1]["testcases"])

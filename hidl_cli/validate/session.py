@@ -1,4 +1,4 @@
-"""Validations of a site: prepare, run and report a session of ReFrame."""
+"""Validations of a site: prepare, run and report a ReFrame session."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class JobRecord:
         run: Id of the run, which is in the environment of all processes of the job.
         reason: Why the job waits, or how it ended.
         ended: Time of the end, in seconds since the epoch.
-        by_itself: False if somebody ended the job.
+        by_itself: False if the job was ended by a user or administrator.
     """
 
     id: str

@@ -26,7 +26,7 @@ _YES = "✔"
 
 
 def probe(host: Host) -> SchedulerFacts | None:
-    """Probe the Flux instance of this host; None without ``flux``. Memory and sockets remain unknown."""
+    """Probe the Flux instance of this host. Returns None if there is no ``flux``. Memory and sockets remain unknown."""
     traits = SYSTEMS["flux"]
     if host.which(traits.shows) is None:
         return None
@@ -113,7 +113,10 @@ def _number(text: str | None) -> int | None:
 
 
 def _from_resource_set(text: str | None) -> dict[str, tuple[Hardware, frozenset[str]]]:
-    """Return the cores, GPUs and properties of each node in a resource set (RFC 20); empty if there is none."""
+    """Return the cores, GPUs and properties of each node in a resource set (RFC 20).
+
+    The result is empty if there is none.
+    """
     try:
         execution = json.loads(text or "")["execution"]
         names = [name for part in execution["nodelist"] for name in hosts_of(part)]

@@ -36,7 +36,7 @@ _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def probe(host: Host) -> SchedulerFacts | None:
-    """Probe LSF; None without ``lsid``. LSF does not report the number of cores available to jobs."""
+    """Probe LSF. Returns None if there is no ``lsid``. LSF does not report the number of cores available to jobs."""
     if host.which("lsid") is None:
         return None
     identity = host.ask(*IDENTITY, seconds=_SECONDS)

@@ -126,7 +126,7 @@ def same_version(one: str, other: str) -> bool:
     return long[: len(short)] == short and not is_candidate
 
 
-# Modules of the site, and the environments that they set up (Lmod, Environment Modules, Cray's modules).
+# Site modules, and the environments that they set up (Lmod, Environment Modules, Cray's modules).
 
 
 _SECONDS_OF_MODULES = 20.0  # slow with a cold cache on a parallel file system

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class BuildContext:
     """The directories and settings of one build.
 
-    ``source`` is the patched source tree, in which the commands run, ``product`` an empty directory for the product,
-    ``prefix`` the prefix of the stack and ``tools`` the directory of the build requirements. ``jobs`` is the number of
-    parallel compile jobs. ``objects`` are C files to compile first.
+    ``source`` is the patched source tree, in which the commands run, ``product`` is an empty directory for the product,
+    ``prefix`` is the stack's prefix, and ``tools`` is the directory that contains the build requirements. ``jobs`` is
+    the number of parallel compile jobs. ``objects`` are C files to compile first.
     """
 
     recipe: Build

@@ -51,8 +51,8 @@ class Provider(Protocol):
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
         """Install everything into the prefix, which then contains ``bin/python`` and ``bin/mpiexec``.
 
-        ``meanwhile`` is called once, during a long-running command. The caller verifies the prefix, and removes it if
-        the installation or the verification fails.
+        ``meanwhile`` is called once while a long-running command is active. The caller verifies the prefix and removes
+        it if the installation or the verification fails.
         """
 
 

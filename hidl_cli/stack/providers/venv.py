@@ -37,8 +37,8 @@ class FromWheels:
 
     @cached_property
     def uv(self) -> WheelInstaller:
-        """The installer of wheels, which prefers those of the mirror."""
-        from hidl_cli.stack.providers.wheels import WheelInstaller  # "nothing to do" does not need uv
+        """The wheel installer, which prefers the mirror's wheels."""
+        from hidl_cli.stack.providers.wheels import WheelInstaller  # uv is not needed if nothing is installed
 
         found = WheelInstaller.for_site(self.site, self.mirror)
         return replace(found, environ={**found.environ, "UV_CACHE_DIR": str(self.cache)}) if self.cache else found
@@ -80,12 +80,12 @@ class FromWheels:
         )
 
     def preview(self, plan: InstallPlan) -> Preview:
-        from hidl_cli.stack.builds import build as builds  # "nothing to do" builds nothing
+        from hidl_cli.stack.builds import build as builds  # not needed if nothing is installed
 
         return Preview(self.uv.steps(plan), tuple(builds.preview(plan)))
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
-        from hidl_cli.stack.builds import build as builds  # "nothing to do" builds nothing
+        from hidl_cli.stack.builds import build as builds  # not needed if nothing is installed
 
         if plan.offline:
             require_wheels(plan, self.uv, progress)

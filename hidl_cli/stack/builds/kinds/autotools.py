@@ -1,4 +1,4 @@
-"""Builds with ``./configure && make && make install``, installed into the prefix of the stack."""
+"""Builds with ``./configure && make && make install``, installed into the stack's prefix."""
 
 from __future__ import annotations
 

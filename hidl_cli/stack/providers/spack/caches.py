@@ -45,7 +45,10 @@ def available(
 
 
 def to_build(lock: SpackLock, there: frozenset[str]) -> frozenset[str]:
-    """Return the hashes of the packages to build from source, if those in ``there`` are installed or in a cache."""
+    """Return the hashes of the packages to build from source, if those in ``there`` are installed or in a cache.
+
+    A package from a cache only needs its link and run dependencies. A package that is built also needs its build tools.
+    """
     specs = lock.content["concrete_specs"]
     seen: set[str] = set()
     waiting = list(lock.roots)

@@ -481,7 +481,9 @@ def _expand(place: str) -> str:
 
 def included_files(site: Site) -> dict[str, str]:
     """Return the digest of each file or directory in the site's ``spack.include``, by path.
-    One of them does not exist. => A file or directory does not exist.
+
+    Raises:
+        MissingPrecondition: A file or directory does not exist.
     """
     found = {}
     for name in site.spack.include:
@@ -707,7 +709,7 @@ def place_of_mpi(lock: SpackLock, family: Family, store: Path, shared: Mapping[s
 
 def lay_over(plan: InstallPlan) -> None:
     """Make Spack's packages and the MPI library visible in the virtual environment of the prefix."""
-    from hidl_cli.stack.providers import foreign_mpi  # imports Jinja2, which "nothing to do" does not need
+    from hidl_cli.stack.providers import foreign_mpi  # imports Jinja2, which is not needed if nothing is installed
 
     part = part_of(plan)
     view, bin_ = plan.prefix / VIEW, plan.prefix / "bin"

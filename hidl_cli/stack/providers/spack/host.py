@@ -230,7 +230,7 @@ def _python(host: Host, target: Target) -> External | None:
 
 
 def _mpi(host: Host) -> Mpi | None:
-    """Return the MPI library on PATH if ``mpicc``, ``mpiexec`` and the program with its version share a prefix."""
+    """Return the MPI library on PATH if ``mpicc``, ``mpiexec`` and the program for its version share a prefix."""
     found = [library for library in software.on_path(host) if library.prefix]
     mpicc = host.which("mpicc")
     owners = [one for one in found if mpicc and str(Path(mpicc).parent.parent) == one.prefix]

@@ -57,7 +57,7 @@ class FromSpack:
     @cached_property
     def uv(self) -> WheelInstaller:
         """The installer for packages that are available as wheels."""
-        from hidl_cli.stack.providers.wheels import WheelInstaller  # imports uv, which "nothing to do" does not need
+        from hidl_cli.stack.providers.wheels import WheelInstaller  # not needed if nothing is installed
 
         return WheelInstaller.for_site(self.site, self.mirror)
 
