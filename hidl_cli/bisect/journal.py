@@ -106,7 +106,7 @@ class BisectMetric:
 
 
 def read_run(run: Run) -> ComparedRun:
-    """Read a run. Raises ``MissingPrecondition`` if it has no metricsor its stack is no longer installed."""
+    """Read a run. Raises ``MissingPrecondition`` if it has no metrics or its stack is no longer installed."""
     plan = _check_plan(plan_of(run))
     samples = samples_of(run)
     if not samples:

@@ -287,7 +287,7 @@ class PairMap:
         usual: Value of the median pair.
         names: Names of the nodes.
         cells: For each node, its performance with each other node relative to the median pair: 0.05 is 5 % better for
-            any direction of the metric. None on the diagonal.
+            any direction of the metric. It is None on the diagonal.
         slow: Descriptions of slow nodes and links.
         exclude: Folded list of slow nodes.
     """

@@ -35,7 +35,7 @@ def unusable(site: Site) -> str | None:
 def scheduler_for(site: Site) -> Scheduler:
     """Return the site's scheduler.
 
-    Raises ``InvalidInput`` if it is unknownand ``MissingPrecondition`` if it is unsupported.
+    Raises ``InvalidInput`` if it is unknown, and ``MissingPrecondition`` if it is unsupported.
     """
     reason = unusable(site)
     if site.scheduler is None:

@@ -172,7 +172,10 @@ def change_time(directory: Path) -> float:
 
 
 def identify(directory: Path) -> dict[str, object]:
-    """Return the inode and path of a directory: another mount changes only the path, a copy changes both."""
+    """Return the inode and path of a directory.
+
+    Mounting it elsewhere changes only the path, but copying it changes both.
+    """
     return {"inode": directory.stat().st_ino, "path": os.path.realpath(directory)}
 
 

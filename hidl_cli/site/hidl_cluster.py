@@ -101,7 +101,7 @@ def _directory(variables: Mapping[str, str]) -> Path | None:
 
 
 def _runs(directory: Path) -> bool:
-    """Return whether the cluster in this directory runs on this machine; other machines may share the directory."""
+    """Return whether the cluster in this directory runs on this machine. Other machines may share the directory."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         alias = _DEVICES / host_link(read_json(directory / SETTINGS)["subnet"]) / "ifalias"
         return alias.read_text(encoding="utf-8").strip() == str(directory)

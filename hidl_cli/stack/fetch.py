@@ -61,7 +61,7 @@ def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
 
 
 def push(order: Order, cache: str, progress: Progress, *, key: str | None = None) -> tuple[str, InstallPlan]:
-    """Push an installed stack to a build cacheand return the cache's URL and the plan.
+    """Push an installed stack to a build cache and return the cache's URL and the plan.
 
     A cache in a local directory also gets the lockfile and the wheels, and can then be used with ``--mirror`` on
     machines without network access.

@@ -302,7 +302,7 @@ class Installation:
         return current(self.prefix.parent) == self.prefix
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return ``base`` with the stack activatedin the same way as the activation script."""
+        """Return ``base`` with the stack activated in the same way as the activation script."""
         kept = {name: value for name, value in base.items() if name not in UNSET}
         path = os.pathsep.join(part for part in (str(self.prefix / "bin"), base.get("PATH")) if part)
         return {**kept, "PATH": path, **variables(self.prefix, self.prefix.parent.name)}

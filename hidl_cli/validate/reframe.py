@@ -50,7 +50,7 @@ class CheckScale:
 
     Attributes:
         fullest: Number of ranks that fill a node.
-        least: Minimum number of nodes of the partition, at which studies start.
+        least: Minimum number of nodes in the partition, at which studies start.
         overhead: Number of ranks of each launch that do not compute, such as the scheduler and client of Dask.
     """
 

@@ -23,7 +23,7 @@ _LIMITS = re.compile(r"^(DEFAULT|MAXIMUM) LIMITS:\s*$", re.MULTILINE)
 _SECTION = re.compile(r"^[A-Z][A-Z /_-]*:", re.MULTILINE)  # the section after a queue's limits
 _LIMIT = re.compile(r"[A-Z]+LIMIT")
 _MINUTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*min(?:\s+of\s+(\S+))?")
-#: Meanings of the numbers of a limit, by how many there are (bqueues(1), "PROCLIMIT").
+#: Meanings of the numbers in a limit, depending on how many there are (bqueues(1), "PROCLIMIT").
 _OF_TASKS = {1: ("maximum",), 2: ("minimum", "maximum"), 3: ("minimum", "default", "maximum")}
 _USERS = re.compile(r"^USERS:\s*(.*\S)\s*$", re.MULTILINE)
 _HOSTS = re.compile(r"^HOSTS:\s*(.*\S)\s*$", re.MULTILINE)
