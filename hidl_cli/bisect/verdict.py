@@ -44,7 +44,7 @@ class BisectVerdict:
 
 
 def verdict(question: Question, journal: Journal, confidence: float) -> BisectVerdict:
-    """Return the verdict of the runs so far."""
+    """Return the verdict according to the runs so far."""
     answer = journal.answer(question, confidence)
     return BisectVerdict(answer, _sentence(question, answer), tuple(_notes(question, journal, answer)))
 
@@ -212,7 +212,7 @@ def _interval(answer: CulpritAnswer) -> str:
 
 
 def _percent(probability: float) -> str:
-    """Format a probability, but never as 100 %."""
+    """Format a probability as a percentage, but never as 100 %."""
     return "> 99.9 %" if probability > 0.999 else f"{100 * probability:.3g} %"
 
 
@@ -225,7 +225,7 @@ _TAIL_LINES, _TAIL_WIDTH = 10, 500
 def plan_job(question: Question, site: Site, job: AllocationOptions) -> Plan:
     """Plan the job: the plan of the good run without steps, with an allocation that fits all configurations.
 
-    Raises ``UsageError`` if one of the runs was on another site, and the same errors as ``allocate``.
+    Raises ``UsageError`` if one of the runs was on another site, and propagates errors raised by ``allocate``.
     """
     sides = (question.good, question.bad)
     for side in sides:
@@ -272,7 +272,8 @@ def run_job(
 ) -> tuple[Run, Status]:
     """Run the job, or follow the one that is still active. An interrupt cancels it but keeps its measurements.
 
-    Raises ``SubmitRefused`` if the site requires more options, and the same errors as ``submit`` of the scheduler.
+    Raises ``SubmitRefused`` if the site requires additional options, and propagates errors raised by the scheduler's
+    ``submit``.
     """
     job = bisect.last_job()
     if job is None or not _is_active(job):

@@ -1,7 +1,7 @@
-"""Verify an installation by running ``hidl_workloads.verify`` on two MPI ranks of the stack.
+"""Verify an installation by running ``hidl_workloads.verify`` on two MPI ranks.
 
-This module verifies on the local machine with the MPI library of the stack. ``hidl_cli.runs.verification`` does it in a
-job with the MPI library of the site.
+This module runs the check on the local machine with the stack's MPI library. ``hidl_cli.runs.verification`` runs it in
+a job with the site's MPI library.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ OPEN_MPI_AS_ROOT = {
 
 @dataclass(frozen=True)
 class Verified:
-    """The passed checks, and details for the manifest: the host, the job and the MPI library."""
+    """The checks that passed, and details for the manifest: the host, the job and the MPI library."""
 
     checks: tuple[Mapping[str, Any], ...]
     record: Mapping[str, Any]
 
 
 def verification_place(site: Site) -> str:
-    """Return how the site verifies installations: ``here``, ``job`` or ``skip``."""
+    """Return where the site verifies installations: ``here``, ``job`` or ``skip``."""
     if site.install.verify is not None:
         return site.install.verify
     return "job" if site.default_mpi is not None and batch_systems.system(site.scheduler) is not None else "here"
@@ -81,7 +81,7 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """Verifies on this machine with the MPI library of the stack."""
+    """Verifies the prefix on this machine with the MPI library of the stack."""
 
     progress: Progress
 
@@ -118,7 +118,7 @@ class Skipped:
 def library_record(
     name: str, family: str, version: str | None, checks: Sequence[Mapping[str, Any]]
 ) -> dict[str, str | None]:
-    """Describe the MPI library of a verification; ``library`` is the file that the ranks loaded."""
+    """Describe the MPI library used in a verification; ``library`` is the file that the ranks loaded."""
     library = next((check["detail"] for check in checks if check["name"] == "one MPI library"), None)
     return {"name": name, "family": family, "version": version, "library": library}
 
@@ -201,12 +201,12 @@ def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:
 
 
 def report(prefix: Path) -> Path:
-    """Return the path of the report of the ranks."""
+    """Return the path of the report written by the ranks."""
     return prefix / "verification.json"
 
 
 def read_checks(file: Path) -> list[dict[str, Any]] | None:
-    """Read the checks of a report; None if it is missing or invalid."""
+    """Read the checks of a report. Returns None if it is missing or invalid."""
     try:
         document = read_json(file)
         if document["schema"] != SCHEMA:
