@@ -62,7 +62,7 @@ class Reference(Strict):
     """A published result.
 
     ``scale`` is a number of ``unit``; ``workloads`` and ``sites`` are names in hidl; ``metric`` is the scaling metric
-    of the workloads (None: any).
+    of the workloads (None for any metric).
     """
 
     id: str
@@ -81,7 +81,7 @@ class Reference(Strict):
 
     @property
     def computed(self) -> float | None:
-        """The efficiency computed from the measurements; None if only the efficiency was published."""
+        """The efficiency computed from the measurements, or None if only the efficiency was published."""
         if self.measured is None:
             return None
         if self.measured.speedup is not None:
@@ -172,7 +172,7 @@ def published_figures(workload: str, parameters: Mapping[str, object], *, is_stu
 def format_reference(
     workload: str, *, kind: Kind, metric: str, n: int, site: str, own: Sequence[float] = ()
 ) -> str | None:
-    """Describe the efficiency of earlier or published studies at a scale; None if there are none.
+    """Describe the efficiency of earlier or published studies at a scale. Returns None if there are none.
 
     Earlier studies on the site take precedence. Among published results, those on the same site are preferred, then
     those at the nearest scale.

@@ -1,4 +1,4 @@
-"""What a model gives to the training, and what the training loop needs of a framework."""
+"""The interfaces of a model that is trained, and of a framework that trains it."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ class Model(ABC):
     @abstractmethod
     def items_per_step(self) -> int:
         """Return the number of ``items`` that a rank trains on in one step."""
+
+    def flops_per_item(self) -> float | None:
+        """Return the floating-point operations of a training step for one of the ``items``; None if not counted."""
+        return None
 
     @abstractmethod
     def describe_batch(self) -> str:

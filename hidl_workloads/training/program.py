@@ -1,4 +1,4 @@
-"""What the program of a model does: train for some steps, print the familiar lines, write the metrics document."""
+"""The program of a model: train for some steps, print Horovod's lines, write the metrics document."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], M
     """
     with failure_ends_all_ranks():
         try:
-            parameters = arguments.parse(kind, sys.argv[1:])
+            parameters = strategy.divide_batch(arguments.parse(kind, sys.argv[1:]), MPI.COMM_WORLD.size)
             strategy.check(parameters)
             model = make(parameters)
         except ValueError as error:
@@ -94,10 +94,21 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
             Metric("loss", timing.loss, "nats", [timing.loss]),
             *([Metric("path", trainer.path, "gradients", paths)] if paths else []),
             *of_device,
+            *utilization(model, rates, of_device),
         ],
     )
     if checkpoints is not None:
         checkpoints.finish()
+
+
+def utilization(model: Model, rates: Sequence[float], of_device: Sequence[Metric]) -> list[Metric]:
+    """Return the share of the ranks' matrix multiplication rate that the model's operations reach (MFU)."""
+    flops = model.flops_per_item()
+    if flops is None:
+        return []
+    possible = sum(map(float, next(each.samples for each in of_device if each.name == "matmul_rate"))) * 1e9
+    shares = [rate * flops / possible for rate in rates]
+    return [Metric("mfu", float(np.median(rates)) * flops / possible, "share", shares)]
 
 
 def make_trainer(communicator: MPI.Comm, model: Model, parameters: Training) -> Trainer:
@@ -218,7 +229,7 @@ def header(trainer: Trainer, model: Model, parameters: Training, ranks: int) -> 
         (
             f"Model: {model.title}, {trainer.parameter_count:,} parameters",
             f"Framework: {versions}, {parameters.precision}, {parameters.optimizer}, on {trainer.device}",
-            f"Gradients: averaged by {strategy.title(parameters)}{path}",
+            f"{strategy.task(parameters)} by {strategy.title(parameters)}{path}",
             f"Batch size: {model.describe_batch()}",
             f"Number of ranks: {ranks}",
         )

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_map
 
 
 def is_sharded(network: torch.nn.Module) -> bool:
-    """Return whether each rank has only a shard of the weights."""
-    return any(hasattr(weight, "device_mesh") for weight in network.parameters())
+    """Return whether each rank has only a shard of the weights, or a stage of the network."""
+    return getattr(network, "is_stage", False) or any(hasattr(weight, "device_mesh") for weight in network.parameters())
 
 
 def write_shared(network: torch.nn.Module, optimizer: torch.optim.Optimizer, file: BinaryIO) -> None:

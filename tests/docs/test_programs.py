@@ -57,6 +57,7 @@ TESTS = {
             "# averaged_trainer.py",
             "# averaged_perceptron.py",
             "# compiled.py",
+            "# sharded.py",
         ),
         "tests/workloads/test_frameworks.py::test_a_framework_trains_on_ranks_as_in_one_process_on_the_joint_batches",
     ),
