@@ -27,7 +27,7 @@ def test_a_short_simulation_of_bisects_agrees() -> None:
 def test_bisect_finds_what_is_planted() -> None:
     found = [find(planted, 10) for planted in PLANTED]
     assert all(each.wrong <= 0.2 for each in found)
-    assert [each.right >= 0.7 for each in found[:5]] == [True] * 5
+    assert all(each.right >= 0.5 for each in found)
 
 
 @pytest.mark.deep
