@@ -55,8 +55,19 @@ class WithOwnProgram(WithWords):
         if "--" in args and args.index("--") == len(args) - 1:
             raise UsageError("no program after --", hint="for example hidl run --nodes 2 -- python train.py --lr 0.1")
         if "--" not in args:
-            self._refuse_file(args)
+            args = self._with_batch_script(args)
+            if "--" not in args:
+                self._refuse_file(args)
         return super().parse_args(ctx, args)
+
+    def _with_batch_script(self, words: list[str]) -> list[str]:
+        """Move a batch script to the end, as the program: the words after it are options of hidl."""
+        from hidl_cli.plan.batch_script import read_batch_script
+
+        at = self._first_argument(words)
+        if at is None or read_batch_script([words[at]], Path.cwd()) is None:
+            return words
+        return [*words[:at], *words[at + 1 :], "--", words[at]]
 
     def _refuse_file(self, words: list[str]) -> None:
         """Raise ``UsageError`` if a file is given where a workload is expected, with the command that runs the file."""

@@ -55,7 +55,9 @@ def shell(
     if not dry_run:
         require_terminal(program, terminal=has_terminal)
     machine = on_hosts(load_site(options.site), options.named_hosts)
-    plan = plan_shell(RunRequest.of(replace(options, stack=stack), hypothetical=dry_run), machine, program)
+    plan = plan_shell(
+        RunRequest.of(replace(options, stack=stack, new_job=True), hypothetical=dry_run), machine, program
+    )
     files = render_files(plan, machine, program, Path.cwd())
     for warning in plan.warnings:
         say(warning, style="yellow")

@@ -272,6 +272,7 @@ class Allocation:
         queue: The scheduler's name of the partition or queue; None to leave it out.
         hosts: Hosts to run on if no scheduler chooses them.
         share_hosts: Do not wait for other runs on these hosts.
+        stop_seconds: Seconds before the time limit at which a run of several jobs stops; None for any other run.
         cores_per_node: Cores that the largest step uses per node; set if the steps differ in their number of threads.
         requests_memory: Request ``memory_gib`` even if the site's policy does not.
         exclusive: Request whole nodes; None for the site's policy.
@@ -295,6 +296,7 @@ class Allocation:
     hosts: tuple[str, ...] = ()
     share_hosts: bool = False
     cores_per_node: int | None = None
+    stop_seconds: int | None = None
     requests_memory: bool = False
     exclusive: bool | None = None
     share: float = 1.0

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from hidl_cli import batch_systems
 from hidl_cli.launchers import LAUNCHERS
-from hidl_cli.schedulers import scheduler
+from hidl_cli.schedulers import IN_ALLOCATION, scheduler
 from hidl_cli.templates import render_script
 from hidl_cli.tuning.judge import LD_PRELOAD
 from hidl_cli.tuning.layers import preloads
@@ -34,7 +35,8 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "open_mpi": plan.launcher == "mpirun",
         "hydra": plan.launcher == "mpiexec" and plan.mpi.family != "intel-mpi",
         "header": plan.header,
-        "modules": plan.modules,
+        "modules": () if plan.workload.program.once else plan.modules,
+        "activates": not plan.workload.program.once,
         "activate": plan.activate,
         "own_programs": f"{plan.prefix}/bin",
         "mpi": None if plan.mpi_of_the_stack else plan.mpi,
@@ -50,14 +52,30 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "timed": any(step.timed for step in plan.steps),
         "meets": plan.workload.program.directory is not None,
         "until_settled": plan.until_settled,
+        **_chain_values(plan),
         # Reads the metrics in the output after each round, as hidl does after the run.
         "reader": (sys.executable, "-m", "hidl_cli.runs.history") if plan.until_settled and reads_output else (),
         "run_module": (f"{plan.prefix}/bin/python", plan.user_environment.starter if plan.user_environment else "-m"),
         "mpi_has_programs": plan.user_environment is None or plan.user_environment.mpi_stack is None,
         "seconds": int(plan.allocation.time_limit or 0),
-        "local_limit": math.ceil(plan.allocation.time_limit or 0) if plan.scheduler == "local" else 0,
+        "local_limit": math.ceil(plan.allocation.time_limit or 0)
+        if plan.scheduler.endswith(("local", IN_ALLOCATION))
+        else 0,
         "cores_per_rank": bound.threads_per_rank if bound else None,
         "node_memory": int(plan.allocation.memory_gib * 2**30) if plan.allocation.memory_gib else None,
+    }
+
+
+def _chain_values(plan: Plan) -> dict[str, Any]:
+    """Return the template values of a run of several jobs."""
+    if not plan.max_jobs:
+        return {"max_jobs": 0}
+    system, stop_seconds = batch_systems.system(plan.scheduler), plan.allocation.stop_seconds or 0
+    return {
+        "max_jobs": plan.max_jobs,
+        "stop_seconds": stop_seconds,
+        "grace_seconds": min(15, stop_seconds // 3),
+        "requeue": Markup(system.requeue) if system and system.requeue else None,
     }
 
 

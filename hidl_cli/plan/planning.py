@@ -9,18 +9,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.batch_systems import SSH
+from hidl_cli.batch_systems import SSH, SYSTEMS
 from hidl_cli.errors import UsageError
 from hidl_cli.launch import placement as limits
 from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launch.options import AllocationOptions, clock
 from hidl_cli.launch.placement import Allocation, Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
+from hidl_cli.plan.batch_script import BatchScript
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
 from hidl_cli.plan.parameters import SIZES, arguments, command
 from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
-from hidl_cli.schedulers import scheduler_for
+from hidl_cli.schedulers import IN_ALLOCATION, scheduler, scheduler_for
+from hidl_cli.schedulers.local import EnclosingJob
 from hidl_cli.site.schema import Partition, Site
 from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
@@ -101,6 +103,10 @@ SET_BY_THE_SCRIPT = (
     "HIDL_CORES_PER_RANK",
     "HIDL_NODE_MEMORY",
     "HIDL_SITE_MPI",
+    "HIDL_CHECKPOINT",
+    "HIDL_CHECKPOINT_INTERVAL",
+    "HIDL_CHECKPOINT_KEEP",
+    "HIDL_STOP",
 )
 
 
@@ -112,6 +118,9 @@ _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
 #: Further variables in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+
+#: Shortest and longest time that a program gets to stop before its time limit, in seconds.
+_SHORTEST_STOP, _LONGEST_STOP = 30, 600
 
 _MANY_NODES = 4  # from this size on, measuring one node while the others are idle is too expensive
 
@@ -125,6 +134,8 @@ class ResolvedOptions:
         environment: The user's environment that replaces the stack.
         recipe: Recipe of the stack.
         stdin: See ``Plan``.
+        script: The batch script that is the program.
+        enclosing: The allocation around hidl that the run uses.
     """
 
     site: Site
@@ -140,6 +151,8 @@ class ResolvedOptions:
     use: DeviceUse = field(default_factory=lambda: DeviceUse("cpu"))
     recipe: Stack | None = None
     stdin: str | None = None
+    script: BatchScript | None = None
+    enclosing: EnclosingJob | None = None
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -177,6 +190,8 @@ def make_plan(
     baseline: Baseline | None = None,
     until_settled: bool = False,
     precision: float | None = None,
+    variables: Mapping[str, str] | None = None,
+    max_jobs: int = 0,
 ) -> Plan:
     """Make the plan of a run; each repetition runs all placements and points.
 
@@ -193,10 +208,14 @@ def make_plan(
             launcher supports them, and any other study with its smallest step.
         until_settled: Whether to end the study as soon as it is settled.
         precision: See ``Plan``.
+        variables: Environment variables that the user sets on every rank.
+        max_jobs: See ``Plan``.
     """
     site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
     allocation = allocate(site, f"hidl-{workload.name}", placements, job)
+    if max_jobs:
+        allocation = replace(allocation, stop_seconds=_stop_seconds(allocation.time_limit))
     warnings = tuple(_warnings(options, job.partition, placements))
     placements, notice = _within_share(allocation, options.launcher, placements)
     partition = site.partition(job.partition)
@@ -206,7 +225,10 @@ def make_plan(
     environment = shared_environment(site, library, options.installation, of_process, options.tuning)
     # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
     gpus = Gpus.of(requested_gpus(site, job), max(placement.ranks_per_node for placement in placements))
+    if workload.program.once:
+        environment = {}
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
+    environment |= variables or {}
     context = _StepContext(
         site.scheduler,
         workload,
@@ -219,6 +241,10 @@ def make_plan(
         options.stdin,
     )
     steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
+    header = batch.header(allocation, site.policies)
+    if options.enclosing is not None:
+        batch, header = scheduler(f"{batch.name}{IN_ALLOCATION}"), ()
+        allocation = replace(allocation, time_limit=job.time_limit)
     if baseline is None:
         large = can_be_copied(unit, placements) and allocation.nodes >= _MANY_NODES
         baseline = "copies" if large and steps[0].launch.host_option is not None else "single"
@@ -233,7 +259,7 @@ def make_plan(
         launcher=options.launcher.name,
         partition=job.partition or site.default_partition,
         allocation=allocation,
-        header=batch.header(allocation, site.policies),
+        header=header if options.script is None or options.enclosing else options.script.header(header, batch.name),
         stack=options.stack,
         prefix=str(options.installation.prefix),
         activate=str(options.installation.activate),
@@ -250,14 +276,22 @@ def make_plan(
         baseline=baseline,
         until_settled=until_settled,
         precision=precision,
+        max_jobs=max_jobs,
         charge=partition.charge if partition else None,
-        missing=tuple(missing(site.policies, allocation)),
+        missing=() if options.enclosing else tuple(missing(site.policies, allocation)),
         warnings=(*warnings, *notice),
         user_environment=options.environment,
         device=options.use.device,
         stdin=options.stdin,
         sources=options.sources,
     )
+
+
+def _stop_seconds(limit: float | None) -> int:
+    """Return how long before its time limit a job asks its program to stop: a tenth of the limit, within limits."""
+    if limit is None:
+        return _LONGEST_STOP
+    return int(min(max(limit / 10, _SHORTEST_STOP), _LONGEST_STOP, limit / 2))
 
 
 #: Launchers that choose cores among those of the job.
@@ -332,15 +366,17 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
     site = options.site
     partition = site.partition(partition_name)
     yield from options.use.notices
+    if options.enclosing is not None:
+        yield f"in the allocation {options.enclosing.id} around hidl (--new-job submits another job)"
     if site.status == "retired":
         yield f"site {site.name} is retired" + (f"; its successor is {site.successor}" if site.successor else "")
     if partition and partition.restricted:
         yield "the site restricts access to this partition"
     if options.installation.lock and (unverified := _unverified(options)):
         yield unverified
-    if not options.installation.lock:
+    if not options.installation.lock and not options.workload.program.once:
         yield f"stack {options.stack} is not installed for site {site.name}: the script shows its future path"
-    if not all(placement.bind for placement in placements):
+    if not all(placement.bind for placement in placements) and not options.workload.program.once:
         known = site.node_type(partition_name).cores is not None
         why = "more threads than cores on a node" if known else "the site's file gives no number of cores per node"
         yield f"{why}: ranks are not bound, and timings are not suited to judge scaling"
@@ -374,6 +410,8 @@ def _steps(
     can_check = context.environment is None or context.environment.has_mpi4py
 
     def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
+        if context.workload.program.once:
+            return _once(context, words)
         if context.workload.program.directory is not None:
             variables = {**variables, **_variables_of_ranks(context.workload.program, placement)}
         request = Request(
@@ -423,6 +461,15 @@ def _steps(
         for position in range(points)
     ]
     return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
+
+
+def _once(context: _StepContext, words: tuple[str, ...]) -> Launch:
+    """Return the launch of a batch script, which sees the directory of submission as if the user had submitted it."""
+    directory = str(context.workload.program.directory)
+    system = SYSTEMS.get(context.scheduler or "")
+    submitted = system.submit_directory if system else None
+    variables = {submitted: directory} if submitted and submitted != "PWD" else {}
+    return Launch(("bash", "-c", 'cd -- "$1" && shift && exec "$@"', "bash", directory, *words), environment=variables)
 
 
 def _variables_of_ranks(program: Program, placement: Placement) -> dict[str, str]:
@@ -488,6 +535,8 @@ def _program_command(
     first, *rest = command(program, parameters)
     of_the_stack = installation.prefix / "bin" / first
     words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *after)
+    if program.once:
+        return (first, *rest, *after)
     if program.directory is None:
         return (*installation.run_module("hidl_workloads.local_rank"), *words) if gpu_aware else words
     input_ = () if context.stdin is None else (STDIN, context.stdin)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import fspath
 from pathlib import Path
 
+from hidl_cli import batch_systems
 from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
 from hidl_cli.launch.placement import Placement, bind_to_cores, gpu_share, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
+from hidl_cli.plan.batch_script import with_script
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
@@ -21,13 +24,14 @@ from hidl_cli.plan.options import RunRequest, absolute
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
 from hidl_cli.plan.program import own_workload, with_metrics
-from hidl_cli.plan.program_launcher import ProgramLauncher, find_launcher, processes_per_node
+from hidl_cli.plan.program_launcher import find_launcher, processes_per_node
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
 from hidl_cli.record.run import State, find
 from hidl_cli.redaction import remember
 from hidl_cli.schedulers import scheduler, scheduler_for
 from hidl_cli.schedulers.backend import read_reference
+from hidl_cli.schedulers.local import EnclosingJob, enclosing_job
 from hidl_cli.site.job_options import require_supported
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
@@ -74,7 +78,8 @@ def prepare(
         SubmitRefused: The site requires an option that is missing.
         MissingPrecondition: The stack is not installed, or does not support the device.
     """
-    remember(list(request.words), [*request.assignments, *request.axes, *request.variables])
+    variables = request.rank_variables
+    remember(list(request.words), [*request.assignments, *request.axes, *request.variables], variables)
     site = on_hosts(site or load_site(request.site), request.named_hosts)
     try:
         return _prepare(request, site, workload, stack)
@@ -91,9 +96,11 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     if (stdin := request.stdin_file) not in (None, PIPED) and not request.hypothetical:
         require_readable(Path(stdin))
     scheduler_for(site)  # an unsupported scheduler is reported before anything else
+    request, script = with_script(request, site)
+    request, enclosing = _in_allocation(request, site)
     environment = _environment(request, site)
     workload = with_metrics(
-        workload or _workload(request, environment),
+        workload or _workload(request, environment, once=script is not None),
         request.metric_words,
         judged=request.scale is not None or bool(request.axes),
         scaling=request.scaling,
@@ -115,18 +122,19 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         if chosen:
             notice = f"defaults on these GPUs: {format_parameters(chosen)} (--set changes them)"
             use = replace(use, notices=(*use.notices, notice))
-    if request.command and (launcher := find_launcher(request.words, Path(request.directory or Path.cwd()))):
-        request, workload = _once_per_node(request, site, workload, launcher)
+    left_out = () if script is None else script.left_out
+    use = replace(use, notices=(*use.notices, *(f"not carried over: {each}" for each in left_out)))
+    request, workload = _once_per_node(request, site, workload)
     least = workload.needed_ranks
-    unit, placements = _placements(request, site, least)
+    unit, placements = _placements(request, site, least, cores=_cores_of(enclosing, site, request))
+    _require_room(enclosing, placements, site, request)
     if min(placement.ranks for placement in placements) < least:
         idle = f": {workload.overhead_ranks} of them do not compute" if workload.overhead_ranks else ""
         raise UsageError(
             f"workload {workload.name} requires at least {least} ranks{idle}",
             hint=f"use --ranks-per-node {least}, or a --scale that begins with {least} ranks",
         )
-    compares = any(map(compared_variables, matrix))
-    precision = request.required_precision
+    compares, precision = any(map(compared_variables, matrix)), request.required_precision
     if precision is not None and not request.scale and not compares:
         raise UsageError("--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--scale 1,2")
     if request.until_settled and request.axes and not compares:
@@ -138,6 +146,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     options = _resolve_options(
         request, site, workload, environment, parameters=parameters, matrix=matrix, use=use, stack=stack
     )
+    options = replace(options, script=script, enclosing=enclosing)
     plan = make_plan(
         options,
         unit=unit,
@@ -148,16 +157,58 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         baseline=request.baseline,
         until_settled=request.until_settled and (request.scale is not None or compares),
         precision=precision,
+        variables=request.rank_variables,
+        max_jobs=_job_limit(request, site, workload),
     )
     if plan.missing and not request.hypothetical:
         raise SubmitRefused(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
     return plan
 
 
-def _once_per_node(
-    request: RunRequest, site: Site, workload: Workload, launcher: ProgramLauncher
-) -> tuple[RunRequest, Workload]:
-    """Start a launcher of processes once on each node, with all cores and GPUs of the node."""
+def _in_allocation(request: RunRequest, site: Site) -> tuple[RunRequest, EnclosingJob | None]:
+    """Return the job around hidl that the run uses, if there is one, and the request in its partition."""
+    if not request.in_allocation or request.named_hosts is not None:
+        return request, None
+    job = enclosing_job(site.scheduler, os.environ)
+    if job is None or request.partition is not None:
+        return request, job
+    names = {partition.queue or name: name for name, partition in site.partitions.items()}
+    return replace(request, partition=names.get(job.queue or "")), job
+
+
+def _cores_of(job: EnclosingJob | None, site: Site, request: RunRequest) -> int | None:
+    """Return the cores that the surrounding job has on each node; None if unknown, or if there is no such job."""
+    if job is None or job.cpus is None:
+        return None
+    return max(1, job.cpus // (site.node_type(request.partition).threads_per_core or 1))
+
+
+def _require_room(job: EnclosingJob | None, placements: Sequence[Placement], site: Site, request: RunRequest) -> None:
+    """Raise ``SubmitRefused`` if a step requires more than the surrounding job has."""
+    if job is None:
+        return
+    nodes = max(placement.nodes for placement in placements)
+    cores = _cores_of(job, site, request)
+    needed = max(placement.ranks_per_node * placement.threads_per_rank for placement in placements)
+    if job.nodes is not None and nodes > job.nodes:
+        raise SubmitRefused(
+            f"{nodes} nodes requested, but the allocation {job.id} around hidl has {job.nodes}",
+            hint=f"--nodes {job.nodes}, or --new-job to submit another job",
+        )
+    if cores is not None and needed > cores:
+        raise SubmitRefused(
+            f"{needed} cores per node requested, but the allocation {job.id} around hidl has {cores}",
+            hint="fewer --ranks-per-node or --threads, or --new-job to submit another job",
+        )
+
+
+def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple[RunRequest, Workload]:
+    """Start a program that starts processes itself once on each node, with all cores and GPUs of the node."""
+    launcher = None
+    if request.command and not workload.program.once:
+        launcher = find_launcher(request.words, Path(request.directory or Path.cwd()))
+    if launcher is None:
+        return request, workload
     if request.sizes is not None and parse_scale(request.sizes, default_unit=_unit(site))[0] == "ranks":
         raise UsageError(
             f"{launcher.name} starts its processes itself, so a study varies the number of nodes",
@@ -168,6 +219,28 @@ def _once_per_node(
     threads = None if request.threads is None else request.threads * processes
     program = workload.program.model_copy(update={"processes": processes, "mpi": False})
     return replace(request, ranks_per_node=1, threads=threads), workload.model_copy(update={"program": program})
+
+
+def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
+    """Return ``Plan.max_jobs``; raise ``UsageError`` if several jobs cannot complete this run."""
+    limit = request.job_limit
+    if not limit:
+        return 0
+    if request.scale or request.axes or (request.repeat or 1) > 1:
+        raise UsageError(
+            "--until-done cannot be combined with --scale, --matrix or --repeat", hint="run one size and one point"
+        )
+    if not workload.continues:
+        raise UsageError(
+            f"workload {workload.name} cannot continue in another job: it has no checkpoints", hint="omit --until-done"
+        )
+    system = batch_systems.system(site.scheduler)
+    if site.scheduler != "local" and (system is None or system.requeue is None):
+        raise UsageError(
+            f"--until-done is not supported with {system.title if system else site.scheduler}",
+            hint="use a site with Slurm, or the local machine",
+        )
+    return limit
 
 
 def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
@@ -240,7 +313,7 @@ def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
     return replace(request, nodes=nodes, ranks_per_node=ranks)
 
 
-def _workload(request: RunRequest, environment: EnvironmentInstallation | None) -> Workload:
+def _workload(request: RunRequest, environment: EnvironmentInstallation | None, *, once: bool = False) -> Workload:
     has_mpi4py = environment is None or environment.described.has_mpi4py
     if not request.command:
         workload = load_workload(fspath(request.workload or ""))
@@ -259,6 +332,7 @@ def _workload(request: RunRequest, environment: EnvironmentInstallation | None) 
         scaling=request.scaling,
         uses_mpi=request.uses_mpi and has_mpi4py,
         separate_ranks=request.separate_ranks,
+        once=once,
     )
 
 
@@ -277,7 +351,8 @@ def _resolve_options(
         stack = stack or load_stack(
             request.stack or stack_for(workload, *({**parameters, **point} for point in matrix))
         )
-        installed = _installation(request, site, stack.name)
+        needed = not workload.program.once
+        installed = _installation(request if needed else replace(request, hypothetical=True), site, stack.name)
         own = own_library(installed, stack)
     else:
         stack = load_stack(request.stack or _STACKS[environment.abi])
@@ -423,10 +498,13 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
-def _placements(request: RunRequest, site: Site, least: int) -> tuple[str, list[Placement]]:
+def _placements(
+    request: RunRequest, site: Site, least: int, *, cores: int | None = None
+) -> tuple[str, list[Placement]]:
     """Return the unit of sizes (``ranks`` or ``nodes``) and the placement of each step, the smallest first.
 
     By default, there is one rank per GPU, or one per node without GPUs, and at least ``least`` ranks in total.
+    ``cores`` limits the threads if a job has fewer cores than its nodes.
     """
 
     def per_node(nodes: int) -> int:
@@ -444,9 +522,12 @@ def _placements(request: RunRequest, site: Site, least: int) -> tuple[str, list[
             placements = [Placement.of_ranks(ranks, request.ranks_per_node) for ranks in sizes]
         else:
             placements = [Placement.of_nodes(nodes, per_node(min(sizes))) for nodes in sizes]
-    return unit, bind_to_cores(
-        site, placements, partition=request.partition, threads=request.threads, share=gpu_share(site, request)
-    )
+    threads = request.threads
+    if cores is not None and threads is None:
+        most = site.node_type(request.partition).cores or cores
+        threads = max(1, min(cores, most) // max(placement.ranks_per_node for placement in placements))
+    share = gpu_share(site, request)
+    return unit, bind_to_cores(site, placements, partition=request.partition, threads=threads, share=share)
 
 
 def _unit(site: Site) -> str:

@@ -233,6 +233,7 @@ def own_workload(
     scaling: ScalingKind | None = None,
     uses_mpi: bool = True,
     separate_ranks: bool = False,
+    once: bool = False,
 ) -> Workload:
     """Return a workload that starts a command on every rank and measures its time.
 
@@ -248,6 +249,7 @@ def own_workload(
         scaling: How the time scales; strongly by default.
         uses_mpi: Whether the program uses MPI.
         separate_ranks: Whether its ranks work separately.
+        once: Whether the command starts once, as a batch script.
 
     Raises:
         InvalidInput: A name is not in the command, or depends on the rank, such as ``{rank}``.
@@ -274,12 +276,14 @@ def own_workload(
             directory=directory,
             mpi=uses_mpi,
             separate_ranks=separate_ranks,
+            once=once,
             timed=True,
         ),
         stacks=[StackChoice(stack=stack or STACK)],
         parameters={name: Parameter(type="str", default=value) for name, value in given.items()},
         metrics=dict(TIMES),
         scaling=Scaling(metric=TIME_OF[kind], kind=kind, target=OWN_TARGET),
+        continues=True,
     )
 
 

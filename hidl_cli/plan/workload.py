@@ -261,6 +261,11 @@ class Program(Strict):
         "framework (torch.distributed, JAX, TensorFlow, Lightning, accelerate, Horovod) forms another world than the "
         "launched ranks",
     )
+    once: bool = Field(
+        False,
+        description="whether a command with a `directory` starts once, on the first node and without the stack, and "
+        "starts its ranks itself, as a batch script does",
+    )
     processes: Annotated[int, Field(ge=1)] | None = Field(
         None,
         description="for a command with a `directory` that starts its processes itself, such as torchrun: their number "
@@ -430,6 +435,10 @@ class Workload(Strict):
         0,
         description="number of ranks that only coordinate, such as Dask's scheduler and client: each launch requires "
         "at least one more rank, and efficiency is computed for the others, the workers",
+    )
+    continues: bool = Field(
+        False,
+        description="whether the program stops in good order and continues from `$HIDL_CHECKPOINT`, for `--until-done`",
     )
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="recommended run-time variables for each MPI family"

@@ -33,9 +33,9 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,|&-]*")
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the ``# flux:`` lines that request ``allocation`` as the site's policies demand.
+    """Return the ``# flux:`` lines that request ``allocation`` according to the site's policies.
 
-    Raises ``InvalidInput`` if Flux has no such option, or a value is not a plain word.
+    Raises ``InvalidInput`` if Flux lacks a required option, or if a value is not a plain word.
     """
     _refuse_unsupported(allocation, policies)
     limit = None if allocation.time_limit is None else f"{math.ceil(allocation.time_limit)}s"
@@ -128,7 +128,7 @@ def parse(lines: Iterable[str]) -> list[Job]:
 
 
 def _job(job: Mapping[str, Any]) -> Job:
-    """Parse a job; only the state INACTIVE is final, and unknown ones count as running."""
+    """Parse a job; only the state INACTIVE is final, and unknown states count as running."""
     word, id, mark = str(job.get("state", "")), str(job["jobid"]), str(job.get("cwd", ""))
     if word != "INACTIVE":
         state = _STATES.get(word, State.RUNNING)
@@ -203,7 +203,7 @@ class FluxBackend(Backend):
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
         known = [id for id in ids if id is not None]
-        # If one of several jobs is unknown, Flux exits with 1 but still describes the others.
+        # If one of several jobs is unknown, Flux exits with status 1 but still describes the others.
         outputs = (PROGRAMS.call("flux", "jobs", "--json", *some).stdout for some in batches(known))
         return parse(line for output in outputs if output.strip() for line in _compact(output))
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -27,7 +27,7 @@ from hidl_cli.site.schema import Policies
 
 
 def birth(pid: int) -> str | None:
-    """Return a value that identifies a process even if its pid is reused; None for a zombie or a missing process."""
+    """Return a value that identifies a process even if its pid is reused, or None for a zombie or a missing process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
@@ -52,7 +52,7 @@ def processes_of(run: str) -> Iterator[int]:
 
 
 def kill_job(directory: Path) -> None:
-    """Kill all processes of the job in a directory; unlike ``kill_run``, spare jobs in copies of the directory."""
+    """Kill all processes of the job in a directory. Unlike ``kill_run``, spare jobs in copies of the directory."""
 
     def is_in_directory(value: str) -> bool:
         with suppress(OSError):
@@ -63,9 +63,9 @@ def kill_job(directory: Path) -> None:
 
 
 def send(pid: int, number: signal.Signals, matches: Callable[[], bool]) -> None:
-    """Send a signal to a process if ``matches()`` and the process belongs to this user, even if that is root.
+    """Send a signal to a process if ``matches()`` returns True and the process belongs to this user, even for root.
 
-    The process is opened before the check, so that a new process with the same pid gets no signal.
+    The process is opened before the check, so that a new process with the same pid cannot receive the signal.
     """
     with suppress(OSError):
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -192,7 +192,7 @@ class Local:
         return status
 
     def cancel(self, run: Run, *, state: State) -> bool:
-        """Cancel the run; ``HidlError`` if its job is on another machine."""
+        """Cancel the run. Raises ``HidlError`` if its job is on another machine."""
         process = _Process.of(run)
         if read_status(run).state.is_final:
             kill_job(run.directory)  # processes that a killed job has left behind
@@ -222,9 +222,57 @@ class Local:
 
 
 class InAllocation(Local):
-    """Runs job scripts in the allocation that surrounds this process."""
+    """Runs job scripts in the allocation of a batch system that surrounds this process.
+
+    ``functions`` are those of the batch system; the job is a process of this machine.
+    """
 
     keeps_job = True
+
+    def __init__(self, name: str = Local.name, functions: str = "") -> None:
+        self.name = name
+        self._functions = functions
+
+    @property
+    def functions(self) -> str:
+        own = re.sub(r"^list_hosts\(\) \{.*?^\}\n", "", super().functions, count=1, flags=re.MULTILINE | re.DOTALL)
+        return f"{self._functions}\n{own}"
+
+
+@dataclass(frozen=True)
+class EnclosingJob:
+    """The allocation that surrounds a process; None for what its environment does not tell.
+
+    Attributes:
+        id: Id of the job.
+        nodes: Number of nodes.
+        cpus: CPUs on the node with the fewest.
+        queue: Partition of Slurm.
+    """
+
+    id: str
+    nodes: int | None = None
+    cpus: int | None = None
+    queue: str | None = None
+
+
+def enclosing_job(scheduler: str | None, environment: Mapping[str, str]) -> EnclosingJob | None:
+    """Return the job of a batch system in which this process runs; None if it runs in none."""
+    system = batch_systems.system(scheduler)
+    if system is None or system.name == batch_systems.SSH or not environment.get(system.job_id):
+        return None
+    each = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    count = environment.get("SLURM_JOB_NUM_NODES") or environment.get("FLUX_JOB_NNODES") or ""
+    nodes = int(count) if count.isdecimal() else None
+    for name in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
+        with suppress(OSError, KeyError):
+            nodes = nodes or len(set(Path(environment[name]).read_text(encoding="utf-8").split()))
+    return EnclosingJob(
+        environment[system.job_id],
+        nodes=nodes,
+        cpus=min(map(int, each), default=None),
+        queue=environment.get("SLURM_JOB_PARTITION"),
+    )
 
 
 class _Where(Enum):
@@ -270,7 +318,7 @@ class _Process:
 
 
 def _state_of_killed(run: Run) -> State:
-    """Return the requested state of a job that was killed before it recorded its end; LOST if none was requested."""
+    """Return the requested state of a job that was killed before it recorded its end, or LOST if none was requested."""
     try:
         return State((run.directory / "reason").read_text(encoding="utf-8").strip())
     except (OSError, ValueError):

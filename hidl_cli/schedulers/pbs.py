@@ -35,9 +35,9 @@ _RESOURCE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*=[A-Za-z0-9_.,+/-]+")
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the ``#PBS`` lines that request ``allocation`` as the site's policies demand.
+    """Return the ``#PBS`` lines that request ``allocation`` according to the site's policies.
 
-    Raises ``InvalidInput`` if PBS has no such option, or a value is not a plain word.
+    Raises ``InvalidInput`` if PBS lacks a required option, or if a value is not a plain word.
     """
     uses = {
         "-N": ("required", allocation.job_name),
@@ -51,7 +51,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         f"-l select={_select(allocation, policies)}",
         "-l place=scatter:excl" if allocation.is_exclusive(policies) else "-l place=scatter",
         *([f"-l walltime={limit}"] if limit else []),
-        *(["-V"] if policies.export == "all" else []),
+        *(["-V"] if policies.export != "none" else []),  # as other schedulers do by default
         f"-j oe -o {OUTPUT}",
         *policies.directives,
         *render_settings("pbs", allocation.settings, policies),
@@ -146,7 +146,7 @@ _NEVER = "Can Never Run"
 def compact(output: str) -> list[str]:
     """Reduce the output of ``qstat -f`` to one line per job, with the fields that ``parse`` needs.
 
-    The JSON format is not used, because OpenPBS 23 prints only the first of several jobs in it.
+    The JSON format is not used, because OpenPBS 23 only includes the first of several jobs in it.
     """
     unwrapped = output.replace("\n\t", "")
     return [
@@ -161,12 +161,12 @@ def parse(lines: Iterable[str]) -> list[Job]:
 
 
 def never_starts(job: Job) -> StartBlocker | None:
-    """Return the scheduler's reason why a job will never start; None if it may."""
+    """Return the scheduler's reason why a job will never start, or None if it may."""
     return StartBlocker(job.reason) if job.reason.startswith(_NEVER) else None
 
 
 def _job(job: Mapping[str, str]) -> Job:
-    """Parse a job; only the states F (finished) and X are final, and unknown ones count as running."""
+    """Parse a job; only the states F (finished) and X are final, and unknown states count as running."""
     letter, id, comment = job.get("job_state", ""), job["id"], job.get("comment", "").strip()
     directory = _DIRECTORY.search(job.get("Variable_List", ""))
     mark = re.sub(r"\\(.)", r"\1", directory[1]) if directory else ""
@@ -244,7 +244,7 @@ class PbsBackend(Backend):
         completed = PROGRAMS.call("qsub", run.script.name, timeout=SUBMIT_SECONDS, cwd=run.directory)
         if completed.status != 0:
             raise refusal(completed, _HINTS)
-        printed = _ID.search(completed.stdout)  # a hook of the site may print more
+        printed = _ID.search(completed.stdout)  # a site hook may print additional text
         return Receipt(printed.group()) if printed else None
 
     def query(self, cluster: str | None) -> Sequence[str]:

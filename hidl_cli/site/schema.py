@@ -316,7 +316,9 @@ class Policies(Strict):
     )
     gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how to request GPUs")
     export: Literal["all", "none", "never"] = Field(
-        "never", description="`--export=ALL`, `--export=NONE`, or no such option"
+        "never",
+        description="none to pass no variable of the user's shell on to jobs; all and never pass all of them on, with "
+        "and without an option such as `--export=ALL`",
     )
     node_names: bool = Field(
         True, description="whether job scripts may contain node names; otherwise they are read from the allocation"

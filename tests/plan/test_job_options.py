@@ -281,3 +281,24 @@ def test_forbidden_options_are_checked_in_site_files(hidl: Hidl) -> None:
     done = hidl("site", "check", "mine")
     assert done.returncode == 3
     assert "--hold" in done.stderr
+
+
+def test_variables_of_the_user_are_set_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OWN_TAKEN", "taken")
+    plan = planned(env_vars=["OWN=a b", "OWN_TAKEN", "EMPTY="])
+    assert {name: plan.environment[name] for name in ("OWN", "OWN_TAKEN", "EMPTY")} == {
+        "OWN": "a b",
+        "OWN_TAKEN": "taken",
+        "EMPTY": "",
+    }
+    assert planned(env_vars={"OWN": "x", "OWN_TAKEN": None}).environment["OWN_TAKEN"] == "taken"
+    site = anvil(environment={"OWN": "of the site"})
+    assert planned(site, env_vars=["OWN=mine"]).environment["OWN"] == "mine"
+
+
+@pytest.mark.parametrize(
+    "word", ["RANK=0", "OMP_NUM_THREADS=2", "SLURM_NTASKS=3", "HIDL_RUN_ID=x", "PATH=/x", "a-b=1", "=1", "UNSET_9"]
+)
+def test_variables_that_are_set_for_each_rank_are_rejected(word: str) -> None:
+    with pytest.raises(UsageError, match="--env-var"):
+        planned(env_vars=[word])

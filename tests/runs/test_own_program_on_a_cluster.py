@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hidl_cli.quoting import sh_line
+from tests.cluster.cluster import LivingCluster
 from tests.conftest import PROGRAMS, Hidl
 from tests.runs.test_own_program import SHOW
 from tests.tiers import deep
@@ -180,3 +182,63 @@ def test_ranks_meet_at_the_name_and_the_interface_that_the_site_sets(
         assert done.returncode == 0, done.stderr
         run = hidl.runs / json.loads(done.stdout)["run"]
         assert set((run / "stdout.log").read_text().splitlines()) == {f"{address} ib0 ib0"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "stack"), [("srun", "mpi"), ("mpiexec", "mpi"), ("mpirun", "openmpi"), deep("srun", "openmpi")]
+)
+def test_named_variables_reach_all_ranks(
+    on_cluster: Callable[..., Hidl], here: Path, launcher: str, stack: str
+) -> None:
+    hidl = on_cluster(stack)
+    options = ["--stack", stack, "--launcher", launcher, "--nodes", "2", "--ranks-per-node", "2", "--no-mpi"]
+    named = ["--env-var", "OWN_VALUE=a b;$HOME'", "--env-var", "OWN_TAKEN", "--env-var", "PYTHONPATH=/x"]
+    names = ("OWN_VALUE", "OWN_TAKEN", "OWN_OTHER")
+    script = f"import os; print(*map(os.environ.get, {names}), os.environ['PYTHONPATH'].split(':')[-1], sep='|')"
+    variables = {"OWN_TAKEN": "taken", "OWN_OTHER": "other"}
+    done = hidl("run", *SITE, *options, *named, "--json", "--", "python", "-c", script, **variables)
+    assert done.returncode == 0, done.stderr
+    printed = (hidl.runs / json.loads(done.stdout)["run"] / "stdout.log").read_text().splitlines()
+    assert printed == ["a b;$HOME'|taken|other|/x"] * 4
+
+
+def test_a_batch_script_runs_once_as_if_it_had_been_submitted(on_cluster: Callable[..., Hidl], here: Path) -> None:
+    hidl = on_cluster()
+    script = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=5 --output=mine.%j\n"
+    script += 'cd "$SLURM_SUBMIT_DIR"\necho "once in $PWD: $1"\nsrun hostname\nexit 3\n'
+    (here / "job.sh").write_text(script)
+    done = hidl("run", *SITE, "--", "./job.sh", "a b")
+    assert done.returncode == 8
+    assert "status 3" in done.stderr
+    assert "not carried over: --output=mine.%j" in " ".join(done.stderr.split())
+    (run,) = hidl.runs.iterdir()
+    first, *hosts = (run / "stdout.log").read_text().splitlines()
+    assert (first, sorted(hosts)) == (f"once in {here}: a b", ["node1", "node2"])
+
+
+def test_a_run_within_an_allocation_uses_it(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, here: Path
+) -> None:
+    hidl = on_cluster("mpi")
+
+    def within(*arguments: str) -> tuple[str, str, int]:
+        """The job's id, and the output and status of hidl within an allocation of two nodes."""
+        line = sh_line([*hidl.command("run", *SITE, *arguments), "--", "sh", "-c", "echo $SLURM_JOB_ID $(hostname)"])
+        script = f"cd {here}; echo $SLURM_JOB_ID; {line} 2>&1; echo $?"
+        done = cluster("salloc", "--nodes=2", "--time=5", "bash", "-c", script, **hidl.environment)
+        job, *said, status = done.stdout.splitlines()
+        return job, "\n".join(said), int(status)
+
+    job, said, status = within("--nodes", "2", "--ranks-per-node", "1", "--no-mpi")
+    assert status == 0, said
+    assert f"in the allocation {job} around hidl" in " ".join(said.split())
+    (run,) = hidl.runs.iterdir()
+    assert sorted((run / "stdout.log").read_text().splitlines()) == [f"{job} node1", f"{job} node2"]
+    assert hidl("status").returncode == 0
+
+    job, said, status = within("--nodes", "3", "--no-mpi")
+    assert status == 6
+    assert f"3 nodes requested, but the allocation {job} around hidl has 2" in " ".join(said.split())
+
+    _, said, status = within("--nodes", "3", "--no-mpi", "--new-job", "--dry-run")
+    assert (status, "#SBATCH --nodes=3" in said) == (0, True)

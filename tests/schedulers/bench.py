@@ -128,6 +128,12 @@ class BatchSystemTests:
         bench.scheduler.cancel(run, state=State.CANCELLED)
         assert bench.polled(run).state is State.CANCELLED
 
+    def test_exported_variables_reach_the_job(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OWN_VARIABLE", "a b;c")
+        run = bench.submitted('echo "${OWN_VARIABLE-}"')
+        assert bench.polled(run).state is State.COMPLETED
+        assert run.directory.joinpath("stdout.log").read_text() == "a b;c\n"
+
     def test_a_held_job_waits(self, bench: Bench) -> None:
         run = bench.submitted("true", settings=JobSettings(hold=True))
         bench.polled(run, lambda status: status.state is State.PENDING)

@@ -30,7 +30,7 @@ _INTERPRETER_OF = {".py": "python", ".pl": "perl", ".jl": "julia", ".R": "Rscrip
 _STARTER = "hidl_workloads.own_program"
 _LARGEST = 2**20  # bytes; larger scripts are not read
 _HEAD = 256  # bytes in which the kernel looks for a #! line
-#: Looks for modules as the script would: in the script's directory, not in the current one.
+#: Looks for modules in the same way as the script: in the script's directory rather than the current one.
 _NOT_FOUND = """import sys
 sys.path[0] = sys.argv[1]
 import importlib.util as util
@@ -45,16 +45,16 @@ class OwnProgram:
     Attributes:
         file: File of the program, or the script passed to an interpreter.
         directory: Directory in which the ranks start.
-        exists: Whether the file is found; None if unknown.
+        exists: Whether the file is found, or None if unknown.
         in_directory: Whether a program that is not on PATH exists in ``directory``.
-        is_executable: None if unknown or not required.
-        missing_interpreter: Interpreter in the ``#!`` line of a script, if it is not found; empty if a script has no
-            ``#!`` line.
+        is_executable: Whether the file is executable, or None if unknown or not required.
+        missing_interpreter: Interpreter in the ``#!`` line of a script, if it is not found. It is empty if a script has
+            no ``#!`` line.
         missing_packages: Packages that a Python script imports but its interpreter does not find, each with a stack
             that contains it, or None.
         stack: Stack of the plan.
         environment: Directory of the user's own environment, if it replaces the stack.
-        linked: ABI of the MPI library that the program is linked to; None if unknown or not linked.
+        linked: ABI of the MPI library that the program is linked to, or None if unknown or not linked.
         abi: ABI of the ranks' MPI library.
         family: Family of the ranks' MPI library.
         nodes: Largest number of nodes of a step.
@@ -126,7 +126,7 @@ def probe(context: Context) -> OwnProgram:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """Return the script passed to an interpreter; None for options such as ``-c`` and ``-m``."""
+    """Return the script passed to an interpreter, or None for options such as ``-c`` and ``-m``."""
     if len(words) < 2 or words[1].startswith("-") or not _INTERPRETER.fullmatch(Path(words[0]).name):
         return None
     return words[1]
@@ -157,7 +157,7 @@ def _chooses_gloo(script: Path) -> bool:
 
 
 def _is_found(program: str, plan: Plan, host: Host) -> bool:
-    """Return whether the job finds a program by its path, in the stack or on PATH."""
+    """Return whether the job finds a program, either by its path, in the stack, or on PATH."""
     if os.sep in program:
         return Path(program).exists()
     return (Path(plan.prefix) / "bin" / program).is_file() or host.which(program) is not None
@@ -183,7 +183,7 @@ def _shebang_interpreter(file: Path) -> str | None:
 
 
 def _python(launch: Launch) -> str | None:
-    """Return the path of the Python that the ranks start; None for other programs and for relative paths."""
+    """Return the path of the Python that the ranks start, or None for other programs and for relative paths."""
     words = list(map(decode, launch.words))
     if _STARTER not in words[:-2] or not Path(word := words[words.index(_STARTER) + 2]).is_absolute():
         return None
@@ -199,7 +199,7 @@ def _missing_packages(host: Host, python: str | None, script: Path) -> tuple[tup
 
 
 def imports_of(script: Path) -> tuple[str, ...]:
-    """Return the packages that a Python file imports unconditionally; none if the file changes ``sys.path``."""
+    """Return the packages that a Python file imports unconditionally (none if the file changes ``sys.path``)."""
     module = _parsed(script)
     if any(isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path" for node in ast.walk(module)):
         return ()
@@ -239,7 +239,7 @@ RULES: Rules[OwnProgram] = Rules()
     "If the launcher belongs to the other library, N ranks start as N worlds of one rank and exit with status 0.",
 )
 def another_library(facts: OwnProgram) -> Iterator[Evidence]:
-    """Report an error if the program's libmpi has another ABI than the ranks' library."""
+    """Report an error if the program's libmpi has a different ABI than the ranks' library."""
     if facts.linked is None or facts.abi is None or facts.linked == facts.abi:
         return
     stack = _STACKS[facts.linked]

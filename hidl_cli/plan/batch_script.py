@@ -1,0 +1,282 @@
+"""Batch scripts as programs: their directives become options of the run, and their body runs once."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+from hidl_cli.errors import UsageError
+from hidl_cli.plan.options import RunOptions, RunRequest
+from hidl_cli.site.schema import Site
+
+_LARGEST = 1 << 18  # bytes
+_MARKS = {"slurm": r"#SBATCH(?=\s)", "pbs": r"#PBS(?=\s)", "lsf": r"#BSUB(?=\s)", "flux": r"#\s?[Ff][Ll][Uu][Xx]:"}
+_LINE_OF = {"slurm": "#SBATCH", "pbs": "#PBS", "lsf": "#BSUB", "flux": "# flux:"}
+_SHORT: Mapping[str, Mapping[str, str]] = {
+    "slurm": {
+        **{"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "p": "partition", "A": "account"},
+        **{"q": "qos", "C": "constraint", "J": "job-name", "o": "output", "e": "error", "D": "chdir", "a": "array"},
+        **{"G": "gpus", "W": "wait", "i": "input"},
+    },
+    "pbs": {"q": "partition", "A": "account", "N": "job-name", "o": "output", "e": "error", "j": "error", "J": "array"}
+    | {"V": "export", "v": "export", "t": "array", "S": "shell"},
+    "lsf": {"q": "partition", "P": "account", "W": "time", "J": "job-name", "o": "output", "e": "error"}
+    | {"oo": "output", "eo": "error", "nnodes": "nodes", "U": "reservation", "env": "export", "cwd": "chdir"},
+    "flux": {"N": "nodes", "t": "time", "q": "partition", "B": "account"},
+}
+_LONG = {"flux": {"time-limit": "time", "queue": "partition", "bank": "account", "cwd": "chdir"}}
+_MAPPED = ("nodes", "ntasks-per-node", "time", "partition", "account", "qos", "constraint", "reservation", "chdir")
+#: Options that hidl's job script sets itself, and what a run has instead.
+_REPLACED = {
+    "job-name": "the job is named after the run",
+    "output": "the output is in the run's directory (hidl logs)",
+    "error": "the output is in the run's directory (hidl logs)",
+    "open-mode": "the output is in the run's directory (hidl logs)",
+    "input": "the script reads the standard input of hidl",
+    "export": "the site's file sets what the job gets of the environment",
+    "array": "one job would share its directory with others; start a run for each value, or use --matrix",
+    "shell": "the first line of the script names its interpreter; without one, it is bash",
+    "parsable": "hidl submits the job",
+    "wait": "hidl waits for the run unless --no-wait is given",
+    "wrap": "the script is the program",
+    "test-only": "use --dry-run",
+}
+#: Lines of hidl's own header that stay, because they name the job, its output or an option that the script sets.
+_KEPT = {
+    "slurm": r"#SBATCH --(job-name|output|error|open-mode|export|time|partition|account|qos|constraint|reservation)\b",
+    "pbs": r"#PBS -([NqAojeV]|l walltime)",
+    "lsf": r"#BSUB -(J|o|e|q|P|W|U|env)\b",
+    "flux": r"# flux: --(job-name|output|error|queue|bank|time-limit|requires)\b",
+}
+#: Lines of hidl's own header with a size, which stay if the script requests it.
+_SIZES = {
+    ("slurm", "nodes"): r"#SBATCH --nodes=",
+    ("slurm", "ntasks-per-node"): r"#SBATCH --ntasks-per-node=",
+    ("lsf", "nodes"): r"#BSUB -nnodes ",
+    ("flux", "nodes"): r"# flux: (-N|--nodes)",
+}
+
+
+@dataclass(frozen=True)
+class Directive:
+    """An option in a batch script: its ``name``, its ``value``, and its words as written."""
+
+    name: str
+    value: str
+    words: str
+
+
+@dataclass(frozen=True)
+class BatchScript:
+    """A batch script as the program of a run.
+
+    Attributes:
+        system: The batch system whose directives it has.
+        command: Words that start the script: its interpreter, its file and its arguments.
+        carried: Directives that the job's header repeats as they are.
+        values: Directives that became options of the run, by name.
+        left_out: Descriptions of directives that are not carried over.
+    """
+
+    system: str
+    command: tuple[str, ...]
+    carried: tuple[Directive, ...] = ()
+    values: Mapping[str, str] | None = None
+    left_out: tuple[str, ...] = ()
+
+    def header(self, own: Sequence[str], scheduler: str) -> tuple[str, ...]:
+        """Return the header of the job: hidl's own lines as far as the script does not replace them, and the script's.
+
+        Args:
+            own: The lines of hidl, according to the options.
+            scheduler: Name of the site's scheduler.
+        """
+        if scheduler != self.system:
+            return tuple(own)
+        given = self.values or {}
+        carried = {each.name for each in self.carried}
+        sizes = [line for (system, name), line in _SIZES.items() if system == scheduler and name in given]
+        patterns = [_KEPT[scheduler], *sizes]
+        kept = [line for line in own if any(re.match(pattern, line) for pattern in patterns)]
+        if not {"qos", "constraint"} <= given.keys():  # those of the partition, which the script does not request
+            others = "|".join(name for name in ("qos", "constraint") if name not in given)
+            kept = [line for line in kept if not re.match(rf"#SBATCH --({others})=", line)]
+        if "partition" in carried:
+            kept = [
+                line for line in kept if not re.match(r"#SBATCH --partition|#PBS -q|#BSUB -q|# flux: --queue", line)
+            ]
+        return (*kept, *(f"{_LINE_OF[scheduler]} {each.words}" for each in self.carried))
+
+
+def read_batch_script(words: Sequence[str], directory: Path) -> tuple[str, list[Directive], tuple[str, ...]] | None:
+    """Return the batch system, the directives and the command of a batch script; None for any other program.
+
+    Args:
+        words: Words of a command, which is the script, perhaps after a shell.
+        directory: Directory in which it starts.
+    """
+    at = 1 if re.fullmatch(r"(ba|da|z|k)?sh", PurePath(words[0]).name) else 0
+    if len(words) <= at:
+        return None
+    file = directory / words[at]
+    try:
+        text = file.read_text(encoding="utf-8") if file.is_file() and file.stat().st_size <= _LARGEST else ""
+    except (OSError, ValueError):
+        return None
+    if not text.startswith("#"):
+        return None
+    for system, mark in _MARKS.items():
+        if found := list(_directives(text, system, mark)):
+            first = text.splitlines()[0]
+            interpreter = shlex.split(first[2:]) if first.startswith("#!") else [words[0] if at else "bash"]
+            return system, found, (*interpreter, str(file), *words[at + 1 :])
+    return None
+
+
+def _directives(text: str, system: str, mark: str) -> Iterator[Directive]:
+    """Yield the directives before the first command: batch systems ignore those below."""
+    for line in text.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        found = re.match(mark, line)
+        if found:
+            yield from _options(line[found.end() :], system)
+
+
+def _options(text: str, system: str) -> Iterator[Directive]:
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:
+        words = text.split()
+    short, long = _SHORT[system], _LONG.get(system, {})
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            yield Directive("", word, word)
+            continue
+        raw, is_long = word, word.startswith("--")
+        if is_long:
+            name, equals, value = word[2:].partition("=")
+        elif system in ("lsf", "pbs") or len(word) == 2:
+            name, equals, value = word[1:], "", ""
+        else:
+            name, equals, value = word[1], "=", word[2:].lstrip("=")
+        if not equals and words and not words[0].startswith("-"):
+            value = words.pop(0)
+            raw = f"{word} {shlex.quote(value)}"
+        if system == "pbs" and name == "l":
+            yield from _resources(value)
+        else:
+            known = long.get(name, _whole(name, system)) if is_long else short.get(name, name)
+            yield Directive(known, value, raw)
+
+
+def _whole(name: str, system: str) -> str:
+    """Return the whole name of an option of sbatch, which accepts beginnings such as ``--out``."""
+    longer = [known for known in (*_MAPPED, *_REPLACED) if known.startswith(name)]
+    return longer[0] if system == "slurm" and len(longer) == 1 and len(name) > 2 and name != "ntasks" else name
+
+
+def _resources(value: str) -> Iterator[Directive]:
+    """Yield the resources of PBS's ``-l``; the number of chunks is the number of nodes."""
+    for part in value.split(","):
+        name, _, amount = part.partition("=")
+        if name == "walltime":
+            yield Directive("time", amount, f"-l {part}")
+            continue
+        if name in ("select", "nodes") and (count := re.match(r"\d+", amount)) and "+" not in amount:
+            yield Directive("chunks", count[0], f"-l {part}")
+        else:
+            yield Directive(name, amount, f"-l {part}")
+
+
+def as_program(
+    request: RunOptions, site: Site, script: tuple[str, list[Directive], tuple[str, ...]]
+) -> tuple[BatchScript, dict[str, object]]:
+    """Return the script as the program of a run, and the options that its directives set.
+
+    Options on the command line of hidl precede those of the script.
+
+    Args:
+        request: The options of the run.
+        site: The site.
+        script: Result of ``read_batch_script``.
+
+    Raises:
+        UsageError: A directive has an invalid value.
+    """
+    system, directives, command = script
+    same = site.scheduler == system
+    queues = {partition.queue or name: name for name, partition in site.partitions.items()}
+    options: dict[str, object] = {}
+    carried: list[Directive] = []
+    values: dict[str, str] = {}
+    left_out: list[str] = []
+    fields = {"ntasks-per-node": "ranks_per_node", "chdir": "directory"}
+    for each in directives:
+        name, value = ("nodes", each.value) if each.name == "chunks" else (each.name, each.value)
+        field = fields.get(name, name)
+        if name in _REPLACED:
+            left_out.append(f"{each.words}: {_REPLACED[name]}")
+            continue
+        if not name:
+            left_out.append(f"{each.words}: not an option")
+            continue
+        if name == "signal" and value.startswith("B:"):
+            left_out.append(f"{each.words}: B: would signal hidl's job script; use --signal without B:")
+            continue
+        known = name in _MAPPED and (name != "partition" or value in queues or value in site.partitions)
+        if known and getattr(request, field, None) is None:
+            options[field] = _value(name, queues.get(value, value) if name == "partition" else value, system, each)
+        if known:
+            values[name] = value
+        if each.name == "chunks" or not known:
+            if same:
+                carried.append(each)
+            elif not known:
+                left_out.append(f"{each.words}: no counterpart for {site.scheduler or 'this site'}")
+    for name in ("nodes", "ntasks-per-node", "qos", "constraint"):
+        if (given := getattr(request, fields.get(name, name))) is not None:
+            values[name] = str(given)
+    found = BatchScript(system, command, tuple(carried), values, tuple(left_out))
+    return found, options
+
+
+def _value(name: str, text: str, system: str, directive: Directive) -> object:
+    if name in ("nodes", "ntasks-per-node"):
+        number = re.match(r"\d+", text)
+        if number is None or int(number[0]) < 1:
+            raise UsageError(f"{directive.words}: invalid number", hint="correct the script")
+        return int(number[0])
+    if name == "time" and system == "flux":
+        units = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0, "": 1.0}
+        amount = re.fullmatch(r"([\d.]+)([smhd]?)", text)
+        return str(max(1, round(float(amount[1]) * units[amount[2]]))) if amount else text
+    if name == "time" and system == "lsf":
+        return f"{text}:00" if ":" in text else text
+    return text
+
+
+def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScript | None]:
+    """Return the options of a run with those of its batch script, if its program is one."""
+    if not request.command:
+        return request, None
+    directory = Path(request.directory or Path.cwd())
+    found = read_batch_script(request.words, directory)
+    if found is None:
+        return request, None
+    script, options = as_program(request, site, found)
+    if "directory" in options:
+        options["directory"] = str(directory / str(options["directory"]))
+    if request.scale is not None or request.matrix:
+        raise UsageError(
+            "a batch script runs once: --scale and --matrix do not apply",
+            hint="give its program after -- instead, such as: hidl run --scale 1,2 -- python train.py",
+        )
+    # The script requests its GPUs itself.
+    partition = options.pop("partition", request.partition) or site.default_partition
+    chosen = {"device": "cpu", **options, "partition": partition, "uses_mpi": False}
+    return replace(request, command=script.command, **chosen), script  # type: ignore[arg-type]
