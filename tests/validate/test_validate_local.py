@@ -49,7 +49,7 @@ def test_gpt_trains_in_every_kind_of_parallelism_and_is_judged(hidl_with: Callab
     sets = [f"--set={each}" for each in ("backend=mpi", "total_batch=8", "layers=2", "width=32", "vocabulary=100")]
     study = hidl("run", "gpt-strong", "--scale", "ranks=1,2", "--target", "0.01", *sets)
     assert study.returncode == 0, study.stderr
-    assert "strong" in study.stdout
+    assert "Strong scaling of step_time" in study.stdout
 
 
 @pytest.mark.deep
