@@ -3,7 +3,7 @@
     mpiexec -n RANKS python comm_ranks.py RESULT messages|types|oversubscribed|crowd|idle
 
 Ranks of the lower half listen, those of the upper half connect, each to one other. The last rank writes
-{figure: {scheme: seconds}} as JSON: medians over rounds, one way.
+{figure: {scheme: [seconds of each round]}} as JSON, one way.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ UCX = ("ucx",) if "ucxx" in sys.modules else ()
 ROUNDS = 7
 
 Measure = Callable[[Comm], Awaitable[float]]
+Figures = dict[str, dict[str, list[float]]]
 
 
 def array(size: int) -> Any:
@@ -107,6 +108,38 @@ async def connections(scheme: str, count: int) -> list[Comm]:
     return [await connect(address) for _ in range(count)]
 
 
+ECHOES: dict[str, tuple[int, int]] = {
+    "bytes 64 KB": (1 << 16, 200),
+    "bytes 2 MB": (2 << 20, 40),
+    "bytes 8 MB": (8 << 20, 16),
+}
+
+
+def echo(size: int, turns: int) -> Measure:
+    """Return a measure of bytes in a message that are sent back as they were received.
+
+    The answer is made while the received bytes still exist, as in a server: this needs more memory at a time than
+    a constant answer, and new memory costs page faults.
+    """
+    data = os.urandom(size)
+
+    async def measure(comm: Comm) -> float:
+        times = []
+        for _ in range(turns):
+            before = time.perf_counter()
+            if SERVES:
+                received = await comm.read()
+                await comm.write({"data": received["data"]})
+            else:
+                await comm.write({"data": data})
+                received = await comm.read()
+            times.append(time.perf_counter() - before)
+        assert SERVES or received["data"] == data
+        return statistics.median(times) / 2
+
+    return measure
+
+
 def ping_pong(message: Any, turns: int) -> Measure:
     """The median time of a message one way."""
 
@@ -140,16 +173,16 @@ async def burst(comm: Comm) -> float:
     return time.perf_counter() - before
 
 
-async def in_turn(measures: dict[str, Measure], comms: dict[str, Comm]) -> dict[str, dict[str, float]]:
+async def in_turn(measures: dict[str, Measure], comms: dict[str, Comm]) -> Figures:
     """Each measure on each scheme, interleaved; the first round is not counted. Of 256 MB there are fewer rounds."""
-    figures: dict[str, dict[str, float]] = {}
+    figures: Figures = {}
     for name, measure in measures.items():
         seen: dict[str, list[float]] = {scheme: [] for scheme in comms}
         for _ in range((4 if "256 MB" in name else ROUNDS) + 1):
             for scheme, comm in comms.items():
                 await together()
                 seen[scheme].append(await measure(comm))
-        figures[name] = {scheme: statistics.median(values[1:]) for scheme, values in seen.items()}
+        figures[name] = {scheme: values[1:] for scheme, values in seen.items()}
     return figures
 
 
@@ -169,9 +202,9 @@ async def idle_share(scheme: str) -> float:
 
 async def main(result: Path, what: str) -> None:
     """Measure what was asked for."""
-    figures: dict[str, dict[str, float]]
+    figures: Figures
     if what == "idle":
-        figures = {"idle CPU": {scheme: await idle_share(scheme) for scheme in SCHEMES}}
+        figures = {"idle CPU": {scheme: [await idle_share(scheme)] for scheme in SCHEMES}}
     else:
         idle = [await connections(scheme, 200) for scheme in SCHEMES] if what == "crowd" else []
         schemes = (*SCHEMES, *UCX) if what == "messages" else SCHEMES
@@ -181,6 +214,8 @@ async def main(result: Path, what: str) -> None:
         measures: dict[str, Measure] = pings
         if what == "crowd":
             measures = {"beside 200 idle": pings["bytes 1 KB"], "burst of 5,000": burst}
+        elif what in ("messages", "types"):
+            measures |= {f"echoed {name}": echo(size, turns) for name, (size, turns) in ECHOES.items()}
         figures = await in_turn(measures, comms)
         await together()
         for comm in [*comms.values(), *(comm for many in idle for comm in many)]:

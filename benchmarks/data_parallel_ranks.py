@@ -82,8 +82,7 @@ def small(backend: Any) -> float:
     """Median seconds of a training step of many small layers: what each parameter costs, whatever its size."""
     torch.manual_seed(WORLD.rank)
     plain = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(40)))
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.01)
-    strategy = torch_strategies.make(WORLD, plain, optimizer, Resnet50(backend=backend))
+    strategy = torch_strategies.make(WORLD, plain, partial(torch.optim.SGD, lr=0.01), Resnet50(backend=backend))
     inputs = torch.randn(BATCH, 16)
 
     def step() -> None:
@@ -128,7 +127,7 @@ def _training(parameters: Resnet50, communicator: MPI.Comm = WORLD) -> Callable[
     images = torch.randn(BATCH, 3, side, side).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(1000, (BATCH,))
     plain = torch_network().to(memory_format=torch.channels_last)
-    backend = torch_strategies.make(communicator, plain, torch.optim.SGD(plain.parameters(), lr=0.01), parameters)
+    backend = torch_strategies.make(communicator, plain, partial(torch.optim.SGD, lr=0.01), parameters)
     model, optimizer = backend.model, backend.optimizer
 
     def step() -> None:

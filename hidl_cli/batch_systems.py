@@ -1,6 +1,6 @@
 """The schedulers by name, and a table of the traits of each batch system.
 
-The backends that talk to them are in ``schedulers/<name>.py``.
+The backends that communicate with them are in ``schedulers/<name>.py``.
 """
 
 from __future__ import annotations
@@ -32,24 +32,26 @@ class Attached:
 
 @dataclass(frozen=True)
 class BatchSystem:
-    """Traits of a batch system that hidl needs without submitting a job.
+    """Traits of a batch system that hidl needs even if it does not submit a job.
 
     Attributes:
         submit: Program that submits job scripts.
-        shows: Program that only this system has, which identifies it; empty if there is none.
+        shows: Program that only this system has, which identifies it (empty if there is none).
         job_id: Variable that holds the job's id within the job.
-        submit_directory: Variable that holds the directory of submission; None if jobs start in that directory.
+        submit_directory: Variable that holds the submission directory, or None if jobs start in that directory.
         variables: Prefixes of the variables that the system sets in a job's environment.
-        configuration: Variables that select the installation that its programs talk to.
+        configuration: Variables that select the installation that its programs communicate with.
         cluster_command: Command that prints the name of the cluster.
         cluster_name: Pattern of the cluster's name in the output of ``cluster_command``.
         access: Pattern of the header lines that give a job access to a partition.
-        reframe: Name of ReFrame's scheduler; None if hidl registers its own.
+        reframe: Name of ReFrame's scheduler, or None if hidl registers its own.
         reframe_writes: Pattern of the header lines that ReFrame writes itself.
         reframe_without_records: ReFrame's scheduler that works without accounting.
         cluster_variable: Variable that holds the cluster's name within a job.
-        attached: Command that starts a program at once; None if the system has none.
-        time_limits: Set a time limit on jobs even if the user requests none, because other jobs wait for the resources.
+        attached: Command that starts a program immediately, or None if the system has none.
+        requeue: Command in a job that puts it back into the queue, as shell code, or None if the system has none.
+        time_limits: Whether to set a time limit on jobs even if the user requests none, because other jobs wait for the
+            resources.
     """
 
     name: str
@@ -68,6 +70,7 @@ class BatchSystem:
     reframe_without_records: str | None = None
     cluster_variable: str | None = None
     attached: Attached | None = None
+    requeue: str | None = None
     time_limits: bool = True
 
 
@@ -93,6 +96,7 @@ _ROWS = (
         attached=Attached(
             ("srun", "--ntasks=1"), "#SBATCH", ("--ntasks-per-node", "--output", "--error", "--open-mode", "--export")
         ),
+        requeue='scontrol requeue "$SLURM_JOB_ID"',
     ),
     BatchSystem(
         name="lsf",
@@ -172,7 +176,7 @@ UNSUPPORTED = ("pjm", "sunway")
 
 
 def system(name: str | None) -> BatchSystem | None:
-    """Return the traits of a batch system, built in or from a plug-in; None if ``name`` is not one."""
+    """Return the traits of a batch system, built in or from a plug-in, or None if ``name`` is not one."""
     if name is None or name in SYSTEMS or name not in SCHEDULERS:
         return SYSTEMS.get(name or "")
     traits = getattr(SCHEDULERS.get(name), "traits", None)

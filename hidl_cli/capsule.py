@@ -92,7 +92,7 @@ class Input:
     """An input file of the run, as it was when the run was submitted.
 
     ``modified`` means that it had changed by the time the capsule was made; ``sha256`` is empty if the content that the
-    run used is then unknown.
+    run used is unknown in that case.
     """
 
     path: str
@@ -116,7 +116,7 @@ class Capsule:
     Attributes:
         lock_name: File name under which the lockfile is found.
         members: Content of the files, by name.
-        hidden: Words that were secrets; None in a capsule of hidl 0.1, which does not list them.
+        hidden: Words that were secrets, or None in a capsule written by hidl 0.1, which does not list them.
         digest: SHA-256 of the whole file.
     """
 
@@ -131,7 +131,7 @@ class Capsule:
     hidden: tuple[Hidden, ...] | None = ()
 
     def text(self, member: str) -> str:
-        """Return a member as text; raises ``InvalidInput`` if it is not UTF-8."""
+        """Return a member as text. Raises ``InvalidInput`` if it is not UTF-8."""
         try:
             return self.members[member].decode()
         except UnicodeDecodeError as error:
@@ -174,7 +174,7 @@ class _Index:
 
 
 def read(file: Path) -> Capsule:
-    """Read a capsule; raises ``UsageError`` if the file cannot be read and ``InvalidInput`` with all its problems."""
+    """Read a capsule. Raises ``UsageError`` if it cannot be read, and ``InvalidInput`` listing all its problems."""
     try:
         if file.stat().st_size > _MAX_TOTAL:
             raise _invalid(f"exceeds {_MAX_TOTAL >> 20} MiB")
@@ -188,7 +188,7 @@ def read(file: Path) -> Capsule:
 
 
 def parse(whole: bytes) -> Capsule:
-    """Parse the bytes of a capsule; raises ``InvalidInput`` with all its problems."""
+    """Parse the bytes of a capsule. Raises ``InvalidInput`` listing all its problems."""
     members = _members(whole)
     index = _index(members.pop(_INDEX, b""))
     missing, unlisted = {*index.members, *_REQUIRED} - {*members}, {*members} - {*index.members}
@@ -217,7 +217,7 @@ def parse(whole: bytes) -> Capsule:
 
 
 def _members(whole: bytes) -> dict[str, bytes]:
-    """Return the members of the archive, reading no more than the size limits allow, whatever the archive claims."""
+    """Return the members of the archive. Reading stops at the size limits, regardless of what the archive claims."""
     members: dict[str, bytes] = {}
     left = _MAX_TOTAL
     try:
@@ -263,7 +263,7 @@ def _invalid(message: str) -> InvalidInput:
 
 
 def read_lock(file: Path) -> Locked:
-    """Read a lockfile of wheels or of Spack, recognized by its content.
+    """Read a wheel or Spack lockfile, recognized by its content.
 
     Raises ``InvalidInput`` if it is neither and ``OSError`` if it cannot be read.
     """
@@ -281,9 +281,9 @@ ROOT = "replays"
 
 @dataclass(frozen=True)
 class Original:
-    """The original of a replay, read from a capsule and checked: the run, its plan and its stack.
+    """The original run of a replay, read from a capsule and checked: the run, its plan and its stack.
 
-    ``given`` lists the names of the hidden words that the user has supplied; they are filled in in the paths of
+    ``given`` lists the names of the hidden words that the user has supplied; their values are filled into the paths of
     ``inputs``.
     """
 
@@ -300,7 +300,10 @@ class Original:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the hidden words that the run requires and the user has not supplied; empty for an unnamed word."""
+        """Names of the hidden words that the run requires and the user has not supplied.
+
+        An unnamed word has an empty name.
+        """
         words = required_words(self.capsule)
         return tuple(name for name in words if name not in self.given)
 
@@ -337,7 +340,7 @@ class Replayed:
 
 
 def required_words(capsule: Capsule) -> tuple[str, ...]:
-    """Return the names of the hidden words that the run of a capsule requires; empty for a word without a name."""
+    """Return the names of the hidden words that the run of a capsule requires. An unnamed word has an empty name."""
     found = names_in(capsule.text("run/plan.json") + capsule.text("stack.yaml"))
     listed = None if capsule.hidden is None else {each.name for each in capsule.hidden}
     return tuple(name for name in found if listed is None or name in listed)
@@ -346,7 +349,7 @@ def required_words(capsule: Capsule) -> tuple[str, ...]:
 def read_hidden_words(capsules: Sequence[Capsule], assignments: Sequence[str]) -> dict[str, str]:
     """Return the values of the hidden words that the runs of the capsules require, if they are known.
 
-    A value comes from ``assignments`` (``NAME=VALUE``), else from the environment variable of that name. Raises
+    A value comes from ``assignments`` (``NAME=VALUE``), or else from the environment variable with that name. Raises
     ``UsageError`` for an assignment to a name that no capsule hides.
     """
     needed = dict.fromkeys(name for capsule in capsules for name in required_words(capsule) if name)
@@ -422,13 +425,13 @@ def order_for(
     """Return the order that installs the capsule's stack from its lockfile, which is written to ``directory``.
 
     Nothing is installed if the stack in use has the same lockfile. Otherwise the stack is installed in a separate
-    directory, and the stack in use stays. ``job`` has the options of a job that builds. Raises ``MissingPrecondition``
-    if the lockfile cannot be used on this site.
+    directory, and the stack in use is not changed. ``job`` contains the options for a job that builds. Raises
+    ``MissingPrecondition`` if the lockfile cannot be used on this site.
     """
     capsule, stack = original.capsule, original.stack
     lock = directory / "locks" / capsule.lock_name
     write_text(lock, capsule.text("lock.txt"))
-    site = site_for_accelerator(site, getattr(read_lock(lock), "accelerator", None))  # Spack's have none
+    site = site_for_accelerator(site, getattr(read_lock(lock), "accelerator", None))  # Spack lockfiles have none
     root = installation.root_of(site, stack.name, prefix)
     attached = build_command(site, os.environ, job) if site.install.provider == "spack" else ()
     order = Order(site, stack, root, locked=True, offline=offline, mirror=directory, attached=attached)
@@ -455,8 +458,8 @@ def request_of(
     """Return the request that runs the capsule's plan on ``site``.
 
     On the site of the original run, the request keeps its partition, launcher and MPI library; on another site, it uses
-    that site's defaults. ``job`` has the user's options of the job, and ``repeat`` replaces the number of repetitions
-    if it is not None.
+    that site's defaults. ``job`` contains the user's job options, and ``repeat`` replaces the number of repetitions if
+    it is not None.
     """
     plan = original.plan
     here = plan.site == site.name
@@ -482,6 +485,8 @@ def request_of(
         target=plan.target if plan.is_study else None,
         baseline=plan.baseline if plan.is_study else None,
         until_settled=plan.until_settled,
+        until_done=bool(plan.max_jobs),
+        max_jobs=plan.max_jobs or None,
         precision=plan.precision if plan.is_study else None,
         launcher=plan.launcher if here else None,
         mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,
@@ -499,7 +504,7 @@ def request_of(
 
 
 def stdin_of(original: Original) -> str | None:
-    """Return the path of the run's standard input; None if it has none.
+    """Return the path of the run's standard input, or None if it has none.
 
     The path is absolute, even if the run kept a copy of the file in its directory.
     """
@@ -527,7 +532,7 @@ def check_inputs(original: Original) -> None:
 
 
 def compare_replay(original: Original, run: Run, packages: Mapping[str, str], tolerance: float) -> Replayed:
-    """Compare the replay ``run`` with its original; raises ``InvalidInput`` if they have no metric in common."""
+    """Compare the replay ``run`` with its original. Raises ``InvalidInput`` if no metric is in both."""
     try:
         comparison = compare(samples_of(original.run), samples_of(run), tolerance=tolerance)
     except ValueError as error:
@@ -551,13 +556,13 @@ def write_result(original: Original, run: Run, replayed: Replayed) -> dict[str, 
 
 
 def choose_site(plan: Plan, name: str | None) -> Site:
-    """Return the site with this name; by default the site of the run if it is known here, else the detected one."""
+    """Return the site with this name. The default is the run's site if it is known here, or else the detected site."""
     known = any(entry.name == plan.site for entry in list_all("site"))
     return load_site(name or (plan.site if known else None))
 
 
 def _filled(data: bytes, words: Mapping[str, str]) -> bytes:
-    """Return a JSON document with the values of hidden words filled in; a damaged document is returned unchanged."""
+    """Return a JSON document with the values of hidden words filled in. Damaged documents are returned unchanged."""
     try:
         return json.dumps(fill(json.loads(data.decode()), words)).encode()
     except (ValueError, RecursionError):
@@ -565,7 +570,7 @@ def _filled(data: bytes, words: Mapping[str, str]) -> bytes:
 
 
 def _of_study(plan: Plan, per_node: set[int]) -> int | None:
-    """Return the ranks per node of a study over nodes; None for a study over ranks on one node."""
+    """Return the ranks per node of a study over nodes, or None for a study over ranks on one node."""
     return per_node.pop() if plan.unit == "nodes" and len(per_node) == 1 else None
 
 
@@ -594,7 +599,7 @@ def _input_problem(file: Path, expected: str) -> str | None:
 # Create the capsule of a run.
 
 
-#: Bytes at the end of a log that a capsule keeps.
+#: Number of bytes at the end of a log that a capsule contains.
 LOG_BYTES = 256 << 10
 
 
@@ -682,7 +687,7 @@ def _dump(name: str, document: Any) -> bytes:
 
 
 def _read_back(capsule: Capsule) -> None:
-    """Read the capsule as a replay does; raises ``HidlError`` if a replay could not."""
+    """Read the capsule as a replay does. Raises ``HidlError`` if a replay could not."""
     try:
         with unpacked(parse(capsule.to_bytes())) as original:
             site = original.file(f"{original.plan.site}.yaml")
@@ -724,7 +729,7 @@ def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
     A file is ``modified`` if it has changed since; its hash is then the recorded one, or empty if none was recorded.
     """
     recorded = (run.document("inputs") or {}).get("files")
-    if recorded is None:  # a run of hidl 0.1; a replaced file may keep its mtime, but not its ctime
+    if recorded is None:  # run by hidl 0.1; a replaced file may keep its mtime, but not its ctime
         planned = instant(plan.created).timestamp()
         for file in input_files(plan):
             status = file.stat()
@@ -738,7 +743,7 @@ def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
 
 
 def _read(file: Path) -> bytes | None:
-    """Return a document of the run, or the end of a log; None if it does not exist."""
+    """Return a document of the run, or the end of a log, or None if it does not exist."""
     try:
         data = file.read_bytes()
     except FileNotFoundError:

@@ -50,7 +50,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class HidlError(Exception):
-    """Base class of all errors: ``message`` is what failed and why, ``hint`` the next step."""
+    """Base class of all errors: ``message`` is what failed and why, and ``hint`` is the next step."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.UNEXPECTED
 
@@ -79,10 +79,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem in an input, with what was expected and the closest valid word, if any.
+    """A problem in an input, the expected value, and the closest valid word, if any.
 
     ``path`` is the location in the document, such as ``("node_types", "gpu", "cores")``. ``mark`` is the position in
-    the file; None for a value from the command line.
+    the file, or None for a value from the command line.
     """
 
     message: str
@@ -184,7 +184,7 @@ def hint_for(error: OSError, space: str) -> str:
     """Return the next step after a failed write.
 
     Args:
-        error: The error of the system call.
+        error: The error raised by the system call.
         space: The next step if the disk is full, or if the error has no step of its own.
     """
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -192,7 +192,7 @@ def hint_for(error: OSError, space: str) -> str:
 
 
 def describe_system_error(error: OSError | MemoryError | RuntimeError) -> HidlError | None:
-    """Return the error for a failure of the machine or its limits; None if hidl itself may be at fault."""
+    """Return the error for a failure of the machine or its limits, or None if hidl itself may be at fault."""
     if isinstance(error, MemoryError):
         return MissingPrecondition("out of memory", hint=_SYSTEM_HINTS[errno.ENOMEM])
     if isinstance(error, RuntimeError):

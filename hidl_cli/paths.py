@@ -10,7 +10,7 @@ from pathlib import Path
 
 import platformdirs
 
-#: Variable with the directory of a site's files if it is not ``/etc/hidl``.
+#: Variable with the directory of the site's own files if it is not ``/etc/hidl``.
 SYSTEM_CONFIG = "HIDL_SYSTEM_CONFIG"
 
 
@@ -35,7 +35,7 @@ def user_state() -> Path:
 
 
 def user_cache() -> Path:
-    """Return ``$XDG_CACHE_HOME/hidl``, which holds what can be recreated."""
+    """Return ``$XDG_CACHE_HOME/hidl``, which holds files that can be recreated."""
     return platformdirs.user_cache_path("hidl")
 
 
@@ -56,7 +56,7 @@ def shipped() -> Path:
 
 
 def results() -> Path:
-    """Return the index of results: ``HIDL_RESULTS`` (a file, or the directory of the index), or the user's own."""
+    """Return the index of results: ``HIDL_RESULTS`` (a file, or the index directory), or the user's own index."""
     named = os.environ.get("HIDL_RESULTS")
     path = Path(named).expanduser() if named else user_state()
     return path / "results.sqlite" if path.is_dir() or not named else path
@@ -73,7 +73,7 @@ def temporary_directory(name: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f"hidl-{name}-") as directory:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with suppress(OSError):  # without file locks, prune only looks at the age
+            with suppress(OSError):  # without file locks, prune only considers the age
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             yield Path(directory)
         finally:

@@ -37,7 +37,7 @@ class PluginEntry:
         return f"{self.name} = {self.target} ({self.group}) of package {self.package}"
 
     def load(self) -> Any:
-        """Import the target; raises ``MissingPrecondition`` if that fails for any reason."""
+        """Import the target. Raises ``MissingPrecondition`` if that fails for any reason."""
         try:
             return load_target(self.target)
         except (Exception, SystemExit) as error:  # third-party code
@@ -58,7 +58,7 @@ def entries(group: Group) -> tuple[PluginEntry, ...]:
 
 @cache
 def all_entries() -> dict[Group, tuple[PluginEntry, ...]]:
-    """Return the installed plug-ins of all groups; a search through all packages takes 5 ms."""
+    """Return the installed plug-ins of all groups. Searching all packages takes 5 ms."""
     from importlib.metadata import entry_points
 
     installed = entry_points()
@@ -111,7 +111,7 @@ class Registry(Generic[T]):
         return any(entry.name == name for entry in entries(self.group))
 
     def names(self) -> tuple[str, ...]:
-        """Return all names, built-in ones first."""
+        """Return all names, starting with the built-in ones."""
         return tuple(dict.fromkeys([*self.built_in, *(entry.name for entry in entries(self.group))]))
 
     def get(self, name: str) -> T:
@@ -138,7 +138,7 @@ class Registry(Generic[T]):
                 continue
 
     def conflict(self, name: str) -> InvalidInput | None:
-        """Return the error for a name that is defined more than once; None otherwise."""
+        """Return the error for a name that is defined more than once, or None otherwise."""
         found = [entry for entry in entries(self.group) if entry.name == name]
         owners = [*(["hidl itself"] if name in self.built_in else []), *(f"package {e.package}" for e in found)]
         if len(owners) < 2:

@@ -28,7 +28,7 @@ from hidl_cli.errors import ProcessFailed
 _PR_SET_PDEATHSIG = 1
 _TAIL = 4000
 _GRACE_SECONDS = 5.0
-#: Seconds that an attended command gets to end after an interrupt, and seconds between two calls of ``beat``.
+#: Seconds that an attended command has to end after an interrupt, and seconds between two calls of ``beat``.
 _ATTENDED_GRACE_SECONDS = 20.0
 _BEAT_SECONDS = 10.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -69,11 +69,12 @@ def run(
     Args:
         command: The program and its arguments.
         cwd: Working directory (default: the current one).
-        env: The complete environment (default: that of this process).
+        env: The complete environment (default: this process's environment).
         timeout: Time limit in seconds.
-        log: File that both output streams are appended to; ``Completed.stdout`` is then the new part of it.
+        log: File that both output streams are appended to, in which case ``Completed.stdout`` is the text that was
+            added.
         check: Raise ``ProcessFailed`` if the exit status is not 0.
-        meanwhile: Called while the program runs; if it raises, the program is ended.
+        meanwhile: Called while the program runs. If it raises an exception, the program is ended.
 
     Raises ``ProcessFailed`` if the program cannot be started, runs out of time (status -SIGKILL) or, with ``check``,
     exits with a status other than 0.
@@ -117,7 +118,7 @@ def run(
 def start_detached(
     command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path
 ) -> subprocess.Popen[bytes]:
-    """Start ``command`` in its own session, which survives this process; its output is appended to the two files."""
+    """Start ``command`` in its own session, which survives this process, and append its output to the two files."""
     argv = _words(command)
     with stdout.open("ab") as out, stderr.open("ab") as err:
         return subprocess.Popen(
@@ -160,7 +161,7 @@ def start_attached(
 ) -> subprocess.Popen[bytes]:
     """Start ``command`` with the standard streams and inherited descriptors of this process.
 
-    With ``own_session``, it does not get the signals that are sent to this process group.
+    If ``own_session`` is set, it does not receive the signals that are sent to this process group.
     """
     argv = _words(command)
     return subprocess.Popen(argv, cwd=cwd, env=dict(env), close_fds=False, start_new_session=own_session)
@@ -178,16 +179,16 @@ def attend(
     """Run ``command`` with the streams of this process, in the foreground if they are a terminal.
 
     An interrupt of this process ends the command and its process group; SIGTERM reaches it if this process is killed. A
-    command that is suspended from the terminal is resumed, since nothing else could resume it. The modes of the
-    terminal are restored at the end.
+    command that is suspended from the terminal is resumed, since nothing else could resume it. The terminal modes are
+    restored at the end.
 
     Args:
         command: The program and its arguments.
         cwd: Working directory.
         env: The complete environment.
-        deferred: Signals of this process that arrive meanwhile.
+        deferred: Signals of this process that arrive while the command runs.
         started: Called with the process id.
-        beat: Called at once and then every few seconds.
+        beat: Called immediately and then every few seconds.
 
     Returns the exit status (negative for a signal). Raises ``ProcessFailed`` if the command cannot be started.
     """
@@ -228,7 +229,7 @@ def attend(
 
 
 def replace_with(command: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str]) -> None:
-    """Replace this process with ``command`` (``execve``); raises ``ProcessFailed`` if it cannot be started."""
+    """Replace this process with ``command`` (``execve``). Raises ``ProcessFailed`` if that fails."""
     argv = _words(command)
     try:
         os.execvpe(argv[0], argv, dict(env))
@@ -259,7 +260,7 @@ class _output_files:
 
 
 class Deferred:
-    """Numbers of the signals that have arrived but are not handled yet."""
+    """Numbers of the signals that have arrived but have not been handled yet."""
 
     def __init__(self) -> None:
         self.arrived: list[int] = []
@@ -292,7 +293,7 @@ def signals_deferred() -> Iterator[Deferred]:
 
 
 def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object]) -> int | None:
-    """Return the exit status, or None after a timeout; the whole process group has ended in every case."""
+    """Return the exit status, or None after a timeout. The whole process group has ended in either case."""
     try:
         meanwhile()
         return child.wait() if timeout is None or _ends_within(child, timeout) else None
@@ -318,7 +319,7 @@ def _ends_within(child: subprocess.Popen[bytes], timeout: float) -> bool:
 
 @contextmanager
 def _wakes() -> Iterator[Callable[[float], object]]:
-    """Provide a function that waits up to a number of seconds for a signal: a child's end or stop, or an interrupt."""
+    """Provide a function that waits up to a number of seconds for a signal (a child's end or stop, or an interrupt)."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before, handler = signal.set_wakeup_fd(writer, warn_on_full_buffer=False), signal.getsignal(signal.SIGCHLD)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # the default action would not wake the select
@@ -345,7 +346,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """Send SIGTERM to the child's process group, and SIGKILL to what remains after the grace period."""
+    """Send SIGTERM to the child's process group, and SIGKILL to the remaining processes after the grace period."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):

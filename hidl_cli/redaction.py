@@ -38,10 +38,11 @@ HIDDEN = "***"
 #: Replacement for a secret with a name: ``***HF_TOKEN***``.
 _MARK = _Pattern(r"\*\*\*(?:(?P<name>[A-Z0-9_]+)\*\*\*)?")
 
-# Up to the last @ before the path, query or fragment: a password may contain one.
+# Up to the last @ before the path, query or fragment, because a password may contain an @.
 _USER = _Pattern(r"(?<=://)[^\s/?#]+(?=@)")
-# A password with an unquoted /, ? or #, which URLs forbid but users write: up to the last @ of the word. The port of an
-# address is not a password, and some @ belong to the path: name.git@v1, :8080/@scope, name@sha256:1, name@1.2.
+# A password with an unquoted /, ? or #, which URLs forbid but users write: the match extends to the last @ in the word.
+# The port of an address is not a password, and some @ belong to the path: name.git@v1, :8080/@scope, name@sha256:1,
+# name@1.2.
 _VERSION = r"(?!\d+(?:\.\d+){3})v?\d+(?:\.\d+)*(?:[.-]?(?:a|b|rc|alpha|beta|dev|post)[.-]?\d*)?(?:[\s\"'<>,;|)]|$)"
 _TO_LAST_AT = (
     r"[^\s\"'<>,;|]*(?:[,;|](?!\w[\w+.-]*://)[^\s\"'<>,;|]*)*(?<!\.git)"
@@ -51,7 +52,7 @@ _USER_WITH_SLASH = _Pattern(
     r"(?<=://)(?!(?:localhost|[\d.]+):\d+(?:[/?#]|$))"
     rf"[^\s/?#@:]*:(?!\d{{1,5}}(?:[/?#][^\s@]*)?/@[^\s@]*(?:@{_VERSION}|\s|$)){_TO_LAST_AT}"
 )
-# The same of a token, which has no user before it: what follows its first @ is no host.
+# The same for a token, which has no user before it: the text after its first @ is not a host.
 _TOKEN_WITH_SLASH = _Pattern(
     r"(?<=://)[^\s/?#@:]+@(?!(?:(?:[\w-]+\.)+[A-Za-z]{2,}|localhost|\d+(?:\.\d+){3}|\[[\da-fA-F:.]+\]"
     r"|[\w-]+:\d{1,5}(?=[/?#]|$))(?:[:/?#]|$))"
@@ -82,10 +83,11 @@ _SHORT_HINT = _Pattern(
     r"(?<![a-z0-9${])(?:pass|pwd)(?:$|[\"'\\\]>]|\s*[+:?]?[=:])"
     r"|(?<![^\s'\"])(?:--?|setenv[ \t]+|set[ \t]+-\w+[ \t]+)(?:[\w-]*[_-])?(?:pass|pwd)[ \t\\]"
 )
-# PASS and PWD can also be a compiler pass or a directory, so a word, a short number or a path is not a secret there.
+# PASS and PWD can also refer to a compiler pass or a directory, so a word, a short number or a path is not treated as a
+# secret in these variables.
 _IS_SHORT_NAME = _Pattern(r"(?:[A-Z0-9]*[_-]+)*(?:PASS|PWD)", re.IGNORECASE)
 _IS_PLAIN = _Pattern(r"[a-z]+(?:[_-][a-z]+)*|[-+]?[\d.,]{1,5}|.{0,3}|(?:[~.$]|\.\.)?/.*", re.IGNORECASE | re.DOTALL)
-# The length is limited because a long word with many of these names in it would take quadratic time.
+# The length is limited because a long word that contains many of these names would take quadratic time.
 _NAME = rf"[A-Z0-9_-]{{0,60}}(?:{_WORDS})[A-Z0-9_-]{{0,60}}"
 _IS_NAME = _Pattern(_NAME, re.IGNORECASE)
 _IS_WORD = _Pattern(_WORDS, re.IGNORECASE)
@@ -98,7 +100,7 @@ _IS_NO_SECRET = _Pattern(
 )
 _ASSIGNED = _Pattern(rf"(?<![A-Za-z0-9_&?-])(?P<name>{_NAME})[+:?]?=", re.IGNORECASE)
 _WORD_ASSIGNED = _Pattern(rf"(?:--?)?(?P<name>{_NAME})=(?P<value>.*)", re.IGNORECASE | re.DOTALL)
-# `--token x`, also across an escaped line end; `setenv TOKEN x` and `set -gx TOKEN x` of other shells.
+# `--token x`, possibly across an escaped line end; `setenv TOKEN x` and `set -gx TOKEN x` in other shells.
 _OPTION = _Pattern(
     rf"(?<![^\s'\"])(?:--?|setenv[ \t]+|set[ \t]+-\w+[ \t]+)(?P<name>{_NAME})(?:[ \t]|\\\n)+(?![-\\])", re.IGNORECASE
 )
@@ -180,7 +182,7 @@ _SETS_VARIABLE = frozenset({"-env", "-genv", "setenv"})
 #: Characters with a special meaning in a shell.
 _SYNTAX = _Pattern(r"[^\w@%+=:,./#~^*?!{}\[\]<>-]")
 
-#: Shorter values are hidden where they were found but not elsewhere.
+#: Shorter values are hidden where they were found, but not elsewhere.
 _LEAST_WORD = 4
 #: Smaller numbers are not secrets.
 _LEAST_NUMBER = 1000
@@ -192,7 +194,7 @@ _LEAST_PART = 8
 class _Span:
     """A secret in a text.
 
-    ``value`` is hidden in other places too, unless it is empty; ``parts`` are substrings that are secrets by
+    Unless it is empty, ``value`` is also hidden in other places; ``parts`` are substrings that are secrets by
     themselves.
     """
 
@@ -224,7 +226,7 @@ class Secrets:
         self.places: dict[str, list[str]] = {}
 
     def learn(self, *documents: Any) -> Secrets:
-        """Find the secrets in documents and texts; returns self."""
+        """Find the secrets in documents and texts, and return self."""
         self._parameters.update(name for document in documents for name in _parameters_in(document))
         for document in documents:
             if self._named:
@@ -246,7 +248,7 @@ class Secrets:
         Args:
             text: A word, a command line or any other text.
             where: Its location, recorded in ``places``.
-            literal: No shell expands the text, so ``$NAME`` is a value.
+            literal: True if no shell expands the text, so that ``$NAME`` is a value.
         """
         spans = _union([*_spans(text, self._parameters, literal=literal), *self._known(text)])
         if not spans:
@@ -287,7 +289,10 @@ class Secrets:
         return value
 
     def _element(self, words: Sequence[Any], at: int, name: str, where: str, secret: _Span | None) -> Any:
-        """Return an element of a list without secrets; it may be a word of a command line that ends with a secret."""
+        """Return an element of a list without secrets.
+
+        The element may be a word of a command line that ends with a secret.
+        """
         word = words[at]
         if secret:
             shown = self.hide(word[: secret.start], where)
@@ -343,7 +348,7 @@ class Secrets:
         return self._names[value]
 
     def _known(self, text: str) -> Iterator[_Span]:
-        """Yield the spans of known values in any form that a shell, JSON, a URL or HTML gives them."""
+        """Yield the spans of known values, in any form that they take in a shell, JSON, a URL or HTML."""
         if not self._spread:
             return
         if self._pattern is None:
@@ -367,7 +372,7 @@ def of_this_process() -> Secrets:
 @cache
 def _of_process(words: tuple[str, ...]) -> Secrets:
     secrets = Secrets().learn(list(words))
-    # Shorter values are likely to be ordinary words, and unlike arguments, the user did not just type them.
+    # Shorter values are likely to be ordinary words, and, unlike arguments, they were not just typed by the user.
     secrets.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
     return secrets
 
@@ -388,7 +393,7 @@ def shown_output(text: str) -> str:
 
 
 def holds_secret(*documents: Any) -> bool:
-    """Return whether these documents and texts contain a secret that is recognizable by itself."""
+    """Return whether these documents and texts contain a secret that can be recognized on its own."""
     return bool(redact_document(documents) != documents)
 
 
@@ -416,7 +421,7 @@ def redact_document(document: Any) -> Any:
 
 
 def fill(document: Any, values: Mapping[str, str]) -> Any:
-    """Return a document with marks replaced by the values of their names; marks of other names stay."""
+    """Return a document with marks replaced by the values of their names. Marks with other names are kept."""
     if isinstance(document, str):
         return _MARK.sub(lambda mark: values.get(mark["name"] or "", mark[0]), document)
     if isinstance(document, dict):
@@ -445,7 +450,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _name_within(around: Mapping[Any, Any], key: Any, each: Any, name: str) -> str:
-    """Return the name for the value of ``key``: the key itself, or the name of the enclosing object."""
+    """Return the name for the value of ``key``, which is the key itself or the name of the enclosing object."""
     if key not in _VALUE_KEYS:
         is_part = isinstance(each, (Mapping, list, tuple)) or (isinstance(each, str) and _looks_secret(each))
         return name if is_part and is_secret_name(name) and not is_secret_name(str(key)) else str(key)
@@ -454,7 +459,7 @@ def _name_within(around: Mapping[Any, Any], key: Any, each: Any, name: str) -> s
 
 
 def _option(words: Sequence[Any], at: int) -> str:
-    """Return the name of the secret option that word ``at`` is the value of; empty if there is none."""
+    """Return the name of the secret option whose value is word ``at`` (empty if there is none)."""
     before, word = words[at - 1] if at else None, words[at]
     if not isinstance(before, str) or not isinstance(word, str) or word.startswith("-"):
         return ""
@@ -476,8 +481,8 @@ def _is_value(value: str, parameters: Collection[str] = (), *, literal: bool = F
 
     Args:
         value: The text after the name.
-        parameters: Names that may stand in braces for a value.
-        literal: The value is used as it is; otherwise a shell may expand variables in it.
+        parameters: Names that may appear in braces in place of a value.
+        literal: True if the value is used as it is. Otherwise, a shell may expand variables in it.
     """
     bare = value.strip().strip("\"'")
     if not bare or _MARK.fullmatch(bare) or bare.rstrip(",;").lower() in _NO_VALUES:
@@ -537,7 +542,7 @@ def _is_telling(value: str) -> bool:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the value as it is, and as JSON, URLs, HTML and one or two levels of shell quoting write it."""
+    """Return the value as it is, and as written in JSON, URLs, HTML and one or two levels of shell quoting."""
     once = value.replace("'", "'\"'\"'")
     page = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     forms = {value, once, once.replace("'", "'\"'\"'"), quote(value, safe=""), page}
@@ -580,7 +585,7 @@ def _spans(text: str, parameters: Collection[str] = (), *, literal: bool = False
 
 
 def _named(text: str, parameters: Collection[str], *, literal: bool) -> Iterator[_Span]:
-    """Yield the values of options, variables and keys whose name is that of a secret."""
+    """Yield the values of options, variables and keys whose name indicates a secret."""
     for found in (*_ASSIGNED.finditer(text), *_OPTION.finditer(text)):
         start, end = _shell_word(text, found.end())
         if _is_secret(found["name"], text[start:end], parameters, literal=literal or _is_quoted(text, start)):
@@ -606,7 +611,7 @@ def _named(text: str, parameters: Collection[str], *, literal: bool) -> Iterator
 
 
 def _of_headers_and_files(text: str) -> Iterator[_Span]:
-    """Yield the secrets in headers and files of other programs that have no name."""
+    """Yield the secrets without a name in headers and files of other programs."""
     for pattern in (_COOKIE, _PRIVATE_KEY, _WEBHOOK):
         for found in pattern.finditer(text):
             yield _Span(found.start("value"), found.end("value"), "secret", found["value"].strip())
@@ -616,7 +621,7 @@ def _of_headers_and_files(text: str) -> Iterator[_Span]:
 
 
 def _of_programs(line: str, parameters: Collection[str]) -> Iterator[_Span]:
-    """Yield the passwords in command lines of other programs, which have no name."""
+    """Yield the passwords without a name in command lines of other programs."""
     for found in (*_PROGRAM_PASSWORD.finditer(line), *_LOGIN.finditer(line)):
         start, end = _shell_word(line, found.end())
         name = "password"
@@ -731,7 +736,7 @@ def _is_quoted(text: str, start: int) -> bool:
 
 
 def _quote_around(text: str, place: int) -> str:
-    """Return the quote that is open at ``place`` in its line; empty if there is none."""
+    """Return the quote that is open at ``place`` in its line (empty if there is none)."""
     at, quote_ = text.rfind("\n", 0, place) + 1, ""
     if text.find("'", at, place) < 0 and text.find('"', at, place) < 0:
         return ""

@@ -72,6 +72,11 @@ class Training:
     batch: int = parameter(8, min=1, help="samples per rank and step")
     steps: int = parameter(12, min=1, help="timed steps")
     warmup: int = parameter(2, min=0, help="steps before the timed ones")
+    batches: int = parameter(
+        0,
+        min=0,
+        help="distinct batches of the synthetic data, each trained on once in an epoch; 0: one for each rank, the same in all steps",
+    )
     precision: Literal["float32", "bfloat16"] = parameter("float32", help="arithmetic of the forward and backward pass")
     optimizer: Literal["sgd", "adam"] = parameter("sgd", help="optimizer")
     learning_rate: float = parameter(0.01, min=0, help="step size of the optimizer")
@@ -94,12 +99,29 @@ class Training:
 
 @dataclass(frozen=True)
 class Gpt(Training):
-    """Data-parallel training of a GPT-style decoder on synthetic text."""
+    """Training of a GPT-style decoder on synthetic text."""
 
     framework: Literal["torch"] = parameter("torch", help="framework")
-    parallel: Literal["ddp", "fsdp"] = parameter(
+    parallel: Literal["ddp", "fsdp", "hsdp", "tp", "pp"] = parameter(
         "ddp",
-        help="ddp: every rank has all weights; fsdp: a shard of them, by PyTorch's FSDP2 (backends mpi, gloo, nccl)",
+        help="ddp: every rank has all weights; fsdp: a shard (FSDP2); hsdp: shards within `partitions` ranks; tp: parts of every matrix; pp: stages (all but ddp: backends mpi, gloo, nccl)",
+    )
+    partitions: int = parameter(
+        0,
+        min=0,
+        help="hsdp, tp, pp: ranks that have one copy of the weights together, and train on their joint batch; 0: the ranks of a node (pp: all)",
+    )
+    total_batch: int = parameter(
+        0,
+        min=0,
+        unit="sequences",
+        help="sequences of all ranks and step, which replace `batch`; 0: `batch` for each rank",
+    )
+    micro_batches: int = parameter(
+        0, min=0, help="parts of a batch whose gradients are accumulated; 0: one (pp: up to 4 for each stage)"
+    )
+    recompute: Literal["always", "never"] = parameter(
+        "never", help="compute the activations of a block again in the backward pass"
     )
     batch: int = parameter(4, min=1, unit="sequences", help="sequences per rank and step")
     optimizer: Literal["sgd", "adam"] = parameter("adam", help="optimizer")

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, permutations
-from statistics import NormalDist, fmean, median, stdev
+from statistics import NormalDist, fmean, median, variance
 from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli.analysis.statistics import MIN_REPETITIONS, Interval, difference_interval
@@ -49,13 +49,19 @@ PRIORS: dict[Kind, float] = {
 #: Mean and standard deviation of the speed-up by the second of two ``opposite`` changes, in recorded slowdowns.
 _GAIN = (2.0, 1.5)
 
+#: Prior probabilities that the machine has the level of the good night, that of the bad night, or another one if the
+#: configurations are equal today. The other level has a normal prior around half of the recorded slowdown, with the
+#: slowdown as its standard deviation.
+LEVELS = (0.45, 0.45, 0.1)
 #: Standard deviation of the prior of an effect, as a fraction of the recorded slowdown.
 _SPREAD = 0.4
 #: Standard deviation of the prior of the logarithmic noise, if noise was recorded and if it was not.
 _NOISE_SPREAD, _NOISE_UNKNOWN = 0.7, 1.2
 _NOISE_STEPS = 41
 _LEAST_NOISE = 2e-4
-_QUANTILE = 1.96
+#: Multiple of the standard error of an effect in its 95 % interval. The posterior has heavier tails than a normal
+#: distribution: 1.96 covered 92 % of the effects in 223 simulated bisects.
+_QUANTILE = 2.2
 #: Maximum number of effects of an explanation: that of all its changes together, and those of two changes.
 _MOST_EFFECTS = 3
 
@@ -463,17 +469,14 @@ def answer(
     today = _today(observations, recorded)
     if not expected.weights:
         enough = len(observations) >= _LEAST_ALONE
-        outcome = _slow_or_not(observations, recorded, confidence) if enough else "undecided"
-        return CulpritAnswer(outcome, confidence if outcome != "undecided" else 0.0, found, today)
+        return _compare_with_records(observations, recorded, confidence if enough else math.inf, found, today)
     best = found[0]
     rounds = len({each.round for each in observations})
     if best.certainty < confidence or rounds < LEAST_ROUNDS:
         return CulpritAnswer("undecided", best.certainty, found, today)
     kind = best.explanation.kind
     if kind == "none":
-        outcome = _slow_or_not(observations, recorded, confidence)
-        # Requires both that the configurations do not differ today and that today's level matches only one record.
-        return CulpritAnswer(outcome, best.probability * (1 + confidence) / 2, found, today)
+        return _compare_with_records(observations, recorded, confidence, found, today)
     if kind == "several":
         return CulpritAnswer("several", best.probability, found, today)
     if not _is_confirmed(observations, best, len(expected.weights)):
@@ -481,29 +484,79 @@ def answer(
     return CulpritAnswer("changes", best.certainty, found, today)
 
 
-def _slow_or_not(observations: Sequence[RunObservation], recorded: Recorded, confidence: float) -> Outcome:
-    """Return which recorded level the good configuration has today; ``undecided`` if it matches both or neither."""
-    values = [each.value for each in observations if not each.changes]
-    good = _difference(values, recorded.good, confidence)
-    bad = _difference(values, recorded.bad, confidence)
-    if good is None or bad is None:
-        return "undecided"
-    is_fast = good.low <= 0 < -bad.high
-    is_slow = bad.high >= 0 < good.low
-    return "not reproducible" if is_fast else "machine" if is_slow else "undecided"
+def _compare_with_records(
+    observations: Sequence[RunObservation],
+    recorded: Recorded,
+    confidence: float,
+    found: tuple[Belief, ...],
+    today: Today | None,
+) -> CulpritAnswer:
+    """Return which recorded level the machine has today, given that the configurations are probably equal.
+
+    Args:
+        observations: All runs.
+        recorded: Values of the good and the bad night.
+        confidence: Probability at which a level is accepted.
+        found: All explanations; the most probable is that the configurations are equal.
+        today: Change of the good configuration.
+    """
+    fast, slow = _levels([each.value for each in observations if not each.changes], recorded)
+    outcome: Outcome = "not reproducible" if fast > slow else "machine"
+    certainty = found[0].probability * max(fast, slow)
+    return CulpritAnswer(outcome if certainty >= confidence else "undecided", certainty, found, today)
 
 
-def _difference(values: Sequence[float], recorded: Sequence[float], confidence: float) -> Interval | None:
-    """Return the interval of the difference of means, using today's noise if too few values were recorded."""
-    found = difference_interval(values, recorded, confidence=confidence)
-    if found is not None or len(values) < MIN_REPETITIONS or not recorded:
-        return found
-    z, free = NormalDist().inv_cdf((1 + confidence) / 2), len(values) - 1
-    # Quantile of Student's t distribution (Abramowitz & Stegun 26.7.5).
-    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
-    half = t * stdev(values) * math.sqrt(1 / len(values) + 1 / len(recorded))
-    middle = fmean(values) - fmean(recorded)
-    return Interval(middle - half, middle + half)
+def _levels(values: Sequence[float], recorded: Recorded) -> tuple[float, float]:
+    """Return the probabilities that today's level is that of the good night or less, or that of the bad night or more.
+
+    The difference from a night has Student's t distribution with Welch's degrees of freedom; ``LEVELS`` are the priors.
+    Both are 0 for fewer than 3 values.
+    """
+    if len(values) < MIN_REPETITIONS or not (recorded.good and recorded.bad):
+        return 0.0, 0.0
+    good, bad = (_difference(values, night) for night in (recorded.good, recorded.bad))
+    slowdown = max(_LEAST_NOISE, fmean(recorded.bad) - fmean(recorded.good))
+    other = NormalDist(slowdown / 2, math.hypot(slowdown, good.error))
+    precisions = good.error**-2, slowdown**-2
+    level = NormalDist(
+        (good.mean * precisions[0] + slowdown / 2 * precisions[1]) / sum(precisions), 1 / math.sqrt(sum(precisions))
+    )
+    weights = [
+        prior * each for prior, each in zip(LEVELS, (good.density, bad.density, other.pdf(good.mean)), strict=True)
+    ]
+    whole = sum(weights)
+    if whole <= 0:
+        return float(good.mean <= 0), float(bad.mean >= 0)
+    between = weights[2] / whole
+    return weights[0] / whole + between * level.cdf(0), weights[1] / whole + between * (1 - level.cdf(slowdown))
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """The difference of today's mean from that of a night, with its standard error and degrees of freedom."""
+
+    mean: float
+    error: float
+    free: float
+
+    @property
+    def density(self) -> float:
+        """The density of the observed difference if both levels are equal."""
+        t = self.mean / self.error
+        log = math.lgamma((self.free + 1) / 2) - math.lgamma(self.free / 2) - math.log(math.pi * self.free) / 2
+        return math.exp(log - (self.free + 1) / 2 * math.log1p(t * t / self.free)) / self.error
+
+
+def _difference(values: Sequence[float], night: Sequence[float]) -> _Difference:
+    """Compare today's values with a night, using today's noise if too few values were recorded."""
+    of_today = variance(values) / len(values)
+    enough = len(night) >= MIN_REPETITIONS
+    of_night = variance(night if enough else values) / len(night)
+    error = max(_LEAST_NOISE, math.sqrt(of_today + of_night))
+    free = float(len(values) - 1)
+    if enough and of_today + of_night > 0:
+        free = (of_today + of_night) ** 2 / (of_today**2 / free + of_night**2 / (len(night) - 1))
+    return _Difference(fmean(values) - fmean(night), error, free)
 
 
 def _today(observations: Sequence[RunObservation], recorded: Recorded) -> Today | None:

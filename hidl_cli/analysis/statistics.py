@@ -1,4 +1,4 @@
-"""Confidence intervals of means for small, noisy samples (n = 3 to 10)."""
+"""Intervals of differences of means, and other statistics of small, noisy samples (n = 3 to 10)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CONFIDENCE = 0.95  # of every interval that hidl prints, except in studies of several steps
+CONFIDENCE = 0.95  # of intervals of differences and changes
 RESAMPLES = 4000  # enough for a half width with an error of about 2 %
 
 
@@ -29,60 +29,16 @@ class Interval:
     high: float
 
 
-def half_widths(samples: NDArray[Any], confidence: float, *, seed: int = 0) -> NDArray[Any]:
-    """Return the half width of the confidence interval of the mean of each row of ``samples``.
-
-    The interval is the symmetric bootstrap-t interval ``mean ± t*·s/√n``, where ``t*`` is the quantile of
-    ``|mean' - mean|·√n/s'`` over resamples (Efron & Tibshirani 1993, An Introduction to the Bootstrap, section 12.5;
-    Hall 1988, J. R. Statist. Soc. B 50, 35-45). With few values, a resample can consist of a single value repeated
-    (``s' = 0``). The resamples are therefore smoothed (Polansky 2000, Canadian Journal of Statistics 28, 501-516) with
-    Gaussian noise of width ``s/√n`` (Hesterberg 2004, Bootknife sampling vs. smoothing).
-
-    Args:
-        samples: Array of shape (rows, n) with n >= 2 and without constant rows.
-        confidence: Confidence level.
-        seed: Seed of the random number generator.
-
-    Returns:
-        Array of shape (rows,).
-    """
-    import numpy as np
-
-    n = samples.shape[1]
-    random = np.random.default_rng(seed)
-    picked = random.integers(0, n, size=(RESAMPLES, n))
-    smoothing = random.standard_normal((RESAMPLES, n)) / math.sqrt(n)
-
-    spread = samples.std(axis=1, ddof=1)
-    standardised = np.sort((samples - samples.mean(axis=1, keepdims=True)) / spread[:, None], axis=1)
-    resampled = standardised[:, picked] + smoothing  # (rows, resamples, n)
-    t = np.abs(resampled.mean(axis=2)) * math.sqrt(n) / resampled.std(axis=2, ddof=1)
-    widths: NDArray[Any] = np.quantile(t, confidence, axis=1) * spread / math.sqrt(n)
-    return widths
-
-
-def mean_interval(values: Sequence[float], *, confidence: float = CONFIDENCE, seed: int = 0) -> Interval | None:
-    """Return the confidence interval of the mean of ``values``, which is symmetric about their average.
-
-    Returns None for fewer than 3 values or if all values are equal, since the noise is then unknown. The result does
-    not depend on the order of the values and is reproducible.
-    """
-    import numpy as np
-
-    if len(values) < MIN_REPETITIONS or max(values) - min(values) < SAME:
-        return None
-    mean = fmean(values)
-    half = float(half_widths(np.array([values]), confidence, seed=seed)[0])
-    return Interval(mean - half, mean + half)
-
-
 def difference_interval(
     values: Sequence[float], others: Sequence[float], *, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Interval | None:
     """Return the confidence interval of the difference of the means of two independent samples.
 
-    The method is that of ``mean_interval``, with Welch's standard error ``√(s1²/n1 + s2²/n2)`` instead of ``s/√n``.
-    Returns None if either sample has fewer than 3 values or all its values are equal.
+    The interval is the symmetric bootstrap-t interval (Efron & Tibshirani 1993, An Introduction to the Bootstrap,
+    section 12.5; Hall 1988, J. R. Statist. Soc. B 50, 35-45) with Welch's standard error ``√(s1²/n1 + s2²/n2)``. With
+    few values, a resample can consist of a single value repeated. The resamples are therefore smoothed (Polansky 2000,
+    Canadian Journal of Statistics 28, 501-516) with Gaussian noise of width ``s/√n`` (Hesterberg 2004, Bootknife vs.
+    smoothing). Returns None if either sample has fewer than 3 values or all its values are equal.
     """
     import numpy as np
 

@@ -54,8 +54,8 @@ LEAST_SLOWDOWN = 0.01
 class ComparedRun:
     """One of the two runs to compare, with its stack as installed here.
 
-    ``inputs`` maps paths to SHA-256; None if not recorded. ``given`` describes the redacted words of its capsule that
-    the user has replaced.
+    ``inputs`` maps paths to SHA-256, or is None if they were not recorded. ``given`` describes the redacted words of
+    its capsule that the user has replaced.
     """
 
     plan: Plan
@@ -70,7 +70,7 @@ class ComparedRun:
 class BisectMetric:
     """The metric to compare by.
 
-    ``sign`` is 1 if greater values mean slower, else -1. ``good`` and ``bad`` are the recorded values of all
+    ``sign`` is 1 if greater values mean slower, or else -1. ``good`` and ``bad`` are the recorded values of all
     repetitions.
     """
 
@@ -106,7 +106,7 @@ class BisectMetric:
 
 
 def read_run(run: Run) -> ComparedRun:
-    """Read a run. Raises ``MissingPrecondition`` if it has no metrics, or its stack is no longer installed."""
+    """Read a run. Raises ``MissingPrecondition`` if it has no metrics or its stack is no longer installed."""
     plan = _check_plan(plan_of(run))
     samples = samples_of(run)
     if not samples:
@@ -126,7 +126,10 @@ def read_run(run: Run) -> ComparedRun:
 
 
 def read_capsule(original: Original, installed: Installation | None) -> ComparedRun:
-    """Read the run of a capsule, with the stack installed from its lockfile; None if the run is only inspected."""
+    """Read the run of a capsule, with the stack installed from its lockfile.
+
+    Returns None if the run is only inspected.
+    """
     plan = _check_plan(original.plan)
     if installed is not None:
         prefix = str(installed.prefix)
@@ -150,7 +153,7 @@ def _require_stdin(plan: Plan, file: str | None) -> None:
 def metric_of(good: ComparedRun, bad: ComparedRun, name: str | None) -> BisectMetric:
     """Return a metric, by default the main one of the workload, at the largest size of both runs.
 
-    Raises ``UsageError`` if the runs do not share the metric, or the bad run was not worse.
+    Raises ``UsageError`` if the runs do not share the metric, or if the bad run was not worse.
     """
     every = in_common_units([*good.samples, *bad.samples])
     sides = every[: len(good.samples)], every[len(good.samples) :]
@@ -181,7 +184,7 @@ def metric_of(good: ComparedRun, bad: ComparedRun, name: str | None) -> BisectMe
 
 
 def _main_metric(workload: Workload) -> str:
-    """Return the scaling metric of the workload, else its first one; times of the job come last."""
+    """Return the workload's scaling metric, or else its first metric; the job's own times come last."""
     own = [name for name in workload.metrics if name not in TIMES]
     if workload.scaling is not None and not (own and workload.scaling.metric in TIMES):
         return workload.scaling.metric
@@ -239,7 +242,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BisectChange:
-    """A change that can be tried, with its values as text; ``details`` lists what else changes with it."""
+    """A change that can be tried, with its values as text; ``details`` lists everything else that changes with it."""
 
     kind: ChangeKind
     name: str
@@ -275,8 +278,8 @@ class BisectChange:
 class Side:
     """The good or the bad run.
 
-    ``placement`` is that of the compared step. ``inputs`` maps paths to SHA-256; None if unknown. ``given`` describes
-    the redacted words of its capsule that the user has replaced.
+    ``placement`` is the placement of the compared step. ``inputs`` maps paths to SHA-256, or is None if they are
+    unknown. ``given`` describes the redacted words of its capsule that the user has replaced.
     """
 
     provenance: Provenance
@@ -292,7 +295,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes to try, most probable first, and descriptions of those that cannot be tried, with the reason."""
+    """The changes to try, most probable ones first, and descriptions of those that cannot be tried, with reasons."""
 
     tried: tuple[BisectChange, ...]
     left_out: tuple[str, ...]
@@ -306,7 +309,10 @@ def changes_between(good: Side, bad: Side) -> Changes:
 
 
 def mixture(good: Side, bad: Side, changes: Iterable[BisectChange], run: str) -> Plan:
-    """Apply changes to the good plan, as a single step of run ``run``. Raises the same errors as the launcher."""
+    """Apply changes to the good plan, as a single step of run ``run``.
+
+    Propagates any errors raised by the launcher.
+    """
     recipe, new = _Recipe.of(good), _Recipe.of(bad)
     for change in changes:
         recipe = _APPLY[change.kind](recipe, new, change.name)
@@ -532,7 +538,7 @@ def _take_environment(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
 
 
 def _replaced(old: Mapping[str, T], new: Mapping[str, T], name: str) -> dict[str, T]:
-    """Return ``old`` with the entry ``name`` as in ``new``, which may lack it."""
+    """Return ``old`` with the entry ``name`` taken from ``new``, which may not have it."""
     changed = {**old, **({name: new[name]} if name in new else {})}
     return {each: value for each, value in changed.items() if each != name or name in new}
 
@@ -588,8 +594,8 @@ class Question:
 class JournalEntry:
     """A run of a mixture.
 
-    ``round`` starts at 1, warm-up runs are in round 0. ``session`` is the number of the job and ``value`` that of the
-    metric; if it is None, ``failure`` is the reason.
+    ``round`` starts at 1, and warm-up runs are in round 0. ``session`` is the number of the job, and ``value`` is the
+    value of the metric. If the value is None, ``failure`` is the reason.
     """
 
     round: int
@@ -602,7 +608,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Journal:
-    """The runs so far. ``planned`` has the mixtures of the last round in order; ``sessions`` counts the jobs."""
+    """The runs so far. ``planned`` contains the mixtures of the last round in order; ``sessions`` counts the jobs."""
 
     entries: tuple[JournalEntry, ...] = ()
     planned: tuple[tuple[int, ...], ...] = ()
@@ -645,7 +651,7 @@ class Journal:
         return self.with_round(mixtures)
 
     def answer(self, question: Question, confidence: float) -> CulpritAnswer:
-        """Return the answer of the runs so far."""
+        """Return the answer according to the runs so far."""
         observations, expected = self.observations(question.metric), question.expectation
         return culprit.answer(observations, expected, question.metric.recorded, confidence=confidence)
 
@@ -666,12 +672,12 @@ class Bisect:
         return self.directory.name
 
     def question(self) -> Question:
-        """Read the question. Raises ``HidlError`` if it is invalid or from another version of hidl."""
+        """Read the question. Raises ``HidlError`` if it is invalid or was written by another version of hidl."""
         found: Question = _read(self.directory / "question.json", QUESTION, TypeAdapter(Question))
         return found
 
     def journal(self) -> Journal:
-        """Read the journal. Raises ``HidlError`` if it is invalid or from another version of hidl."""
+        """Read the journal. Raises ``HidlError`` if it is invalid or was written by another version of hidl."""
         file = self.directory / "journal.json"
         return _read(file, JOURNAL, TypeAdapter(Journal)) if file.exists() else Journal()
 
@@ -690,12 +696,12 @@ class Bisect:
         return self.directory / "jobs"
 
     def last_job(self) -> Run | None:
-        """Return the last submitted job; None if there is none."""
+        """Return the last submitted job, or None if there is none."""
         return next(all_runs(self.jobs), None)
 
 
 def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
-    """Return the last bisect of the question if its changes are the same, else a new one.
+    """Return the last bisect of the question if its changes are the same, or else a new one.
 
     The question is written again, because the stacks may have been installed elsewhere in the meantime.
     """
@@ -711,7 +717,7 @@ def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
 
 
 def find_bisect(question: Question) -> Bisect | None:
-    """Return the last bisect of the question; None if there is none."""
+    """Return the last bisect of the question, or None if there is none."""
     known = sorted(paths.bisects().glob(f"*-{question.digest}/question.json"))
     return Bisect(known[-1].parent) if known else None
 

@@ -44,7 +44,7 @@ class BisectVerdict:
 
 
 def verdict(question: Question, journal: Journal, confidence: float) -> BisectVerdict:
-    """Return the verdict of the runs so far."""
+    """Return the verdict according to the runs so far."""
     answer = journal.answer(question, confidence)
     return BisectVerdict(answer, _sentence(question, answer), tuple(_notes(question, journal, answer)))
 
@@ -141,7 +141,7 @@ def describe_mixture(question: Question, numbers: Sequence[int]) -> str:
 
 
 def _sentence(question: Question, answer: CulpritAnswer) -> str:
-    sure = f"({_percent(answer.confidence)})" if question.changes.tried else ""
+    sure = f"({_percent(answer.confidence)})"
     if answer.outcome == "changes":
         return f"{_explanation(question, answer)} {sure}"
     if answer.outcome == "several":
@@ -151,11 +151,11 @@ def _sentence(question: Question, answer: CulpritAnswer) -> str:
     if answer.outcome == "machine" and answer.today:
         shift = f"{answer.today.shift:.1%} slower than recorded{_interval(answer)}"
         same = ", and the bad one is equally fast" if question.changes.tried else ""
-        return f"the machine has changed: the good configuration is {shift} today{same} {sure}".rstrip()
+        return f"the machine has changed: the good configuration is {shift} today{same} {sure}"
     if answer.outcome == "not reproducible":
         unchanged = "the configuration is as fast today as in the good run"
         equal = "today, the good and the bad configuration are equally fast within noise"
-        return f"not reproducible: {equal if question.changes.tried else unchanged} {sure}".rstrip()
+        return f"not reproducible: {equal if question.changes.tried else unchanged} {sure}"
     likeliest = _likeliest(question, answer)
     return f"undecided: the most probable so far is {likeliest} ({_percent(answer.best.probability)})"
 
@@ -191,7 +191,8 @@ def _notes(question: Question, journal: Journal, answer: CulpritAnswer) -> list[
         notes.append(f"the good configuration is {_shift(answer)} today than recorded")
     if answer.outcome == "changes":
         _, low, high = answer.best.slowdown
-        notes.append(f"slower by {low:.1%} to {high:.1%} (95 %); recorded: {math.expm1(question.metric.slowdown):.1%}")
+        recorded = math.expm1(question.metric.slowdown)
+        notes.append(f"slower by {low:.1%} to {high:.1%} (95 %, if this is the cause); recorded: {recorded:.1%}")
     if answer.outcome in ("machine", "not reproducible") and question.changes.left_out:
         notes.append("changes that could not be tried may be the cause: " + "; ".join(question.changes.left_out))
     if journal.broken:
@@ -211,7 +212,7 @@ def _interval(answer: CulpritAnswer) -> str:
 
 
 def _percent(probability: float) -> str:
-    """Format a probability, but never as 100 %."""
+    """Format a probability as a percentage, but never as 100 %."""
     return "> 99.9 %" if probability > 0.999 else f"{100 * probability:.3g} %"
 
 
@@ -224,7 +225,7 @@ _TAIL_LINES, _TAIL_WIDTH = 10, 500
 def plan_job(question: Question, site: Site, job: AllocationOptions) -> Plan:
     """Plan the job: the plan of the good run without steps, with an allocation that fits all configurations.
 
-    Raises ``UsageError`` if one of the runs was on another site, and the same errors as ``allocate``.
+    Raises ``UsageError`` if one of the runs was on another site, and propagates errors raised by ``allocate``.
     """
     sides = (question.good, question.bad)
     for side in sides:
@@ -271,7 +272,8 @@ def run_job(
 ) -> tuple[Run, Status]:
     """Run the job, or follow the one that is still active. An interrupt cancels it but keeps its measurements.
 
-    Raises ``SubmitRefused`` if the site requires more options, and the same errors as ``submit`` of the scheduler.
+    Raises ``SubmitRefused`` if the site requires additional options, and propagates errors raised by the scheduler's
+    ``submit``.
     """
     job = bisect.last_job()
     if job is None or not _is_active(job):

@@ -471,6 +471,11 @@ def show_result(document: dict[str, Any]) -> None:
     )
     for overhead in overheads(document["steps"]):
         stdout().print(overhead_table(overhead))
+    if document["published"]:
+        stdout().print("published, for orientation (other machines and programs; no verdict depends on it):")
+    for each in document["published"]:
+        where = f"{each['scale']}; {each['platform']}; {each['source']}"
+        stdout().print(f"  {each['title']}: {each['figure']} ({where})", markup=False, highlight=False)
 
 
 def show_workload(workload: Workload) -> None:

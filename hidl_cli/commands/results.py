@@ -104,10 +104,14 @@ def show(
 ) -> None:
     """Show the origin and all metrics of a judged run, even if its directory is gone."""
     from hidl_cli.commands.render import emit_json, show_result
+    from hidl_cli.store.references import published_figures
     from hidl_cli.store.store import result_document
 
     store = open_store()
     document = result_document(store, store.find(run))
+    document["published"] = published_figures(
+        document["workload"], document["parameters"], is_study=document["efficiency"] is not None
+    )
     if json:
         emit_json("hidl.result/1", **document)
     else:

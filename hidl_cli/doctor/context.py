@@ -1,4 +1,4 @@
-"""Subjects of the doctor, the context in which they are examined, and the registry of rules and fixes."""
+"""Subjects that the doctor examines, the context of an examination, and the registry of rules and fixes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Facts = TypeVar("Facts")
 class Fix:
     """A fix that ``hidl doctor --fix`` applies to the findings of a rule.
 
-    A fix must be safe and reversible, and may only change files of hidl.
+    A fix must be safe and reversible, and may only change hidl's files.
 
     Attributes:
         does: Description of the fix.
         undo: Description of how to revert it.
-        apply: Function that is called with a finding and a callback for messages. It returns a description of the
-            change, or None if nothing was changed.
+        apply: Function that is called with a finding and a callback for messages. The function returns a description of
+            the change, or None if nothing was changed.
     """
 
     does: str
@@ -50,8 +50,8 @@ class Subject(Generic[Facts]):
     """A subject that the doctor examines.
 
     Attributes:
-        probe: Function that collects facts; it returns None if nothing can be determined.
-        rules: Pure functions of the facts.
+        probe: Function that collects facts. It returns None if nothing can be determined.
+        rules: Rules, which are pure functions of the facts.
         before_runs: Whether ``hidl run`` examines the subject before it submits a job. The probe should take only
             milliseconds.
         fixes: Fixes by rule id.
@@ -74,13 +74,13 @@ class Context:
 
     Attributes:
         host: This machine, or a recorded one; its ``failures`` lists commands that failed.
-        installation: None if the stack is not installed or no stack is given.
+        installation: The installation, or None if the stack is not installed or no stack is given.
         stack: Name of the stack.
-        plan: Run that is about to be submitted; None for ``hidl doctor``.
+        plan: Run that is about to be submitted, or None for ``hidl doctor``.
         nodes: Number of compute nodes to examine, if any.
-        roots: Directories of installations; by default, those of the user and the site.
+        roots: Directories of installations (default: the user's and the site's).
         deep: Whether to read every file of the installation.
-        saved: Description of the scheduler from saved outputs, used instead of the scheduler of the host.
+        saved: Description of the scheduler from saved output, used instead of the host's scheduler.
     """
 
     host: Host
@@ -95,7 +95,7 @@ class Context:
 
     @cached_property
     def is_here(self) -> bool:
-        """True if this host is part of the site, based on the site's ``match`` or else its scheduler's command."""
+        """True if this host is part of the site, according to the site's ``match`` or else its scheduler's command."""
         if self.saved is not None:
             return True
         if conditions := conditions_of(self.site, self.host):
@@ -107,7 +107,7 @@ class Context:
 
     @property
     def gpus(self) -> int | None:
-        """Number of GPUs per node: 0 if the plan uses CPUs only, None if unknown."""
+        """Number of GPUs per node(0 if the plan only uses CPUs, None if unknown)."""
         if self.plan is not None and self.plan.device == "cpu":
             return 0
         return self.site.node_type(self.plan.partition if self.plan else None).gpus
@@ -131,7 +131,7 @@ def stack_directories(roots: Iterable[Path], site: str, stack: str | None = None
 # The registry of rules: those of ``hidl_cli.doctor.rules``, and those for compute nodes, ranks and job output.
 
 
-#: Rules that are not applied to this host but to nodes, launches and the output of jobs (``module:attribute``).
+#: Rules that are not applied to this host but to nodes, launches and job output (``module:attribute``).
 _OTHER_RULES = (
     "hidl_workloads.doctor.nodes:RULES",
     "hidl_workloads.doctor.ranks:RULES",
@@ -149,7 +149,10 @@ def load_subjects() -> tuple[Subject[Any], ...]:
 
 
 def all_rules() -> Iterator[Rule[Any]]:
-    """Yield the rules of every module, sorted by id within a module. Rules for job output may repeat an id."""
+    """Yield the rules of every module. Within a module, they are sorted by id.
+
+    Rules for job output may repeat an id.
+    """
     for subject in load_subjects():
         yield from subject.rules
     for reference in _OTHER_RULES:

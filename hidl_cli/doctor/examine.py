@@ -127,7 +127,7 @@ def load_advisories() -> Advisories:
 
 
 def find_advisories(versions: Mapping[str, str]) -> Iterator[tuple[str, str, list[SecurityAdvisory]]]:
-    """Yield each affected package with its version and advisories; ``versions`` maps names to versions."""
+    """Yield each affected package with its version and advisories. ``versions`` maps package names to versions."""
     for package, version in versions.items():
         found = [each for each in load_advisories().advisories if package in each.packages and each.affects(version)]
         if found:
@@ -148,7 +148,7 @@ class PlannedJob:
     """The job of a plan, or the one that hidl would plan by default.
 
     Attributes:
-        library: MPI library that the ranks are linked to; None if unknown.
+        library: MPI library that the ranks are linked to, or None if unknown.
         program: Path or name of the launcher's program.
         mpi_type: Value of ``srun --mpi=``.
         configured: Variables that hidl or the site sets for all ranks.
@@ -237,7 +237,7 @@ def _library_environment(context: Context, library: Library | None) -> dict[str,
 
 
 def _exports(library: Library | None) -> bool:
-    """Return whether the site makes mpirun_rsh export the environment, which is not its default."""
+    """Return whether the site makes mpirun_rsh export the environment, which it does not do by default."""
     return any(word in _EXPORTING for word in library.launcher_arguments.get("mpirun_rsh", ())) if library else False
 
 
@@ -263,7 +263,7 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
 
     Args:
         directory: Directory to write to.
-        site: Name of the site; by default, the detected one.
+        site: Name of the site (default: the detected site).
 
     Returns:
         The names of the files.
@@ -281,17 +281,17 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
 
 
 def examine_recorded(directory: Path, site: str | None) -> tuple[DoctorReport, str, str]:
-    """Examine a recorded machine or a directory of saved outputs.
+    """Examine a recorded machine or a directory of saved output.
 
     Args:
         directory: Directory of the recording.
-        site: Name of the site; by default, the one whose ``match`` fits the recording.
+        site: Name of the site (default: the site whose ``match`` fits the recording).
 
     Returns:
         The report, the name of the site and the name of the host.
 
     Raises:
-        UsageError: If no site matches, or the site has another scheduler than the recording.
+        UsageError: If no site matches, or if the scheduler of the site differs from that of the recording.
     """
     saved = None
     if directory.is_dir() and not (directory / DESCRIPTION).is_file():
@@ -378,7 +378,7 @@ def contexts(
         nodes: Number of compute nodes to examine.
         host: Host to examine; by default, this one.
         deep: Whether to read every file of the installations.
-        saved: Description of the scheduler from saved outputs.
+        saved: Description of the scheduler from saved output.
     """
     shared = CachedHost(host or ThisHost())
     directories = stack_directories(roots, site.name, stack) or ([roots[-1] / site.name / stack] if stack else [])

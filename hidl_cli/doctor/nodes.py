@@ -80,7 +80,7 @@ _MINUTES = 5.0
 class Attempt:
     """A launch to try.
 
-    ``mpi_type`` is the value of ``srun --mpi=``. ``is_default`` means that hidl launches runs of the site this way.
+    ``mpi_type`` is the value of ``srun --mpi=``. ``is_default`` means that hidl launches the site's runs this way.
     """
 
     launcher: str
@@ -97,7 +97,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Examination:
-    """The job that examines nodes; ``attempts`` are in the order of the plan's steps."""
+    """The job that examines nodes; ``attempts`` has the order of the plan's steps."""
 
     plan: Plan
     attempts: tuple[Attempt, ...]
@@ -106,7 +106,7 @@ class Examination:
 
     @property
     def prefix(self) -> str | None:
-        """The prefix of the stack, which the nodes must see; None without a stack."""
+        """The prefix of the stack, which the nodes must be able to access, or None if there is no stack."""
         return self.plan.prefix or None
 
     def script(self) -> str:
@@ -135,10 +135,10 @@ def plan_examination(
 
     Args:
         site: Site of the nodes.
-        installation: Installed stack whose launchers are tried; None to try no launcher.
+        installation: Installed stack whose launchers are tried, or None to try no launcher.
         nodes: Number of nodes.
         job: Requested resources.
-        mpi: MPI library of the site to use instead of the stack's, as for ``hidl run``.
+        mpi: The site's MPI library to use instead of the stack's, as for ``hidl run``.
         types: Types listed by ``srun --mpi=list``.
         cores: Number of cores per node in the current allocation; by default, all cores.
 
@@ -214,7 +214,7 @@ def root() -> Path:
 
 
 def _tuning(site: Site, library: Library, stack: Stack, *, gpus: bool) -> tuple[Setting, ...]:
-    """Merge the tuning of the site and the stack, as for runs whose times are compared."""
+    """Merge the tuning of the site and the stack, as is done for runs whose times are compared."""
     layers = (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=gpus)),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
@@ -232,7 +232,7 @@ def _workload(stack: str) -> Workload:
 
 
 def _attempts(site: Site, library: Library, placement: Placement, types: tuple[str, ...]) -> Iterator[Attempt]:
-    """Yield all launchers of the site that support the library, including srun with each type of Slurm."""
+    """Yield all launchers of the site that support the library, including srun with each type that Slurm supports."""
     launchers = site.mpi[library.name].launchers if library.name in site.mpi else []
     bound = placement.threads_per_rank if placement.bind else None
     for name in launchers or site.launchers:
@@ -246,7 +246,7 @@ def _attempts(site: Site, library: Library, placement: Placement, types: tuple[s
 
 
 def _distinct(types: tuple[str, ...]) -> Iterator[str]:
-    """Yield the types without aliases and without those of Cray systems."""
+    """Yield the types without aliases and Cray-specific types."""
     for name in types:
         is_alias = name.startswith("pmix_v") and "pmix" in types
         if not is_alias and not name.startswith("cray"):
@@ -254,7 +254,7 @@ def _distinct(types: tuple[str, ...]) -> Iterator[str]:
 
 
 def _steps(default: Request, gpus: int, attempts: tuple[Attempt, ...]) -> Iterator[Step]:
-    """Yield a step for each attempt: the default launch, or one rank per node with another type of srun."""
+    """Yield a step for each attempt: the default launch, or one rank per node with another ``srun --mpi`` type."""
     one_each = replace(default.placement, ranks_per_node=1, ranks=default.placement.nodes)
     for number, attempt in enumerate(attempts, start=1):
         placement = default.placement if attempt.is_default else one_each
@@ -334,7 +334,7 @@ def read_facts(directory: Path, examination: Examination, *, outside: Node | Non
 
 
 def _nodes(lines: str, requested_memory: int | None) -> Iterator[Node]:
-    """Parse the facts of nodes, ignoring other lines, which shell profiles may print."""
+    """Parse node facts, ignoring other lines, which shell profiles may print."""
     for line in lines.splitlines():
         document = _json(line)
         if document is not None:
@@ -378,7 +378,7 @@ def _json(text: str) -> dict[str, Any] | None:
 
 
 def _text(file: Path) -> str:
-    """Read a file, which may be missing."""
+    """Read a file, or return an empty text if it is missing."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -394,7 +394,7 @@ _MAX_OUTPUT_IN_FINDING = 300
 
 
 def find_on_nodes(facts: JobFacts) -> list[Finding]:
-    """Return the findings about single nodes, and about differences between nodes."""
+    """Return the findings about individual nodes and about differences between nodes."""
     return [
         *nodes.RULES.findings(facts.nodes),
         *(finding for each in facts.nodes.nodes for finding in node.RULES.findings(each)),
@@ -457,7 +457,7 @@ def no_start(facts: JobFacts) -> Iterator[Evidence]:
 
 
 def _world(result: LaunchResult, facts: JobFacts) -> World:
-    """Return the ranks of a launch in the form that the rules for ranks require."""
+    """Return the ranks of a launch in the form required by the rules for ranks."""
     boots = {node.host: node.boot for node in facts.nodes.nodes if node.boot}
     outside = facts.nodes.outside
     if outside is not None and outside.boot:
@@ -526,15 +526,15 @@ def examine_nodes(
 
     Args:
         site: Site of the nodes.
-        installation: Installed stack whose launchers are tried; None to try no launcher.
+        installation: Installed stack whose launchers are tried, or None to try no launcher.
         count: Number of nodes.
         job: Partition, account and other resources, as for ``hidl run``.
-        mpi: MPI library of the site to use instead of the stack's.
+        mpi: The site's MPI library to use instead of the stack's.
         host: Host that hidl runs on; by default, this one.
         tell: Callback for progress messages.
 
     Raises:
-        SubmitRefused: If the site requires more options.
+        SubmitRefused: If the site requires additional options.
         HidlError: If the job cannot be planned or submitted.
     """
     this = host or ThisHost()
@@ -579,7 +579,7 @@ def examine_nodes(
 
 
 def _without_unusable(hosts: tuple[str, ...], error: UnusableHosts, job: AllocationOptions | None) -> AllocationOptions:
-    """Restrict the request to the hosts that can be used; its ``hosts`` is None if none can."""
+    """Restrict the request to the hosts that can be used. If there are none, its ``hosts`` is None."""
     job = job or AllocationOptions()
     unusable = {each.host for each in error.troubles}
     usable = tuple(name for name in hosts if name not in unusable)
@@ -594,7 +594,7 @@ def is_inside(site: Site, environment: Mapping[str, str]) -> bool:
 
 
 def _cores_of_the_allocation(environment: Mapping[str, str], count: int) -> int | None:
-    """Return the number of cores per node of the current Slurm job; None if unknown.
+    """Return the number of cores per node of the current Slurm job, or None if unknown.
 
     Raises:
         UsageError: If the job has fewer than ``count`` nodes.

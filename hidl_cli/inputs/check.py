@@ -257,7 +257,7 @@ def phrase(annotation: Any) -> str:
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """Return the values of a ``Literal`` or the names of a registry; empty for any other annotation."""
+    """Return the values of a ``Literal`` or the names of a registry (empty for any other annotation)."""
     if names := _names(annotation):
         return names.names()
     bare = _bare(annotation)
@@ -296,7 +296,7 @@ def check(
 ) -> tuple[M | None, tuple[Problem, ...]]:
     """Validate a document and return its model (None if it is invalid) and all problems.
 
-    If not ``complete``, part of the document could not be read, and missing keys are not reported. Beyond
+    If ``complete`` is False, part of the document could not be read, and missing keys are not reported. Beyond
     ``MAX_FINDINGS`` problems, one last problem reports that there are more.
     """
     data = plain(root)
@@ -310,7 +310,8 @@ def check(
         (fault_of(model, detail) for detail in details if complete or detail["type"] != "missing"),
         (fault for rule in checks for fault in rule(data)),
     )
-    # A fault inside a union occurs once per branch. Without a limit, wording hundreds of thousands would take long.
+    # A fault inside a union occurs once per branch. Without a limit, describing hundreds of thousands of faults would
+    # take a long time.
     unique = list(dict.fromkeys(islice(faults, _BRANCHES * (MAX_FINDINGS + 1))))
     problems = [_locate_fault(root, fault) for fault in unique[:MAX_FINDINGS]]
     if len(unique) > MAX_FINDINGS:

@@ -112,7 +112,7 @@ class Rules(Generic[M]):
 
 @dataclass(frozen=True)
 class LoadResult(Generic[M]):
-    """The model of an entry, or None and its problems; ``files`` are its file and those that it extends."""
+    """The model of an entry, or None and its problems; ``files`` contains its file and the files that it extends."""
 
     entry: OverlayEntry
     model: M | None
@@ -121,12 +121,15 @@ class LoadResult(Generic[M]):
 
 
 def load(rules: Rules[M], name: str) -> M:
-    """Load an entry by name; ``UsageError`` if the name is unknown, ``InvalidInput`` with all errors if invalid."""
+    """Load an entry by name.
+
+    Raises ``UsageError`` if the name is unknown and ``InvalidInput`` if the entry is invalid.
+    """
     return valid(examine(rules, find(rules.kind, name)))
 
 
 def valid(result: LoadResult[M]) -> M:
-    """Return the model; raise ``InvalidInput`` with all problems if there is none."""
+    """Return the model. Raises ``InvalidInput`` with all problems if there is none."""
     if result.model is None:
         raise faulty([result])
     return result.model
@@ -156,7 +159,7 @@ def examine(rules: Rules[M], entry: OverlayEntry) -> LoadResult[M]:
         if link.root is not None:
             dropped = rules.own if link.entry.name != entry.name else frozenset({"extends"})
             merged = source.merge(source.without(link.root, dropped), merged, appended=rules.appended)
-    across = rules.checks if complete else ()  # a check could report keys missing that the unreadable part contains
+    across = rules.checks if complete else ()  # a check could report keys as missing that the unreadable part contains
     checks = (*across, lambda data: _names_its_file(data, entry))
     model, faults = check(merged, rules.model, checks, complete=complete)
     problems = sorted([*problems, *faults], key=lambda problem: _order(problem, files))
@@ -222,7 +225,7 @@ def _names_its_file(data: Mapping[str, Any], entry: OverlayEntry) -> Iterator[Fa
 
 
 def _order(problem: Problem, files: Sequence[Path]) -> tuple[int, int, int]:
-    """Sort by file, those that extend first, and then by line."""
+    """Sort problems by file, starting with extending files, and then by line."""
     if problem.mark is None:
         return len(files), 0, 0
     return files.index(problem.mark.file), problem.mark.line, problem.mark.column

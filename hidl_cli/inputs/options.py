@@ -21,7 +21,7 @@ class CommandLineOption:
         minimum: Smallest number.
         maximum: Largest number.
         completion: Name of the function ``complete_<name>`` that completes the value.
-        repeatable: Whether the option may be given several times; its field gets a list.
+        repeatable: Whether the option may be given several times, in which case its field is a list.
     """
 
     names: tuple[str, ...]
@@ -45,7 +45,7 @@ def option(
     completion: str | None = None,
     repeatable: bool = False,
 ) -> Any:
-    """Declare a field that is also an option of the command line; see ``CommandLineOption``."""
+    """Declare a field that is also a command-line option; see ``CommandLineOption``."""
     described = CommandLineOption(names, help, panel, metavar, minimum, maximum, completion, repeatable)
     return field(default=default, metadata={_KEY: described})
 

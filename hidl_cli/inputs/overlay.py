@@ -50,7 +50,7 @@ def directories(kind: KindName) -> tuple[tuple[Origin, Path], ...]:
 def list_all(kind: KindName, *, bases: bool = False) -> tuple[OverlayEntry, ...]:
     """Return all entries of this kind, sorted by name.
 
-    With ``bases``, include entries that can only be extended, whose names begin with ``_``.
+    If ``bases`` is set, include entries that can only be extended, whose names begin with ``_``.
     """
     found: dict[str, list[OverlayEntry]] = {}
     for origin, directory in directories(kind):
@@ -67,7 +67,7 @@ def is_base(path: Path) -> bool:
 
 
 def find(kind: KindName, name: str) -> OverlayEntry:
-    """Return an entry by name; raise ``UsageError`` with suggestions if there is none."""
+    """Return an entry by name. Raises ``UsageError`` with suggestions if there is none."""
     entries = {entry.name: entry for entry in list_all(kind)}
     if name in entries:
         return entries[name]
@@ -89,7 +89,7 @@ def at_path(kind: KindName, path: Path) -> OverlayEntry:
 
 
 def _winner(entries: list[OverlayEntry]) -> OverlayEntry:
-    """Return the first of several entries of the same name, each of which shadows those after it."""
+    """Return the first of several entries with the same name, each of which shadows those after it."""
     hidden: tuple[OverlayEntry, ...] = ()
     for entry in reversed(entries):
         hidden = (replace(entry, shadows=hidden), *hidden)

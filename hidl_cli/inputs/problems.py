@@ -111,7 +111,8 @@ class Fault:
     on_key: bool = False
 
 
-#: A check across several fields, which gets the plain data, even if invalid, and yields the faults that it finds.
+#: A check that involves several fields. It receives the plain data, even if invalid, and yields the faults that it
+#: finds.
 Check = Callable[[Mapping[str, Any]], Iterable[Fault]]
 
 
@@ -123,7 +124,7 @@ def nearest(word: object, words: Iterable[str]) -> str | None:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """Format the words as an expectation."""
+    """Format the words for an "expected ..." phrase."""
     return f"one of: {', '.join(words) or '(none)'}"
 
 
@@ -134,7 +135,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def mapping(data: Any, key: str) -> Mapping[str, Any]:
-    """Return ``data[key]`` if that is a mapping, else an empty one, because checks also see malformed data."""
+    """Return ``data[key]`` if it is a mapping, or else an empty mapping, because checks also see malformed data."""
     value = data.get(key) if isinstance(data, dict) else None
     return value if isinstance(value, dict) else {}
 
@@ -156,7 +157,10 @@ _BASES = {"0o": 8, "0x": 16}
 
 
 def resolve(text: str) -> Scalar:
-    """Return the value of a plain scalar; ``ValueError`` for a number of more than ``MAX_DIGITS`` characters."""
+    """Return the value of a plain scalar.
+
+    Raises ``ValueError`` for a number with more than ``MAX_DIGITS`` characters.
+    """
     if text in _NULL:
         return None
     if text in _BOOL:

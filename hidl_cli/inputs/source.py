@@ -60,10 +60,10 @@ def plain(node: YamlNode) -> Any:
 
 
 def place(root: YamlNode, path: Keys, *, on_key: bool = False) -> Mark:
-    """Return the position of the value at ``path``, or of its key with ``on_key``.
+    """Return the position of the value at ``path``, or of its key if ``on_key`` is set.
 
-    Mappings and lists span many lines, so they are marked at their key. If the path does not exist, the position of
-    its closest existing ancestor is returned.
+    Mappings and lists span many lines, so they are marked at their key. If the path does not exist, the position of its
+    closest existing ancestor is returned.
     """
     node, key = root, _first_key(root)
     for step in path:
@@ -75,7 +75,10 @@ def place(root: YamlNode, path: Keys, *, on_key: bool = False) -> Mark:
 
 
 def merge(base: YamlNode, own: YamlNode, *, appended: Collection[Keys] = (), _path: Keys = ()) -> YamlNode:
-    """Merge ``own`` into ``base``: mappings by key, lists at ``appended`` paths by appending; all else is replaced."""
+    """Merge ``own`` into ``base``.
+
+    Mappings are merged by key, and lists at ``appended`` paths are appended to. Everything else is replaced.
+    """
     if isinstance(base.content, dict) and isinstance(own.content, dict):
         members = dict(base.content)
         for key, member in own.content.items():
@@ -160,7 +163,7 @@ class SourceText:
 
 
 def read_source(path: FilePath) -> SourceText:
-    """Read a regular UTF-8 file of at most 1 MiB; raise ``InvalidInput`` for any other."""
+    """Read a regular UTF-8 file of at most 1 MiB. Raises ``InvalidInput`` for any other file."""
     return SourceText(path, _decoded(path, _read_bytes(path)))
 
 

@@ -53,7 +53,7 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read a YAML file; never raises for its type or contents."""
+    """Read a YAML file. No errors are raised for its type or contents."""
     try:
         return parse(read_source(path))
     except InvalidInput as error:
@@ -61,7 +61,7 @@ def read(path: Path) -> Document:
 
 
 def parse(source: SourceText) -> Document:
-    """Parse YAML text; never raises for its contents."""
+    """Parse YAML text. No errors are raised for its contents."""
     builder = _Builder(source)
     try:
         root = builder.document()
@@ -93,7 +93,7 @@ class _Builder:
     deepest: int = 0
 
     def document(self) -> YamlNode:
-        """Return the root mapping; raise ``InvalidInput`` for a fault that prevents reading on."""
+        """Return the root mapping. Raises ``InvalidInput`` for a fault that prevents further reading."""
         events = self._events()
         next(events)  # the stream's start
         if isinstance(next(events), yaml.StreamEndEvent):
@@ -112,7 +112,7 @@ class _Builder:
             yield from yaml.parse(self.source.text, Loader=_LOADER)
         except yaml.MarkedYAMLError as error:
             self._stop_at_syntax_error(error)
-        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: escapes beyond Unicode
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two are for escapes beyond Unicode
             self._stop(Span(self.source, 0, 0), f"invalid YAML: {error}", "valid YAML")
 
     def _node(self, event: Any, events: Iterator[Any], *, depth: int) -> YamlNode:

@@ -1,4 +1,4 @@
-"""Audit the packages of an installation for vulnerabilities, using hidl's own advisories and files in OSV's format."""
+"""Audit the packages of an installation for vulnerabilities, using hidl's own advisories and files in OSV format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hidl_cli.stack.installation import Installation
 ECOSYSTEM = "PyPI"
 
 _SUFFIXES = (".json", ".yaml", ".yml")
-_MAX_BYTES = 16 * 1024 * 1024  # of one record or list of records
+_MAX_BYTES = 16 * 1024 * 1024  # per record or list of records
 _MAX_FILES = 500_000  # in one archive or directory; PyPI's export has 30,000 in 2026
 
 
@@ -58,7 +58,7 @@ class _Specific(_Record):
 
 
 class OsvRecord(_Record):
-    """An advisory in OSV's format, reduced to the fields that hidl uses."""
+    """An advisory in OSV format, reduced to the fields that hidl uses."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:-]{2,80}$")]
     summary: str = ""
@@ -75,7 +75,7 @@ class OsvRecord(_Record):
 
     @property
     def severity(self) -> str | None:
-        """The severity according to the database, from ``low`` to ``critical``; None if it has no rating."""
+        """The severity according to the database, from ``low`` to ``critical``, or None if it has no rating."""
         rated = self.database_specific.severity if self.database_specific else None
         return rated.lower() if isinstance(rated, str) else None
 
@@ -85,7 +85,7 @@ class OsvRecord(_Record):
         return any(True for _ in self._of_pypi())
 
     def packages(self) -> set[str]:
-        """Return the normalized names of the PyPI packages concerned; none if the advisory was withdrawn."""
+        """Return the normalized names of the PyPI packages concerned (none if the advisory was withdrawn)."""
         return set() if self.withdrawn else {canonicalize_name(name) for name, _ in self._of_pypi()}
 
     def affects(self, package: str, version: str) -> bool:
@@ -116,8 +116,8 @@ class OsvRecord(_Record):
 def read(file: Path, packages: set[str]) -> list[OsvRecord]:
     """Read the advisories for ``packages`` (normalized names) from a file.
 
-    The file may be JSON or YAML with a record or a list of records, a zip archive of such files as exported by
-    osv.dev, or a directory tree such as PyPA's advisory-database. Raises ``UsageError`` if it cannot be read,
+    The file may be JSON or YAML with a record or a list of records, a zip archive of such files as exported by osv.dev,
+    or a directory tree such as PyPA's advisory-database. Raises ``UsageError`` if it cannot be read, and
     ``InvalidInput`` if it contains anything else or no advisory about PyPI.
     """
     found, known = [], False
@@ -187,7 +187,7 @@ def _first(error: Exception) -> str:
 
 
 def _includes(affected: _Affected, version: str) -> bool:
-    """Return whether a version is listed or in a range, following the evaluation algorithm of OSV's specification."""
+    """Return whether a version is listed or in a range, following the evaluation algorithm in the OSV specification."""
     now = _parsed(version)
     if version in affected.versions or (now is not None and any(_parsed(each) == now for each in affected.versions)):
         return True
@@ -214,7 +214,10 @@ def _in_range(range_: _Range, now: Version) -> bool:
 
 
 def _parsed(version: str) -> Version | None:
-    """Parse a version of PEP 440 without its local part (``+cpu``), which advisories never have; None if invalid."""
+    """Parse a PEP 440 version without its local part (``+cpu``), which advisories never have.
+
+    Returns None if it is invalid.
+    """
     try:
         return Version(Version(version).public)
     except InvalidVersion:
@@ -223,7 +226,7 @@ def _parsed(version: str) -> Version | None:
 
 @dataclass(frozen=True)
 class Vulnerability:
-    """A vulnerability of a package; ``fixed`` is the first fixed version, ``handled`` the reason to ignore it."""
+    """A vulnerability of a package; ``fixed`` is the first fixed version, ``handled`` is the reason to ignore it."""
 
     id: str
     aliases: tuple[str, ...]
@@ -249,13 +252,13 @@ class Vulnerability:
 def audit(
     installations: Sequence[Installation], files: Sequence[Path] = (), ignored: Collection[str] = ()
 ) -> list[list[Vulnerability]]:
-    """Return the known vulnerabilities of each installation, without duplicates, ignored ones last.
+    """Return the known vulnerabilities of each installation, without duplicates, with ignored ones at the end.
 
     Args:
-        files: Advisories in OSV's format.
-        ignored: Identifiers or aliases to ignore, besides those that the stack's recipe declares as handled.
+        files: Advisories in OSV format.
+        ignored: Identifiers or aliases to ignore, in addition to those that the stack's recipe declares as handled.
 
-    Raises the errors of ``read`` and ``components``.
+    Propagates errors raised by ``read`` and ``components``.
     """
     inventories = [components(installation) for installation in installations]
     packages = {component.name for found in inventories for component in found if component.is_of_pypi}

@@ -1,4 +1,4 @@
-"""Software bills of materials of installations in CycloneDX's format (ECMA-424)."""
+"""Software bills of materials of installations in CycloneDX format (ECMA-424)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-#: ``build``: a wheel that hidl built; ``program``: a build without Python.
+#: ``build`` is a wheel that hidl built; ``program`` is a build without Python.
 ComponentKind = Literal["wheel", "build", "program", "spack", "external", "rpm", "own"]
 
 _MAX_LICENSE = 100  # characters; a longer `License` field contains the license's text instead of its name
@@ -61,7 +61,7 @@ class Component:
 
 
 def components(installation: Installation) -> list[Component]:
-    """Return all packages, sorted by kind and name; ``MissingPrecondition`` if the lockfile is missing."""
+    """Return all packages, sorted by kind and name. Raises ``MissingPrecondition`` if the lockfile is missing."""
     manifest = installation.manifest
     licenses = _licenses(installation.prefix)
     found = [*_built(manifest, licenses), *_spack(manifest), *_rpm(manifest), *_own(manifest, licenses)]
@@ -141,7 +141,7 @@ _BUILT = ("build", "program")  # kinds whose hash identifies the source
 
 
 def cyclonedx(installation: Installation) -> str:
-    """Return the bill of materials as JSON in CycloneDX 1.6, identical for each call.
+    """Return the bill of materials as CycloneDX 1.6 JSON, which is identical for each call.
 
     Raises ``MissingPrecondition`` if the installation is incomplete.
     """

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from hidl_cli.errors import UsageError
-from hidl_cli.inputs.options import option
+from hidl_cli.inputs.options import command_line_options, option
 
 if TYPE_CHECKING:
     from hidl_cli.launch.hosts import Hosts
@@ -101,6 +102,113 @@ class AllocationOptions:
             hint = 'for example 600 (seconds) or "00:10:00"'
             raise UsageError(f"invalid time {self.time!r}: must be positive", hint=hint)
         return self.time
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(AllocationOptions):
+    """Further options for the job of a run, as far as the site's scheduler has them.
+
+    Attributes:
+        gpus: GPUs of the whole run; fewer than its nodes have request a part of each node.
+        gpus_per_rank: GPUs of each rank.
+        memory: Memory per node as text: ``64G``.
+        exclusive: Request whole nodes.
+        share: Let other jobs use the rest of each node.
+        after: Runs that must have ended successfully before this one starts.
+        hold: Submit the job in the held state.
+        begin: Earliest start as text: ``18:00``, ``2026-01-31T18:00`` or ``+2:00:00``.
+        scheduler_options: Further options of the scheduler, each as in a job script.
+    """
+
+    gpus: int | None = option(
+        None,
+        "--gpus",
+        minimum=1,
+        help="GPUs of the whole run; fewer than its nodes have request a part of each (default: all).",
+        panel=_RESOURCES,
+    )
+    gpus_per_rank: int | None = option(None, "--gpus-per-rank", minimum=1, help="GPUs of each rank.", panel=_RESOURCES)
+    memory: str | None = option(
+        None, "--mem", metavar="SIZE", help="Memory per node, such as 64G or 500M.", panel=_RESOURCES
+    )
+    exclusive: bool = option(False, "--exclusive", help="Request whole nodes.", panel=_RESOURCES)
+    share: bool = option(False, "--share", help="Let other jobs use the rest of each node.", panel=_RESOURCES)
+    licenses: str | None = option(
+        None, "--licenses", metavar="NAME:N,...", help="Licenses that the job needs.", panel=_JOB
+    )
+    mail_type: str | None = option(
+        None, "--mail-type", metavar="EVENT,...", help="Send mail about these: begin, end, fail or all.", panel=_JOB
+    )
+    mail_user: str | None = option(None, "--mail-user", metavar="ADDRESS", help="Recipient of the mail.", panel=_JOB)
+    after: Sequence[str] | str | None = option(
+        None,
+        "--after",
+        metavar="RUN",
+        help="Start after this run has ended successfully; repeatable.",
+        completion="runs",
+        repeatable=True,
+        panel=_JOB,
+    )
+    hold: bool = option(False, "--hold", help="Submit the job held, until you release it.", panel=_JOB)
+    begin: str | None = option(
+        None, "--begin", metavar="TIME", help="Earliest start: 18:00, 2026-01-31T18:00 or +2:00:00.", panel=_JOB
+    )
+    comment: str | None = option(
+        None, "--comment", metavar="TEXT", help="Text that the scheduler keeps with the job.", panel=_JOB
+    )
+    job_name: str | None = option(
+        None, "--job-name", metavar="NAME", help="Name of the job (default: hidl-WORKLOAD).", panel=_JOB
+    )
+    scheduler_options: Sequence[str] | None = option(
+        None,
+        "--scheduler-option",
+        metavar="OPTION",
+        help="Further option of the scheduler, as in a job script: --scheduler-option=--switches=1. Repeatable.",
+        repeatable=True,
+        panel=_JOB,
+    )
+
+    @property
+    def runs_before(self) -> list[str]:
+        """The runs that must end first."""
+        return [self.after] if isinstance(self.after, str) else [*(self.after or ())]
+
+    @property
+    def memory_gib(self) -> float | None:
+        """The memory per node in GiB; raises ``UsageError`` for an invalid size."""
+        if self.memory is None:
+            return None
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([MGT])(?:i?B)?", str(self.memory), re.IGNORECASE)
+        if match is None or float(match[1]) == 0:
+            raise UsageError(f"invalid --mem {self.memory!r}: must be a size with a unit", hint="for example 64G")
+        return float(match[1]) * {"M": 1 / 1024, "G": 1, "T": 1024}[match[2].upper()]
+
+    @property
+    def begin_time(self) -> float | None:
+        """The earliest start in seconds since the epoch; raises ``UsageError`` for an invalid time."""
+        return None if self.begin is None else _parse_begin(str(self.begin), datetime.now().astimezone())
+
+    @property
+    def given_names(self) -> tuple[str, ...]:
+        """The names of the options of this class that are set."""
+        declared = command_line_options(JobOptions)
+        inherited = command_line_options(AllocationOptions)
+        return tuple(each.names[0] for name, each in declared.items() if name not in inherited and getattr(self, name))
+
+
+def _parse_begin(text: str, now: datetime) -> float:
+    try:
+        if text.startswith("+"):
+            return now.timestamp() + seconds(text[1:])
+        if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
+            hour, minute = map(int, text.split(":"))
+            start = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+            return (start if start > now else start + timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, UsageError):
+        raise UsageError(
+            f"invalid --begin {text!r}", hint="for example 18:00, 2026-01-31T18:00 or +2:00:00 (from now)"
+        ) from None
 
 
 def seconds(text: str) -> float:

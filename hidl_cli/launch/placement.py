@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import SubmitRefused, UsageError
 from hidl_cli.launch.hosts import WITHOUT_HOSTS, parse_hosts
-from hidl_cli.launch.options import AllocationOptions, clock, seconds
+from hidl_cli.launch.options import AllocationOptions, JobOptions, clock, seconds
+from hidl_cli.site.directives import THREAD_VARIABLES
+from hidl_cli.site.job_options import JobSettings, parse_licenses, parse_mail_types, plain, require_supported
 from hidl_cli.site.schema import NodeType, Partition, Policies, Site
 
 _UNKNOWN = 30 * 86400.0
@@ -99,16 +101,6 @@ def _elsewhere(site: Site, nodes: int) -> str | None:
         if partition.min_nodes <= nodes and (partition.max_nodes is None or nodes <= partition.max_nodes)
     ]
     return f"choose a partition that allows it: {', '.join(fitting)} (--partition)" if fitting else None
-
-
-#: Variables that set the number of threads in common libraries.
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-)
 
 
 @dataclass(frozen=True)
@@ -225,7 +217,7 @@ class Placement:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that limit libraries to ``threads_per_rank`` threads."""
-        threads = dict.fromkeys(_THREAD_VARIABLES, str(self.threads_per_rank))
+        threads = dict.fromkeys(THREAD_VARIABLES, str(self.threads_per_rank))
         return {**threads, "TF_NUM_INTEROP_THREADS": "1"}
 
 
@@ -235,18 +227,26 @@ def bind_to_cores(
     *,
     partition: str | None = None,
     threads: int | None = None,
+    share: float = 1.0,
 ) -> list[Placement]:
     """Assign threads and cores to the ranks of each placement, and return the placements in the same order.
 
     All placements get the same number of threads per rank, so the steps of a study differ only in their number of
     ranks: ``threads``, or the cores of a node divided by the largest number of ranks per node. Raises ``UsageError``
     for an unknown partition, ``SubmitRefused`` if the partition does not allow the nodes of the largest placement.
+
+    Args:
+        site: The site.
+        placements: Placements of the ranks.
+        partition: Partition of the job.
+        threads: Threads per rank.
+        share: Part of each node whose cores are divided among the ranks by default.
     """
     check_nodes(site, partition, max(placement.nodes for placement in placements))
     node = Topology.of(site.node_type(partition))
     cores = node.cores
     fullest = max(placement.ranks_per_node for placement in placements)
-    per_rank = threads or max(1, (cores or fullest) // fullest)
+    per_rank = threads or max(1, int((cores or fullest) * share) // fullest)
     bind = cores is not None and fullest * per_rank <= cores
     return [
         replace(placement, threads_per_rank=per_rank, bind=bind, fills_node=per_rank == cores, node=node)
@@ -272,7 +272,12 @@ class Allocation:
         queue: The scheduler's name of the partition or queue; None to leave it out.
         hosts: Hosts to run on if no scheduler chooses them.
         share_hosts: Do not wait for other runs on these hosts.
+        stop_seconds: Seconds before the time limit at which a run of several jobs stops; None for any other run.
         cores_per_node: Cores that the largest step uses per node; set if the steps differ in their number of threads.
+        requests_memory: Request ``memory_gib`` even if the site's policy does not.
+        exclusive: Request whole nodes; None for the site's policy.
+        share: Part of each node that the job uses, at most 1.
+        settings: Further settings of the job.
     """
 
     job_name: str
@@ -291,6 +296,15 @@ class Allocation:
     hosts: tuple[str, ...] = ()
     share_hosts: bool = False
     cores_per_node: int | None = None
+    stop_seconds: int | None = None
+    requests_memory: bool = False
+    exclusive: bool | None = None
+    share: float = 1.0
+    settings: JobSettings = field(default_factory=JobSettings)
+
+    def is_exclusive(self, policies: Policies) -> bool:
+        """Return whether the job requests whole nodes."""
+        return policies.exclusive if self.exclusive is None else self.exclusive
 
 
 def allocate(site: Site, job_name: str, placements: Sequence[Placement], options: AllocationOptions) -> Allocation:
@@ -299,6 +313,8 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
     Raises ``UsageError`` for an option that the site does not accept, ``SubmitRefused`` if a limit is exceeded.
     """
     policies, partition = site.policies, site.partition(options.partition)
+    job = options if isinstance(options, JobOptions) else JobOptions()
+    require_supported(site, job.given_names)
     nodes = max(placement.nodes for placement in placements)
     fullest = max(placement.ranks_per_node for placement in placements)
     qos = options.qos or (partition.qos if partition else None)
@@ -311,14 +327,35 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
         for placement in placements
     )
     differ = len({(placement.threads_per_rank, placement.bind) for placement in placements}) > 1
+    part = gpu_share(site, options)
+    if part < 1 and job.exclusive:
+        raise UsageError("--exclusive and --gpus for a part of a node cannot be combined", hint="omit one of them")
+    if job.exclusive and job.share:
+        raise UsageError("--exclusive and --share cannot be combined", hint="omit one of them")
+    if part < 1 and (policies.exclusive or policies.cpus == "none") and not job.share:
+        raise UsageError(
+            f"site {site.name} allocates whole nodes: {job.gpus or job.gpus_per_rank} GPU(s) cannot be requested",
+            hint="omit --gpus; if this partition shares its nodes, add --share",
+        )
+    if part < 1 and site.scheduler == "lsf":
+        raise UsageError("LSF allocates whole nodes: a part of their GPUs cannot be requested", hint="omit --gpus")
+    memory = job.memory_gib
+    if memory is not None and node.memory_gib is not None and memory > node.memory_gib:
+        raise SubmitRefused(
+            f"--mem {job.memory}: the nodes have {node.memory_gib:g} GiB", hint=f"--mem {int(node.memory_gib)}G or less"
+        )
+    is_part = part < 1 or job.share
+    cores_used = (fullest * threads if threads else most) / node.cores if node.cores and is_part else 0.0
+    memory_used = (memory or 0.0) / node.memory_gib if node.memory_gib and is_part else 0.0
+    gpus_used = part if node.gpus and requested_gpus(site, options) else 0.0
     allocation = Allocation(
-        job_name=job_name,
+        job_name=plain("--job-name", job.job_name) or job_name,
         nodes=nodes,
         ranks_per_node=fullest,
         cores_per_rank=None if differ else threads,
         threads_per_core=node.threads_per_core,
         gpus_per_node=requested_gpus(site, options) or None,
-        memory_gib=node.memory_gib,
+        memory_gib=memory or (node.memory_gib and node.memory_gib * part),
         time_limit=time_limit(site, options.partition, nodes, options.time_limit),
         queue=None if policies.partition == "never" else queue,
         account=options.account,
@@ -328,6 +365,19 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
         hosts=_hosts(site, options, nodes) if site.scheduler == SSH else (),
         share_hosts=options.share_hosts and site.scheduler == SSH,
         cores_per_node=(most or None) if differ else None,
+        requests_memory=memory is not None or (part < 1 and policies.memory == "all"),
+        exclusive=True if job.exclusive else False if is_part else None,
+        share=min(1.0, max(gpus_used, cores_used, memory_used)) if is_part else 1.0,
+        settings=JobSettings(
+            licenses=parse_licenses(job.licenses) if job.licenses else None,
+            mail_types=parse_mail_types(job.mail_type) if job.mail_type else (),
+            mail_user=plain("--mail-user", job.mail_user),
+            after=tuple(job.runs_before),
+            hold=job.hold,
+            begin=job.begin_time,
+            comment=plain("--comment", job.comment),
+            scheduler_options=tuple(job.scheduler_options or ()),
+        ),
     )
     for name in ("account", "qos", "constraint", "reservation"):
         if getattr(policies, name) == "never" and getattr(allocation, name) is not None:
@@ -338,6 +388,12 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
 def requested_gpus(site: Site, options: AllocationOptions) -> int | None:
     """Return the GPUs requested per node: 0 for none, or None if the number of GPUs is unknown."""
     return site.node_type(options.partition).gpus if options.gpus_per_node is None else options.gpus_per_node
+
+
+def gpu_share(site: Site, options: AllocationOptions) -> float:
+    """Return the part of each node that the requested GPUs are; 1 if all or none are requested, or it is unknown."""
+    available, requested = site.node_type(options.partition).gpus, requested_gpus(site, options)
+    return requested / available if available and requested and requested < available else 1.0
 
 
 def _hosts(site: Site, options: AllocationOptions, nodes: int) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from hidl_cli import batch_systems
 from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler
 from hidl_cli.templates import render_script
@@ -50,6 +51,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "timed": any(step.timed for step in plan.steps),
         "meets": plan.workload.program.directory is not None,
         "until_settled": plan.until_settled,
+        **_chain_values(plan),
         # Reads the metrics in the output after each round, as hidl does after the run.
         "reader": (sys.executable, "-m", "hidl_cli.runs.history") if plan.until_settled and reads_output else (),
         "run_module": (f"{plan.prefix}/bin/python", plan.user_environment.starter if plan.user_environment else "-m"),
@@ -60,6 +62,19 @@ def values_of(plan: Plan) -> dict[str, Any]:
         else 0,
         "cores_per_rank": bound.threads_per_rank if bound else None,
         "node_memory": int(plan.allocation.memory_gib * 2**30) if plan.allocation.memory_gib else None,
+    }
+
+
+def _chain_values(plan: Plan) -> dict[str, Any]:
+    """Return the template values of a run of several jobs."""
+    if not plan.max_jobs:
+        return {"max_jobs": 0}
+    system, stop_seconds = batch_systems.system(plan.scheduler), plan.allocation.stop_seconds or 0
+    return {
+        "max_jobs": plan.max_jobs,
+        "stop_seconds": stop_seconds,
+        "grace_seconds": min(15, stop_seconds // 3),
+        "requeue": Markup(system.requeue) if system and system.requeue else None,
     }
 
 

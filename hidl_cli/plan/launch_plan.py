@@ -95,6 +95,7 @@ class Plan:
         user_environment: The user's environment that replaces the stack, as it was at planning time.
         device: What the ranks compute on; None in plans of hidl 0.1.
         stdin: File that rank 0 of a user's program reads as standard input, absolute or in the run's directory.
+        max_jobs: Largest number of jobs that complete the program one after another; 0 for a run of one job.
         precision: Largest relative half-width of an efficiency's interval that permits a verdict; None for any.
         sources: Documents of the site and the stack, which are stored beside ``plan.json``.
     """
@@ -130,6 +131,7 @@ class Plan:
     device: Device | None = None
     stdin: str | None = None
     precision: float | None = None
+    max_jobs: int = 0
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

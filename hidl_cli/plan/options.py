@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike, fspath
@@ -11,10 +13,16 @@ from typing import Literal
 
 from hidl_cli.errors import UsageError
 from hidl_cli.inputs.options import option
-from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.options import JobOptions
 from hidl_cli.plan.input_files import PIPED
 
 Value = str | int | float | bool
+
+#: Variables that the job script sets for its stack.
+OF_THE_STACK = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
+
+#: Default of ``max_jobs``.
+_MAX_JOBS = 20
 
 _PROGRAM = "Program"
 _RESOURCES = "Resources"
@@ -24,7 +32,7 @@ _SOFTWARE = "Software"
 
 
 @dataclass(frozen=True)
-class RunOptions(AllocationOptions):
+class RunOptions(JobOptions):
     """The options of ``hidl run`` and ``hidl.run``; None selects the default.
 
     Options with several values are mappings, or words as on the command line: ``NAME=VALUE`` or
@@ -72,6 +80,14 @@ class RunOptions(AllocationOptions):
         "NAME\\[unit=s,take=last]= sets options. Studies judge the first metric. Repeatable.",
         repeatable=True,
         panel=_STUDY,
+    )
+    env_vars: Mapping[str, str | None] | Sequence[str] | None = option(
+        None,
+        "--env-var",
+        metavar="NAME[=VALUE]",
+        help="Set an environment variable on every rank, by default to its value in your shell; repeatable.",
+        repeatable=True,
+        panel=_PROGRAM,
     )
     suite: Literal["c", "python", "both"] | None = option(
         None, "--suite", help="For benchmarks in C and Python: the suite to run, or both.", panel=_PROGRAM
@@ -166,6 +182,19 @@ class RunOptions(AllocationOptions):
         help="For your own program: whether its work is the same at all sizes (strong) or grows (weak).",
         panel=_STUDY,
     )
+    until_done: bool = option(
+        False,
+        "--until-done",
+        help="Continue the program in further jobs, from its checkpoints, until it is done.",
+        panel=_PROGRAM,
+    )
+    max_jobs: int | None = option(
+        None,
+        "--max-jobs",
+        minimum=1,
+        help="Largest number of jobs for --until-done (default: 20).",
+        panel=_PROGRAM,
+    )
     uses_mpi: bool = option(
         True, "--no-mpi", help="For your own program without MPI: skip the check of MPI's world.", panel=_PROGRAM
     )
@@ -226,6 +255,20 @@ class RunOptions(AllocationOptions):
         return _words(self.tuning)
 
     @property
+    def rank_variables(self) -> dict[str, str]:
+        """The environment variables to set on every rank; raises ``UsageError`` for invalid and unset ones."""
+        given = self.env_vars or ()
+        words = given.items() if isinstance(given, Mapping) else map(_split_variable, given)
+        return {name: _value_of(name, value) for name, value in words}
+
+    @property
+    def job_limit(self) -> int:
+        """The largest number of jobs of a run that several jobs complete; 0 for a run of one job."""
+        if self.max_jobs is not None and not self.until_done:
+            raise UsageError("--max-jobs requires --until-done", hint="omit it, or add --until-done")
+        return (self.max_jobs or _MAX_JOBS) if self.until_done else 0
+
+    @property
     def stdin_file(self) -> str | None:
         """The absolute path of the program's standard input, or ``PIPED``."""
         return PIPED if self.stdin == PIPED else absolute(self.stdin)
@@ -275,7 +318,7 @@ class RunOptions(AllocationOptions):
                 f"invalid stdin {fspath(self.stdin)}: workload {self.workload} reads none",
                 hint="stdin requires command",
             )
-        for name in ("nodes", "ranks_per_node", "threads", "repeat"):
+        for name in ("nodes", "ranks_per_node", "threads", "repeat", "max_jobs"):
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise UsageError(f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} for its default")
@@ -318,6 +361,30 @@ class RunRequest(RunOptions):
     def is_compared(self) -> bool:
         """True if the run compares its times with those of other launches."""
         return self.validates or self.scale is not None or bool(self.axes)
+
+
+def _split_variable(word: str) -> tuple[str, str | None]:
+    name, equals, value = word.partition("=")
+    return name, value if equals else None
+
+
+def _value_of(name: str, value: str | None) -> str:
+    """Return the value of a variable of ``--env-var``, from this process's environment if it is None."""
+    from hidl_cli.site.directives import reject_variable
+
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise UsageError(f"invalid --env-var {name!r}", hint="NAME or NAME=VALUE")
+    if rejected := reject_variable(name):
+        raise UsageError(f"--env-var {name}: {rejected.message}", hint=f"use {rejected.instead}")
+    if name in OF_THE_STACK:
+        raise UsageError(f"--env-var {name}: the job sets it for its stack", hint="set it in a script that you run")
+    if value is None:
+        value = os.environ.get(name)
+    if value is None:
+        raise UsageError(f"--env-var {name}: not set in your environment", hint=f"use --env-var {name}=VALUE")
+    if "\0" in value:
+        raise UsageError(f"--env-var {name}: the value contains a NUL character", hint="remove it")
+    return value
 
 
 def absolute(path: str | PathLike[str] | None) -> str | None:

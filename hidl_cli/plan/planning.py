@@ -14,7 +14,7 @@ from hidl_cli.errors import UsageError
 from hidl_cli.launch import placement as limits
 from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launch.options import AllocationOptions, clock
-from hidl_cli.launch.placement import Placement, allocate, missing, requested_gpus
+from hidl_cli.launch.placement import Allocation, Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
 from hidl_cli.plan.batch_script import BatchScript
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
@@ -56,7 +56,7 @@ class Estimate:
 def estimate(plan: Plan, partition: Partition | None) -> Estimate:
     """Estimate the cost of a plan."""
     nodes, seconds = plan.allocation.nodes, plan.allocation.time_limit
-    node_hours = None if seconds is None else nodes * seconds / 3600
+    node_hours = None if seconds is None else nodes * seconds / 3600 * plan.allocation.share
     return Estimate(
         nodes=nodes,
         seconds=seconds,
@@ -76,7 +76,9 @@ def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
         lines = [f"{where}: {estimate.nodes} node(s), without a time limit (--time): no upper bound"]
     else:
         most = clock(estimate.seconds)
-        lines = [f"{where}: {estimate.nodes} node(s) for {most} at most = {estimate.node_hours:g} node-hours at most"]
+        part = plan.allocation.share
+        nodes_used = f"{estimate.nodes} node(s)" if part == 1 else f"{part:.3g} of {estimate.nodes} node(s)"
+        lines = [f"{where}: {nodes_used} for {most} at most = {estimate.node_hours:g} node-hours at most"]
     if estimate.charge is None:
         lines.append("cost: unknown: the site's file gives no charge for this partition")
     elif estimate.cost is not None:
@@ -101,14 +103,24 @@ SET_BY_THE_SCRIPT = (
     "HIDL_CORES_PER_RANK",
     "HIDL_NODE_MEMORY",
     "HIDL_SITE_MPI",
+    "HIDL_CHECKPOINT",
+    "HIDL_CHECKPOINT_INTERVAL",
+    "HIDL_CHECKPOINT_KEEP",
+    "HIDL_STOP",
 )
 
+
+#: Variable with the site's ``address_suffix``.
+ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 
 #: Further variables for a program with a directory.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
 #: Further variables in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+
+#: Shortest and longest time that a program gets to stop before its time limit, in seconds.
+_SHORTEST_STOP, _LONGEST_STOP = 30, 600
 
 _MANY_NODES = 4  # from this size on, measuring one node while the others are idle is too expensive
 
@@ -178,6 +190,8 @@ def make_plan(
     baseline: Baseline | None = None,
     until_settled: bool = False,
     precision: float | None = None,
+    variables: Mapping[str, str] | None = None,
+    max_jobs: int = 0,
 ) -> Plan:
     """Make the plan of a run; each repetition runs all placements and points.
 
@@ -194,10 +208,16 @@ def make_plan(
             launcher supports them, and any other study with its smallest step.
         until_settled: Whether to end the study as soon as it is settled.
         precision: See ``Plan``.
+        variables: Environment variables that the user sets on every rank.
+        max_jobs: See ``Plan``.
     """
     site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
     allocation = allocate(site, f"hidl-{workload.name}", placements, job)
+    if max_jobs:
+        allocation = replace(allocation, stop_seconds=_stop_seconds(allocation.time_limit))
+    warnings = tuple(_warnings(options, job.partition, placements))
+    placements, notice = _within_share(allocation, options.launcher, placements)
     partition = site.partition(job.partition)
     processes = workload.program.processes or 1
     threads = max(1, placements[0].threads_per_rank // processes)
@@ -208,6 +228,7 @@ def make_plan(
     if workload.program.once:
         environment = {}
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
+    environment |= variables or {}
     context = _StepContext(
         site.scheduler,
         workload,
@@ -255,14 +276,39 @@ def make_plan(
         baseline=baseline,
         until_settled=until_settled,
         precision=precision,
+        max_jobs=max_jobs,
         charge=partition.charge if partition else None,
         missing=() if options.enclosing else tuple(missing(site.policies, allocation)),
-        warnings=tuple(_warnings(options, job.partition, placements)),
+        warnings=(*warnings, *notice),
         user_environment=options.environment,
         device=options.use.device,
         stdin=options.stdin,
         sources=options.sources,
     )
+
+
+def _stop_seconds(limit: float | None) -> int:
+    """Return how long before its time limit a job asks its program to stop: a tenth of the limit, within limits."""
+    if limit is None:
+        return _LONGEST_STOP
+    return int(min(max(limit / 10, _SHORTEST_STOP), _LONGEST_STOP, limit / 2))
+
+
+#: Launchers that choose cores among those of the job.
+_WITHIN_THE_JOB = ("srun", "flux")
+
+
+def _within_share(
+    allocation: Allocation, launcher: Launcher, placements: Sequence[Placement]
+) -> tuple[Sequence[Placement], tuple[str, ...]]:
+    """Return the placements, not bound to cores if the launcher counts cores from the node's first one, and a warning.
+
+    Other jobs may use the first cores of a node of which this job has a part.
+    """
+    if allocation.exclusive is not False or launcher.name in _WITHIN_THE_JOB or not placements[0].bind:
+        return placements, ()
+    notice = f"ranks are not bound to cores: launcher {launcher.name} cannot bind them on a part of a node"
+    return [replace(placement, bind=False) for placement in placements], (notice,)
 
 
 def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
@@ -299,10 +345,20 @@ def shared_environment(
     """Return the environment variables of all ranks, independent of the launcher."""
     return {
         **placement.environment(),
+        **network_environment(site),
         **site.policies.environment,
         **library.environment,
         **({} if library.prefix == str(installed.prefix) else {"MPI4PY_MPIABI": library.traits.abi}),
         **{setting.name: setting.value for setting in tuning},
+    }
+
+
+def network_environment(site: Site) -> dict[str, str]:
+    """Return the variables by which programs without MPI use the site's network between nodes."""
+    suffix, interface = site.address_suffix, site.socket_interface
+    return {
+        **({} if suffix is None else {ADDRESS_SUFFIX: suffix}),
+        **({} if interface is None else dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), interface)),
     }
 
 

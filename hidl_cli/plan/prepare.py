@@ -8,17 +8,18 @@ from dataclasses import replace
 from os import fspath
 from pathlib import Path
 
+from hidl_cli import batch_systems
 from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
-from hidl_cli.launch.placement import Placement, bind_to_cores, requested_gpus
+from hidl_cli.launch.placement import Placement, bind_to_cores, gpu_share, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
 from hidl_cli.plan.batch_script import with_script
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
-from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.options import RunRequest, absolute
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
@@ -26,9 +27,12 @@ from hidl_cli.plan.program import own_workload, with_metrics
 from hidl_cli.plan.program_launcher import find_launcher, processes_per_node
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
+from hidl_cli.record.run import State, find
 from hidl_cli.redaction import remember
-from hidl_cli.schedulers import scheduler_for
+from hidl_cli.schedulers import scheduler, scheduler_for
+from hidl_cli.schedulers.backend import read_reference
 from hidl_cli.schedulers.local import EnclosingJob, enclosing_job
+from hidl_cli.site.job_options import require_supported
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import activation as environments
@@ -74,7 +78,8 @@ def prepare(
         SubmitRefused: The site requires an option that is missing.
         MissingPrecondition: The stack is not installed, or does not support the device.
     """
-    remember(list(request.words), [*request.assignments, *request.axes, *request.variables])
+    variables = request.rank_variables
+    remember(list(request.words), [*request.assignments, *request.axes, *request.variables], variables)
     site = on_hosts(site or load_site(request.site), request.named_hosts)
     try:
         return _prepare(request, site, workload, stack)
@@ -109,6 +114,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     points = [{**parameters, **point} for point in matrix]
     use = choose_device(site, workload, points, request, request.device)
     request = replace(request, partition=use.partition, gpus_per_node=use.gpus_per_node)
+    request = _with_gpus(replace(request, after=_jobs_before(request, site)), site)
     if use.device == "gpu":
         named = {word.partition("=")[0] for word in (*request.assignments, *request.axes)}
         chosen = gpu_defaults(workload, site.node_type(use.partition), named)
@@ -151,6 +157,8 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         baseline=request.baseline,
         until_settled=request.until_settled and (request.scale is not None or compares),
         precision=precision,
+        variables=request.rank_variables,
+        max_jobs=_job_limit(request, site, workload),
     )
     if plan.missing and not request.hypothetical:
         raise SubmitRefused(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
@@ -211,6 +219,91 @@ def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple
     threads = None if request.threads is None else request.threads * processes
     program = workload.program.model_copy(update={"processes": processes, "mpi": False})
     return replace(request, ranks_per_node=1, threads=threads), workload.model_copy(update={"program": program})
+
+
+def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
+    """Return ``Plan.max_jobs``; raise ``UsageError`` if several jobs cannot complete this run."""
+    limit = request.job_limit
+    if not limit:
+        return 0
+    if request.scale or request.axes or (request.repeat or 1) > 1:
+        raise UsageError(
+            "--until-done cannot be combined with --scale, --matrix or --repeat", hint="run one size and one point"
+        )
+    if not workload.continues:
+        raise UsageError(
+            f"workload {workload.name} cannot continue in another job: it has no checkpoints", hint="omit --until-done"
+        )
+    system = batch_systems.system(site.scheduler)
+    if site.scheduler != "local" and (system is None or system.requeue is None):
+        raise UsageError(
+            f"--until-done is not supported with {system.title if system else site.scheduler}",
+            hint="use a site with Slurm, or the local machine",
+        )
+    return limit
+
+
+def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
+    """Set the GPUs per node that ``gpus`` and ``gpus_per_rank`` imply, and the ranks per node unless they are given."""
+    each = request.gpus_per_rank
+    if request.gpus is None and each is None:
+        return request
+    name = "--gpus" if each is None else "--gpus-per-rank"
+    available = site.node_type(request.partition).gpus
+    if request.gpus_per_node == 0 or not available:
+        why = "the run computes on CPUs" if available else "the site's file gives its nodes no GPUs"
+        raise UsageError(f"{name} requires GPUs, but {why}", hint=f"omit {name}, or choose another --partition")
+    if request.gpus is not None and request.scale is not None:
+        raise UsageError("--gpus and --scale cannot be combined", hint="use --gpus-per-rank and --ranks-per-node")
+    if each is not None and request.scale is not None and request.ranks_per_node is None:
+        raise UsageError("--gpus-per-rank and --scale require --ranks-per-node", hint="add --ranks-per-node")
+    nodes = request.nodes or 1
+    if request.gpus is not None:
+        per_node, rest = divmod(request.gpus, nodes)
+        if rest:
+            raise UsageError(
+                f"{request.gpus} GPUs cannot be divided among {nodes} nodes", hint="use a multiple of the nodes"
+            )
+    else:
+        assert each is not None
+        per_node = each * (request.ranks_per_node or max(1, available // each))
+    if per_node > available:
+        raise SubmitRefused(
+            f"{per_node} GPUs per node requested, but the nodes have {available}",
+            hint="request fewer GPUs or ranks per node, or more nodes",
+        )
+    ranks = request.ranks_per_node or (None if each is None else per_node // each)
+    if each is not None and ranks is not None and ranks * each != per_node:
+        raise UsageError(
+            f"{per_node} GPUs per node are not {ranks} ranks with {each} each", hint="omit --gpus or --gpus-per-rank"
+        )
+    return replace(request, gpus_per_node=per_node, ranks_per_node=ranks)
+
+
+def _jobs_before(request: RunRequest, site: Site) -> list[str]:
+    """Return the ids of the jobs that must end before the run; none for runs that have already ended successfully.
+
+    Raises ``UsageError`` for an unknown run and one of another scheduler, ``SubmitRefused`` if the run has failed.
+    """
+    jobs = []
+    for name in request.runs_before:
+        require_supported(site, ("--after",))
+        run = find(name)
+        planned = plan_of(run)
+        if planned.scheduler != site.scheduler or planned.site != site.name:
+            raise UsageError(f"--after {run.id}: it runs at site {planned.site}", hint="choose a run of the same site")
+        status = scheduler(planned.scheduler).poll([run])[0]
+        if status.state is State.COMPLETED:
+            continue
+        if status.state.is_final:
+            raise SubmitRefused(
+                f"--after {run.id}: it has ended as {status.state.value}", hint=f"see hidl logs {run.id}, or omit it"
+            )
+        job = read_reference(run).id
+        if job is None:
+            raise UsageError(f"--after {run.id}: the id of its job is unknown", hint=f"hidl status {run.id}")
+        jobs.append(job)
+    return jobs
 
 
 def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
@@ -433,7 +526,8 @@ def _placements(
     if cores is not None and threads is None:
         most = site.node_type(request.partition).cores or cores
         threads = max(1, min(cores, most) // max(placement.ranks_per_node for placement in placements))
-    return unit, bind_to_cores(site, placements, partition=request.partition, threads=threads)
+    share = gpu_share(site, request)
+    return unit, bind_to_cores(site, placements, partition=request.partition, threads=threads, share=share)
 
 
 def _unit(site: Site) -> str:

@@ -283,6 +283,7 @@ def own_workload(
         parameters={name: Parameter(type="str", default=value) for name, value in given.items()},
         metrics=dict(TIMES),
         scaling=Scaling(metric=TIME_OF[kind], kind=kind, target=OWN_TARGET),
+        continues=True,
     )
 
 

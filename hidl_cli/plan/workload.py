@@ -436,6 +436,10 @@ class Workload(Strict):
         description="number of ranks that only coordinate, such as Dask's scheduler and client: each launch requires "
         "at least one more rank, and efficiency is computed for the others, the workers",
     )
+    continues: bool = Field(
+        False,
+        description="whether the program stops in good order and continues from `$HIDL_CHECKPOINT`, for `--until-done`",
+    )
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="recommended run-time variables for each MPI family"
     )

@@ -43,6 +43,7 @@ from hidl_cli.report.text import counted, minute, when
 from hidl_cli.runs.conclude import error_for
 from hidl_cli.runs.verification import Provenance, differences, fold_or_join, format_mpi
 from hidl_cli.stack.installation import at
+from hidl_cli.store.references import published_figures
 from hidl_workloads.repetitions import rounding
 
 MOST_LINES = 5  # more lines cannot be distinguished
@@ -102,7 +103,7 @@ LARGEST = 2**63  # bytes; larger message sizes are invalid
 
 
 def find_baseline(group: Sequence[LoadedRun], baseline: LoadedRun | Sequence[LoadedRun] | None) -> LoadedRun | None:
-    """Return the run with which the newest run of a group is compared; None if there is no other run.
+    """Return the run with which the newest run of a group is compared, or None if there is no other run.
 
     Args:
         group: Runs of one kind.
@@ -153,7 +154,7 @@ def metrics_by_size(run: LoadedRun) -> list[str]:
 
 
 def line_of(run: LoadedRun, metric: str) -> Line | None:
-    """Return the geometric means over the repetitions of the largest step by message size; None if there are none.
+    """Return the geometric means over the repetitions of the largest step by message size, or None if there are none.
 
     A size of 0 is only shown in the table, because the axis is logarithmic.
     """
@@ -179,7 +180,7 @@ Columns = dict[str, dict[str, float]]
 
 
 def heat_map(runs: Sequence[LoadedRun], metric: str, better: str, *, name: str, where: str) -> HeatMap | None:
-    """Return the heat map of a metric over runs of one kind; None if it was measured on fewer than two hosts.
+    """Return the heat map of a metric over runs of one kind, or None if it was measured on fewer than two hosts.
 
     Runs that measured several hosts have their own column. Runs that measured a single host share a column, with the
     median of each host. Only the last ``MOST_COLUMNS`` columns are shown.
@@ -351,6 +352,10 @@ def record_of(loaded: LoadedRun) -> ReportedRun:
         warnings=plan.warnings,
         measured=tuple(_measured(loaded)),
         complaint=loaded.complaint() if loaded.outcome is Outcome.BROKEN else "",
+        published=tuple(
+            (f"{each['title']}: {each['figure']}", f"{each['scale']}; {each['platform']}; {each['source']}")
+            for each in published_figures(plan.workload.name, plan.parameters, is_study=plan.is_study)
+        ),
     )
 
 

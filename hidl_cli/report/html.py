@@ -499,5 +499,5 @@ def _digest(content: str) -> str:
 
 
 def _shipped(name: str) -> Markup:
-    """Return a shipped file without escaping, which is safe because it contains no data of runs."""
+    """Return a shipped file without escaping, which is safe because it contains no run data."""
     return Markup((paths.shipped() / "templates" / "report" / name).read_text(encoding="utf-8"))

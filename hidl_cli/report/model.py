@@ -90,6 +90,7 @@ class ReportedRun:
         hosts: Folded host list, such as ``node[01-04]``.
         host_count: Number of hosts.
         complaint: Last lines that a failed job wrote to stderr.
+        published: What was published about this kind of work, and where it was measured, for orientation.
     """
 
     id: str
@@ -122,6 +123,7 @@ class ReportedRun:
     warnings: tuple[str, ...]
     measured: tuple[MeasuredMetric, ...]
     complaint: str
+    published: Pairs
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ class Trend:
     target: float | None = None
 
     def is_worse(self, change: TrendChange) -> bool:
-        """Return whether a change is a regression. False if the metric has no direction."""
+        """Return whether a change is a regression, which is False if the metric has no direction."""
         return {"higher": change.relative < 0, "lower": change.relative > 0}.get(self.better or "", False)
 
     @property
@@ -287,7 +289,7 @@ class PairMap:
         usual: Value of the median pair.
         names: Names of the nodes.
         cells: For each node, its performance with each other node relative to the median pair: 0.05 is 5 % better for
-            any direction of the metric. None on the diagonal.
+            any direction of the metric. It is None on the diagonal.
         slow: Descriptions of slow nodes and links.
         exclude: Folded list of slow nodes.
     """
@@ -310,7 +312,7 @@ class HeatRow:
     """A host in a heat map.
 
     Attributes:
-        cells: Deviation from the median host in each column: 0.05 is 5 % better, None is not measured.
+        cells: Deviation from the median host in each column: 0.05 is 5 % better, None means not measured.
         lately: Median deviation over the last columns.
         slow: Whether the host is significantly slower than the others.
     """
@@ -414,7 +416,7 @@ class LoadedRun:
 
     @property
     def study(self) -> Study | None:
-        """The scaling study of the verdict; None if there is none, or it cannot be read by this version of hidl."""
+        """The scaling study of the verdict, or None if there is none or this version of hidl cannot read it."""
         document = self.verdict.get("study")
         try:
             return from_json(document) if document else None
@@ -485,7 +487,10 @@ def load(run: Run, status: Status | None = None) -> LoadedRun:
 
 
 def _written(run: Run, step: int) -> Mapping[str, Any]:
-    """Read the metrics that the program wrote in a step; empty if unreadable, which the verdict already reports."""
+    """Read the metrics that the program wrote in a step.
+
+    The result is empty if they are unreadable, which the verdict already reports.
+    """
     try:
         document = read_json(run.metrics_file(step))
     except (OSError, ValueError):

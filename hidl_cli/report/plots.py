@@ -46,7 +46,7 @@ def draw_pairs(fields: Sequence[Field], path: Path) -> None:
 # Plots of scaling studies: measured and ideal performance, and the efficiency with its target.
 
 
-# Blue and vermilion of the palette of Okabe and Ito, which are distinguishable with any colour vision.
+# Blue and vermilion from the Okabe-Ito palette, which are distinguishable with any type of colour vision.
 MEASURED = "#0072B2"
 TARGET = "#D55E00"
 FAINT = "#767676"
@@ -145,7 +145,7 @@ def _efficiency(axes: Any, study: Study) -> None:
 
 
 def _errors(study: Study) -> tuple[list[float], list[float]]:
-    """Return the distances from each step's efficiency to the ends of its interval; 0 without an interval."""
+    """Return the distances from each step's efficiency to the ends of its interval, or 0 if there is no interval."""
     down = [step.efficiency - step.interval.low if step.interval else 0.0 for step in study.steps]
     up = [step.interval.high - step.efficiency if step.interval else 0.0 for step in study.steps]
     return down, up

@@ -85,7 +85,7 @@ def minute(created: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration: ``42 s``, ``3 min 20 s``, ``2 h 5 min``; empty for None."""
+    """Format a duration: ``42 s``, ``3 min 20 s``, ``2 h 5 min`` (empty for None)."""
     if seconds is None:
         return ""
     if seconds < 60:

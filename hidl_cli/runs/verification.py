@@ -144,7 +144,7 @@ class JobVerification:
         own = Library(plan.stack, plan.mpi, version=plan.mpi_version, prefix=str(plan.prefix))
         installed = Installation(plan.prefix, {"lock": {"digest": plan.lock.digest}})
         parameters = {
-            "imports": ",".join(plan.imports),
+            "imports": ",".join(verify.imports(plan)),
             "modules": ",".join(plan.verify_modules),
             "gpus": ",".join(plan.verify_gpus),
             "kernels": plan.verify_kernels,

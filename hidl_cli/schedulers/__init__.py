@@ -21,7 +21,10 @@ IN_ALLOCATION = "-allocation"
 
 
 def scheduler(name: str) -> Scheduler:
-    """Return a scheduler by its name; ``UsageError`` if unknown. Also raises what ``Registry.get`` raises."""
+    """Return a scheduler by name.
+
+    Raises ``UsageError`` if it is unknown, and propagates errors from ``Registry.get``.
+    """
     if name.endswith(IN_ALLOCATION):
         from hidl_cli.schedulers.local import InAllocation
 
@@ -31,14 +34,17 @@ def scheduler(name: str) -> Scheduler:
 
 
 def unusable(site: Site) -> str | None:
-    """Return the reason why hidl cannot submit jobs on the site; None if it can."""
+    """Return the reason why hidl cannot submit jobs on the site, or None if it can."""
     if site.scheduler is None:
         return "unknown scheduler"
     return None if site.scheduler in names() else f"scheduler {site.scheduler} not supported yet"
 
 
 def scheduler_for(site: Site) -> Scheduler:
-    """Return the site's scheduler; ``InvalidInput`` if it is unknown, ``MissingPrecondition`` if unsupported."""
+    """Return the site's scheduler.
+
+    Raises ``InvalidInput`` if it is unknown, and ``MissingPrecondition`` if it is unsupported.
+    """
     reason = unusable(site)
     if site.scheduler is None:
         raise InvalidInput(f"site {site.name}: {reason}", hint="set `scheduler` in its file")

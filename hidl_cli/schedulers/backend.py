@@ -1,4 +1,4 @@
-"""Interfaces of schedulers and batch system backends, and what all backends share."""
+"""Interfaces of schedulers and batch system backends, and code shared by all backends."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Scheduler(Protocol):
 
     @property
     def submits_with(self) -> str | None:
-        """Program that submits jobs; None if no program is needed."""
+        """Program that submits jobs, or None if no program is needed."""
 
     @property
     def directory_variable(self) -> str | None:
-        """Variable that holds the directory a job was submitted from; None if jobs start in that directory."""
+        """Variable that holds the directory a job was submitted from, or None if jobs start in that directory."""
 
     @property
     def functions(self) -> str:
@@ -56,11 +56,11 @@ class Scheduler(Protocol):
     def submit(self, run: Run) -> None:
         """Submit the run's script, which includes the time limit.
 
-        Raises ``SubmitRefused`` if the scheduler rejects the job, ``SchedulerUnreachable`` if it does not respond.
+        Raises ``SubmitRefused`` if the scheduler rejects the job, and ``SchedulerUnreachable`` if it does not respond.
         """
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...] | None:
-        """Return the command that runs ``./job.sh`` interactively in a new allocation; None if unsupported.
+        """Return the command that runs ``./job.sh`` interactively in a new allocation, or None if that is unsupported.
 
         Args:
             header: Lines that request the allocation.
@@ -71,8 +71,8 @@ class Scheduler(Protocol):
     def attend(self, run: Run, header: Sequence[str], deferred: Deferred, *, terminal: bool) -> int:
         """Run the command of ``interactive`` and return its exit status, negative for a signal.
 
-        An interrupt (in ``deferred``) ends the command. Raises the errors of ``submit``, and ``MissingPrecondition`` if
-        interactive jobs are unsupported.
+        An interrupt (in ``deferred``) ends the command. Propagates errors raised by ``submit``, and raises
+        ``MissingPrecondition`` if interactive jobs are unsupported.
         """
 
     def release(self, run: Run) -> None:
@@ -92,7 +92,7 @@ class Scheduler(Protocol):
         """
 
     def cancel(self, run: Run, *, state: State) -> bool:
-        """Cancel the run and all its processes; return False if it had already ended.
+        """Cancel the run and all its processes. Return False if it had already ended.
 
         ``state`` is the final state of the run: CANCELLED, INTERRUPTED or TIMEOUT.
         """
@@ -109,11 +109,11 @@ class JobReference:
     """The job of a run, as recorded in ``job.json``.
 
     Attributes:
-        id: The scheduler's job id; None if hidl was killed during the submission or got no response.
-        cluster: Name of the cluster; None if unknown.
+        id: The scheduler's job id, or None if hidl was killed during the submission or got no response.
+        cluster: Name of the cluster, or None if unknown.
         submitted: Time of the submission, in seconds since the epoch.
         directory: Directory the job was submitted from, if it is not the run's (ReFrame uses its own).
-        foreign: True if the run's directory is a copy; its job is unknown then.
+        foreign: True if the run's directory is a copy, in which case its job is unknown.
         cancelled: True if hidl has cancelled the job.
     """
 
@@ -152,14 +152,14 @@ def read_reference(run: Run) -> JobReference:
 
 
 def read_job(run: Run) -> dict[str, Any] | None:
-    """Return the contents of ``job.json``; None if it is missing or unreadable."""
+    """Return the contents of ``job.json``, or None if it is missing or unreadable."""
     with suppress(HidlError):
         return run.document("job")
     return None
 
 
 def is_newer(run: Run) -> bool:
-    """Return whether ``status.json`` is newer than ``job.json``: somebody has resubmitted the job by hand."""
+    """Return whether ``status.json`` is newer than ``job.json``, which means that the job was resubmitted by hand."""
     try:
         return (run.directory / "status.json").stat().st_mtime_ns > (run.directory / "job.json").stat().st_mtime_ns
     except OSError:
@@ -167,12 +167,15 @@ def is_newer(run: Run) -> bool:
 
 
 def change_time(directory: Path) -> float:
-    """Return when a directory was last changed (or created by a copy), in seconds since the epoch."""
+    """Return the time when a directory was last changed (or created by a copy), in seconds since the epoch."""
     return directory.stat().st_ctime
 
 
 def identify(directory: Path) -> dict[str, object]:
-    """Return the inode and path of a directory: another mount changes only the path, a copy changes both."""
+    """Return the inode and path of a directory.
+
+    Mounting it elsewhere changes only the path, but copying it changes both.
+    """
     return {"inode": directory.stat().st_ino, "path": os.path.realpath(directory)}
 
 
@@ -181,12 +184,12 @@ def _text(value: object) -> str | None:
 
 
 def is_copied(document: Mapping[str, object], run: Run) -> bool:
-    """Return whether ``job.json`` was written in another directory, of which the run's is a copy."""
+    """Return whether ``job.json`` was written in another directory, from which the run's directory was copied."""
     of = document.get("of")
     return isinstance(of, dict) and not (identify(run.directory).items() & of.items())
 
 
-# The programs of a batch system run with a timeout and without variables that would change their output.
+# Batch system programs, which run with a timeout and without variables that would change their output.
 
 
 QUERY_SECONDS = 30.0
@@ -202,13 +205,14 @@ class NoProgram(NoAnswer):
 
 
 class NotSubmitted(NoAnswer):
-    """The batch system did not respond, and certainly accepted no job."""
+    """The batch system did not respond and cannot have accepted a job."""
 
 
 def without_shell_options(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without exported options of bash.
+    """Return the variables without exported bash options.
 
-    With ``noexec`` or ``onecmd`` among them, a job script does nothing and ends with 0. The script cannot undo that.
+    If ``noexec`` or ``onecmd`` is exported, a job script does nothing and exits with status 0, and the script itself
+    cannot undo that.
     """
     return {name: value for name, value in variables.items() if name not in ("SHELLOPTS", "BASHOPTS")}
 
@@ -234,7 +238,7 @@ class Programs:
     variables: Callable[[], Mapping[str, str]] = lambda: os.environ
 
     def environment(self, keep: Collection[str] = ()) -> dict[str, str]:
-        """Return the environment of the programs; ``keep`` names more variables to keep."""
+        """Return the environment of the programs; ``keep`` names additional variables to keep."""
         return {
             name: value
             for name, value in without_shell_options(self.variables()).items()
@@ -248,7 +252,7 @@ class Programs:
         cwd: Path | None = None,
         keep: Collection[str] = (),
     ) -> Completed:
-        """Run a program and return its output, whatever its exit status.
+        """Run a program and return its output, regardless of its exit status.
 
         Raises ``NoAnswer`` after ``timeout`` seconds or if the server did not respond, and ``NoProgram`` if the program
         cannot be started.
@@ -262,7 +266,10 @@ class Programs:
         return completed if completed.status == 0 else self.without_progress(completed)
 
     def without_progress(self, failed: Completed) -> Completed:
-        """Remove ``waiting`` lines from the output of a failed program; ``NoAnswer`` if the server is unreachable."""
+        """Remove ``waiting`` lines from the output of a failed program.
+
+        Raises ``NoAnswer`` if the server is unreachable.
+        """
         printed = [text.splitlines() for text in (failed.stdout, failed.stderr)]
         stdout, stderr = (
             "\n".join(line for line in lines if line.strip() and not self.waiting.search(line)) for lines in printed
@@ -274,19 +281,19 @@ class Programs:
 
 
 def batches(ids: Sequence[str], size: int = 1000) -> Iterator[Sequence[str]]:
-    """Split job ids into groups of ``size``: Linux limits a command line with its environment to 2 MiB."""
+    """Split job ids into groups of ``size``, because Linux limits a command line and its environment to 2 MiB."""
     return (ids[first : first + size] for first in range(0, len(ids), size))
 
 
 def whole_lines(completed: Completed) -> list[str]:
-    """Return the lines of a listing; ``NoAnswer`` if it ends within a line, since jobs may be missing."""
+    """Return the lines of a listing. Raises ``NoAnswer`` if it ends within a line, since jobs may be missing."""
     if completed.status == 0 and completed.stdout and not completed.stdout.endswith("\n"):
         raise NoAnswer(f"{Path(completed.command[0]).name} printed incomplete output")
     return completed.stdout.splitlines()
 
 
 def complaint(completed: Completed) -> str:
-    """Return a program's error message, else its output, on one line and without the program's name."""
+    """Return a program's error message, or else its output, on one line and without the program's name."""
     lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()
     name = re.escape(Path(completed.command[0]).name)
     short = [re.sub(rf"^({name}(-\w+)?: )?((error|fatal): )?", "", line, flags=re.IGNORECASE).strip() for line in lines]
@@ -297,7 +304,8 @@ def complaint(completed: Completed) -> str:
 
 
 _GRACE_SECONDS = 5
-#: Reads the client's pid, then a line once hidl has finished. End of file in its place means that hidl died.
+#: Reads the client's pid, followed by a line once hidl has finished. End of file instead of that line means that hidl
+#: died.
 _SCRIPT = """
 read -r client && [ "$client" != done ] || exit 0
 read -r _ && exit 0
@@ -311,7 +319,7 @@ exec "$@" >/dev/null 2>&1
 
 @contextmanager
 def guarded(run: Run, program: str) -> Iterator[Callable[[int], object]]:
-    """Start the guard of a run; yield a function that sends it the pid of the client, an instance of ``program``."""
+    """Start the guard of a run, and yield a function that sends it the pid of the client (a ``program``)."""
     cancel = (sys.executable, "-m", "hidl_cli", "cancel", str(run.directory))
     command = ("sh", "-c", _SCRIPT, "sh", str(_GRACE_SECONDS), program, *cancel)
     with Path(os.devnull).open("wb") as nowhere:
@@ -345,7 +353,7 @@ class Refused(Exception):
     """The batch system rejected the job.
 
     Attributes:
-        words: Error message of the batch system.
+        words: Error message from the batch system.
         hint: What the user can do about it.
         fact: The limits or names at this site that explain the error.
     """
@@ -370,7 +378,7 @@ class Backend(ABC):
     grace_seconds = 60.0
     #: Shortest time between two queries, in seconds.
     first_interval = 1.0
-    #: True if ``history`` queries the server by job id, which makes pending and running jobs in it believable.
+    #: True if ``history`` queries the server by job id, so that its pending and running jobs can be trusted.
     asks_by_id = False
     #: Longest time that the system takes to end a job, in seconds.
     end_seconds = 90.0
@@ -382,7 +390,7 @@ class Backend(ABC):
 
     @cached_property
     def functions(self) -> str:
-        """Contents of ``NAME.sh`` beside the backend's module NAME, or of ``job.sh`` in its package."""
+        """Contents of ``NAME.sh`` next to the backend's module NAME, or of ``job.sh`` in its package."""
         module = Path(inspect.getfile(type(self)))
         script = module.with_name("job.sh") if module.stem == "__init__" else module.with_suffix(".sh")
         return script.read_text(encoding="utf-8")
@@ -392,7 +400,7 @@ class Backend(ABC):
         """Return the lines that request the allocation in a job script."""
 
     def this_cluster(self) -> str | None:
-        """Return the name of the default cluster, possibly from an earlier query; None if unknown."""
+        """Return the name of the default cluster, possibly from an earlier query, or None if unknown."""
         return self._cluster
 
     def ping(self) -> None:
@@ -424,7 +432,7 @@ class Backend(ABC):
     def belongs_to(self, job: Job, run: Run, reference: JobReference) -> bool:
         """Return whether the job was submitted from the run's directory, according to its mark.
 
-        The path may be another one where the scheduler runs, but it ends in the run's id.
+        The path may differ on the scheduler's host, but it always ends in the run's id.
         """
         directory = reference.directory or run.directory
         if job.mark == realpath(directory):
@@ -437,7 +445,7 @@ class Backend(ABC):
             return True
 
     def find(self, jobs: Iterable[Job], run: Run, reference: JobReference) -> Job | None:
-        """Return the run's job among ``jobs``, the latest one if its id is unknown; None if it is missing.
+        """Return the run's job among ``jobs``, or None if it is missing. The latest match is used if its id is unknown.
 
         Ids alone are not trusted, since a reinstalled server reuses them.
         """
@@ -449,7 +457,7 @@ class Backend(ABC):
 
     @abstractmethod
     def kill(self, id: str, cluster: str | None) -> None:
-        """Cancel a job, if it has not ended; ``HidlError`` if the system refuses."""
+        """Cancel a job unless it has ended. Raises ``HidlError`` if the system refuses."""
 
     def hint(self) -> str:
         """Return the hint for errors about a system that does not respond."""
@@ -472,12 +480,12 @@ class Backend(ABC):
     def look_up(self, id: str, cluster: str | None) -> Job | None:
         """Query a job that ``query`` does not list; return None if the system does not know its id.
 
-        A listing may lack a job because it was cut between two lines.
+        A listing may lack a job if it was cut off between two lines.
         """
         return None
 
     def never_starts(self, job: Job) -> StartBlocker | None:
-        """Return the reason why a pending job will never start; None if it may."""
+        """Return the reason why a pending job will never start, or None if it may."""
         return None
 
     @cached_property

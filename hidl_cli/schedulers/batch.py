@@ -63,8 +63,8 @@ class BatchScheduler:
     def submit(self, run: Run) -> None:
         """Submit the run's script exactly once: after an unclear failure, search for the job instead of retrying.
 
-        Besides the errors of ``Scheduler.submit``, raises ``MissingPrecondition`` if the batch system's programs are
-        not found.
+        In addition to errors raised by ``Scheduler.submit``, raises ``MissingPrecondition`` if the batch system's
+        programs are not found.
         """
         self._ping(run)
         reference = write_reference(run, self.name, JobReference(None, self.backend.this_cluster(), time.time()))
@@ -92,7 +92,7 @@ class BatchScheduler:
         return self.backend.interactive(header, mark, terminal=terminal)
 
     def attend(self, run: Run, header: Sequence[str], deferred: Deferred, *, terminal: bool) -> int:
-        """Run the command, and keep updating the file ``beat`` in the run's directory meanwhile."""
+        """Run the command and, while it runs, keep updating the file ``beat`` in the run's directory."""
         command = self.interactive(header, run.id, terminal=terminal)
         if command is None:
             raise MissingPrecondition(f"interactive shells are not supported with {self._title}")
@@ -181,7 +181,7 @@ class BatchScheduler:
         return SchedulerUnreachable(f"{self._title} does not respond: {error}", hint=self.backend.hint())
 
     def _find_submitted(self, run: Run, reference: JobReference, why: str) -> None:
-        """Find the job of an unclear submission by its mark; ``why`` is the reason that no id is known."""
+        """Find the job of an unclear submission by its mark; ``why`` is the reason why no id is known."""
         for attempt in range(_SEARCHES):
             time.sleep(attempt)
             try:
@@ -233,7 +233,7 @@ class BatchScheduler:
             run.end_as(state, reason="cancelled by hidl")
 
     def _await_end(self, run: Run) -> None:
-        """Wait until the scheduler reports the end of the job, whose last processes may outlive its recorded end."""
+        """Wait until the scheduler reports the end of the job, because processes may outlive the recorded end."""
         seconds = self.backend.end_seconds
         deadline = time.monotonic() + seconds
         pause = 0.1

@@ -1,7 +1,8 @@
-"""Decide the status of a run from its ``status.json`` and from what the scheduler reports about its job.
+"""Determine the status of a run from its ``status.json`` and from what the scheduler reports about its job.
 
-A recorded COMPLETED is final. FAILED and CANCELLED are only what the job script observed: only the scheduler can tell
-if the cause was the time limit, a node or the memory. docs/explanation/schedulers.md shows all cases in a table.
+A recorded COMPLETED is final. FAILED and CANCELLED are only what the job script observed: only the scheduler can report
+whether the cause was the time limit, a node failure or a lack of memory. docs/explanation/schedulers.md shows all cases
+in a table.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import Enum, auto
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run, State, Status
 
-#: Seconds until the last file that a job wrote is visible on a shared file system.
+#: Seconds until the last file that a job wrote becomes visible on a shared file system.
 LAG_SECONDS = 3.0
 #: Seconds after which the end that a job recorded is accepted even if the scheduler still does not respond.
 _UNANSWERED_SECONDS = 7 * 86400.0
@@ -24,12 +25,13 @@ class Job:
     """A job as reported by the scheduler.
 
     Attributes:
-        word: The scheduler's name of the state.
+        word: The scheduler's name for the state.
         mark: Text that identifies the run; empty if unknown.
         reason: Why the job is pending, or how it ended.
-        ended: In seconds since the epoch; None if unknown.
-        by_itself: False if somebody ended the job, so that the status its script recorded does not count.
-        started: In seconds since the epoch; None if unknown.
+        ended: Time of the end, in seconds since the epoch, or None if unknown.
+        by_itself: False if the job was ended by a user or administrator, in which case the status recorded by its
+            script is ignored.
+        started: Time of the start, in seconds since the epoch, or None if unknown.
         ending: True if the script has ended and the scheduler is cleaning up.
     """
 
@@ -65,7 +67,7 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """An action and the resulting status; ``unclear`` if the sources disagree and one of them may be late."""
+    """An action and the resulting status; ``unclear`` is set if the sources disagree and one of them may be delayed."""
 
     action: Action
     status: Status
@@ -77,8 +79,9 @@ class Clock:
     """The times that a decision depends on, in seconds.
 
     Attributes:
-        grace: Time that the scheduler may need to explain the end of a script, and a shared file system to show it.
-        asked: When the scheduler was queried, since the epoch.
+        grace: Time that the scheduler may need to report why a script ended, or a shared file system to show that it
+            ended.
+        asked: Time when the scheduler was queried, since the epoch.
         unclear_for: How long the sources have disagreed.
         now: The current time, since the epoch.
     """
@@ -99,7 +102,7 @@ class Clock:
 
 
 def read_status(run: Run) -> Status:
-    """Return the status that the job recorded; PENDING if it is unreadable (full disk, failed node)."""
+    """Return the status that the job recorded, or PENDING if it is unreadable (full disk, failed node)."""
     try:
         return run.status()
     except HidlError:
@@ -107,18 +110,20 @@ def read_status(run: Run) -> Status:
 
 
 def keep(recorded: Status, reason: str | None, *, unclear: bool = False) -> Decision:
-    """Keep following the run, as nothing new is known."""
+    """Keep following the run because there is no new information."""
     state = State.RUNNING if recorded.state.is_final else recorded.state
     return Decision(Action.SHOW, replace(recorded, state=state, reason=reason), unclear)
 
 
 def without_answer(recorded: Status, title: str, reason: str, last: Job | None, clock: Clock) -> Decision:
-    """Decide while the scheduler does not respond: its last response stays valid, and runs end only after a week.
+    """Determine the status of a run while the scheduler does not respond.
+
+    Its last response stays valid, and runs are only considered ended after a week.
 
     Args:
         recorded: Status that the job recorded.
         title: Name of the scheduler.
-        reason: Why it does not respond.
+        reason: The reason why it does not respond.
         last: The job in the last response, which arrived at ``clock.asked``.
         clock: Times of the decision.
     """
@@ -133,7 +138,7 @@ def without_answer(recorded: Status, title: str, reason: str, last: Job | None, 
 
 
 def without_job(recorded: Status, reason: str, clock: Clock) -> Decision:
-    """Decide on a run whose job the scheduler does not know."""
+    """Determine the status of a run whose job is unknown to the scheduler."""
     if clock.unclear_for < clock.grace:
         return keep(recorded, f"{reason}; waiting for its recorded end", unclear=True)
     if recorded.state.is_final:  # FAILED or CANCELLED as observed by the script: there is no better source
@@ -142,14 +147,14 @@ def without_job(recorded: Status, reason: str, clock: Clock) -> Decision:
 
 
 def decide(recorded: Status, title: str, job: Job, never: str | None, clock: Clock) -> Decision:
-    """Decide on a run whose job the scheduler knows.
+    """Determine the status of a run whose job is known to the scheduler.
 
     Args:
         recorded: Status that the job recorded.
         title: Name of the scheduler.
         job: The job as reported by the scheduler.
-        never: Why a pending job will never start; None if it may. It is ignored for a job that has already started
-            once, and is pending again after a preemption or a node failure.
+        never: Reason why a pending job will never start, or None if it may start. It is ignored for a job that has
+            already started once and is pending again after a preemption or a node failure.
         clock: Times of the decision.
     """
     if job.state is State.PENDING:
@@ -163,14 +168,17 @@ def decide(recorded: Status, title: str, job: Job, never: str | None, clock: Clo
 
 
 def _waiting(job: Job, never: str | None) -> Decision:
-    """Decide on a pending job; the status that it recorded in an earlier attempt is void."""
+    """Determine the status of a pending job. The status that it recorded in an earlier attempt is ignored."""
     if never is not None:
         return Decision(Action.REFUSE, Status(State.REFUSED, reason=never))
     return Decision(Action.SHOW, Status(State.PENDING, reason=job.reason or None))
 
 
 def _running(recorded: Status, job: Job) -> Decision:
-    """Decide on a running job, even if its script has ended: the scheduler may explain the end or requeue it."""
+    """Determine the status of a running job.
+
+    Even if its script has exited, the scheduler may still report why it ended, or requeue it.
+    """
     began_again = job.started is not None and recorded.ended is not None and recorded.ended < job.started
     if began_again:
         return Decision(Action.SHOW, Status(State.RUNNING, reason=job.reason or None))
@@ -184,7 +192,10 @@ def _began_since(recorded: Status, asked: float) -> bool:
 
 
 def _ended_by_itself(recorded: Status, title: str, job: Job, clock: Clock) -> Decision:
-    """Decide on a job that ended by itself: the status that it recorded counts as soon as it is visible."""
+    """Determine the status of a job that ended by itself.
+
+    The status that it recorded counts as soon as it is visible.
+    """
     how = job.reason or f"{title} reports {job.word}"
     if recorded.state.is_final:
         return Decision(Action.END, replace(recorded, reason=how))

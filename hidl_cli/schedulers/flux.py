@@ -24,6 +24,7 @@ from hidl_cli.schedulers.backend import (
     refusal,
 )
 from hidl_cli.schedulers.decision import Job
+from hidl_cli.site.job_options import render_settings
 from hidl_cli.site.schema import Policies
 
 #: File for the output that Flux collects; the job writes stdout.log and stderr.log itself (``flux.sh``).
@@ -32,9 +33,9 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,|&-]*")
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the ``# flux:`` lines that request ``allocation`` as the site's policies demand.
+    """Return the ``# flux:`` lines that request ``allocation`` according to the site's policies.
 
-    Raises ``InvalidInput`` if Flux has no such option, or a value is not a plain word.
+    Raises ``InvalidInput`` if Flux lacks a required option, or if a value is not a plain word.
     """
     _refuse_unsupported(allocation, policies)
     limit = None if allocation.time_limit is None else f"{math.ceil(allocation.time_limit)}s"
@@ -48,11 +49,24 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     lines = [
         *(f"--{name}={_word(name, value)}" for name, (use, value) in uses.items() if use != "never" and value),
         f"--nodes={allocation.nodes}",
-        *(["--exclusive"] if policies.exclusive else []),
+        *(["--exclusive"] if allocation.is_exclusive(policies) else []),
+        *(_slots(allocation) if allocation.exclusive is False else []),
         f"--output={OUTPUT}",
         *policies.directives,
+        *render_settings("flux", allocation.settings, policies),
     ]
     return tuple(f"# flux: {line}" for line in lines)
+
+
+def _slots(allocation: Allocation) -> list[str]:
+    """Return the options that request a part of each node; Flux allocates whole nodes without them."""
+    ranks, gpus = allocation.ranks_per_node, allocation.gpus_per_node or 0
+    cores = allocation.cores_per_node or ranks * (allocation.cores_per_rank or 1)
+    return [
+        f"--nslots={allocation.nodes}",
+        f"--cores-per-slot={cores}",
+        *([f"--gpus-per-slot={gpus}"] if gpus else []),
+    ]
 
 
 def _refuse_unsupported(allocation: Allocation, policies: Policies) -> None:
@@ -114,7 +128,7 @@ def parse(lines: Iterable[str]) -> list[Job]:
 
 
 def _job(job: Mapping[str, Any]) -> Job:
-    """Parse a job; only the state INACTIVE is final, and unknown ones count as running."""
+    """Parse a job; only the state INACTIVE is final, and unknown states count as running."""
     word, id, mark = str(job.get("state", "")), str(job["jobid"]), str(job.get("cwd", ""))
     if word != "INACTIVE":
         state = _STATES.get(word, State.RUNNING)
@@ -189,7 +203,7 @@ class FluxBackend(Backend):
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
         known = [id for id in ids if id is not None]
-        # If one of several jobs is unknown, Flux exits with 1 but still describes the others.
+        # If one of several jobs is unknown, Flux exits with status 1 but still describes the others.
         outputs = (PROGRAMS.call("flux", "jobs", "--json", *some).stdout for some in batches(known))
         return parse(line for output in outputs if output.strip() for line in _compact(output))
 

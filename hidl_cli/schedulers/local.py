@@ -27,7 +27,7 @@ from hidl_cli.site.schema import Policies
 
 
 def birth(pid: int) -> str | None:
-    """Return a value that identifies a process even if its pid is reused; None for a zombie or a missing process."""
+    """Return a value that identifies a process even if its pid is reused, or None for a zombie or a missing process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
@@ -52,7 +52,7 @@ def processes_of(run: str) -> Iterator[int]:
 
 
 def kill_job(directory: Path) -> None:
-    """Kill all processes of the job in a directory; unlike ``kill_run``, spare jobs in copies of the directory."""
+    """Kill all processes of the job in a directory. Unlike ``kill_run``, spare jobs in copies of the directory."""
 
     def is_in_directory(value: str) -> bool:
         with suppress(OSError):
@@ -63,9 +63,9 @@ def kill_job(directory: Path) -> None:
 
 
 def send(pid: int, number: signal.Signals, matches: Callable[[], bool]) -> None:
-    """Send a signal to a process if ``matches()`` and the process belongs to this user, even if that is root.
+    """Send a signal to a process if ``matches()`` returns True and the process belongs to this user, even for root.
 
-    The process is opened before the check, so that a new process with the same pid gets no signal.
+    The process is opened before the check, so that a new process with the same pid cannot receive the signal.
     """
     with suppress(OSError):
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -192,7 +192,7 @@ class Local:
         return status
 
     def cancel(self, run: Run, *, state: State) -> bool:
-        """Cancel the run; ``HidlError`` if its job is on another machine."""
+        """Cancel the run. Raises ``HidlError`` if its job is on another machine."""
         process = _Process.of(run)
         if read_status(run).state.is_final:
             kill_job(run.directory)  # processes that a killed job has left behind
@@ -318,7 +318,7 @@ class _Process:
 
 
 def _state_of_killed(run: Run) -> State:
-    """Return the requested state of a job that was killed before it recorded its end; LOST if none was requested."""
+    """Return the requested state of a job that was killed before it recorded its end, or LOST if none was requested."""
     try:
         return State((run.directory / "reason").read_text(encoding="utf-8").strip())
     except (OSError, ValueError):

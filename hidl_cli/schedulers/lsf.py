@@ -26,6 +26,7 @@ from hidl_cli.schedulers.backend import (
 )
 from hidl_cli.schedulers.backend import options as site_options
 from hidl_cli.schedulers.decision import Job, StartBlocker
+from hidl_cli.site.job_options import render_settings
 from hidl_cli.site.schema import Policies, Use
 
 PROGRAMS = Programs(
@@ -65,12 +66,12 @@ def kill(id: str) -> None:
 
 
 def history(id: str) -> str:
-    """Return the output of ``bhist``, which reads LSF's log files, about a job. Raises ``NoAnswer``."""
+    """Return what ``bhist`` reports about a job after reading LSF's log files. Raises ``NoAnswer``."""
     return call("bhist", "-l", "-n", "0", id).stdout
 
 
 def describe(id: str, fields: str) -> list[str]:
-    """Return the lines of ``bjobs`` about a job; none if LSF does not know it. Raises ``NoAnswer``."""
+    """Return the lines that ``bjobs`` prints about a job (none if LSF does not know it). Raises ``NoAnswer``."""
     completed = call("bjobs", "-a", "-noheader", "-o", fields, id)
     if re.search(rf"Job <{id}> is not found", completed.stdout + completed.stderr):
         return []
@@ -80,7 +81,7 @@ def describe(id: str, fields: str) -> list[str]:
 
 
 def query(fields: str) -> list[str]:
-    """Return the lines of ``bjobs`` about the user's jobs, including those that ended within CLEAN_PERIOD.
+    """Return the lines that ``bjobs`` prints about the user's jobs, including those that ended within CLEAN_PERIOD.
 
     Raises ``NoAnswer``.
     """
@@ -103,10 +104,10 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,#-]*")  # reservations are ca
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the ``#BSUB`` lines that request ``allocation`` as the site's policies demand.
+    """Return the ``#BSUB`` lines that request ``allocation`` according to the site's policies.
 
-    They do not request ranks, cores or GPUs: LSF allocates whole nodes, and jsrun distributes their resources.
-    Raises ``InvalidInput`` if LSF has no such option, or a value is not a plain word.
+    They do not request ranks, cores or GPUs: LSF allocates whole nodes, and jsrun distributes their resources. Raises
+    ``InvalidInput`` if LSF lacks a required option, or if a value is not a plain word.
     """
     _refuse_unsupported(allocation, policies)
     options = [
@@ -117,9 +118,10 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         *_option("-U", "a reservation", policies.reservation, allocation.reservation),
         *_option("-J", "a job name", "required", allocation.job_name),
         f"-o {REPORT}",
-        *(["-x"] if policies.exclusive else []),
+        *(["-x"] if allocation.is_exclusive(policies) else []),
         *_environment(policies),
         *policies.directives,
+        *render_settings("lsf", allocation.settings, policies),
     ]
     return tuple(f"{_MARK} {option}" for option in options)
 
@@ -127,8 +129,8 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
 def options(script: str) -> list[str]:
     """Return the options in the ``#BSUB`` lines of a job script as command-line arguments.
 
-    LSF reads ``#BSUB`` lines anywhere in a script. One below the first command can only be part of some value, so it
-    raises ``InvalidInput``.
+    LSF reads ``#BSUB`` lines anywhere in a script. A ``#BSUB`` line below the first command can only be part of a
+    value, and raises ``InvalidInput``.
     """
     words: list[str] = []
     at_the_top = True
@@ -146,7 +148,7 @@ def options(script: str) -> list[str]:
 
 
 def _option(letter: str, what: str, use: Use, value: str | None) -> list[str]:
-    if use == "never" or value is None:  # the plan reports what the site requires and the user did not give
+    if use == "never" or value is None:  # the plan reports options that the site requires and the user did not give
         return []
     if not _WORD.fullmatch(value):
         raise InvalidInput(
@@ -165,7 +167,7 @@ def _run_limit(seconds: float | None) -> str | None:
 
 
 def _environment(policies: Policies) -> list[str]:
-    """Return the option ``-env``; without it, LSF passes the whole environment to the job."""
+    """Return the ``-env`` option; without it, LSF passes the whole environment to the job."""
     return [] if policies.export == "never" else [f"-env {policies.export}"]
 
 
@@ -188,7 +190,7 @@ def _refuse_unsupported(allocation: Allocation, policies: Policies) -> None:
         )
 
 
-# Parsers of job descriptions. The exit status that LSF reports is only shown.
+# Parsers of job descriptions. The exit status that LSF reports is only displayed.
 
 
 _NAMES = ("jobid", "stat", "exit_code", "exit_reason", "job_description", "pend_reason")
@@ -223,7 +225,7 @@ _ABOUT = {
     "ZOMBI": "ZOMBI: the job was killed while LSF could not reach its host",
 }
 
-#: Pending reasons of LSF that never go away.
+#: LSF pending reasons that never go away.
 _NEVER = ("dependency condition invalid", "dependency condition never", "condition invalid or never satisfied")
 _NO_HOST = "no suitable hosts"
 #: Seconds without a suitable host after which a job is assumed never to start; a host may be rebooting.
@@ -245,7 +247,7 @@ def parse(lines: Iterable[str]) -> list[Job]:
 
 
 def parse_history(output: str) -> list[Job]:
-    """Parse the output of ``bhist -l``, which wraps lines anywhere and indents the rest."""
+    """Parse the output of ``bhist -l``, which wraps lines anywhere and indents their continuations."""
     unwrapped = re.sub(r"\n[ \t]+", "", output)
     jobs = []
     for block in re.split(r"(?m)^(?=Job <)", unwrapped):
@@ -263,7 +265,7 @@ def parse_history(output: str) -> list[Job]:
 
 
 def never_starts(job: Job) -> StartBlocker | None:
-    """Return the reason why a pending job will never start; None if it may."""
+    """Return the reason why a pending job will never start, or None if it may."""
     reason = job.reason.lower()
     if any(phrase in reason for phrase in _NEVER):
         return StartBlocker(job.reason)
@@ -284,7 +286,7 @@ def _job(*, jobid: str, stat: str, **fields: str) -> Job:
 
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to (?:default )?queue")
-_LIMIT = "threshold"  # bsub would keep trying until other jobs of the user have started
+_LIMIT = "threshold"  # bsub would keep retrying until other jobs of the user have started
 
 
 class LsfBackend(Backend):
@@ -302,7 +304,7 @@ class LsfBackend(Backend):
 
     def submit(self, run: Run) -> Receipt | None:
         # LSF reads #BSUB lines either from standard input only or, as on Summit, from a named script only. Every LSF
-        # accepts options, so the lines are passed as such, too.
+        # accepts options, so the lines are also passed as options.
         given = options(run.script.read_text(encoding="utf-8"))
         directory = str(run.directory.resolve())
         where = [] if "%" in directory else ["-cwd", directory]  # LSF would expand the %
@@ -313,7 +315,7 @@ class LsfBackend(Backend):
             if _LIMIT in str(error).lower():
                 raise Refused(str(error), hint="wait until other jobs of yours have started") from error
             raise
-        printed = _SUBMITTED.search(f"{completed.stdout}\n{completed.stderr}")  # an esub of the site may print more
+        printed = _SUBMITTED.search(f"{completed.stdout}\n{completed.stderr}")  # the site's esub may print more text
         if printed is None:
             raise refusal(completed, ((r"", "see `bqueues -l` for the limits of the queues"),))
         return Receipt(printed[1])

@@ -25,6 +25,7 @@ from hidl_cli.schedulers.backend import (
     whole_lines,
 )
 from hidl_cli.schedulers.decision import Job, StartBlocker
+from hidl_cli.site.job_options import render_settings
 from hidl_cli.site.schema import Policies
 
 #: File for the output that PBS collects; the job writes stdout.log and stderr.log itself (``pbs.sh``).
@@ -34,9 +35,9 @@ _RESOURCE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*=[A-Za-z0-9_.,+/-]+")
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the ``#PBS`` lines that request ``allocation`` as the site's policies demand.
+    """Return the ``#PBS`` lines that request ``allocation`` according to the site's policies.
 
-    Raises ``InvalidInput`` if PBS has no such option, or a value is not a plain word.
+    Raises ``InvalidInput`` if PBS lacks a required option, or if a value is not a plain word.
     """
     uses = {
         "-N": ("required", allocation.job_name),
@@ -48,11 +49,12 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     lines = [
         *words,
         f"-l select={_select(allocation, policies)}",
-        "-l place=scatter:excl" if policies.exclusive else "-l place=scatter",
+        "-l place=scatter:excl" if allocation.is_exclusive(policies) else "-l place=scatter",
         *([f"-l walltime={limit}"] if limit else []),
-        *(["-V"] if policies.export == "all" else []),
+        *(["-V"] if policies.export != "none" else []),  # as other schedulers do by default
         f"-j oe -o {OUTPUT}",
         *policies.directives,
+        *render_settings("pbs", allocation.settings, policies),
     ]
     return tuple(f"#PBS {line}" for line in lines)
 
@@ -73,10 +75,14 @@ def _select(allocation: Allocation, policies: Policies) -> str:
     cores = allocation.cores_per_node or ranks * (allocation.cores_per_rank or 0)
     memory, gpus = allocation.memory_gib, allocation.gpus_per_node
     resources = {
-        "ncpus": cores * (allocation.threads_per_core or 1) if cores and policies.cpus != "none" else None,
+        "ncpus": cores * (allocation.threads_per_core or 1)
+        if cores and (policies.cpus != "none" or allocation.exclusive is False)
+        else None,
         "mpiprocs": ranks if policies.tasks != "none" else None,
-        "ngpus": gpus if policies.gpus != "none" else None,
-        "mem": f"{int(memory * 1024)}mb" if memory and policies.memory in ("mem", "mem-per-cpu") else None,
+        "ngpus": gpus if policies.gpus != "none" or allocation.exclusive is False else None,
+        "mem": f"{int(memory * 1024)}mb"
+        if memory and (allocation.requests_memory or policies.memory in ("mem", "mem-per-cpu"))
+        else None,
     }
     chunk = [f"{name}={value}" for name, value in resources.items() if value is not None]
     if allocation.constraint is not None and policies.constraint != "never":
@@ -140,7 +146,7 @@ _NEVER = "Can Never Run"
 def compact(output: str) -> list[str]:
     """Reduce the output of ``qstat -f`` to one line per job, with the fields that ``parse`` needs.
 
-    The JSON format is not used, because OpenPBS 23 prints only the first of several jobs in it.
+    The JSON format is not used, because OpenPBS 23 only includes the first of several jobs in it.
     """
     unwrapped = output.replace("\n\t", "")
     return [
@@ -155,12 +161,12 @@ def parse(lines: Iterable[str]) -> list[Job]:
 
 
 def never_starts(job: Job) -> StartBlocker | None:
-    """Return the scheduler's reason why a job will never start; None if it may."""
+    """Return the scheduler's reason why a job will never start, or None if it may."""
     return StartBlocker(job.reason) if job.reason.startswith(_NEVER) else None
 
 
 def _job(job: Mapping[str, str]) -> Job:
-    """Parse a job; only the states F (finished) and X are final, and unknown ones count as running."""
+    """Parse a job; only the states F (finished) and X are final, and unknown states count as running."""
     letter, id, comment = job.get("job_state", ""), job["id"], job.get("comment", "").strip()
     directory = _DIRECTORY.search(job.get("Variable_List", ""))
     mark = re.sub(r"\\(.)", r"\1", directory[1]) if directory else ""
@@ -238,7 +244,7 @@ class PbsBackend(Backend):
         completed = PROGRAMS.call("qsub", run.script.name, timeout=SUBMIT_SECONDS, cwd=run.directory)
         if completed.status != 0:
             raise refusal(completed, _HINTS)
-        printed = _ID.search(completed.stdout)  # a hook of the site may print more
+        printed = _ID.search(completed.stdout)  # a site hook may print additional text
         return Receipt(printed.group()) if printed else None
 
     def query(self, cluster: str | None) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Poll all runs with at most one query; with none if the status that their jobs recorded is final."""
+"""Poll all runs with at most one query, and without a query if the status recorded by their jobs is final."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SCHEMA = "hidl.query-cache/1"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The last response of the scheduler. Times are in seconds since the epoch, 0 for never.
+    """The last response of the scheduler. Times are in seconds since the epoch; 0 means never.
 
     Attributes:
-        asked: When the scheduler was last queried.
-        answered: When it last responded.
-        error: Why the last query failed; None if it succeeded.
+        asked: Time of the last query.
+        answered: Time of the last response.
+        error: Reason why the last query failed, or None if it succeeded.
         lines: Lines of the last response.
         since: Start times of conditions whose age later polls need, even in other processes: a job is not found, or a
             service does not respond.
@@ -50,7 +50,7 @@ class Snapshot:
     since: Mapping[str, float] = field(default_factory=dict)
 
     def age_of(self, name: str) -> float:
-        """Return for how many seconds a condition has persisted; 0 if it is not noted."""
+        """Return the number of seconds that a condition has persisted, or 0 if it has not been noted."""
         return time.time() - self.since[name] if name in self.since else 0.0
 
 
@@ -66,7 +66,7 @@ class QueryCache:
         self._own = Snapshot()
 
     def read(self, max_age: float) -> Snapshot:
-        """Return a snapshot of at most ``max_age`` seconds; an older one while another process runs the query."""
+        """Return a snapshot no older than ``max_age`` seconds, or an older one while another process runs the query."""
         snapshot = self._load()
         if _is_fresh(snapshot, max_age):
             return snapshot
@@ -119,7 +119,7 @@ class QueryCache:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Try to lock the file, and yield whether that succeeded; always True on file systems without locks."""
+        """Try to lock the file, and yield whether that succeeded. File systems without locks always yield True."""
         descriptor = None
         got = True
         with suppress(OSError):
@@ -183,7 +183,7 @@ class Poller:
         return [known.get(str(run.directory), status) for run, status in zip(runs, recorded, strict=True)]
 
     def find(self, run: Run, *, max_age: float) -> Job | None:
-        """Return the run's job as reported by the scheduler; None if the scheduler does not know it.
+        """Return the run's job as reported by the scheduler, or None if the scheduler does not know it.
 
         Raises ``NoAnswer``, and ``HidlError`` if the job is on a cluster that cannot be queried from this host.
         """
@@ -198,13 +198,13 @@ class Poller:
         return job or _look_up(self._backend, run, reference, self.elsewhere(cluster))
 
     def elsewhere(self, cluster: str | None) -> str | None:
-        """Return ``cluster`` if it must be passed to the programs; None if it is their default cluster."""
+        """Return ``cluster`` if it must be passed to the programs, or None if it is their default cluster."""
         here = self._backend.this_cluster()
         return cluster if cluster is not None and here is not None and cluster != here else None
 
     @staticmethod
     def _fresh(cache: QueryCache, max_age: float) -> Snapshot:
-        """Return a snapshot of at most ``max_age`` seconds, if necessary after the query of another process."""
+        """Return a snapshot no older than ``max_age`` seconds, waiting for another process's query if necessary."""
         begin = time.time() - max_age
         deadline = time.monotonic() + QUERY_SECONDS
         while True:
@@ -288,7 +288,7 @@ class Poller:
 
 
 class _Response:
-    """A response of the scheduler, with the further queries that it requires: each of them once for all runs."""
+    """A response from the scheduler, and the additional queries that it requires, each run once for all runs."""
 
     def __init__(self, backend: Backend, cache: QueryCache, snapshot: Snapshot, elsewhere: str | None) -> None:
         self.snapshot = snapshot
@@ -305,7 +305,7 @@ class _Response:
         return job is not None and job.state is State.PENDING and each.recorded.state is not State.PENDING
 
     def decide(self, here: Sequence[_OpenRun]) -> list[Decision]:
-        """Decide on each of the runs."""
+        """Decide what to do with each run."""
         title, clock = self._backend.traits.title, Clock.of(self._backend.grace_seconds)
         if self.snapshot.error is not None:
             answered = self.snapshot.answered
@@ -345,7 +345,7 @@ class _Response:
         return self._confirm(each, decided, clock) if decided.action is Action.END else decided
 
     def _confirm(self, each: _OpenRun, decided: Decision, clock: Clock) -> Decision:
-        """Query the job by its id; return ``decided`` if the scheduler does not know it, else decide again."""
+        """Query the job by its id. Return ``decided`` if the scheduler does not know it, or else a new decision."""
         title = self._backend.traits.title
         try:
             job = _look_up(self._backend, each.run, each.job, self._elsewhere)
@@ -369,12 +369,15 @@ class _Response:
         return self._job(each) is None and self.snapshot.asked > each.job.submitted
 
     def _is_ending_slowly(self, each: _OpenRun, clock: Clock) -> bool:
-        """Return whether the scheduler is still cleaning up long after the script ended; its records may say why."""
+        """Return whether the scheduler is still cleaning up long after the script ended.
+
+        Its records may explain why.
+        """
         job = self._job(each)
         return job is not None and job.ending and clock.is_past_grace(each.recorded)
 
     def _record_of_end(self, each: _OpenRun, job: Job | None) -> Job | None:
-        """Return the end of a job from the scheduler's records, unless it is that of an earlier attempt.
+        """Return the end of a job from the scheduler's records, unless the record belongs to an earlier attempt.
 
         ``job`` is an ending job, or None if the job is not listed.
         """
@@ -385,9 +388,9 @@ class _Response:
         return job if is_earlier else found
 
     def _read_records(self, sought: list[_OpenRun]) -> None:
-        """Look up jobs in the scheduler's records that are no longer listed or whose end takes long.
+        """Look up jobs in the scheduler's records if they are no longer listed or take a long time to end.
 
-        Only ends are believed: a job that the server lost may stay PENDING or RUNNING in the records forever.
+        Only recorded ends are trusted: a job that the server lost may stay PENDING or RUNNING in the records forever.
         """
         wanted = {each.run.id: each for each in sought if each.run.id not in self._recorded}
         if not wanted or 0 < self.snapshot.age_of(_SILENT) < SILENCE_SECONDS:
@@ -428,7 +431,7 @@ def _reference_of(run: Run, recorded: Status) -> JobReference:
 
 
 def _requested_end(run: Run, state: State) -> State:
-    """Return the state that hidl requested if it cancelled the run, else ``state``.
+    """Return the state that hidl requested if it cancelled the run, or else ``state``.
 
     A cancelled script may still have had the time to fail.
     """

@@ -39,6 +39,7 @@ from hidl_cli.schedulers.backend import (
 )
 from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.site import hidl_cluster
+from hidl_cli.site.job_options import render_settings
 from hidl_cli.site.schema import Policies
 
 PING_SECONDS = 5.0
@@ -100,13 +101,13 @@ def keys(text: str) -> dict[str, str]:
 
 
 def partition(name: str) -> dict[str, str]:
-    """Return the output of ``scontrol show partition``; empty if unavailable."""
+    """Return the output of ``scontrol show partition`` (empty if unavailable)."""
     return _shown("scontrol", "show", "partition", name)
 
 
 @cache
 def this_cluster() -> str | None:
-    """Return the name of the cluster; None if Slurm has not responded within the last day."""
+    """Return the name of the cluster, or None if Slurm has not responded within the last day."""
     file = _cluster_file()
     if file in _LEARNED:
         return _LEARNED[file]
@@ -126,7 +127,7 @@ def learn_cluster() -> None:
 
 
 def _cluster_file() -> Path:
-    """Return the file that caches the name of this host's cluster: several clusters may share a home directory."""
+    """Return the file that caches this host's cluster name, because several clusters may share a home directory."""
     variables = hidl_cluster.environment()
     programs = shutil.which("scontrol", path=variables.get("PATH")) or ""
     parts = [platform.node(), programs, *(variables.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))]
@@ -153,7 +154,7 @@ def _shown(*command: str) -> dict[str, str]:
 # Reasons why a pending job will never start.
 
 
-#: Reasons of jobs whose request is not allowed anywhere.
+#: Pending reasons of jobs whose request is not allowed anywhere.
 _FOR_EVER = {
     "BadConstraints": "no node satisfies the request",
     "DependencyNeverSatisfied": "the job that it depends on did not end as required",
@@ -167,8 +168,8 @@ _FOR_EVER = {
     "QOSTimeLimit": "it requests more time than the quality of service allows",
     "AssociationTimeLimit": "it requests more time than the account allows",
 }
-#: Seconds for which some of them must persist: nodes of a cloud may still be booting, and a controller that has started
-#: before its database knows no accounts.
+#: Seconds for which some of these reasons must persist: cloud nodes may still be booting, and a controller that started
+#: before its database does not know any accounts yet.
 _AFTER = {"BadConstraints": 600.0, "InvalidAccount": 60.0, "InvalidQOS": 60.0}
 #: Per-job limits of accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on all
 #: jobs of a user or account together (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) are temporary.
@@ -178,10 +179,10 @@ _UNLIMITED = frozenset(("", "UNLIMITED", "INFINITE", "(null)"))
 
 
 def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -> StartBlocker | None:
-    """Return the reason why a pending job will never start, with the limit and its value; None if it may start.
+    """Return the reason why a pending job will never start, with the limit and its value, or None if it may start.
 
-    ``partition`` returns the output of ``scontrol show partition``. A partition limit is believed only if the numbers
-    of the partition confirm it, since Slurm reports the same reason if nodes are merely down.
+    ``partition`` returns the output of ``scontrol show partition``. A partition limit is only trusted if the
+    partition's limits confirm it, since Slurm reports the same reason if nodes are merely down.
     """
     reason = re.split(r"[\s,(]", job.why, maxsplit=1)[0]
     if reason in ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig"):
@@ -193,14 +194,14 @@ def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -
 
 
 def limits(name: str, partition: Mapping[str, str]) -> str:
-    """Describe the limits of a partition; empty if it has none."""
+    """Describe the limits of a partition. The result is empty if it has none."""
     known = {key: partition.get(key, "") for key in ("MinNodes", "MaxNodes", "TotalNodes", "MaxTime")}
     text = ", ".join(f"{key}={value}" for key, value in known.items() if value not in _UNLIMITED and value != "0")
     return f"partition {name} allows {text}" if text else ""
 
 
 def _exceeded_limit(job: SlurmJob, partition: Mapping[str, str]) -> str | None:
-    """Describe the limit of the partition that the job violates; None if there is none."""
+    """Describe the limit of the partition that the job violates. Returns None if there is none."""
     nodes = int(job.nodes) if job.nodes.isdecimal() else 0
     for key in ("MaxNodes", "TotalNodes"):
         if partition.get(key, "").isdecimal() and nodes > int(partition[key]):
@@ -221,9 +222,9 @@ _Options = Mapping[str, str]
 
 
 def explain(error: str, options: _Options) -> tuple[str | None, str]:
-    """Return the limits or names at this site that explain an error of sbatch, if available, and a hint.
+    """Return the limits or names at this site that explain an sbatch error, if available, and a hint.
 
-    ``options`` are those of the job script.
+    ``options`` are the options in the job script.
     """
     for pattern, fact, hint in _CASES:
         if re.search(pattern, error, re.IGNORECASE):
@@ -300,7 +301,7 @@ def _listed(title: str, *command: str) -> str:
 
 
 def _output(*command: str) -> str:
-    """Return the output of a program; empty if it fails or takes too long, as the explanation is optional."""
+    """Return a program's output. It is empty if the program fails or takes too long: the explanation is optional."""
     try:
         completed = call(*command, timeout=ACCOUNTING_SECONDS)
     except NoAnswer:
@@ -325,13 +326,13 @@ _SHORT = {
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the ``#SBATCH`` lines that request ``allocation`` as the site's policies demand.
+    """Return the ``#SBATCH`` lines that request ``allocation`` according to the site's policies.
 
-    They do not request a signal: at the time limit, and if a job is cancelled, Slurm sends SIGTERM to the batch script
-    too, whose trap has ``KillWait`` seconds to record the end. A signal ahead of the limit would end the job early, and
-    Slurm would report FAILED rather than TIMEOUT.
+    At the time limit, and if a job is cancelled, Slurm sends SIGTERM to the batch script too, whose trap has
+    ``KillWait`` seconds to record the end. Only runs of several jobs request a signal ahead of the limit: it would end
+    any other job early, and Slurm would report FAILED rather than TIMEOUT.
     """
-    tasks = 1 if allocation.cores_per_node else allocation.ranks_per_node  # srun may start more, if their cores suffice
+    tasks = 1 if allocation.cores_per_node else allocation.ranks_per_node  # srun may start more if the cores suffice
     uses = {
         "partition": (policies.partition, allocation.queue),
         "time": (policies.time, _time(allocation.time_limit)),
@@ -353,10 +354,15 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         "output": "stdout.log",
         "error": "stderr.log",
         "open-mode": "append",
+        "signal": None if allocation.stop_seconds is None else f"B:USR1@{allocation.stop_seconds}",
     }
     lines = [f"--{name}={_word(str(value))}" for name, value in options.items() if value is not None]
-    exclusive = ["--exclusive"] if policies.exclusive else []
-    return tuple(f"#SBATCH {line}" for line in (*lines, *exclusive, *policies.directives))
+    flags = [
+        *(["--exclusive"] if allocation.is_exclusive(policies) else []),
+        *(["--requeue"] if allocation.stop_seconds is not None else []),
+    ]
+    further = render_settings("slurm", allocation.settings, policies)
+    return tuple(f"#SBATCH {line}" for line in (*lines, *flags, *policies.directives, *further))
 
 
 def options_of(script: Path) -> dict[str, str]:
@@ -381,7 +387,7 @@ def _time(seconds: float | None) -> str | None:
 def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
     """Return the options that request cores; by default, Slurm counts hardware threads instead."""
     cores = allocation.cores_per_node or allocation.cores_per_rank
-    if policies.cpus == "none" or cores is None:
+    if (policies.cpus == "none" and allocation.exclusive is not False) or cores is None:
         return {}
     several = (allocation.threads_per_core or 1) > 1
     return {"cpus-per-task": cores, **({"threads-per-core": 1} if several else {})}
@@ -390,6 +396,8 @@ def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
 def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
     """Return the options that request memory; ``--mem=0`` requests all memory of a node."""
     gib = allocation.memory_gib
+    if allocation.requests_memory and gib is not None:
+        return {"mem": f"{int(gib * 1024)}M"}
     if policies.memory == "all":
         return {"mem": "0"}
     if policies.memory == "mem":
@@ -402,7 +410,7 @@ def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
 
 def _gpus(allocation: Allocation, policies: Policies) -> dict[str, str]:
     number = allocation.gpus_per_node
-    if not number or policies.gpus == "none":
+    if not number or (policies.gpus == "none" and allocation.exclusive is not False):
         return {}
     return {"gres": f"gpu:{number}"} if policies.gpus == "gres" else {"gpus-per-node": str(number)}
 
@@ -414,7 +422,7 @@ def _word(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-# Queries of jobs, and parsers of their output.
+# Job queries, and parsers of their output.
 
 
 #: Names of the same fields in squeue and sacct. The last field may contain the separator. ``--json`` is not used, since
@@ -433,8 +441,8 @@ _FIELDS = (
 )
 _NOTHING = frozenset(("", "None", "N/A", "Unknown", "None assigned", "(null)"))
 
-#: Slurm's names of each state. ExitCode is not used: it is 0:0 after a timeout. The state of an array or heterogeneous
-#: job is the first of this list that one of its parts has.
+#: Slurm's names for each state. ExitCode is not used: it is 0:0 after a timeout. The state of an array or heterogeneous
+#: job is the first in this list that any of its parts has.
 _STATES = {
     State.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING UPDATE_DB EXPEDITING REVOKED",
     State.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED RESV_DEL_HOLD SPECIAL_EXIT POWER_UP_NODE",
@@ -483,8 +491,8 @@ def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None =
     """Return the command that lists jobs from the accounting database.
 
     Args:
-        cluster: Cluster of the jobs; None for the default one.
-        ids: Ids of the jobs to list; empty for all jobs of the user.
+        cluster: Cluster of the jobs (default: the programs' default cluster).
+        ids: Ids of the jobs to list. If empty, all of the user's jobs are listed.
         since: List jobs since this time, in seconds since the epoch.
     """
     fields = f"--format={','.join(long for _, long in _FIELDS)}"
@@ -497,7 +505,7 @@ def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None =
 
 
 def on(cluster: str | None) -> list[str]:
-    """Return the option that selects a cluster; none for the default one."""
+    """Return the option that selects a cluster, or no option for the default cluster."""
     return [] if cluster is None else [f"--clusters={cluster}"]
 
 
@@ -515,13 +523,13 @@ def parse(lines: Iterable[str]) -> list[SlurmJob]:
 
 
 def state_of(text: str) -> State:
-    """Parse a state such as ``TIMEOUT``, ``CANCELLED by 1000`` or ``COMPLETING+``; an unknown one counts as RUNNING."""
+    """Parse a state such as ``TIMEOUT``, ``CANCELLED by 1000`` or ``COMPLETING+``. Unknown states count as RUNNING."""
     first = text.split(maxsplit=1)[0] if text.strip() else ""
     return _BY_WORD.get(first.rstrip("+").upper(), State.RUNNING)
 
 
 def minutes(limit: str) -> float | None:
-    """Parse a time limit, ``days-hours:minutes:seconds`` or ``minutes:seconds``; None if there is no limit."""
+    """Parse a time limit, ``days-hours:minutes:seconds`` or ``minutes:seconds``. Returns None if there is no limit."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
     if match is None:
         return None
@@ -551,14 +559,14 @@ def _job(id: str, fields: Mapping[str, str]) -> SlurmJob:
 
 
 def _parse_time(text: str) -> float | None:
-    """Parse a local time into seconds since the epoch; None if it is missing."""
+    """Parse a local time into seconds since the epoch. Returns None if it is missing."""
     with suppress(ValueError):
         return datetime.fromisoformat(text).timestamp()
     return None
 
 
 def _reason(id: str, state: State, fields: Mapping[str, str]) -> str:
-    """Format the reason of a state, as far as Slurm reports it."""
+    """Format the reason for a state, to the extent that Slurm reports it."""
     word, why = fields["State"], fields["Reason"]
     if state is State.PENDING:
         if why in _HELD:
@@ -574,8 +582,8 @@ def _reason(id: str, state: State, fields: Mapping[str, str]) -> str:
     return ", ".join(filter(None, (word, "" if why == "TimeLimit" else why, limit, hosts)))
 
 
-#: Environment variables in which users keep defaults of sbatch options. sbatch would prefer them to the script, so they
-#: are passed only for options that the script does not set. Other SBATCH_ variables are never passed.
+#: Environment variables that contain users' default values for sbatch options. sbatch would prefer them to the script,
+#: so they are passed only for options that the script does not set. Other SBATCH_ variables are never passed.
 _DEFAULTS = {
     "account": "SBATCH_ACCOUNT",
     "qos": "SBATCH_QOS",
@@ -586,7 +594,7 @@ _DEFAULTS = {
 }
 _PARTITION_SECONDS = 60
 _UNKNOWN = "Invalid job id"
-#: Options of sbatch that salloc does not have.
+#: sbatch options that salloc does not have.
 _OF_SCRIPTS = ("--output", "--error", "--open-mode", "--export", "--requeue", "--no-requeue", "--input", "-o", "-e")
 #: A step on the first node that leaves all resources to the steps that are started within it.
 _FIRST_NODE = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none")
@@ -628,7 +636,7 @@ class SlurmBackend(Backend):
         )
         if completed.status != 0:
             self._refuse(completed, given)
-        # A submit filter of the site may print more, before or after the id.
+        # The site's submit filter may print additional text before or after the id.
         printed = re.search(r"^(\d+)(?:;(\S+))?\s*$", completed.stdout, re.MULTILINE)
         return Receipt(printed[1], printed[2]) if printed else None
 
@@ -639,7 +647,7 @@ class SlurmBackend(Backend):
             self._refuse(completed, given)
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...]:
-        """Return ``salloc`` with a step in its allocation, which ends with the step."""
+        """Return ``salloc`` with a step in its allocation; the allocation ends with the step."""
         words = options(header, "#SBATCH", without=_OF_SCRIPTS)
         variables = hidl_cluster.environment()
         given = {word.partition("=")[0] for word in words}
@@ -653,7 +661,7 @@ class SlurmBackend(Backend):
 
     def query(self, cluster: str | None) -> Sequence[str]:
         if not self._answered and cluster is None:  # scontrol cannot reach the controllers of other clusters
-            ping()  # fails at once if nothing listens, which takes squeue ten seconds
+            ping()  # fails at once if nothing listens, for which squeue needs ten seconds
         self._answered = False
         completed = call(*squeue(cluster))
         if completed.status != 0:
@@ -670,7 +678,7 @@ class SlurmBackend(Backend):
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
-        """Return the jobs in the accounting database; ``NoAnswer`` if there is none."""
+        """Return the jobs in the accounting database. Raises ``NoAnswer`` if there is none."""
         known = [id for id in ids if id is not None]
         found = [job for some in batches(known) for job in self._accounted(sacct(cluster, ids=some))]
         return found + (self._accounted(sacct(cluster, since=since)) if len(known) < len(ids) else [])
@@ -706,7 +714,7 @@ class SlurmBackend(Backend):
 
 
 def _defaults(given: Mapping[str, str]) -> list[str]:
-    """Return the variables with the user's defaults of options that the script does not set."""
+    """Return the variables that contain the user's default values for options that the script does not set."""
     return [variable for option, variable in _DEFAULTS.items() if option not in given]
 
 

@@ -11,6 +11,7 @@ from hidl_cli.inputs.check import MAX_REGEX
 from hidl_cli.inputs.load import Rules
 from hidl_cli.inputs.problems import Fault, clipped, mapping, nearest, one_of
 from hidl_cli.launchers import misfit_of_ssh, through_ssh
+from hidl_cli.site.directives import Rejection, reject_argument, reject_directive, reject_variable
 from hidl_cli.site.schema import Site
 
 
@@ -100,6 +101,37 @@ def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
         yield from check_site(data)
 
 
+def job_scripts(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Reject options of the scheduler and the launchers, and variables, that hidl sets itself for each run."""
+    policies, libraries = mapping(data, "policies"), mapping(data, "mpi")
+    scheduler, directives = data.get("scheduler"), policies.get("directives")
+    for number, text in enumerate(directives if isinstance(directives, list) else ()):
+        if isinstance(text, str) and isinstance(scheduler, str):
+            found = reject_directive(scheduler, text, policies)
+            yield from _rejected(("policies", "directives", number), found)
+    for path, each in [(("policies",), policies), *_of_libraries(libraries)]:
+        for variable in mapping(each, "environment"):
+            yield from _rejected((*path, "environment", variable), reject_variable(variable), on_key=True)
+        for launcher, words in mapping(each, "launcher_arguments").items():
+            for number, word in enumerate(words if isinstance(words, list) else ()):
+                if isinstance(word, str):
+                    found = reject_argument(launcher, word)
+                    yield from _rejected((*path, "launcher_arguments", launcher, number), found)
+
+
+def _of_libraries(libraries: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yield the settings of each MPI library, and those for runs on GPUs, with their paths."""
+    for name in libraries:
+        library = mapping(libraries, name)
+        yield ("mpi", name), library
+        yield ("mpi", name, "with_gpus"), mapping(library, "with_gpus")
+
+
+def _rejected(path: tuple[str | int, ...], found: Rejection | None, *, on_key: bool = False) -> Iterator[Fault]:
+    if found is not None:
+        yield Fault(path, found.message, found.instead, on_key=on_key)
+
+
 def _dangling(path: tuple[str, ...], what: str, name: str, known: Mapping[str, Any]) -> Fault:
     return Fault(path, f"unknown {what} `{clipped(name)}`", one_of(known), nearest(name, known))
 
@@ -116,6 +148,6 @@ def _does_not_compile(pattern: str) -> str | None:
 RULES = Rules(
     "site",
     Site,
-    (references, stacks_for_gpus, node_limits, conditions, launchers, login_host, tuning),
+    (references, stacks_for_gpus, node_limits, conditions, launchers, login_host, tuning, job_scripts),
     own=frozenset({"name", "extends", "match", "login_host"}),
 )

@@ -1,6 +1,6 @@
 """Detect which site this machine belongs to.
 
-Every site's ``match`` is compared with the host name, the environment and the scheduler's name of the cluster.
+Every site's ``match`` is compared with the host name, the environment and the cluster name that the scheduler reports.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class Detection:
 
 @dataclass
 class _Here:
-    """The host that sites are matched with; the scheduler is queried for the cluster name once, when needed."""
+    """The host to match sites against.
+
+    The scheduler is queried for the cluster name only when needed, and only once.
+    """
 
     host: Host
 
@@ -86,9 +89,9 @@ class _Here:
 def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Detection, ...]:
     """Match this host with every known site.
 
-    Dozens of sites take only milliseconds, because usually only the ``match`` of a file is parsed, and because the
-    scheduler is only queried if all other conditions of a site hold, or with ``thorough`` for every site with
-    ``match.cluster``. The host name is the kernel's (``hostname``); no name server is queried.
+    Matching dozens of sites takes only milliseconds: usually only the ``match`` block of a file is parsed, and the
+    scheduler is queried only if all other conditions of a site hold or, if ``thorough`` is set, for every site with
+    ``match.cluster``. The host name comes from the kernel (``hostname``); no name server is queried.
     """
     here = _Here(host or ThisHost())
     return tuple(_outcome(entry, here, thorough) for entry in overlay.list_all("site"))
@@ -97,7 +100,7 @@ def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Detecti
 def choose(outcomes: Iterable[Detection]) -> str | None:
     """Return the matching site with the most conditions, or None if no site matches.
 
-    Raises ``InvalidInput`` if two sites match with equally many conditions, or if a ``match`` could not be read.
+    Raises ``InvalidInput`` if two sites match with the same number of conditions, or if a ``match`` could not be read.
     """
     outcomes = tuple(outcomes)
     choose_it = "select a site with --site"
@@ -118,7 +121,7 @@ def choose(outcomes: Iterable[Detection]) -> str | None:
 
 
 def conditions_of(site: Site, host: Host) -> tuple[MatchCondition, ...]:
-    """Evaluate the conditions of a site's ``match`` on ``host``; empty if it has no ``match``."""
+    """Evaluate the conditions of a site's ``match`` on ``host``. The result is empty if the site has no ``match``."""
     return _evaluate(site.name, site.match, _Here(host), thorough=False).conditions if site.match else ()
 
 

@@ -1,6 +1,7 @@
-"""Detect the MPI libraries, compilers and externals of a machine that a site's file leaves open.
+"""Detect the MPI libraries, compilers and externals that a site's file leaves open.
 
-Each entry is probed in a login shell that has loaded its modules. A result that contradicts the file is a problem.
+Each entry is probed in a login shell in which its modules are loaded. A result that contradicts the file is reported as
+a problem.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ProbedValue:
 
 @dataclass(frozen=True)
 class ProbeEntry:
-    """An entry of the site's file that can be probed; ``unknown`` are the keys that the file leaves open."""
+    """An entry of the site's file that can be probed; ``unknown`` lists the keys that the file leaves open."""
 
     path: Path_
     modules: tuple[str, ...]
@@ -103,13 +104,13 @@ class _Shells:
     started: dict[tuple[str, ...], modules.ModuleEnvironment] = field(default_factory=dict)
 
     def loaded(self, names: tuple[str, ...]) -> modules.ModuleEnvironment:
-        """Return the shell with these modules; ``MissingPrecondition`` if they cannot be loaded."""
+        """Return the shell with these modules. Raises ``MissingPrecondition`` if they cannot be loaded."""
         if names not in self.started:
             self.started[names] = modules.load(self.host, names)
         return self.started[names]
 
     def is_there_without(self, program: str, place: str | None) -> bool:
-        """Return whether a login shell without modules finds ``program`` in the same place."""
+        """Return whether a login shell without modules finds ``program`` at the same path."""
         return place is not None and ThisHost(self.loaded(()).environment).which(program) == place
 
 
@@ -225,7 +226,7 @@ def _learn(entry: ProbeEntry, values: Mapping[str, str | None], source: str, res
 
 
 def _source(key: str, value: str, source: str) -> str:
-    """Return the source of a value; prefixes and Fortran compilers come from other programs than versions."""
+    """Return the source of a value; prefixes and Fortran compilers are reported by different programs than versions."""
     program, _, arguments = source.partition(" ")
     if key == "fortran":
         return f"{value} {arguments}"
@@ -255,7 +256,10 @@ def _why_unfit(key: str, value: str) -> str | None:
 
 
 def _named(prefix: str | None, name: str) -> str:
-    """Return the path of a program below ``prefix``; its name without a prefix or if it is already a path."""
+    """Return the path of a program below ``prefix``.
+
+    Without a prefix, or if the name is already a path, return the name.
+    """
     return f"{prefix}/bin/{name}" if prefix and "/" not in name else name
 
 

@@ -26,15 +26,15 @@ from hidl_cli.site.probes.host import Cards, architecture
 from hidl_cli.site.probes.survey import SurveyResult
 from hidl_cli.site.yamledit import YamlItem, document
 
-_ALIKE = 1.03  # firmware reserves different amounts of memory, so smaller differences do not make another kind of node
+_ALIKE = 1.03  # firmware reserves different amounts of memory, so smaller differences do not define another node type
 _PLACES = 3  # a feature with more numbered variants (rack1, rack2, ...) is a location, not a property of the nodes
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
-_MOST_CLASSES = 8  # with the same hardware, by features; if there are more, the features describe something else
+_MOST_CLASSES = 8  # kinds with the same hardware, by features; if there are more, the features describe something else
 
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes of the same kind; ``features`` are those that all of them have."""
+    """Nodes of the same kind; ``features`` are the features that they all share."""
 
     name: str
     hardware: Hardware
@@ -150,7 +150,8 @@ def _base(kind: NodeKind) -> str:
 def _difference(kind: NodeKind, rivals: Sequence[NodeKind]) -> str | None:
     """Return what distinguishes a kind from others of the same name.
 
-    This is a unique feature, amount of memory, or number of cores or GPUs, or else the feature that the fewest have.
+    This is a unique feature, amount of memory, or number of cores or GPUs, or else the feature that the fewest rivals
+    have.
     """
     if feature := telling_feature(kind, rivals):
         return feature
@@ -171,7 +172,7 @@ def folded(names: Sequence[str], width: int) -> str:
     return text if len(text) <= width else f"{text[:width]}..."
 
 
-# Convert the queues of a scheduler to partitions, each with one kind of node.
+# Convert scheduler queues to partitions, each with one kind of node.
 
 
 MOST_PARTITIONS, MOST_KINDS = 300, 100  # per draft, so that the file can be edited
@@ -190,7 +191,7 @@ class DraftPartition:
 
 @dataclass(frozen=True)
 class DraftPartitions:
-    """All partitions of a draft, queues left out with reasons, and ``others``: kinds of node without a queue."""
+    """All partitions of a draft, the queues left out and why, and ``others``, the kinds of node without a queue."""
 
     parts: tuple[DraftPartition, ...]
     left_out: tuple[str, ...]
@@ -198,7 +199,7 @@ class DraftPartitions:
 
     @property
     def default(self) -> str | None:
-        """The key of the default queue's partition; the most frequent kind's if the queue has several."""
+        """The key of the default queue's partition, or of its most frequent kind of node if the queue has several."""
         return next((part.key for part in self.parts if part.queue.is_default), None)
 
     def kinds(self) -> tuple[NodeKind, ...]:
@@ -207,11 +208,11 @@ class DraftPartitions:
 
 
 def parts(batch: SchedulerFacts, unknown_nodes: Hardware | None = None) -> DraftPartitions:
-    """Convert the queues of a scheduler to partitions.
+    """Convert scheduler queues to partitions.
 
-    A queue with several kinds of node becomes one partition for each kind that a feature (``constraint``) selects; if
-    none does, its most frequent kind represents all. ``unknown_nodes`` is the hardware to assume for all queues if the
-    scheduler lists no nodes.
+    A queue with several kinds of node becomes one partition for each kind that a feature (``constraint``) selects. If
+    there is no such feature, the most frequent kind represents the whole queue. ``unknown_nodes`` is the hardware to
+    assume for all queues if the scheduler lists no nodes.
     """
     wanted = {queue.name for queue in batch.queues if queue.left_out is None}
     known = kinds([node for node in batch.nodes if wanted & set(node.queues)])[:MOST_KINDS]
@@ -266,7 +267,7 @@ def _scheduler_words() -> TypeAdapter[str]:
 
 
 def _is_scheduler_word(text: str) -> bool:
-    """Return whether the schema of sites allows this name of a queue or feature."""
+    """Return whether the site schema allows this name for a queue or feature."""
     try:
         _scheduler_words().validate_python(text)
     except ValidationError:
@@ -274,7 +275,7 @@ def _is_scheduler_word(text: str) -> bool:
     return True
 
 
-# Facts that are missing from saved outputs, and the commands that print them.
+# Facts that are missing from saved output, and the commands that print them.
 
 
 Topic = Literal["scheduler", "nodes", "queues", "processor", "GPUs", "interconnect", "MPI", "launchers"]
@@ -308,7 +309,10 @@ _QUEUES = {
 
 
 def open_questions(found: SurveyResult) -> dict[Topic, str]:
-    """Return the facts missing from saved outputs, with the commands to record them; empty for a live machine."""
+    """Return the facts missing from saved output, with the commands to record them.
+
+    The result is empty for a live machine.
+    """
     if not found.read:
         return {}
     questions: dict[Topic, str] = {}
@@ -349,7 +353,7 @@ class SiteDraft:
 
     Attributes:
         remarks: Notes for the user.
-        read: Saved outputs that were read, with the facts from each.
+        read: Saved files that were read, with the facts found in each.
         open: Missing facts, with the commands to record them.
     """
 
@@ -491,7 +495,7 @@ def _match(hostname: str, batch: SchedulerFacts) -> Iterator[YamlItem]:
 
 
 def host_pattern(hostname: str, nodes: Sequence[str]) -> str | None:
-    """Return a regular expression for the names of this host and the compute nodes, matching any digits in them.
+    """Return a regular expression for the names of this host and the compute nodes, whatever digits these contain.
 
     Returns None if the names have too many different forms.
     """
@@ -555,7 +559,7 @@ def _node_type(kind: NodeKind, found: SurveyResult, scheduler: str) -> YamlItem:
 
 
 def _gpu_facts(cards: Cards | None, model: str | None) -> list[YamlItem]:
-    """Return the architecture and memory of this host's GPUs, or what the name of the model implies."""
+    """Return the architecture and memory of this host's GPUs, or what the model name implies."""
     arch = (cards.arch if cards else None) or architecture(model)
     memory = cards.memory_gib if cards else None
     facts = [YamlItem("gpu_arch", arch), YamlItem("gpu_memory_gib", memory)]
@@ -602,7 +606,7 @@ def _mpi(libraries: Sequence[ProbedLibrary], launchers: Sequence[str], offered: 
         yield YamlItem("default_mpi", None, "null: each stack's own MPI library")
 
 
-# Write drafts: completely or not at all, never over an existing file, and only if valid.
+# Write drafts atomically, never over an existing file, and only if they are valid.
 
 
 class HasText(Protocol):
@@ -615,7 +619,7 @@ class HasText(Protocol):
 
 @dataclass(frozen=True)
 class DraftTarget:
-    """The name of a draft and the file to write; None for standard output."""
+    """The name of a draft and the file to write (None for standard output)."""
 
     name: str
     file: Path | None
@@ -626,9 +630,9 @@ def target(name: str | None, output: str | None, default: str, *, kind: KindName
     """Choose the name and file of a draft.
 
     Args:
-        name: Name of the draft; None for ``default``, with ``-draft`` appended if this would hide a file that comes
+        name: Name of the draft. None selects ``default``, with ``-draft`` appended if this would hide a file that comes
             with hidl or was installed by the administrators.
-        output: File or directory to write, or ``-`` for standard output; None for the user's own directory.
+        output: File or directory to write, or ``-`` for standard output (default: the user's own directory).
         default: Name to use if none is given.
         kind: Kind of the drafted file.
 
@@ -667,7 +671,7 @@ def require_free(target: DraftTarget, *, force: bool) -> None:
 
 
 def write(draft: HasText, file: Path) -> None:
-    """Write the draft atomically; ``HidlError`` if that fails."""
+    """Write the draft atomically. Raises ``HidlError`` if that fails."""
     try:
         documents.write_text(file, draft.text)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The Slurm cluster that ``hidl cluster up`` starts on this machine: how Slurm's commands find it, and its size."""
+"""The Slurm cluster that ``hidl cluster up`` starts on this machine: its size, and how Slurm's commands find it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QueueLimits:
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """Limits of the partitions by name; ``count``, ``cores`` and ``memory_gib`` of the nodes by kind."""
+    """Partition limits by name, and the ``count``, ``cores`` and ``memory_gib`` of the nodes by kind."""
 
     of_nodes: Mapping[str, Mapping[str, float]]
     queues: Mapping[str, QueueLimits]
@@ -47,7 +47,7 @@ def host_link(subnet: int) -> str:
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return ``variables`` with ``SLURM_CONF`` for the cluster in the default directory, if it runs and none is set."""
+    """Return ``variables`` with ``SLURM_CONF`` for the default cluster, if it is running and the variable is unset."""
     if any(variables.get(name) for name in _ELSEWHERE):
         return dict(variables)
     directory = default_directory().resolve()
@@ -55,7 +55,10 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def size(variables: Mapping[str, str] = os.environ) -> ClusterSize | None:
-    """Return the size of the cluster that Slurm's commands use, or the default cluster; None if unknown."""
+    """Return the size of the cluster that Slurm's commands use, or else of the default cluster.
+
+    Returns None if it is unknown.
+    """
     try:
         document = read_json((_directory(variables) or default_directory()) / DRESS)
         hosts = document["hosts"]
@@ -78,7 +81,10 @@ def size(variables: Mapping[str, str] = os.environ) -> ClusterSize | None:
 
 
 def line_that_helps(variables: Mapping[str, str] = os.environ) -> str | None:
-    """Suggest a command to run if no controller responds; None if Slurm's commands use a cluster not from hidl."""
+    """Suggest a command to run if no controller responds.
+
+    Returns None if Slurm's commands use a cluster that hidl did not create.
+    """
     if not any(variables.get(name) for name in _ELSEWHERE):
         return 'hidl cluster up; if it is up in another place: eval "$(hidl cluster env --directory DIR)"'
     if (directory := _directory(variables)) is None:
@@ -95,7 +101,7 @@ def _directory(variables: Mapping[str, str]) -> Path | None:
 
 
 def _runs(directory: Path) -> bool:
-    """Return whether the cluster in this directory runs on this machine; other machines may share the directory."""
+    """Return whether the cluster in this directory runs on this machine. Other machines may share the directory."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         alias = _DEVICES / host_link(read_json(directory / SETTINGS)["subnet"]) / "ifalias"
         return alias.read_text(encoding="utf-8").strip() == str(directory)

@@ -28,14 +28,14 @@ def unknown_facts(site: Site) -> tuple[tuple[str, ...], ...]:
     """Return the paths of all unknown facts of the site, its node types and its partitions.
 
     Facts that do not apply or follow from others are left out, such as the GPU model of nodes without GPUs. The
-    scheduler ``local`` needs no interconnect and no MPI library of the site. The sizes and limits of hidl's own
-    cluster come from the running cluster.
+    scheduler ``local`` needs neither an interconnect nor a site MPI library. The sizes and limits of hidl's own cluster
+    come from the running cluster.
     """
     return (*_of_site(site), *_of_node_types(site), *_of_partitions(site))
 
 
 def consequence(path: tuple[str, ...]) -> str | None:
-    """Describe what hidl does if the fact at ``path`` is unknown; None if that makes no difference."""
+    """Describe what hidl does if the fact at ``path`` is unknown. Returns None if that makes no difference."""
     if path[0] == "node_types" and path[-1] == "cores":
         return f"ranks are not bound to cores; a twin's nodes get {ASSUMED_CORES} cores"
     return None
@@ -72,7 +72,7 @@ def _of_partitions(site: Site) -> Iterator[tuple[str, ...]]:
 
 
 def _is_settled(partition: Partition, key: str, *, site_charges: bool) -> bool:
-    """Return whether a fact may be missing: limits by job size replace ``max_wall``, charges are all or none."""
+    """Return whether a fact may be missing: ``max_wall`` if limits depend on job size, charges if the site has none."""
     if key == "max_wall":
         return bool(partition.max_wall_by_nodes)
     return key in _OPTIONS or (key == "charge" and not site_charges)
@@ -135,7 +135,7 @@ FALLBACK = "local"  # the site to use if none matches
 
 
 def explained(site: str | None, outcomes: Iterable[Detection], schedulers: Mapping[str, str]) -> str:
-    """Explain which site was detected and why; ``schedulers`` maps schedulers found here to one of their programs."""
+    """Explain which site was detected and why; ``schedulers`` maps each scheduler found here to one of its programs."""
     if site is None:
         return _nothing_matched(schedulers)
     (outcome,) = (one for one in outcomes if one.site == site)

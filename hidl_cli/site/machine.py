@@ -21,7 +21,7 @@ __all__ = ["cpu_quota", "memory_limit", "read"]
 
 
 def cpu_quota(root: Path) -> float | None:
-    """Return the number of processors' worth of CPU time that this process may use; None if unlimited."""
+    """Return the CPU time that this process may use, as a number of processors, or None if it is unlimited."""
     quotas = []
     for group in groups(root, "cpu"):
         limit, *period = (read(group / "cpu.max") or "max").split()
@@ -63,7 +63,7 @@ class LocalGpus:
 
 
 def machine(root: Path = _ROOT, *, processors: Iterable[int] | None = None) -> Machine:
-    """Detect everything but GPUs, in a few milliseconds; ``processors`` replaces this process's CPU affinity."""
+    """Detect everything except GPUs within a few milliseconds. ``processors`` replaces this process's CPU affinity."""
     usable = sorted(affinity() if processors is None else processors)
     cores, sockets, threads = _topology(root, usable)
     quota = cpu_quota(root)

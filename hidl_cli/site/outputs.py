@@ -1,4 +1,4 @@
-"""Parse saved outputs of programs into facts for a site file."""
+"""Parse saved program output into facts for a site file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class UnexpectedOutput(ValueError):
 
 @dataclass(frozen=True)
 class ParsedOutput:
-    """The facts in an output; ``words`` summarizes them, ``launchers`` are those that the output proves to exist."""
+    """The facts in a program's output. ``words`` is a summary, and ``launchers`` are the launchers that must exist."""
 
     words: str
     batch: SchedulerFacts | None = None
@@ -66,7 +66,7 @@ class ParsedOutput:
 
     @property
     def has_facts(self) -> bool:
-        """True if a site file can use any of it."""
+        """True if any of the facts can be used in a site file."""
         return any(
             (self.batch, self.processor, self.cards, self.interconnect, self.libraries, self.launchers, self.installed)
         )
@@ -111,7 +111,7 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-# Merge several outputs of one scheduler, and find contradictions between them.
+# Merge the output of several commands of one scheduler, and find contradictions between them.
 
 
 T = TypeVar("T")
@@ -241,7 +241,7 @@ _SYSTEM = re.compile(r"/(?:usr|opt|apps?|sw|software|cm|cvmfs|nfs|shared?)\b")
 
 
 def processor(text: str) -> ParsedOutput:
-    """Parse ``lscpu``, as text or JSON; raise ``UnexpectedOutput`` if the number of processors is missing."""
+    """Parse ``lscpu``, as text or JSON. Raises ``UnexpectedOutput`` if the number of processors is missing."""
     fields = lscpu.fields(text)
     processors = _number(fields.get("CPU(s)"))
     if processors is None:
@@ -271,7 +271,10 @@ def processor(text: str) -> ParsedOutput:
 
 
 def numa(text: str) -> ParsedOutput:
-    """Parse ``numactl --hardware``, whose CPUs may be cores or threads; ``UnexpectedOutput`` if it lists none."""
+    """Parse ``numactl --hardware``, whose CPUs may be cores or threads.
+
+    Raises ``UnexpectedOutput`` if it lists none.
+    """
     cpus = [len(found[2].split()) for found in _NUMA_CPUS.finditer(text)]
     if not sum(cpus):
         raise UnexpectedOutput(0, "a line `node 0 cpus: ...`", "none")
@@ -387,7 +390,7 @@ def _number(text: str | None) -> int | None:
     return int(text) or None if text and text.isdecimal() and len(text) < 8 else None
 
 
-# Outputs of schedulers in formats that users have at hand, but the probes do not request.
+# Scheduler output in formats that users often have at hand but the probes do not request.
 
 
 _WALL = re.compile(r"(?:([0-9]{1,5})-(?=[0-9]+:[0-9]+:))?(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{2})")
@@ -410,7 +413,7 @@ _CUT_WALL = re.compile(r"[0-9]{1,5}-[0-9:]{0,7}|(?:[0-9]{1,4}:){1,2}[0-9]?|inf[i
 
 
 def sinfo(text: str) -> SchedulerFacts:
-    """Parse ``sinfo``, also with ``-l``, ``-N`` or ``-s``; ``UnexpectedOutput`` for an invalid row."""
+    """Parse ``sinfo``, also with ``-l``, ``-N`` or ``-s``. Raises ``UnexpectedOutput`` for an invalid row."""
     printed = table(_without_reasons(text), ["PARTITION"])
     rows = [(number, {_title(key): cell for key, cell in cells.items()}) for number, cells in printed]
     width = next((len(key) for _, cells in printed for key in cells if _title(key) == "TIMELIMIT" != key), None)
@@ -479,7 +482,7 @@ def _hardware(cells: Mapping[str, str]) -> Hardware:
 
 
 def _wall(text: str) -> str | None:
-    """Convert one of Slurm's times, in which ``30:00`` is minutes."""
+    """Convert a Slurm time, in which ``30:00`` means 30 minutes."""
     found = _WALL.fullmatch(text)
     if found is None:
         return None
@@ -488,7 +491,7 @@ def _wall(text: str) -> str | None:
 
 
 def bqueues(text: str) -> SchedulerFacts:
-    """Parse ``bqueues`` without options; ``UnexpectedOutput`` for an invalid row."""
+    """Parse ``bqueues`` without options. Raises ``UnexpectedOutput`` for an invalid row."""
     found = []
     for number, cells in table(text, ["QUEUE_NAME", "STATUS"], ["NJOBS", "PEND", "RUN"]):
         if "QUEUE_NAME" not in cells or "STATUS" not in cells:
@@ -528,22 +531,22 @@ def gpus_of_lsf(text: str) -> SchedulerFacts:
 
 
 def pbs_queues(text: str) -> Mapping[str, Any]:
-    """Convert ``qstat -Q -f`` to the document of ``qstat -Q -f -F json``.
+    """Convert ``qstat -Q -f`` output to the document that ``qstat -Q -f -F json`` prints.
 
-    Raises ``UnexpectedOutput`` for a line that is not part of it.
+    Raises ``UnexpectedOutput`` for a line that does not belong to such output.
     """
     return {"Queue": dict(_blocks(text, _PBS_HEAD))}
 
 
 def pbs_server(text: str) -> Mapping[str, Any]:
-    """Convert ``qstat -B -f`` to the document of ``qstat -B -f -F json``."""
+    """Convert ``qstat -B -f`` output to the document that ``qstat -B -f -F json`` prints."""
     servers = dict(_blocks(text, re.compile(r"^\s*Server:\s*(\S+)\s*$")))
     version = next((each["pbs_version"] for each in servers.values() if "pbs_version" in each), None)
     return {"Server": servers, "pbs_version": version}
 
 
 def pbs_nodes(text: str) -> Mapping[str, Any]:
-    """Convert ``pbsnodes -a`` of PBS or Torque to the document of ``pbsnodes -a -F json``."""
+    """Convert ``pbsnodes -a`` output of PBS or Torque to the document that ``pbsnodes -a -F json`` prints."""
     nodes = dict(_blocks(text, _NAME))
     for node in nodes.values():
         status = dict(part.split("=", 1) for part in str(node.pop("status", "")).split(",") if "=" in part)
@@ -555,7 +558,7 @@ def pbs_nodes(text: str) -> Mapping[str, Any]:
 
 
 def _blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Split the text into blocks of attributes below a name; further indented lines continue the line above."""
+    """Split the text into blocks of attributes below a name. Lines with deeper indentation continue the line above."""
     name, about, last = "", dict[str, Any](), ""
     attribute_indent = 0
     for number, line in enumerate(text.splitlines(), start=1):
@@ -594,7 +597,7 @@ def _nested(about: Mapping[str, str]) -> dict[str, Any]:
 
 
 def pbs_node_table(text: str) -> Mapping[str, Any]:
-    """Convert ``pbsnodes -aSj``, which prints ``free/total``, to the document of ``pbsnodes -a -F json``.
+    """Convert ``pbsnodes -aSj`` output (with ``free/total``) to the document that ``pbsnodes -a -F json`` prints.
 
     Raises ``UnexpectedOutput`` for an invalid row.
     """
@@ -612,7 +615,7 @@ def pbs_node_table(text: str) -> Mapping[str, Any]:
 
 
 def pbs_queue_table(text: str) -> Mapping[str, Any]:
-    """Convert ``qstat -q`` to the document of ``qstat -Q -f -F json``, without times that are truncated.
+    """Convert ``qstat -q`` output to the document that ``qstat -Q -f -F json`` prints, without truncated times.
 
     Raises ``UnexpectedOutput`` for an invalid row.
     """
@@ -652,7 +655,7 @@ def _pbs_rows(text: str, *titles: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def document(text: str) -> Mapping[str, Any]:
-    """Parse a JSON object that a PBS command printed; ``UnexpectedOutput`` if it is anything else."""
+    """Parse a JSON object that a PBS command printed. Raises ``UnexpectedOutput`` if it is anything else."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
@@ -665,7 +668,7 @@ def document(text: str) -> Mapping[str, Any]:
 
 
 def rows_fit(text: str, *titles: str, numbers: tuple[str, ...] = ()) -> str:
-    """Return the text unchanged; raise ``UnexpectedOutput`` if a row below these titles does not match them."""
+    """Return the text unchanged. Raises ``UnexpectedOutput`` if a row below these titles does not match them."""
     table(text, titles, numbers)
     return text
 
@@ -854,7 +857,7 @@ DESCRIBE: Mapping[str, Callable[..., SchedulerFacts]] = {
 
 #: A line printed by ``nvidia-smi --query-gpu=name,compute_cap,memory.total``.
 _CARD = r"[^,\n]{3,80}, (?:\d{1,3}\.\d|\[N/A\]), (?:\d{1,9}|\[N/A\])"
-_SAMPLE, _LINE = 100_000, 4000  # characters of a text and of a line to examine when recognizing it
+_SAMPLE, _LINE = 100_000, 4000  # characters to examine in a text and in a line to recognize it
 
 
 def _lines(pattern: str) -> re.Pattern[str]:
@@ -903,7 +906,7 @@ def _hosts_of_lsf(text: str) -> str:
     return rows_fit(text, "HOST_NAME", "STATUS", "MAX")
 
 
-#: In this order, because patterns further down are less specific.
+#: The order matters because later patterns are less specific.
 OUTPUTS: Sequence[Output] = (
     # schedulers
     Output(
@@ -1119,10 +1122,10 @@ class _SavedOutput:
 
 
 def survey_folder(directory: Path, *, alone: bool = False) -> SurveyResult:
-    """Read every file of the directory, except outputs of schedulers if ``alone``.
+    """Read every file in the directory, except scheduler output if ``alone``.
 
-    Raises ``UsageError`` if there are no files, ``InvalidInput`` with all problems if a file is not as its program
-    prints it or if no file contains facts for a site file.
+    Raises ``UsageError`` if there are no files, and ``InvalidInput`` with all problems if the contents of a file differ
+    from what its program prints or if no file contains facts for a site file.
     """
     saved, problems, unrecognized = _read(directory)
     if alone:
@@ -1162,7 +1165,7 @@ def survey_folder(directory: Path, *, alone: bool = False) -> SurveyResult:
 
 
 def foreign(host: RecordedHost) -> Sequence[Problem]:
-    """Return files of a recording that contain the output of another command than their name indicates."""
+    """Return the files in a recording that contain output from a different command than their names indicate."""
     commands = {file_name(output.command): output for output in OUTPUTS if output.command}
     found = []
     for file in sorted(host.directory.glob("*.txt")):
@@ -1177,7 +1180,7 @@ def foreign(host: RecordedHost) -> Sequence[Problem]:
 
 
 def _read(directory: Path) -> tuple[list[_SavedOutput], list[Problem], list[Problem]]:
-    """Return the outputs, the problems of invalid files, and those of files that were not recognized."""
+    """Return the outputs, the problems found in invalid files, and the problems of unrecognized files."""
     try:
         files = sorted(file for file in directory.iterdir() if not file.name.startswith(".") and not file.is_dir())
     except OSError as error:
@@ -1232,7 +1235,7 @@ def _problem(file: Path, error: UnexpectedOutput) -> Problem:
 
 
 def _saved(file: Path, output: Output, text: str) -> _SavedOutput:
-    """Parse a recognized output; raise ``UnexpectedOutput`` if it is not as its program prints it."""
+    """Parse a recognized output. Raises ``UnexpectedOutput`` if the program would not print it."""
     if output.read is not None:
         return _SavedOutput(file, output, text, output.read(text))
     value = output.convert(text)
@@ -1309,7 +1312,7 @@ def _unlike(one: Any, other: Any) -> bool:
 
 
 def _same_model(one: str, other: str) -> bool:
-    """Return whether one name is the beginning of the other, because ``nvidia-smi`` truncates names."""
+    """Return whether one name is a prefix of the other, because ``nvidia-smi`` truncates names."""
     short, long = sorted((one, other), key=len)
     return long.startswith(short)
 
@@ -1375,7 +1378,10 @@ def _added(found: SurveyResult, own: Hardware) -> SurveyResult:
 
 
 def _may_be(kind: NodeKind, processor: Processor) -> bool:
-    """Return whether the processor is compatible with what is known of the kind; schedulers may reserve cores."""
+    """Return whether the processor matches what is known about the kind of node.
+
+    Core counts may differ because schedulers can reserve cores.
+    """
     hardware = kind.hardware
     pairs = [(getattr(hardware, key), getattr(processor, key)) for key in ("sockets", "threads_per_core")]
     pairs.append((kind.arch, processor.arch))

@@ -1,4 +1,4 @@
-"""Save detected values in the user's own file of a site, and a record of them in the user's state directory."""
+"""Save detected values in the user's own file for a site, and a record of them in the user's state directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class DetectionRecord:
-    """Values detected earlier, by their path in the site's file, and the state of modulefiles then, by entry."""
+    """Previously detected values by path in the site's file, and the state of the modulefiles at that time by entry."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class DetectionRecord:
 
 
 def read_record(site: str) -> DetectionRecord:
-    """Read the record of a site; empty if there is none or it cannot be read."""
+    """Read the record of a site. The result is empty if there is none or it cannot be read."""
     try:
         found = documents.read_json(_record(site))
         if found["schema"] != _SCHEMA:
@@ -56,14 +56,14 @@ def read_record(site: str) -> DetectionRecord:
 def write_record(
     site: str, old: DetectionRecord, answers: Iterable[ProbedValue], files: Mapping[tuple[str, ...], Sequence[Path]]
 ) -> None:
-    """Add to the record of a site; ``OSError`` if it cannot be written."""
+    """Add to the record of a site. Raises ``OSError`` if it cannot be written."""
     values = {**old.values, **{".".join(answer.path): answer.value for answer in answers}}
     seen = {".".join(entry): {str(place): _state(place) for place in _watched(each)} for entry, each in files.items()}
     documents.write_json(_record(site), {"schema": _SCHEMA, "values": values, "files": {**old.files, **seen}})
 
 
 def keep(site: str, answers: Sequence[ProbedValue], old: DetectionRecord, origin: Origin) -> Path | None:
-    """Save values in the user's own file of the site and return its path, or None if that is not safe.
+    """Save values in the user's own file for the site and return its path, or None if that is not safe.
 
     An existing file keeps its keys, comments and order. Raises ``OSError`` if the file cannot be written.
     """
@@ -76,7 +76,7 @@ def keep(site: str, answers: Sequence[ProbedValue], old: DetectionRecord, origin
 
 
 def text(site: str, answers: Sequence[ProbedValue], old: DetectionRecord, origin: Origin) -> str | None:
-    """Return the text of the user's file with the values; None if they cannot be merged."""
+    """Return the text of the user's file with the values, or None if they cannot be merged."""
     values = _values(answers, old, origin)
     file = user_file(site)
     try:
@@ -98,7 +98,7 @@ def lines(answers: Sequence[ProbedValue], origin: Origin) -> str:
 
 
 def user_file(site: str) -> Path:
-    """Return the path of the user's own file of a site."""
+    """Return the path of the user's own file for a site."""
     (_, directory), *_ = overlay.directories("site")
     return directory / f"{site}.yaml"
 

@@ -1,4 +1,4 @@
-"""Survey a machine from what ``hidl doctor --collect`` recorded there, or from outputs that were saved by hand."""
+"""Survey a machine from a recording made there by ``hidl doctor --collect``, or from output that was saved by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hidl_cli.site.probes.survey import DESCRIPTION, SurveyResult, load_host, su
 def survey_from(directory: Path, *, alone: bool = False) -> tuple[SurveyResult, Sequence[str]]:
     """Return the facts found in ``directory``, and the commands that failed on the recorded machine.
 
-    With ``alone``, schedulers are ignored. Raises ``UsageError`` if there is nothing to read, ``InvalidInput`` if
+    With ``alone``, schedulers are ignored. Raises ``UsageError`` if there is nothing to read, and ``InvalidInput`` if
     something cannot be read or does not describe a machine.
     """
     if not (directory / DESCRIPTION).is_file():

@@ -286,6 +286,13 @@ class Mpi(Strict):
     )
 
 
+#: Options of ``hidl run`` that become options of the scheduler.
+JobOptionName = Literal[
+    "--gpus", "--gpus-per-rank", "--mem", "--exclusive", "--share", "--licenses", "--mail-type", "--mail-user",
+    "--after", "--hold", "--begin", "--comment", "--job-name", "--scheduler-option",
+]  # fmt: skip
+
+
 class Policies(Strict):
     """Rules for the options in job scripts; options that a site does not accept are left out."""
 
@@ -309,7 +316,9 @@ class Policies(Strict):
     )
     gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how to request GPUs")
     export: Literal["all", "none", "never"] = Field(
-        "never", description="`--export=ALL`, `--export=NONE`, or no such option"
+        "never",
+        description="none to pass no variable of the user's shell on to jobs; all and never pass all of them on, with "
+        "and without an option such as `--export=ALL`",
     )
     node_names: bool = Field(
         True, description="whether job scripts may contain node names; otherwise they are read from the allocation"
@@ -317,6 +326,9 @@ class Policies(Strict):
     exclusive: bool = Field(False, description="request whole nodes (`--exclusive`)")
     directives: list[Annotated[str, Field(pattern=r"^-[^\x00-\x1f]*$", max_length=200)]] = Field(
         default_factory=list, description="additional options for the scheduler, one per line of the job script"
+    )
+    forbidden: list[JobOptionName] = Field(
+        default_factory=list, description="options of `hidl run` that the site does not accept: --hold, ..."
     )
     default_time: WallTime | None = Field(
         None, description="default time limit; null for one hour or the limit of the partition"
@@ -406,6 +418,16 @@ class Site(Strict):
     successor: str | None = Field(None, description="site that replaces this one")
     notes: list[str] = Field(default_factory=list, description="notes for users, in sentences")
     interconnect: str | None = Field(None, description="network between the nodes")
+    address_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$", max_length=64)] | None = Field(
+        None,
+        description="text appended to the name of a node, before its domain, to reach it from other nodes: i for "
+        "IP over InfiniBand at JSC",
+    )
+    socket_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9._,:=^-]+$", max_length=200)] | None = Field(
+        None,
+        description="network interface for the sockets of NCCL and gloo (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); null "
+        "to leave the choice to them",
+    )
     scheduler: SchedulerName | None = Field(description="scheduler that allocates nodes; null if unknown")
     launchers: list[LauncherName] = Field(
         description="launchers that start ranks inside an allocation, the default first; empty if unknown"

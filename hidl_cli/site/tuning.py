@@ -36,10 +36,10 @@ def list_settings(names: frozenset[str]) -> list[dict[str, Any]]:
 
 
 def save_tuning(site: str, library: Library, variables: Mapping[str, str], *, gpus: bool, why: str) -> Path:
-    """Write variables into the user's own file of a site and return its path.
+    """Write variables into the user's own file for a site and return its path.
 
-    They are set for the site's MPI library of that name, or else for the stacks' own libraries of its family. Other
-    keys, comments and the order of the file are kept; older values of the variables are replaced.
+    They are set for the site's MPI library of that name, or else for the libraries of the same family that stacks
+    contain. Other keys, comments and the order of the file are kept; older values of the variables are replaced.
 
     Args:
         site: Name of the site.
@@ -77,7 +77,7 @@ def save_tuning(site: str, library: Library, variables: Mapping[str, str], *, gp
 
 
 def _tuning(site: Site) -> dict[str, Mapping[str, Any]]:
-    """Return the variables by MPI library, and those of the stacks' own libraries by family."""
+    """Return the variables by MPI library, and those for the stacks' own libraries by family."""
     of_libraries = {key: {**each.tuning, **each.with_gpus.tuning} for key, each in site.mpi.items()}
     return {**of_libraries, **{f"stacks' own {family}": values for family, values in site.tuning.items()}}
 

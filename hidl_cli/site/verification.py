@@ -32,7 +32,7 @@ class Checked:
 
 
 def check(site: Site, host: Host) -> tuple[Checked, ...]:
-    """Verify every compiler, external and MPI library of the site on this machine."""
+    """Verify every compiler, external and MPI library in the site's file on this machine."""
     return (
         *(_compiler(name, compiler, host) for name, compiler in site.compilers.items()),
         *(_external(name, external, host) for name, external in site.externals.items()),
@@ -110,7 +110,10 @@ def _by_modules(path: tuple[str, ...], modules: list[str]) -> Checked:
 
 
 def _version(path: tuple[str, ...], program: str, version: str | None, printed: str | None) -> Checked:
-    """Compare the version that a program prints with the site's file; either may omit the last parts."""
+    """Compare the version that a program prints with the version in the site's file.
+
+    Either may omit trailing components.
+    """
     found = VERSION.search(printed or "")
     if found is None:
         return Checked(path, "not checked", f"{program} does not print its version")

@@ -39,7 +39,7 @@ def document(items: Sequence[YamlItem], *, head: Sequence[str] = ()) -> str:
 def scalar(value: Scalar) -> str:
     """Format a value on one line, quoted unless all versions of YAML read it unchanged without quotes.
 
-    Characters that YAML only allows in escape sequences are replaced by spaces.
+    Characters that YAML only allows in escape sequences are replaced with spaces.
     """
     if value is None:
         return "null"
@@ -92,7 +92,7 @@ _COMMENT = re.compile(rf"[ ]*# (?:{ORIGIN}|{MEASURED}).*\n$")
 
 @dataclass(frozen=True)
 class Value:
-    """A value for the key at ``path`` and its comment; it may replace null or ``was``."""
+    """A value for the key at ``path`` and its comment; the value may replace null or ``was``."""
 
     path: tuple[str, ...]
     value: str
@@ -121,7 +121,7 @@ def edited(text: str, values: Sequence[Value]) -> str | None:
 
 
 def values_at(text: str, path: tuple[str, ...]) -> dict[str, Any]:
-    """Return the scalars of the mapping at ``path``; empty if it is missing."""
+    """Return the scalars of the mapping at ``path`` (empty if it is missing)."""
     node = _root(text)
     for key in path:
         node = node.content[key].value if node and isinstance(node.content, dict) and key in node.content else None
@@ -176,7 +176,7 @@ def _appended(text: str, mapping: YamlNode, lines: str) -> str | None:
 
 
 def _replaced(text: str, key: int, old: YamlNode, value: Value) -> str | None:
-    """Replace a scalar and write its comment into the line above, replacing an older comment by hidl."""
+    """Replace a scalar and write its comment on the line above, replacing an older comment written by hidl."""
     indent = _indent(text, key)
     if indent is None or old.span.start < key:
         return None

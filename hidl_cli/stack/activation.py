@@ -1,6 +1,6 @@
-"""Activation scripts and modulefiles of installations, and environments of the user as installations.
+"""Activation scripts and modulefiles of installations, and the user's own environments as installations.
 
-Modulefiles are written in Tcl, the only language that both EnvironmentInstallation Modules and Lmod support.
+Modulefiles are written in Tcl, the only language that both Environment Modules and Lmod support.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def render(plan: InstallPlan) -> Activation:
     )
 
 
-# Environments of the user (venv, conda or any prefix with a Python) in place of a stack.
+# The user's own environments (venv, conda or any prefix with a Python), used in place of a stack.
 
 
 EnvironmentKind = Literal["venv", "conda", "prefix"]
@@ -73,8 +73,8 @@ class UserEnvironment:
         packages: Versions of Python and conda packages by name.
         linked: MPI ABIs that mpi4py and Horovod were built for.
         support: Directory with hidl's files for jobs in the environment.
-        mpi: Family of the environment's own MPI library; None if it has none.
-        mpi_stack: Stack that provides the MPI library; None if the environment or the site does.
+        mpi: Family of the environment's own MPI library; or None if it has none.
+        mpi_stack: Stack that provides the MPI library; or None if the environment or the site provides it.
     """
 
     directory: str
@@ -104,7 +104,7 @@ class UserEnvironment:
 
 @dataclass(frozen=True)
 class EnvironmentInstallation(Installation):
-    """An environment of the user as an installation."""
+    """A user's own environment as an installation."""
 
     described: UserEnvironment
 
@@ -115,7 +115,7 @@ class EnvironmentInstallation(Installation):
 
     @property
     def abi(self) -> Abi:
-        """The ABI of its own MPI library, or else of its mpi4py; MPICH's if mpi4py supports any."""
+        """The ABI of its own MPI library, or else of its mpi4py. If mpi4py supports any ABI, this is MPICH's."""
         if self.described.mpi is not None:
             return TRAITS[self.described.mpi].abi
         return "openmpi" if self.described.linked.get("mpi4py") == ("openmpi",) else "mpich"
@@ -224,7 +224,7 @@ def _conda_packages(place: Path) -> dict[str, str]:
 
 
 def _own_mpi(place: Path, packages: Mapping[str, str]) -> tuple[Family, str | None] | None:
-    """Return the family and version of the environment's MPI library; None without a library with mpiexec."""
+    """Return the family and version of the environment's MPI library, or None if it has no library with mpiexec."""
     abi = next((abi for name, abi in SONAMES.items() if (place / "lib" / name).exists()), None)
     if abi is None or not os.access(place / "bin" / "mpiexec", os.X_OK):
         return None

@@ -1,4 +1,4 @@
-"""Validation of stacks across fields, in addition to the schema."""
+"""Validation of stacks that involves several fields, in addition to the schema."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def names_and_specifiers(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require the MPI library as one of the packages."""
+    """Require the MPI library to be one of the packages."""
     mpi, packages = data.get("mpi"), mapping(data, "packages")
     if isinstance(mpi, str) and packages and mpi not in packages:
         yield Fault(
@@ -64,7 +64,7 @@ def libraries_exist(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require a hash for downloaded sources, and dependencies of builds in the packages."""
+    """Require a hash for downloaded sources, and require the dependencies of builds to be among the packages."""
     packages = mapping(data, "packages")
     for number, build in enumerate(data["builds"] if isinstance(data.get("builds"), list) else []):
         source = mapping(build, "source") if isinstance(build, Mapping) else {}
@@ -107,7 +107,7 @@ def _required(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def variants(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that variants are not empty, refer to existing packages and builds, and keep the MPI library."""
+    """Require variants to be non-empty, to refer to existing packages and builds, and to keep the MPI library."""
     packages = mapping(data, "packages")
     listed = data.get("builds") if isinstance(data.get("builds"), list) else None
     built = [str(each["name"]) for each in listed or () if isinstance(each, Mapping) and "name" in each]
@@ -160,5 +160,8 @@ RULES = Rules(
 
 
 def load_stack(name: str) -> Stack:
-    """Load a stack and the stacks that it extends. Raises ``UsageError`` if unknown, ``InvalidInput`` if invalid."""
+    """Load a stack and the stacks that it extends.
+
+    Raises ``UsageError`` if it is unknown and ``InvalidInput`` if it is invalid.
+    """
     return load(RULES, name)

@@ -1,7 +1,8 @@
-"""Record and compare the files of an installation: sizes, SHA-256 and owners.
+"""Record and compare the files in an installation: their sizes, SHA-256 digests and owners.
 
-``content.json`` in the prefix is written once, before the manifest. For files of wheels it repeats the ``RECORD`` of
-the wheel, which also detects a damaged cache; all other files are hashed. ``__pycache__`` directories are excluded.
+``content.json`` in the prefix is written once, before the manifest. For files installed from wheels it repeats the
+``RECORD`` of the wheel, which also detects a damaged cache; all other files are hashed. ``__pycache__`` directories are
+excluded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ENTRY = struct.Struct("<QQ")
 
 
 def needed(file: Path) -> tuple[str, ...] | None:
-    """Return the needed libraries of a 64-bit ELF file, such as ``libmpi.so.12``; None for other files."""
+    """Return the needed libraries of a 64-bit ELF file, such as ``libmpi.so.12``, or None for other files."""
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return tuple(_needed(data)) if data[: len(_MAGIC)] == _MAGIC else None
@@ -66,13 +67,13 @@ def _holds(segment: tuple[int, ...], address: int | None) -> bool:
 #: The ABI in mpi4py's wheels that works with any MPI library.
 ANY = "mpiabi"
 
-#: Modules in wheels of mpi4py, one per ABI. An mpi4py that was compiled here has a single module.
+#: Modules in mpi4py wheels, one per ABI. An mpi4py that was compiled here has a single module.
 _ABI_MODULE = re.compile(r"MPI\.(mpich|openmpi|impi|mpiabi|msmpi)\.")
 _ABI_ALIASES = {"impi": "mpich"}
 
 
 def mpi4py_abis(package: Path) -> frozenset[str]:
-    """Return the ABIs that the mpi4py in this directory was built for; empty if unknown."""
+    """Return the ABIs that the mpi4py in this directory was built for (empty if unknown)."""
     found: set[str] = set()
     for module in package.glob("MPI.*.so"):
         if match := _ABI_MODULE.match(module.name):
@@ -83,7 +84,7 @@ def mpi4py_abis(package: Path) -> frozenset[str]:
 
 
 def linked_abis(modules: Iterable[Path]) -> frozenset[str]:
-    """Return the ABIs of the MPI libraries that compiled modules are linked to."""
+    """Return the ABIs of the MPI libraries that the compiled modules are linked to."""
     return frozenset(abi for module in modules for name in needed(module) or () if (abi := abi_of(name)))
 
 
@@ -101,7 +102,7 @@ _RECORD = "lib/python*/site-packages/*.dist-info/RECORD"
 
 @dataclass(frozen=True)
 class File:
-    """A file: size in bytes, SHA-256 in hexadecimal, and the distribution that owns it (empty: none)."""
+    """A file: its size in bytes, its SHA-256 in hexadecimal, and the distribution that owns it (empty if none does)."""
 
     size: int
     digest: str
@@ -118,7 +119,7 @@ class Content:
 
 @dataclass(frozen=True)
 class ContentDifference:
-    """Differences to the recorded content, as paths below the prefix; ``read``: number of hashed bytes."""
+    """Differences from the recorded content, as paths below the prefix; ``read`` is the number of hashed bytes."""
 
     damaged: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -151,7 +152,7 @@ def record(prefix: Path) -> Content:
 
 
 def read(prefix: Path) -> Content:
-    """Read the recorded content; for installations without a record, only the files of wheels.
+    """Read the recorded content. For installations without a record, this is limited to files installed from wheels.
 
     Raises ``MissingPrecondition`` if the record is damaged.
     """
@@ -206,7 +207,10 @@ def digest_of(file: Path) -> str:
 
 
 def _wheel_files(prefix: Path) -> Iterator[tuple[str, File]]:
-    """Yield the files in the records of the wheels, except those without a hash."""
+    """Yield the files in the records of the wheels, except those without a hash and compiled ones.
+
+    Python replaces compiled files. NumPy 1.26's record has one.
+    """
     for file in sorted(prefix.glob(_RECORD)):
         name, _, version = file.parent.name.removesuffix(".dist-info").partition("-")
         place = file.parent.parent.relative_to(prefix)
@@ -216,7 +220,7 @@ def _wheel_files(prefix: Path) -> Iterator[tuple[str, File]]:
                 kind, _, value = digest.partition("=")
                 if kind == "sha256" and size.isdecimal():
                     inside = os.path.normpath(place / path)
-                    if not inside.startswith(".."):
+                    if not inside.startswith("..") and _CACHES not in Path(inside).parts:
                         yield inside, File(int(size), _hexadecimal(value), f"{name}=={version}")
 
 
@@ -279,7 +283,10 @@ _SHOWN = 3
 
 
 def look(prefix: Path, *, deep: bool) -> Evidence | None:
-    """Compare the installation at ``prefix`` with its recorded content (see ``compare``); None if it is intact."""
+    """Compare the installation at ``prefix`` with its recorded content (see ``compare``).
+
+    Returns None if it is intact.
+    """
     stack = prefix.parent.name
     if not prefix.is_dir():
         return Evidence(f"{prefix} no longer exists", f"hidl install {sh(stack)}, then run it again", str(prefix))

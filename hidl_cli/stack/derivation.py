@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,10 +125,12 @@ class _Reader:
 def _text(file: Path) -> str:
     """Read the text of a requirements file. Raises ``UnusableRequirement`` if it is unreadable or something else."""
     if file.suffix in (".toml", ".yaml", ".yml", ".lock", ".cfg", ".py"):
-        raise UnusableRequirement(
-            f"{file} is not a requirements file",
-            "such as requirements.txt; from a pyproject.toml: uv pip compile pyproject.toml -o requirements.txt",
+        source = (
+            "of a conda environment, write the packages under `pip` into one, or create it and use `hidl run --env DIR`"
+            if file.suffix in (".yaml", ".yml")
+            else "from a pyproject.toml: uv pip compile pyproject.toml -o requirements.txt"
         )
+        raise UnusableRequirement(f"{file} is not a requirements file", f"such as requirements.txt; {source}")
     try:
         with file.open("rb") as opened:
             content = opened.read(_BYTES + 1)
@@ -158,6 +160,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 _MADE_BY = "# Made by: "
+#: The versions of NumPy in a stack for a project that needs NumPy 1. The packages of the shipped stacks work with it.
+_OLD_NUMPY = ">=1.26"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
@@ -282,12 +286,25 @@ def _format_stack(name: str, base: Stack, required: Sequence[str], limits: Seque
         f"name: {json.dumps(name)}",
         f"title: {json.dumps(title)}",
         f"extends: {json.dumps(base.name)}",
+        *([f"packages: {{numpy: {json.dumps(_OLD_NUMPY)}}}"] if _requires_old_numpy([*required, *limits]) else []),
         "requirements:",
         *(f"  - {json.dumps(text)}" for text in required),
         *(["constraints:"] if limits else []),
         *(f"  - {json.dumps(text)}" for text in limits),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _requires_old_numpy(requirements: Iterable[str]) -> bool:
+    """Return whether a requirement on NumPy itself excludes NumPy 2, which the shipped stacks require."""
+    from packaging.requirements import Requirement
+
+    named = [Requirement(text) for text in map(schema.bare, requirements) if schema.name_of(text) == "numpy"]
+    return any(
+        not any(one.specifier.contains(f"2.{minor}.{patch}") for minor in range(20) for patch in range(8))
+        for one in named
+        if one.url is None
+    )
 
 
 def _definition(text: str) -> str:

@@ -61,15 +61,16 @@ def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
 
 
 def push(order: Order, cache: str, progress: Progress, *, key: str | None = None) -> tuple[str, InstallPlan]:
-    """Push an installed stack to a build cache; return the cache's URL and the plan.
+    """Push an installed stack to a build cache and return the cache's URL and the plan.
 
-    A cache in a directory also gets the lockfile and the wheels, so that it serves as ``--mirror`` without a network.
+    A cache in a local directory also gets the lockfile and the wheels, and can then be used with ``--mirror`` on
+    machines without network access.
 
     Args:
-        order: The stack, with the provider spack.
-        cache: A name in ``spack.build_caches`` of the site, a URL or a path.
+        order: The stack, installed by the provider ``spack``.
+        cache: A name in the site's ``spack.build_caches``, a URL or a path.
         progress: Reports the steps.
-        key: Secret key for signing; None: packages are not signed.
+        key: Secret key for signing; if None, packages are not signed.
 
     Raises:
         MissingPrecondition: The stack was not installed by Spack, or its packages must be signed.

@@ -78,7 +78,7 @@ class Inspection:
 def inspect(
     found: Installation, site: Site, progress: Progress, *, repair: bool = False, offline: bool = False
 ) -> Inspection:
-    """Compare all files of an installation; with ``repair``, replace damaged or missing ones.
+    """Compare all files of an installation with their record. If ``repair`` is set, replace damaged or missing files.
 
     Raises ``MissingPrecondition`` if the installation cannot be repaired.
     """

@@ -1,4 +1,7 @@
-"""Install stacks: lock, fill the prefix, verify, publish. An installation can be interrupted and restarted any time."""
+"""Install stacks: lock, fill the prefix, verify, publish.
+
+An installation can be interrupted and restarted at any time.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """The installation of a stack or the error, and the elapsed time in seconds."""
+    """The outcome for one stack: the installation or the error, and the elapsed time in seconds."""
 
     stack: str
     action: Action | Literal["failed"]
@@ -93,7 +96,7 @@ def install_each(
             progress.say(f"[{number}/{len(orders)}] {name}")
         try:
             outcome = carry_out(order, progress)
-        except UsageError:  # would repeat for every stack
+        except UsageError:  # the error would be repeated for every stack
             raise
         except HidlError as error:
             yield Result(name, "failed", time.monotonic() - began, error=error)
@@ -114,7 +117,7 @@ Action = Literal["installed", "switched", "nothing to do"]
 
 @dataclass(frozen=True)
 class InstallResult:
-    """The result of an order. ``switched``: it was already installed, but not in use."""
+    """The result of an order. ``switched`` is True if the stack was already installed, but not in use."""
 
     action: Action
     installation: Installation
@@ -122,7 +125,7 @@ class InstallResult:
 
 @dataclass(frozen=True)
 class PlannedInstall:
-    """An order planned without changing anything; ``plan`` is None if the stack must be locked first."""
+    """A request that has been planned as a dry run; ``plan`` is None if the stack must be locked first."""
 
     provider: Provider
     target: Target
@@ -133,7 +136,7 @@ class PlannedInstall:
 def plan_install(order: Order) -> PlannedInstall:
     """Plan the order without changing anything.
 
-    Raises ``MissingPrecondition`` if the order requires a lockfile and none fits.
+    Raises ``MissingPrecondition`` if the order requires a lockfile and no existing one can be used.
     """
     target = _target(order)
     provider = provider_for(order.site, order.provider, order.mirror)
@@ -146,7 +149,7 @@ def plan_install(order: Order) -> PlannedInstall:
 
 
 def preview(order: Order, progress: Progress, verified: str = "here") -> dict[str, Any]:
-    """Describe what ``install`` would do as plain data without secrets, and without changing anything.
+    """Describe what ``install`` would do, as plain data without secrets and without changing anything.
 
     Spack resolves a stack without a lockfile just for the preview.
 
@@ -218,7 +221,7 @@ def install(order: Order, progress: Progress, verifier: Verifier | None = None) 
     verifier = verifier or Here(progress)
     verifier.check()
     with _explain_os_errors(order), _stack_lock(order, progress):
-        planned = plan_install(order)  # another process may have locked or installed the stack meanwhile
+        planned = plan_install(order)  # another process may have locked or installed the stack in the meantime
         for passed_over in planned.choice.passed_over:
             progress.say(f"lockfile {passed_over.file} cannot be used: {passed_over.reason}")
         plan = planned.plan or _plan_with_new_lock(order, planned.provider, planned.target, progress)
@@ -264,8 +267,8 @@ def _published(plan: InstallPlan | None) -> Installation | None:
 def _build(
     provider: Provider, plan: InstallPlan, progress: Progress, verifier: Verifier, *, compiles: bool
 ) -> Installation:
-    """Fill and verify the prefix, and write its manifest; ``compiles``: also compile its Python modules."""
-    from hidl_cli.stack import activation  # imports Jinja2, which "nothing to do" does not need
+    """Fill and verify the prefix, and write its manifest. If ``compiles`` is set, also compile its Python modules."""
+    from hidl_cli.stack import activation  # imports Jinja2, which is not needed if nothing is installed
 
     for note in provider.notes:
         progress.say(note)
@@ -303,7 +306,10 @@ def _build(
 
 
 def _compile(plan: InstallPlan, log: Path, progress: Progress) -> None:
-    """Compile the Python modules. Without write permission, every process of every run would compile them again."""
+    """Compile the Python modules.
+
+    Processes of a run without write permission would otherwise compile them every time.
+    """
     packages = map(str, plan.prefix.glob("lib/python*/site-packages"))
     argv = (str(Installation.at(plan.prefix).python), "-I", "-m", "compileall", "-q", "-j", "0", *packages)
     with progress.step("compile Python modules"):  # errors are ignored: a module may be for another Python version
@@ -311,7 +317,7 @@ def _compile(plan: InstallPlan, log: Path, progress: Progress) -> None:
 
 
 def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
-    """Add the likely cause to the failure, if the log or the message shows a known one."""
+    """Add the likely cause to the failure, if the log or the message matches a known one."""
     from hidl_cli.diagnoses import format_causes, read_blocks, search  # reads the catalogue, which only failures need
 
     with log.open("rb") as file:
@@ -325,7 +331,7 @@ def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
 
 def _complete(plan: InstallPlan, activation: Activation, verified: Verified) -> Installation:
     """Write the modulefile, the recorded content and, last of all, the manifest."""
-    from hidl_cli.stack import content  # imports threads, which "nothing to do" does not need
+    from hidl_cli.stack import content  # imports threads, which are not needed if nothing is installed
 
     documents.write_text(plan.prefix / "modulefile", activation.modulefile)
     content.make_read_only(plan.prefix, content.record(plan.prefix))
@@ -350,14 +356,14 @@ def _complete(plan: InstallPlan, activation: Activation, verified: Verified) -> 
 
 @contextmanager
 def _stack_lock(order: Order, progress: Progress) -> Iterator[None]:
-    """Hold the lock of the stack."""
+    """Hold the stack's lock."""
     with hold_lock(order.stack_directory / ".lock", progress.say):
         yield
 
 
 @contextmanager
 def _explain_os_errors(order: Order) -> Iterator[None]:
-    """Apply the group and umask of the site, and explain an ``OSError``: no permission or a full disk."""
+    """Apply the site's group and umask, and explain an ``OSError`` (no permission or a full disk)."""
     try:
         with site_permissions(order.site, order.root):
             yield

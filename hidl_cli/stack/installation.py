@@ -1,4 +1,4 @@
-"""Installations: prefixes that hold one locked stack each, found by site and stack.
+"""Installations: prefixes that each contain one locked stack and are looked up by site and stack.
 
 ::
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
 
 
-#: Errors of file systems without locks.
+#: Errors raised on file systems that do not support locks.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _POLL_SECONDS = 0.2
 _ATTEMPTS = 100
@@ -48,7 +48,9 @@ _ATTEMPTS = 100
 
 @contextmanager
 def hold_lock(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock ``file``, which is created if missing; ``on_wait`` gets a message if another process holds it.
+    """Hold the lock ``file``, which is created if missing.
+
+    If another process holds it, ``on_wait`` is called with a message.
 
     Raises ``HidlError`` if the path is a link or not a regular file: in a directory that others can write to, it could
     point to a file of this user, which would be overwritten.
@@ -175,19 +177,19 @@ def _describe_owner(descriptor: int) -> str:
         return "another hidl"
 
 
-# A shared root, in which several users install: the group of its directories and the umask for new files.
+# A shared root that several users install into: the group of its directories and the umask for new files.
 
 
-#: The default with a group: its members may change installations, others may read them.
+#: The default if a group is set: its members may change installations, and all other users may read them.
 _UMASK = "002"
 
 
 @contextmanager
 def site_permissions(site: Site, root: Path) -> Iterator[None]:
-    """Apply ``install.group`` and ``install.umask`` of the site while files are created below its root.
+    """Apply the site's ``install.group`` and ``install.umask`` while files are created below its root.
 
-    Other roots are not affected. The umask applies to all threads of the process. Raises ``MissingPrecondition`` if
-    the group does not exist or the root cannot be assigned to it.
+    Other roots are not affected. The umask applies to all threads of the process. Raises ``MissingPrecondition`` if the
+    group does not exist or the root cannot be assigned to it.
     """
     group, umask = site.install.group, site.install.umask
     if not is_shared(site, root) or not (group or umask):
@@ -237,7 +239,7 @@ MANIFEST = "manifest.json"
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
-#: These would make the Python of a stack import modules of another Python.
+#: Variables that would make the Python of a stack import modules of another Python.
 UNSET = ("PYTHONHOME", "PYTHONPATH")
 
 
@@ -283,14 +285,14 @@ class Installation:
         return str(self.manifest["lock"]["digest"])
 
     def version_of(self, package: str) -> str | None:
-        """Return the version of an installed or built package; None if the installation lacks it."""
+        """Return the version of an installed or built package, or None if the installation lacks it."""
         built = {build["name"]: build["version"] for build in self.manifest.get("builds", ())}
         version = {**self.manifest.get("packages", {}), **built}.get(package)
         return None if version is None else str(version)
 
     @property
     def mpi(self) -> tuple[Family, str | None] | None:
-        """The family and version of the MPI library; None if an earlier hidl did not record them."""
+        """The family and version of the MPI library, or None if an earlier version of hidl did not record them."""
         noted = self.manifest.get("mpi")
         return (noted["family"], noted["version"]) if noted else None
 
@@ -300,7 +302,7 @@ class Installation:
         return current(self.prefix.parent) == self.prefix
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return ``base`` with the stack activated, as the activation script does it."""
+        """Return ``base`` with the stack activated in the same way as the activation script."""
         kept = {name: value for name, value in base.items() if name not in UNSET}
         path = os.pathsep.join(part for part in (str(self.prefix / "bin"), base.get("PATH")) if part)
         return {**kept, "PATH": path, **variables(self.prefix, self.prefix.parent.name)}
@@ -312,7 +314,7 @@ def variables(prefix: Path, stack: str) -> dict[str, str]:
 
 
 def installation_root(site: Site, prefix: str | None = None) -> Path:
-    """Return the root for ``site``: ``prefix`` if given, else ``install.root`` of the site, else the user's own root.
+    """Return the root for ``site``: ``prefix`` if given, or the site's ``install.root``, or else the user's own root.
 
     Raises ``MissingPrecondition`` if ``install.root`` contains an unset variable.
     """
@@ -325,7 +327,7 @@ def own_root() -> Path:
 
 
 def roots(site: Site, prefix: str | None = None) -> tuple[Path, ...]:
-    """Return the roots to search: only ``prefix`` if given, else the user's own root, then the site's.
+    """Return the roots to search: only ``prefix`` if it is given, or else the user's own root, followed by the site's.
 
     Raises the same errors as ``installation_root``.
     """
@@ -334,7 +336,7 @@ def roots(site: Site, prefix: str | None = None) -> tuple[Path, ...]:
 
 
 def root_of(site: Site, stack: str, prefix: str | None = None) -> Path:
-    """Return the first of ``roots`` in which the stack is installed, else the last."""
+    """Return the first root in ``roots`` in which the stack is installed, or the last root if there is none."""
     places = roots(site, prefix)
     return next((place for place in places if current(place / site.name / stack)), places[-1])
 
@@ -361,9 +363,10 @@ def _default_root(site: Site) -> Path:
 
 
 def find(site: Site, stack: str, *, root: Path) -> Installation:
-    """Return the installation of ``stack`` in use.
+    """Return the installation of ``stack`` that is in use.
 
-    Raises ``MissingPrecondition`` if the stack is not installed, or is damaged or from another version of hidl.
+    Raises ``MissingPrecondition`` if the stack is not installed, if it is damaged, or if it was made by another version
+    of hidl.
     """
     again = install_command(stack, site, root)
     prefix = current(root / site.name / stack)
@@ -385,7 +388,7 @@ def _describe_missing(python: Path) -> str:
 
 
 def version_mismatch(installation: Installation) -> str | None:
-    """Describe why this hidl cannot use the installation; None if it can."""
+    """Describe why this version of hidl cannot use the installation. Returns None if it can."""
     own = installation.manifest["own"]
     libraries = (own_wheel.library(name) for name in own_wheel.libraries() if name in own)
     for wheel in (own_wheel.workloads(), *libraries):
@@ -403,7 +406,7 @@ def install_command(stack: str, site: Site, root: Path) -> str:
 
 
 def at(prefix: Path) -> Installation | None:
-    """Return the published installation at ``prefix``; None if it does not exist or its manifest is damaged."""
+    """Return the published installation at ``prefix``, or None if it does not exist or its manifest is damaged."""
     try:
         manifest = read_json(prefix / MANIFEST)
         whole = manifest["schema"] == SCHEMA and manifest["id"] == prefix.name and _usable(manifest, prefix)
@@ -419,7 +422,7 @@ def _usable(manifest: Mapping[str, Any], prefix: Path) -> bool:
 
 
 def current(stack_directory: Path, link: str = CURRENT) -> Path | None:
-    """Return the prefix that ``current`` or ``previous`` links to; None if the link is missing or invalid."""
+    """Return the prefix that ``current`` or ``previous`` links to, or None if the link is missing or invalid."""
     try:
         name = str((stack_directory / link).readlink())
     except OSError:
@@ -454,7 +457,7 @@ def _link(prefix: Path, name: str) -> None:
 
 @contextmanager
 def explain_os_errors(stack_directory: Path) -> Iterator[None]:
-    """Turn an ``OSError`` into ``MissingPrecondition``; usually another user has installed the stack."""
+    """Convert an ``OSError`` to ``MissingPrecondition``. The usual cause is a stack that another user has installed."""
     try:
         yield
     except OSError as error:
@@ -478,9 +481,9 @@ def prefixes(stack_directory: Path) -> list[Path]:
 
 
 def in_use(site: Site, prefix: str | None = None) -> list[Installation]:
-    """Return the installation in use of each stack of the site; the user's own take precedence.
+    """Return the installation in use of each stack of the site, with precedence for the user's own root.
 
-    ``prefix``: see ``roots``.
+    See ``roots`` for ``prefix``.
     """
     found: dict[str, Installation] = {}
     for place in roots(site, prefix):
@@ -512,7 +515,7 @@ def size(prefix: Path) -> int:
 
 
 def discard(prefix: Path) -> None:
-    """Remove a prefix, complete or not: first hide it by an atomic rename. Links in it are not followed."""
+    """Remove a prefix, complete or not, after hiding it with an atomic rename. Links in it are not followed."""
     for left in prefix.parent.glob(".removed-*"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     if prefix.is_dir() and not prefix.is_symlink():
@@ -535,8 +538,8 @@ class Switch:
 def use(site: Site, stack: str, which: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:
     """Switch the stack to the installation whose id starts with ``which``.
 
-    Raises the same errors as ``choose``, and ``MissingPrecondition`` if the installation is from another version of
-    hidl.
+    Propagates errors raised by ``choose``, and raises ``MissingPrecondition`` if another version of hidl made the
+    installation.
     """
     return _switch(site, choose(site, stack, which, root=root), root, on_wait)
 

@@ -43,7 +43,7 @@ class Lock:
     """The lockfile of a stack that is installed from wheels.
 
     ``glibc`` is the oldest supported C library and ``requires`` the requirements of the recipe. ``gpu`` is the GPU
-    architecture that limits the versions: newer releases have no kernels for it. None if no GPU limits them.
+    architecture that limits the versions: newer releases have no kernels for it. It is None if no GPU limits them.
     """
 
     stack: str
@@ -81,7 +81,7 @@ class Lock:
         return replace(self, packages=tuple(package for package in self.packages if package.name not in names))
 
     def version(self, package: str) -> str | None:
-        """Return the locked version of a package; None if it is not locked."""
+        """Return the locked version of a package, or None if it is not locked."""
         return next((locked.version for locked in self.packages if locked.name == package), None)
 
     def lines(self) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ class Lock:
 
 
 class Locked(Protocol):
-    """The lockfile of a stack, whichever provider resolved it."""
+    """The lockfile of a stack, regardless of the provider that resolved it."""
 
     @property
     def stack(self) -> str:
@@ -138,7 +138,7 @@ class Locked(Protocol):
         """The lockfile of the packages that are installed as wheels."""
 
     def version(self, package: str) -> str | None:
-        """Return the locked version of a package; None if it is not locked."""
+        """Return the locked version of a package, or None if it is not locked."""
 
     def text(self) -> str:
         """Return the content of the lockfile."""
@@ -146,7 +146,7 @@ class Locked(Protocol):
 
 @dataclass(frozen=True)
 class PassedOver:
-    """A lockfile of the stack that cannot be used, with the reason."""
+    """A lockfile of the stack that cannot be used, and the reason."""
 
     file: Path
     reason: str
@@ -168,7 +168,7 @@ def requirements(stack: Stack) -> tuple[str, ...]:
 
 
 def directories(*roots: Path) -> tuple[Path, ...]:
-    """Return the directories of lockfiles by precedence: the user's, the system's, those of ``roots``, hidl's own."""
+    """Return the directories of lockfiles by precedence: the user's, the system's, those in ``roots``, and hidl's."""
     return (
         paths.user_config() / "locks",
         paths.system_config() / "locks",
@@ -198,7 +198,7 @@ def choose(stack: Stack, target: Target, places: Sequence[Path]) -> Choice:
 
 
 def why_unfit(lock: Lock, stack: Stack, target: Target) -> str | None:
-    """Return why the lockfile cannot be used for the stack on the target; None if it can."""
+    """Return why the lockfile cannot be used for the stack on the target, or None if it can."""
     wanted = requirements(stack)
     if lock.requires != wanted:
         return f"the recipe has changed: {_changes(lock.requires, wanted)}"

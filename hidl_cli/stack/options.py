@@ -15,10 +15,10 @@ _PROVIDER = "Provider"
 
 @dataclass(frozen=True, kw_only=True)
 class InstallOptions(AllocationOptions):
-    """The options of ``hidl install``, with those of jobs that build or verify; None selects the default.
+    """The options of ``hidl install``, including those of jobs that build or verify. None selects the default.
 
     Attributes:
-        stacks: Names of the stacks; those of the site by default.
+        stacks: Names of the stacks (default: the site's stacks).
         sources: Source archives in the form ``NAME=FILE``.
     """
 

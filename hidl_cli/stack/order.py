@@ -36,12 +36,12 @@ class Order:
         locked: Fail instead of creating a new lockfile.
         offline: Do not use the network.
         sources: Source archives from the command line, by the name of the build.
-        provider: Name of the provider; None: that of the site.
-        spack: Path of Spack; None: that of the site.
-        mirror: Directory of ``hidl stack fetch``, if any.
-        jobs: Number of parallel compilers; None: that of the site.
-        platform: Platform of the lockfile; None: this machine's.
-        attached: Command prefix that runs a build in an allocation; empty: builds run here.
+        provider: Name of the provider (default: the site's provider).
+        spack: Path of Spack (default: the site's Spack).
+        mirror: Directory created by ``hidl stack fetch``, if any.
+        jobs: Number of parallel compile jobs (default: the site's setting).
+        platform: Platform of the lockfile (default: this machine's platform).
+        attached: Command prefix that runs a build in an allocation. If empty, builds run here.
         cache_only: Install all packages from build caches and build nothing from source (Spack).
     """
 

@@ -1,4 +1,4 @@
-"""Build wheels of hidl's own distributions from the sources of the running hidl."""
+"""Build wheels of hidl's own distributions from the source of the running version."""
 
 from __future__ import annotations
 

@@ -24,15 +24,18 @@ UNUSABLE = (":", "$", "\n", "\r", "\0")
 
 
 class ProviderPart(Protocol):
-    """The provider-specific part of a plan; in JSON documents its key is the name of the provider."""
+    """The provider-specific part of a plan. Its key in JSON documents is the name of the provider."""
 
     @property
     def identity(self) -> str | None:
-        """A text that identifies its contribution to the prefix; None if the lockfile determines everything."""
+        """A text that identifies the part's contribution to the prefix.
+
+        It is None if the lockfile determines everything.
+        """
 
     @property
     def environment_text(self) -> str | None:
-        """The input file of the provider's program; None if there is none."""
+        """The input file of the provider's program, or None if there is none."""
 
     def to_json(self) -> Mapping[str, Any]:
         """Return the part as plain data."""
@@ -63,6 +66,7 @@ class InstallPlan:
         mpi_version: Version of the MPI library, if known.
         mpi_place: Prefix of the MPI library if it is not in the prefix of the stack.
         part: Provider-specific part.
+        requirements: Names of the packages that the user requires, which must import.
     """
 
     site: str
@@ -83,6 +87,7 @@ class InstallPlan:
     mpi_version: str | None = None
     mpi_place: Path | None = None
     part: ProviderPart | None = None
+    requirements: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         unusable = [character for character in UNUSABLE if character in str(self.root)]
@@ -94,7 +99,7 @@ class InstallPlan:
 
     @property
     def id(self) -> str:
-        """A short hash of the lockfile, hidl's own wheels and the builds."""
+        """A short hash of the lockfile, the wheels of hidl itself and the builds."""
         parts = [self.lock.digest, *(f"{wheel.name} {wheel.digest}" for wheel in self.own)]
         parts += [f"build {build.name} {build.digest}" for build in self.builds]
         parts += [self.part.identity] if self.part and self.part.identity else []
@@ -102,7 +107,7 @@ class InstallPlan:
 
     @property
     def verify_gpus(self) -> tuple[str, ...]:
-        """The GPUs that wheels of frameworks must support. Spack builds for the GPUs in its configuration."""
+        """The GPUs that framework wheels must support. Spack builds packages for the GPUs in its configuration."""
         return self.target.gpus if self.provider == "wheels" else ()
 
     @property

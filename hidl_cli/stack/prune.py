@@ -1,4 +1,4 @@
-"""Uninstall stacks, and prune files of hidl that are no longer used.
+"""Uninstall stacks, and prune hidl's files that are no longer used.
 
 ::
 
@@ -47,9 +47,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Path]:
-    """Return the prefixes that ``uninstall`` would remove: the one in use, or all, including incomplete ones.
+    """Return the prefixes that ``uninstall`` would remove: the one in use or, with ``everything``, incomplete ones too.
 
-    Raises ``MissingPrecondition`` if there is none, and ``UsageError`` if a prefix was not created by hidl (see
+    Raises ``MissingPrecondition`` if nothing is installed, and ``UsageError`` if a prefix was not created by hidl (see
     ``is_ours``).
     """
     if not _NAME.fullmatch(stack):
@@ -83,12 +83,12 @@ def uninstall(
         site: Name of the site.
         stack: Name of the stack.
         everything: Remove all installations of the stack, not only the one in use.
-        reasons: Return why a prefix must stay. Nothing is removed if one prefix must.
+        reasons: Function that returns the reasons to keep a prefix. Nothing is removed if any prefix must be kept.
         on_wait: Called with one line for the user if another process holds the lock of the stack.
 
     Raises:
-        MissingPrecondition: Nothing is installed, or a prefix must stay.
-        UsageError: A prefix is not an installation of hidl.
+        MissingPrecondition: Nothing is installed, or a prefix must be kept.
+        UsageError: A prefix was not created by hidl.
     """
     installed(root, site, stack, everything=everything)
     directory = root / site / stack
@@ -135,12 +135,12 @@ def _has_our_lock(prefix: Path) -> bool:
 
 
 _DAY = 86400.0
-#: Age after which files of killed processes count as abandoned.
+#: Age after which files of killed processes are considered abandoned.
 _LEFT_SECONDS = _DAY
 _TEMPORARY = re.compile(
     r"hidl-(bisect|capsule|dask|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
 )
-#: Module collections of Lmod, which may name installations.
+#: Lmod module collections, which may refer to installations.
 _COLLECTIONS = ("~/.config/lmod", "~/.lmod.d")
 _LONGEST_FILE = 2**20  # bytes
 _OTHER_USERS = "another user's"
@@ -150,7 +150,10 @@ _MENTION = re.compile(r"""([^\s"'`=:,;()<>\[\]{}]*/)?\b([0-9a-f]{12})\b""")
 
 @dataclass(frozen=True)
 class PruneItem:
-    """A file or directory. ``used`` is the time of its last use in seconds since the epoch, ``kept`` why it is kept."""
+    """A file or directory.
+
+    ``used`` is the time of its last use in seconds since the epoch, and ``kept`` is the reason to keep it.
+    """
 
     kind: str
     path: Path
@@ -159,7 +162,7 @@ class PruneItem:
     kept: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the item as plain data; times in seconds since the epoch, sizes in bytes."""
+        """Return the item as plain data, with times in seconds since the epoch and sizes in bytes."""
         return {"kind": self.kind, "path": str(self.path), "bytes": self.size, "used": self.used, "kept": self.kept}
 
 
@@ -167,8 +170,8 @@ class PruneItem:
 class Pruning:
     """A search for unused files of a site below ``roots``; times are in seconds.
 
-    ``longest_job`` is the longest time limit of jobs: other users' jobs may still run from an installation that went
-    out of use more recently.
+    ``longest_job`` is the longest time limit of any job: other users' jobs may still be using an installation that was
+    replaced more recently.
     """
 
     site: Site
@@ -188,7 +191,7 @@ class Pruning:
         return [item if item.kept or _is_removable(item.path) else replace(item, kept=_OTHER_USERS) for item in found]
 
     def remove(self, item: PruneItem, on_wait: Callable[[str], None]) -> str | None:
-        """Remove an item; return a reason if it is needed again meanwhile and was kept.
+        """Remove an item. If it has come into use in the meantime, keep it and return the reason.
 
         Raises ``OSError`` if it cannot be removed.
         """
@@ -247,7 +250,7 @@ class Pruning:
             yield recent
 
     def users_of(self, prefix: Path) -> Iterator[str]:
-        """Yield the users of a prefix: a run, a process, or a file that names it."""
+        """Yield the users of a prefix: runs, processes, and files that mention it."""
         if (run := self._runs.get(str(prefix))) is not None:
             yield f"run {run} has not ended"
         if (process := self._processes.get(str(prefix.resolve()))) is not None:
@@ -263,7 +266,7 @@ class Pruning:
 
     @cached_property
     def _runs(self) -> Mapping[str, str]:
-        """An active run of each prefix that has one."""
+        """The active run of each prefix that has one."""
         return {prefix: run for prefix, run, _, ended in self._plans if not ended}
 
     @cached_property
@@ -280,14 +283,17 @@ class Pruning:
         """The prefix, id, modification time and end (True or False) of each of this user's runs."""
         found = []
         for run in all_runs():
-            with suppress(HidlError, FileNotFoundError):  # a damaged or removed run is not active
+            with suppress(HidlError, FileNotFoundError):  # a damaged or removed run does not count as active
                 plan, ended = run.document("plan") or {}, not _is_active(run)
                 found.append((str(plan.get("prefix")), run.id, run.directory.stat().st_mtime, ended))
         return found
 
     @cached_property
     def _processes(self) -> Mapping[str, int]:
-        """A process on this machine for each prefix that has files of it mapped; other users' may be invisible."""
+        """A process on this machine for each prefix whose files it has mapped.
+
+        Other users' processes may be invisible.
+        """
         places = "|".join(re.escape(str(place.resolve())) for place in self._site_directories)
         place = re.compile(rf"(?:{places})/[^/\n]+/[0-9a-f]{{12}}(?=/)")
         found = {}
@@ -299,7 +305,7 @@ class Pruning:
 
     @cached_property
     def _mentions(self) -> Mapping[str, Mapping[str, Path]]:
-        """The mentions of installations in files: id -> path or module name -> file name."""
+        """The installations mentioned in files, as a map: id -> path or module name -> file name."""
         found: dict[str, dict[str, Path]] = {}
         collections = (Path(place).expanduser() for place in _COLLECTIONS)
         places = (paths.user_config(), paths.system_config(), *collections)
@@ -315,7 +321,7 @@ class Pruning:
         return found
 
     def _current_prefix(self, stack: str, root: Path) -> Path | None:
-        """Return the prefix that ``hidl install`` would use now; None without a recipe or suitable lockfile."""
+        """Return the prefix that ``hidl install`` would use now, or None if there is no recipe or suitable lockfile."""
         try:
             plan = plan_install(Order(self.site, load_stack(stack), root)).plan
         except HidlError:
@@ -337,7 +343,7 @@ class Pruning:
         return _items(sorted(log for root in self.roots for log in self._logs_in(root)), item)
 
     def _logs_in(self, root: Path) -> Iterator[Path]:
-        """Yield the logs of the site, without those of sites whose names extend its name (local-gpu)."""
+        """Yield the site's logs, but not the logs of sites whose names begin with its name (local-gpu)."""
         name = self.site.name
         sites = (
             {*(entry.name for entry in list_all("site")), *(each.name for each in root.glob(f"{name}-*"))}
@@ -383,7 +389,7 @@ def _items(places: Iterable[Path], item: Callable[[Path], PruneItem | None]) -> 
 
 
 def _names_prefix(prefix: Path, mention: str) -> bool:
-    """Return True if the text names this prefix or its modulefile, not another installation with the same id.
+    """Return True if the text refers to this prefix or its modulefile, not to another installation with the same id.
 
     Stacks with equal lockfiles have equal ids. A path that does not exist here may be the prefix on another host.
     """
@@ -408,7 +414,7 @@ def _is_removable(path: Path) -> bool:
 
 
 def _last_used(prefix: Path) -> float:
-    """Return when the prefix was created, or when Python was last started from it."""
+    """Return the time when the prefix was created, or when Python was last started from it."""
     made = (prefix / installation.MANIFEST).stat().st_mtime
     settings = prefix / "pyvenv.cfg"
     return max(made, settings.stat().st_atime) if settings.is_file() else made

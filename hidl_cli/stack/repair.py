@@ -1,7 +1,7 @@
-"""Replace damaged files of an installation by those of a temporary one with the same plan.
+"""Replace damaged files in an installation with those of a temporary installation that has the same plan.
 
-Files are replaced by renaming, so running jobs keep their open files, and only if the content matches the record, so a
-damaged cache does no further harm.
+Files are replaced by renaming, so running jobs keep their open files. A file is only replaced if the new content
+matches the record, so a damaged cache does no additional harm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def repair(order: Order, prefix: Path, wrong: ContentDifference, progress: Progr
     """Repair damaged and missing files, and return the remaining differences.
 
     The files are first taken from the caches; if these are damaged too, the wheels are downloaded again. Raises
-    ``MissingPrecondition`` if the plan of the stack has changed, or the stack was not installed from wheels.
+    ``MissingPrecondition`` if the plan of the stack has changed, or if the stack was not installed from wheels.
     """
     planned = plan_install(order)
     plan = planned.plan
@@ -67,7 +67,7 @@ def _beside(plan: InstallPlan) -> Iterator[tuple[InstallPlan, Path]]:
 
 
 def _complete(other: Path, plan: InstallPlan) -> None:
-    """Write hidl's own files into the temporary prefix, with the content for the prefix of the plan."""
+    """Write hidl's own files into the temporary prefix, with the content that they have in the planned prefix."""
     rendered = activation.render(plan)
     for file, text in (
         (Installation.at(other).activate, rendered.script),
@@ -78,11 +78,11 @@ def _complete(other: Path, plan: InstallPlan) -> None:
 
 
 def _replaced(path: str, prefix: Path, other: Path, expected: Content) -> bool:
-    """Replace a file by that of the temporary installation; return False if its content does not match the record."""
+    """Replace a file with the temporary installation's. Returns False if its content does not match the record."""
     source, digest = other / path, expected.files[path].digest
     if not source.is_file() or source.is_symlink():
         return False
-    if content.digest_of(source) != digest:  # scripts contain the path of Python in the first line
+    if content.digest_of(source) != digest:  # the first line of scripts contains the path of Python
         source.write_bytes(source.read_bytes().replace(os.fsencode(other), os.fsencode(prefix)))
         if content.digest_of(source) != digest:
             return False
@@ -93,7 +93,7 @@ def _replaced(path: str, prefix: Path, other: Path, expected: Content) -> bool:
 
 
 def _only(plan: InstallPlan, owners: set[str]) -> InstallPlan:
-    """Restrict the plan to the packages that own damaged files; keep all of it if an owner is unknown or a build."""
+    """Restrict the plan to packages that own damaged files. Keep all of it if an owner is unknown or is a build."""
     own = {wheel.name for wheel in plan.own}
     built = {build.name for build in plan.builds}
     packages = {package.name for package in plan.lock.wheels.packages}

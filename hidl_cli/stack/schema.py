@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from hidl_cli.mpi import Family
 
 
-#: Accelerators as PyTorch names its builds: ``cpu``, or the programming model of the GPUs.
+#: Accelerators as named in PyTorch builds: ``cpu``, or the GPU programming model.
 Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A release on PyPI. ``architectures`` are sm_* (kernels) and compute_* (PTX, which also runs on newer GPUs)."""
+    """A release on PyPI.
+
+    ``architectures`` contains sm_* (kernels) and compute_* (PTX, which also runs on newer GPUs).
+    """
 
     package: str
     version: str
@@ -52,7 +55,7 @@ def load_wheels() -> tuple[Wheel, ...]:
 
 @dataclass(frozen=True)
 class Unserved:
-    """A release without kernels for a GPU; ``last`` is the last release that supports it, if any."""
+    """A release without kernels for a GPU. ``last`` is the last release that supports the GPU, if any."""
 
     wheel: Wheel
     gpu: str
@@ -67,27 +70,27 @@ class Unserved:
 
 
 def find_wheel(package: str, version: str, machine: str) -> Wheel | None:
-    """Return a release for an architecture such as aarch64; None if it is unknown."""
+    """Return a release for an architecture such as aarch64, or None if it is unknown."""
     return next((wheel for wheel in _releases(package, machine) if wheel.version == version), None)
 
 
 def last_for_cuda(package: str, major: int, machine: str) -> Wheel | None:
-    """Return the last release for a major version of CUDA; None if none is known."""
+    """Return the last release for a major version of CUDA, or None if none is known."""
     rows = [wheel for wheel in _releases(package, machine) if wheel.cuda.partition(".")[0] == str(major)]
     return max(rows, key=lambda wheel: wheel.order, default=None)
 
 
 def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str | None) -> Unserved | None:
-    """Return the first GPU that a release has no kernels for; None if it supports all of them.
+    """Return the first GPU that a release has no kernels for, or None if it supports all of them.
 
-    Unknown releases, builds from other indexes (``2.13.0+cu126``) and GPUs of other vendors than NVIDIA are not
+    Unknown releases, builds from other indexes (``2.13.0+cu126``) and GPUs from vendors other than NVIDIA are not
     checked.
 
     Args:
         package: Name of the package.
         version: Version of the release.
         gpus: GPU architectures. If no release supports all of them, only the first one counts.
-        machine: Architecture of the machine, such as aarch64; None: x86_64.
+        machine: Architecture of the machine, such as aarch64 (default: x86_64).
     """
     wanted = [gpu for gpu in gpus if gpu.startswith("sm_")]
     if not wanted:
@@ -109,8 +112,8 @@ def serves_any(package: str, versions: str, gpu: str | None, machine: str) -> bo
 
     Args:
         package: Name of the package.
-        versions: Version specifier (PEP 440); empty: any version.
-        gpu: GPU architecture; None if unknown.
+        versions: Version specifier (PEP 440); an empty one allows any version.
+        gpu: GPU architecture, or None if unknown.
         machine: Architecture of the machine.
     """
     from packaging.specifiers import SpecifierSet
@@ -134,7 +137,7 @@ def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:
 # Requirements (PEP 508) that a stack supports.
 
 
-#: Expected instead of a package that is not on an index.
+#: Expected instead of a package that is not available from an index.
 WHEEL_EXPECTED = "a package from an index or wheelhouse: build a wheel (uv build --wheel) and add its directory to \
 PIP_FIND_LINKS"
 
@@ -192,14 +195,14 @@ def bare(requirement: str) -> str:
 
 
 def hashes_of(requirement: str) -> frozenset[str]:
-    """Return the hexadecimal SHA-256 of the permitted files; empty: any file."""
+    """Return the hexadecimal SHA-256 digests of the permitted files. If there are none, any file is permitted."""
     return frozenset(re.findall(r" --hash=sha256:([0-9a-f]{64})", requirement))
 
 
 def check_build(requirement: str, *, mpi: Family, accelerator: Accelerator | None = None) -> None:
-    """Raise ``UnusableRequirement`` for another MPI library than the stack's, and for GPU builds on nodes without GPUs.
+    """Raise ``UnusableRequirement`` for MPI libraries other than the stack's, and for GPU builds on nodes without GPUs.
 
-    ``accelerator``: accelerator of the site's nodes; None if unknown.
+    ``accelerator`` is the accelerator of the site's nodes, or None if unknown.
     """
     name = name_of(requirement)
     if name in WHEELS and name != mpi:
@@ -223,7 +226,7 @@ _DEFAULT_DEVICES: list[Device] = ["cpu"]
 
 
 class Verify(Strict):
-    """Checks of an installation before it is published, in addition to those of every stack."""
+    """Checks to run on an installation before it is published, in addition to those run for every stack."""
 
     imports: list[Module] = Field(
         default_factory=list, description="Python modules that each rank must be able to import"
@@ -257,7 +260,7 @@ class BuildAddition(Strict):
 
 
 class Variant(Strict):
-    """A variant of a stack for nodes that need other wheels."""
+    """A variant of a stack for nodes that require different wheels."""
 
     requirements: list[str] = Field(default_factory=list, description="additional requirements (PEP 508)")
     instead_of: list[str] = Field(default_factory=list, description="`packages` that the variant omits")
@@ -401,7 +404,7 @@ class Stack(Strict):
         return "gpu" in self.devices and bool(self.variants.keys() - {"cpu"})
 
     def variant(self, accelerator: Accelerator, machine: str) -> Variant | None:
-        """Return the variant for these nodes; None if there is none."""
+        """Return the variant for these nodes, or None if there is none."""
         found = self.variants.get(accelerator) if accelerator == "cpu" or "gpu" in self.devices else None
         return found if found and machine in found.machines else None
 

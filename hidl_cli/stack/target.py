@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from hidl_cli.stack.schema import Accelerator, Stack
 
 
-#: Frameworks whose CPU and GPU builds differ by their name or local version.
+#: Frameworks whose CPU and GPU builds differ in their names or local versions.
 _FRAMEWORKS = ("torch", "tensorflow")
 _CPU_VERSION = re.compile(r"\+cpu\b")
 _BUILD = re.compile(r"-(cuda\d+x|cu\d+|cuda|rocm[\d-]*)")
-#: Architecture of nodes whose site file does not specify it.
+#: Architecture of nodes if the site file does not specify it.
 _MACHINE = "x86_64"
 _REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: GPU builds of packages by accelerator: the requirement, and the architectures with wheels on PyPI. The extras add the
-#: libraries of CUDA 12, which the drivers of CUDA 12 and 13 support.
+#: CUDA 12 libraries, which CUDA 12 and 13 drivers support.
 _WHEELS = {
     ("cupy", "cuda"): ("cupy-cuda12x[ctk]", ("x86_64", "aarch64")),
     ("cupy", "rocm"): ("cupy-rocm-7-0", ("x86_64",)),
@@ -64,14 +64,14 @@ def reason_without_gpu(
     *,
     accelerator: str | None = None,
 ) -> str | None:
-    """Return why the stack cannot run GPU programs that need certain packages; None if it can.
+    """Return why the stack cannot run GPU programs that need certain packages, or None if it can.
 
     Args:
         stack: The stack.
         installed: Installed versions by package; if empty, the stack file decides.
         needed: Packages of the program. If empty, only CPU builds of frameworks and builds for other GPUs count.
         node: Node type with the GPUs to support.
-        accelerator: Accelerator that the stack was installed for; None if unknown.
+        accelerator: Accelerator that the stack was installed for, or None if unknown.
     """
     model, machine = (accelerator_of(node), node.arch or _MACHINE) if node and node.gpus else (None, _MACHINE)
     variant = stack.variant(model, machine) if model else None
@@ -98,7 +98,7 @@ def reason_without_gpu(
 
 
 def _other_gpus(versions: Mapping[str, str], node: NodeType) -> str | None:
-    """Return why frameworks of these versions do not support the GPUs of the nodes; None if they do."""
+    """Return why frameworks of these versions do not support the GPUs of the nodes, or None if they do."""
     if foreign := next((f"{name} {version}" for name, version in versions.items() if _is_foreign(version, node)), None):
         return f"its {foreign} is not built for the GPUs of the nodes ({node.gpu_model or node.gpu_arch})"
     gpus = [node.gpu_arch] if node.gpu_arch else []
@@ -107,7 +107,10 @@ def _other_gpus(versions: Mapping[str, str], node: NodeType) -> str | None:
 
 
 def install_hint(stack: Stack, needed: Sequence[str], site: Site, node: NodeType) -> str | None:
-    """Return the commands that install and use what the stack lacks on these nodes; None if there are no wheels."""
+    """Return the commands that install and use the packages that these nodes need.
+
+    Returns None if there are no wheels.
+    """
     model, machine = accelerator_of(node) if node.gpus else "cuda", node.arch or _MACHINE
     options = "" if site.name == "local" else f" --site {sh(site.name)}"
     options += " --device gpu" if node.gpus and not site.node_of_stacks().gpus else ""
@@ -132,7 +135,7 @@ def install_hint(stack: Stack, needed: Sequence[str], site: Site, node: NodeType
 
 
 def _serves(stack: Stack, needed: Sequence[str], model: Accelerator, gpu: str | None, machine: str) -> bool:
-    """Return True if the stack has a variant with the packages ``needed``, in releases that support the GPU."""
+    """Return True if the stack has a variant with the packages ``needed``whose releases support the GPU."""
     from packaging.requirements import Requirement
 
     variant = stack.variant(model, machine)
@@ -146,7 +149,7 @@ def _serves(stack: Stack, needed: Sequence[str], model: Accelerator, gpu: str | 
 
 
 def _is_foreign(version: str, node: NodeType) -> bool:
-    """Return True if the version is a build for GPUs of another vendor; the builds on PyPI are for CUDA."""
+    """Return True if the version is a build for another vendor's GPUs. Builds on PyPI are for CUDA."""
     build = next((name for name in ("rocm", "xpu") if f"+{name}" in version), "cuda")
     return node.gpu_vendor is not None and build != accelerator_of(node)
 
@@ -160,7 +163,7 @@ def _is_build_of(name: str, need: str) -> bool:
 TORCH_BACKENDS: dict[Accelerator, str] = {"cpu": "cpu", "cuda": "cu126", "rocm": "rocm6.4", "xpu": "xpu"}
 #: Accelerators by GPU vendor.
 _ACCELERATORS: dict[str | None, Accelerator] = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu", None: "cuda"}
-#: Accelerators with builds of the frameworks on PyPI.
+#: Accelerators for which PyPI has builds of the frameworks.
 _ON_PYPI = ("cpu", "cuda")
 #: Environment variables that add or select a package index.
 _INDEXES = ("UV_TORCH_BACKEND", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
@@ -173,7 +176,7 @@ class Target:
     Attributes:
         python: Tag of the interpreter, such as ``cp311``.
         platform: System and architecture, such as ``linux-x86_64``.
-        glibc: Version of glibc; None for another C library.
+        glibc: Version of glibc, or None for another C library.
         accelerator: Accelerator of the nodes.
         interpreter: Path of the Python interpreter.
         gpus: Architectures of the GPUs to support (``sm_80``, ``gfx90a``), preferred ones first; may be unknown.
@@ -195,16 +198,16 @@ class Target:
 def detect(site: Site, stack: Stack, platform_name: str | None = None) -> Target:
     """Detect the target of a stack on this machine, a login or compute node of ``site``.
 
-    The accelerator is ``cpu`` if the stack does not support GPUs, or has no build for those of the site (see
+    The accelerator is ``cpu`` if the stack does not support GPUs, or has no build for the site's GPUs (see
     ``has_builds``). Stacks with additional requirements may always use GPUs.
 
     Args:
         site: The site.
         stack: The stack.
-        platform_name: Platform of the nodes, such as linux-aarch64; None: this machine's.
+        platform_name: Platform of the nodes, such as linux-aarch64 (default: this machine's platform).
 
     Raises:
-        MissingPrecondition: The interpreter of the site is missing or does not work.
+        MissingPrecondition: The site's interpreter is missing or does not work.
     """
     interpreter, tag = _interpreter(site.install.python)
     accelerator = accelerator_of(site.node_of_stacks()) if "gpu" in stack.devices or stack.requirements else "cpu"
@@ -227,7 +230,7 @@ def accelerator_of(node: NodeType) -> Accelerator:
 
 
 def site_for_accelerator(site: Site, accelerator: str | None) -> Site:
-    """Return the site with ``--device gpu`` if ``accelerator`` is a GPU, but stacks of the site default to CPUs."""
+    """Return the site with ``--device gpu`` if ``accelerator`` is a GPU but the site's stacks default to CPUs."""
     if accelerator in (None, "cpu") or site.node_of_stacks().gpus:
         return site
     return site.with_install(device="gpu")
@@ -242,7 +245,7 @@ def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str)
 
 
 def _gpus(site: Site) -> tuple[str, ...]:
-    """Return the GPU architectures of one vendor in unrestricted partitions, starting with those of the default."""
+    """Return the GPU architectures of one vendor in unrestricted partitions, starting with the default partition's."""
     first = site.node_of_stacks()
     others = (site.node_types[each.node_type] for each in site.partitions.values() if not each.restricted)
     same = [node.gpu_arch for node in (first, *others) if node.gpu_vendor == first.gpu_vendor and node.gpu_arch]
@@ -250,7 +253,7 @@ def _gpus(site: Site) -> tuple[str, ...]:
 
 
 def _interpreter(configured: str | None) -> tuple[Path, str]:
-    """Return the path and tag of the interpreter; only one other than hidl's own is started."""
+    """Return the path and tag of the interpreter. It is only started if it is not hidl's own interpreter."""
     if configured is None:
         return Path(sys.executable), _tag(f"{sys.implementation.cache_tag}{sys.abiflags}")
     found = shutil.which(Path(os.path.expandvars(configured)).expanduser())
@@ -289,9 +292,10 @@ def _glibc() -> tuple[int, int] | None:
 
 
 def select_installations(site: Site, prefix: str | None, names: list[str], *, every: bool) -> list[Installation]:
-    """Return the installations in use of the site, or of the named stacks; ``every`` includes the others.
+    """Return the site's installations that are in use, or those of the named stacks.
 
-    ``prefix``: see ``installation.roots``. Raises ``MissingPrecondition`` if none is found, or one in use is damaged.
+    ``every`` includes installations not in use. See ``installation.roots`` for ``prefix``. Raises
+    ``MissingPrecondition`` if none is found or if one in use is damaged.
     """
     for name in names:
         find("stack", name)

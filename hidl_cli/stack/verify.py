@@ -1,12 +1,13 @@
-"""Verify an installation by running ``hidl_workloads.verify`` on two MPI ranks of the stack.
+"""Verify an installation by running ``hidl_workloads.verify`` on two MPI ranks.
 
-This module verifies on the local machine with the MPI library of the stack. ``hidl_cli.runs.verification`` does it in a
-job with the MPI library of the site.
+This module runs the check on the local machine with the stack's MPI library. ``hidl_cli.runs.verification`` runs it in
+a job with the site's MPI library.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,10 @@ SCHEMA = "hidl.verification/1"
 _RANKS = 2
 _TIMEOUT_SECONDS = 600.0
 _LINES = 12
+#: A module in a single file.
+_MODULE = re.compile(r"([A-Za-z_]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
+#: Modules that packages install by mistake.
+_NOT_TO_IMPORT = frozenset(("benchmarks", "conftest", "doc", "docs", "example", "examples", "setup", "test", "tests"))
 
 # Variables of a surrounding allocation, launcher or Python, which would confuse MPI or Python.
 _FOREIGN = (
@@ -48,14 +53,14 @@ OPEN_MPI_AS_ROOT = {
 
 @dataclass(frozen=True)
 class Verified:
-    """The passed checks, and details for the manifest: the host, the job and the MPI library."""
+    """The checks that passed, and details for the manifest: the host, the job and the MPI library."""
 
     checks: tuple[Mapping[str, Any], ...]
     record: Mapping[str, Any]
 
 
 def verification_place(site: Site) -> str:
-    """Return how the site verifies installations: ``here``, ``job`` or ``skip``."""
+    """Return where the site verifies installations: ``here``, ``job`` or ``skip``."""
     if site.install.verify is not None:
         return site.install.verify
     return "job" if site.default_mpi is not None and batch_systems.system(site.scheduler) is not None else "here"
@@ -76,7 +81,7 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """Verifies on this machine with the MPI library of the stack."""
+    """Verifies the prefix on this machine with the MPI library of the stack."""
 
     progress: Progress
 
@@ -113,7 +118,7 @@ class Skipped:
 def library_record(
     name: str, family: str, version: str | None, checks: Sequence[Mapping[str, Any]]
 ) -> dict[str, str | None]:
-    """Describe the MPI library of a verification; ``library`` is the file that the ranks loaded."""
+    """Describe the MPI library used in a verification; ``library`` is the file that the ranks loaded."""
     library = next((check["detail"] for check in checks if check["name"] == "one MPI library"), None)
     return {"name": name, "family": family, "version": version, "library": library}
 
@@ -122,7 +127,7 @@ def step(plan: InstallPlan) -> InstallStep:
     """Return the command that verifies the prefix."""
     prefix = plan.prefix
     mpi = [prefix / "bin" / "mpiexec", "-n", _RANKS, prefix / "bin" / "python", "-m", "hidl_workloads.verify"]
-    argv = [*mpi, f"--imports={','.join(plan.imports)}", f"--report={report(prefix)}"]
+    argv = [*mpi, f"--imports={','.join(imports(plan))}", f"--report={report(prefix)}"]
     argv += [f"--mpi={plan.mpi_place}"] if plan.mpi_place else []
     argv += [f"--modules={','.join(plan.verify_modules)}"] if plan.verify_modules else []
     argv += [f"--gpus={','.join(plan.verify_gpus)}"] if plan.verify_gpus else []
@@ -133,6 +138,35 @@ def step(plan: InstallPlan) -> InstallStep:
     elif plan.mpi == "mpich":
         variables |= MPICH_ON_ONE_HOST
     return InstallStep(f"verify on {_RANKS} MPI ranks", tuple(map(str, argv)), variables)
+
+
+def imports(plan: InstallPlan) -> list[str]:
+    """Return the modules that must import: those of the stack, and those of the packages that the user requires."""
+    own = (module for name in plan.requirements for module in modules_of(plan.prefix, name))
+    return list(dict.fromkeys([*plan.imports, *own]))
+
+
+def modules_of(prefix: Path, package: str) -> list[str]:
+    """Return the modules of an installed package to import: the one of its name, else all that are public.
+
+    The list is empty if the package is not installed, which its marker may cause, or has no modules.
+    """
+    from importlib.metadata import distributions
+
+    found: set[str] = set()
+    for distribution in distributions(name=package, path=[*map(str, prefix.glob("lib/python*/site-packages"))]):
+        for file in distribution.files or ():
+            first, second = [*file.parts, ""][:2]
+            if matching := _MODULE.fullmatch(first) if not second else None:
+                found.add(matching[1])
+            elif second == "__init__.py" and first.isidentifier():
+                found.add(first)
+    public = sorted(name for name in found if not name.startswith("_") and name not in _NOT_TO_IMPORT)
+    return [name for name in public if _plain(name) == _plain(package)] or public
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "", name).lower()
 
 
 def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:
@@ -167,12 +201,12 @@ def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:
 
 
 def report(prefix: Path) -> Path:
-    """Return the path of the report of the ranks."""
+    """Return the path of the report written by the ranks."""
     return prefix / "verification.json"
 
 
 def read_checks(file: Path) -> list[dict[str, Any]] | None:
-    """Read the checks of a report; None if it is missing or invalid."""
+    """Read the checks of a report. Returns None if it is missing or invalid."""
     try:
         document = read_json(file)
         if document["schema"] != SCHEMA:

@@ -25,7 +25,7 @@ _GROUP = 10_000
 
 
 def export(samples: Iterable[Sample], form: Format, output: Path | None) -> int:
-    """Write the samples to ``output`` (atomically), or to stdout; return their number.
+    """Write the samples to ``output`` (atomically) or to stdout, and return their number.
 
     Raises ``MissingPrecondition`` if the format requires pyarrow, which is not installed, and ``HidlError`` if the file
     cannot be written.

@@ -23,8 +23,8 @@ from hidl_cli.redaction import redact_document, redact_variable
 class StoredRun:
     """A judged run in the store.
 
-    ``efficiency`` is that of the largest step of a study. ``metric`` is the scaling metric of the workload, or else its
-    first metric.
+    ``efficiency`` is the efficiency of a study's largest step. ``metric`` is the scaling metric of the workload, or
+    else its first metric.
     """
 
     run: str
@@ -71,13 +71,16 @@ class RunWithSamples(StoredRun):
 def samples_of(run: Run) -> list[Sample]:
     """Return the samples of a judged run: all numeric metrics of all steps.
 
-    Raises ``HidlError`` if its documents cannot be read, or are from another version of hidl.
+    Raises ``HidlError`` if its documents cannot be read, or were written by another version of hidl.
     """
     return list(record_of(run).samples)
 
 
 def record_of(run: Run, plan: Plan | None = None) -> RunWithSamples:
-    """Return the record of a run. Raises the same errors as ``samples_of``; ``plan`` is read if not given."""
+    """Return the record of a run. Propagates the errors that ``samples_of`` raises.
+
+    The plan is read if it is not given.
+    """
     plan = plan or plan_of(run)
     verdict = run.document("verdict") or {}
     metrics = run.document("metrics") or {}
@@ -92,7 +95,7 @@ def record_of(run: Run, plan: Plan | None = None) -> RunWithSamples:
                 plans[tuple(measured.get("parameters", {}).items())], measured, hosts, verdict.get("verdict")
             )
         ]
-        json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # raises for invalid text
+        json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # raises an error for invalid text
         return RunWithSamples(
             run=plan.run,
             directory=str(run.directory.resolve()),
@@ -185,7 +188,7 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
 
 
 def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple[int | None, float]]:
-    """Yield the value of the step (rank None), then those of ranks, if the metric has a value for each of them."""
+    """Yield the step's value (rank None), followed by the values of the ranks if there is one for each."""
     value = _number(metric["value"])
     if value is not None:
         yield None, value
@@ -197,7 +200,7 @@ def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple
 
 
 def _number(value: Any) -> float | None:
-    """Convert a finite number; return None for text (such as a checksum) and other values."""
+    """Convert a finite number. Return None for text (such as a checksum) and all other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

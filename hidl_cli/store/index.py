@@ -24,10 +24,10 @@ Progress = Callable[[int, int], None]
 #: respond.
 Judge = Callable[[Sequence[Run]], Sequence[Status]]
 
-#: The plans that this hidl can read. Directories with others are read again by other versions.
+#: The plans that this version of hidl can read. Directories with other plans are read again by other versions.
 _READS = f"{SCHEMA} {__version__}"
 
-#: Seconds to wait for other writers at the end of a run.
+#: Maximum time in seconds to wait for other writers at the end of a run.
 _AT_MOST = 10.0
 
 #: Seconds within which a run that ended without results may become active again: its job was requeued, or only seemed
@@ -42,12 +42,12 @@ class Indexed:
     Attributes:
         added: Number of added runs.
         gone: Number of removed directories.
-        foreign: Number of directories from another version of hidl.
+        foreign: Number of directories written by another version of hidl.
         unreadable: Number of directories that cannot be read at the moment.
         unfinished: Number of runs that are active or not judged.
         unlistable: Roots that cannot be listed.
-        unjudged: Why ended runs could not be judged, such as an unresponsive scheduler or a full disk.
-        aside: New name of an unusable file that was in place of the store.
+        unjudged: Reason why ended runs could not be judged, such as an unresponsive scheduler or a full disk.
+        aside: New name of an unusable file that was found in place of the store.
     """
 
     added: int = 0
@@ -74,7 +74,7 @@ def index_run(run: Run) -> None:
 
 
 def update(store: Store, root: Path | None = None, *, judge: Judge, on_progress: Progress | None = None) -> Indexed:
-    """Index new directories under ``root`` (None: this user's runs) without removing any.
+    """Index new directories under ``root`` (default: this user's runs) without removing any.
 
     This user's runs that ended unattended are first judged by ``judge``. ``on_progress`` reports the progress.
     """
@@ -99,8 +99,8 @@ def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, on_progre
 
     Args:
         store: The store.
-        roots: Directories of runs; empty: this user's runs and all known roots. A missing root is removed from the
-            index only if it is given here, because its file system may just not be mounted.
+        roots: Directories of runs. If empty, this user's runs and all known roots are indexed. A missing root is
+            removed from the index only if it is given here, because its file system may just not be mounted.
         judge: Judges runs that ended unattended.
         on_progress: Called with the number of directories read so far, and the total.
     """
@@ -146,7 +146,7 @@ def _names(root: Path, indexed: Indexed, *, expected: bool) -> set[str]:
 def _index(
     store: Store, root: Path, found: Mapping[str, Status | None], indexed: Indexed, on_progress: Progress | None
 ) -> None:
-    """Index directories by name with their status (None: unknown), and note those without results."""
+    """Index directories by name with their status (None if unknown), and note those without results."""
     without: dict[str, dict[str, str]] = {"foreign": {}, "ended": {}}
     indexed.added += store.add(_records(root, found, without, indexed, on_progress))
     for outcome, names in without.items():
@@ -182,7 +182,7 @@ def _records(
 
 
 def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> dict[str, Status | None]:
-    """Judge this user's runs that ended unattended, and return the status of each run (None: unknown)."""
+    """Judge this user's runs that ended unattended, and return the status of each run (None if unknown)."""
     found: dict[str, Status | None] = dict.fromkeys(names)
     if root != paths.runs().resolve():
         return found
@@ -198,7 +198,7 @@ def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> 
 def _may_have_results(run: Run) -> bool:
     """Return False if the run has certainly failed.
 
-    A study that reached its time limit may have complete repetitions, and an unsettled status may be that of the first
+    A study that reached its time limit may have complete repetitions, and an unsettled status may come from the first
     attempt of a requeued job.
     """
     try:
@@ -209,7 +209,7 @@ def _may_have_results(run: Run) -> bool:
 
 
 def _status_time(directory: Path) -> str:
-    """Return the modification time of the status in nanoseconds since the epoch; empty without a status."""
+    """Return the modification time of the status in nanoseconds since the epoch (empty if there is no status)."""
     try:
         return str((directory / "status.json").stat().st_mtime_ns)
     except OSError:

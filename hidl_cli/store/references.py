@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -62,7 +62,7 @@ class Reference(Strict):
     """A published result.
 
     ``scale`` is a number of ``unit``; ``workloads`` and ``sites`` are names in hidl; ``metric`` is the scaling metric
-    of the workloads (None: any).
+    of the workloads (None for any metric).
     """
 
     id: str
@@ -81,7 +81,7 @@ class Reference(Strict):
 
     @property
     def computed(self) -> float | None:
-        """The efficiency computed from the measurements; None if only the efficiency was published."""
+        """The efficiency computed from the measurements, or None if only the efficiency was published."""
         if self.measured is None:
             return None
         if self.measured.speedup is not None:
@@ -98,23 +98,81 @@ class Reference(Strict):
         return self
 
 
+class Figure(Strict):
+    """A published figure other than an efficiency, such as a speed-up over another library.
+
+    ``workloads`` do the same kind of work. The figure applies to runs whose parameters have one of the values in
+    ``when``.
+    """
+
+    id: str
+    figure: str
+    title: str
+    workloads: list[str]
+    when: dict[str, list[str]] = Field(default_factory=dict)
+    scale: str
+    platform: str
+    source: str
+
+
+AnyReference = TypeVar("AnyReference", Reference, Figure)
+
+
 @cache
 def load_references() -> tuple[Reference, ...]:
     """Load ``recipes/references/scaling.yaml``. Raises ``InvalidInput`` if it is invalid."""
+    return _load("scaling.yaml", "references", Reference)
+
+
+@cache
+def load_figures() -> tuple[Figure, ...]:
+    """Load ``recipes/references/figures.yaml``. Raises ``InvalidInput`` if it is invalid."""
+    return _load("figures.yaml", "figures", Figure)
+
+
+def _load(name: str, key: str, kind: type[AnyReference]) -> tuple[AnyReference, ...]:
     import yaml
 
-    path = paths.shipped() / "recipes" / "references" / "scaling.yaml"
+    path = paths.shipped() / "recipes" / "references" / name
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return tuple(TypeAdapter(list[Reference]).validate_python(document["references"]))
+        return tuple(TypeAdapter(list[kind]).validate_python(document[key]))  # type: ignore[valid-type]
     except (OSError, KeyError, TypeError, yaml.YAMLError, ValidationError) as error:
         raise InvalidInput(f"cannot read the published results in {path}: {error}") from error
+
+
+def published_figures(workload: str, parameters: Mapping[str, object], *, is_study: bool) -> list[dict[str, str]]:
+    """Return what was published about the work that a run does, for orientation.
+
+    Each item has a figure, its title, scale, platform (the hardware) and source.
+
+    Args:
+        workload: Name of the workload.
+        parameters: Values of its parameters.
+        is_study: It measured scaling, so that published efficiencies apply.
+    """
+    found = [
+        {
+            "figure": f"{reference.efficiency:.3f} efficiency ({reference.kind} scaling)",
+            "title": reference.title,
+            "scale": f"{reference.scale:,} {reference.unit}",
+            "platform": reference.platform,
+            "source": reference.source,
+        }
+        for reference in load_references()
+        if is_study and workload in reference.workloads
+    ]
+    for figure in load_figures():
+        applies = all(str(parameters.get(name)) in values for name, values in figure.when.items())
+        if workload in figure.workloads and applies:
+            found.append({key: getattr(figure, key) for key in ("figure", "title", "scale", "platform", "source")})
+    return found
 
 
 def format_reference(
     workload: str, *, kind: Kind, metric: str, n: int, site: str, own: Sequence[float] = ()
 ) -> str | None:
-    """Describe the efficiency of earlier or published studies at a scale; None if there are none.
+    """Describe the efficiency of earlier or published studies at a scale. Returns None if there are none.
 
     Earlier studies on the site take precedence. Among published results, those on the same site are preferred, then
     those at the nearest scale.

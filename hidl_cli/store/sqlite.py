@@ -102,7 +102,7 @@ def hold_lock(
 ) -> Iterator[HeldLock]:
     """Hold the lock ``file``; ``on_wait`` is called with a message after waiting for more than a second.
 
-    Raises ``Busy`` after ``at_most`` seconds (None: no limit), and ``OSError`` if the directory is not writable.
+    Raises ``Busy`` after ``at_most`` seconds (None means no limit), and ``OSError`` if the directory is not writable.
     """
     lock = _acquire(file, on_wait, at_most)
     try:
@@ -167,7 +167,7 @@ def _link(mine: Path, file: Path) -> bool:
 
 
 class _LockWatch:
-    """Observes for how long a lock has not changed."""
+    """Observes how long a lock has remained unchanged."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Any] = {}
@@ -221,7 +221,7 @@ def _own_record(token: str) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Read the owner from a lock file; empty if the file is missing."""
+    """Read the owner from a lock file. The result is empty if the file is missing."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -239,7 +239,7 @@ def _format_owner(owner: dict[str, Any]) -> str:
 
 
 def _place() -> str | None:
-    """Identify the scope of process ids: the boot of the machine and the PID namespace; None if unknown."""
+    """Identify the scope of process ids: the boot of the machine and the PID namespace. Returns None if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -253,7 +253,7 @@ def _is_local(owner: dict[str, Any]) -> bool:
 
 
 def _is_alive(pid: int, started: str | None) -> bool:
-    """Return True if the process still exists, also if ``hidepid`` hides it from this user."""
+    """Return True if the process still exists, even if ``hidepid`` hides it from this user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -264,7 +264,7 @@ def _is_alive(pid: int, started: str | None) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Return the start time of a process in clock ticks since boot; ``ended`` for a zombie, None if hidden."""
+    """Return the start time of a process in clock ticks since boot, ``ended`` for a zombie, or None if hidden."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -338,7 +338,7 @@ class MissingStore(MissingPrecondition):
 
 
 class OutdatedStore(MissingPrecondition):
-    """The store was written by an earlier hidl and must be rebuilt."""
+    """The store was written by an earlier version of hidl and must be rebuilt."""
 
 
 class _State(Enum):
@@ -351,7 +351,7 @@ class _State(Enum):
 
 @dataclass(frozen=True)
 class Database:
-    """The SQLite file of the store. ``on_wait`` and ``at_most``: see ``hold_lock``."""
+    """The SQLite file of the store. See ``hold_lock`` for ``on_wait`` and ``at_most``."""
 
     file: Path
     on_wait: Callable[[str], None] = lambda _: None
@@ -366,7 +366,7 @@ class Database:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Open a connection for reading. Close it soon, because it prevents writers from committing.
 
-        Raises ``MissingStore``, ``UnusableStore``, ``OutdatedStore``, or ``HidlError`` for other errors of SQLite.
+        Raises ``MissingStore``, ``UnusableStore``, ``OutdatedStore``, or ``HidlError`` for other SQLite errors.
         """
         with self._translate_errors(), self._exclude_writers():
             try:
@@ -383,8 +383,8 @@ class Database:
     def writing(self, *, renew: bool = False) -> Iterator[sqlite3.Connection]:
         """Open the only write transaction, which is committed at the end of the block.
 
-        Creates the file if necessary, with the permissions of the umask. ``renew`` replaces the tables of an earlier
-        hidl by empty ones, keeping its roots. Raises the same errors as ``reading``.
+        Creates the file if necessary, with the permissions that the umask allows. ``renew`` replaces the tables written
+        by an earlier version of hidl with empty ones, keeping its roots. Raises the same errors as ``reading``.
         """
         with self._translate_errors():
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -486,7 +486,7 @@ class Database:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Translate errors of SQLite and the file system into errors with a hint."""
+        """Translate SQLite and file system errors into errors with a hint."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -546,7 +546,7 @@ def insert(connection: sqlite3.Connection, records: Iterable[RunWithSamples]) ->
 
 
 def note(connection: sqlite3.Connection, root: str, names: Mapping[str, str], outcome: str) -> None:
-    """Record directories without results, with a stamp of each."""
+    """Record directories without results, each with a stamp."""
     for name, read_as in names.items():
         _note(connection, root, name, outcome, read_as)
 

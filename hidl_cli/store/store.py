@@ -65,7 +65,7 @@ def match_runs(filters: Filters) -> SqlCondition:
 
 
 def match_samples(filters: Filters) -> SqlCondition:
-    """Return the condition for samples (``s``) and their steps (``t``), in addition to that for runs."""
+    """Return the condition for samples (``s``) and their steps (``t``), in addition to the condition for runs."""
     parts: list[tuple[str, tuple[str | int, ...]]] = []
     parts += _times("s", filters)
     if filters.series is not None:
@@ -194,7 +194,7 @@ class Store:
             purge(connection)
 
     def renew(self) -> None:
-        """Replace the tables of an earlier hidl by empty ones, keeping its roots."""
+        """Replace the tables written by an earlier version of hidl with empty ones, keeping its roots."""
         with self.database.writing(renew=True):
             pass
 
@@ -213,7 +213,7 @@ class Store:
         return dict(self._rows(sql, (root, outcome)))
 
     def roots(self) -> list[str]:
-        """Return all roots of run directories, including those of an earlier hidl."""
+        """Return all roots of run directories, including those known to an earlier version of hidl."""
         return [root for (root,) in self._rows("SELECT path FROM roots UNION SELECT root FROM directories", ())]
 
     def count(self) -> tuple[int, int]:
@@ -222,7 +222,7 @@ class Store:
         return (counts[0][0], counts[0][1]) if counts else (0, 0)
 
     def runs(self, filters: Filters = _ANY, *, limit: int = -1) -> list[StoredRun]:
-        """Return the matching runs, newest first; ``limit`` -1: all."""
+        """Return the matching runs, newest first. A ``limit`` of -1 returns all of them."""
         condition = match_runs(filters)
         rows = self._rows(
             f"SELECT {_RUN} FROM runs r JOIN directories d ON d.id = r.id WHERE {condition.sql} "
@@ -232,7 +232,7 @@ class Store:
         return [StoredRun(**_named(StoredRun, row)) for row in rows]
 
     def find(self, name: str | None) -> StoredRun:
-        """Find a run by its id or a unique start or end of it; None or ``last`` is the newest run.
+        """Find a run by its id, or by a unique prefix or suffix of it. None or ``last`` selects the newest run.
 
         Raises ``UsageError`` if no run or several runs match.
         """
@@ -272,7 +272,7 @@ class Store:
             yield from (sample for _, sample in page)
 
     def _read_series(self, filters: Filters) -> Iterator[Sample]:
-        """Yield a metric of a series ordered by time, whichever units it had."""
+        """Yield a metric of a series ordered by time, regardless of its units."""
         ids = self._rows("SELECT id FROM metrics WHERE name = ?", (filters.metric,))
         pages = (self._read_metric(filters, id_) for (id_,) in ids)
         yield from (sample for _, sample in merge(*pages, key=itemgetter(0)))
@@ -363,9 +363,9 @@ def _batches(records: Iterable[RunWithSamples]) -> Iterator[list[RunWithSamples]
 
 
 def result_document(store: Store, run: StoredRun, *, metric: str | None = None) -> dict[str, Any]:
-    """Return a run with its verdict and steps as plain data, read from the store alone; ``metric`` selects one metric.
+    """Return a run with its verdict and steps as plain data, read only from the store. ``metric`` selects one metric.
 
-    The ``parameters`` of a step are those of the matrix. A metric has a value and a unit, and ``ranks`` if there is a
+    The ``parameters`` of a step are the matrix parameters. A metric has a value and a unit, and ``ranks`` if there is a
     value for each rank.
     """
     steps: dict[tuple[str, int, tuple[str, ...]], dict[str, Any]] = {}

@@ -23,7 +23,7 @@ from hidl_cli.mpi import FAMILIES, Family
 if TYPE_CHECKING:
     from hidl_cli.inputs.check import Scalar
 
-_MAX = 2**31 - 1  # MVAPICH2 and MPICH store numbers and sizes as C int
+_MAX = 2**31 - 1  # MVAPICH2 and MPICH store numbers and sizes in a C int
 _ON = frozenset({"1", "true", "yes", "on"})
 _OFF = frozenset({"0", "false", "no", "off"})
 _SUFFIXES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -32,7 +32,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,20}|0x[0-9a-f]{1,16}")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 _PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 _ATOI = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
-#: Switches recognized by MPICH's parser of control variables; the case matters.
+#: Switches recognized by MPICH's control variable parser, which is case-sensitive.
 _CVAR_SWITCHES = {
     **dict.fromkeys(("1", "yes", "YES", "true", "TRUE", "on", "ON"), "1"),
     **dict.fromkeys(("0", "no", "NO", "false", "FALSE", "off", "OFF"), "0"),
@@ -41,7 +41,7 @@ _CVAR_PREFIXES = ("MPIR_CVAR_", "MPICH_", "MPIR_PARAM_", "MVP_")
 
 
 class InvalidValue(ValueError):
-    """An invalid value, with the expected values and the most similar valid one."""
+    """An invalid value, with the expected values and the most similar valid value."""
 
     def __init__(self, message: str, expected: str, suggestion: str | None = None) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class InvalidValue(ValueError):
 
 
 def format_value(variable: Variable, value: Scalar) -> str:
-    """Format a value for the environment; ``InvalidValue`` if the variable does not accept it."""
+    """Format a value for the environment. Raises ``InvalidValue`` if the variable does not accept it."""
     text = format_plain(value)
     reading = _READINGS.get(variable.type)
     return reading(variable, text, value) if reading else text
@@ -60,7 +60,8 @@ def format_value(variable: Variable, value: Scalar) -> str:
 def check_exported(variable: Variable, text: str) -> None:
     """Raise ``InvalidValue`` if the library would read a value in the environment differently than intended.
 
-    A malformed control variable of MPICH or MVAPICH stops MPI_Init; MVAPICH2 reads numbers and switches with ``atoi``.
+    A malformed MPICH or MVAPICH control variable makes MPI_Init fail; MVAPICH2 reads numbers and switches with
+    ``atoi``.
     """
     intended = format_value(variable, text)
     read: str | None = intended
@@ -75,12 +76,12 @@ def check_exported(variable: Variable, text: str) -> None:
 
 
 def is_control(variable: Variable) -> bool:
-    """Return whether MPICH's parser of control variables reads it; an invalid value makes MPI_Init fail."""
+    """Return whether MPICH's control variable parser reads the value. An invalid value makes MPI_Init fail."""
     return variable.name.startswith(_CVAR_PREFIXES)
 
 
 def _read_control(variable: Variable, text: str, intended: str) -> str | None:
-    """Return the value as MPICH's parser understands it, or None if the parser rejects it."""
+    """Return the value as interpreted by MPICH's parser, or None if the parser rejects it."""
     if variable.type == "bool":
         return _CVAR_SWITCHES.get(text)
     if variable.type == "enum":
@@ -90,7 +91,10 @@ def _read_control(variable: Variable, text: str, intended: str) -> str | None:
 
 
 def format_plain(value: Scalar) -> str:
-    """Format any value as text (true as 1, false as 0); ``InvalidValue`` if no environment variable can contain it."""
+    """Format any value as text (true as 1, false as 0).
+
+    Raises ``InvalidValue`` if no environment variable can contain it.
+    """
     text = str(int(value)) if isinstance(value, bool) else str(value)
     if unfit := next((character for character in text if character in "\0\n\r"), None):
         word = {"\0": "a NUL character", "\n": "a line break", "\r": "a carriage return"}[unfit]
@@ -215,7 +219,7 @@ TYPES: tuple[Type, ...] = get_args(Type)
 
 _PREFIXES = ("MPIR_CVAR_", "MV2_", "MVP_", "MPICH_", "MPIR_PARAM_")
 _READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?(?:<([0-9.]+))?")
-_WITHOUT_PREFIX = 0.9  # similarity required without a known prefix, because other programs use similar names
+_WITHOUT_PREFIX = 0.9  # similarity required if there is no known prefix, because other programs use similar names
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 T = TypeVar("T")
 
@@ -236,7 +240,7 @@ class Reader:
     until: str = ""
 
     def includes(self, version: str | None) -> bool:
-        """Return whether this version reads the variable; True if the version is unknown."""
+        """Return whether this version reads the variable (True if the version is unknown)."""
         own = numbers(version)
         if not own:
             return True
@@ -278,7 +282,7 @@ class Variable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names of the variable, the main name first."""
+        """All names of the variable, starting with the main name."""
         return (self.name, *self.also)
 
     @property
@@ -288,7 +292,7 @@ class Variable:
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
-        """The lower and upper limit of a number; None if unlimited."""
+        """The lower and upper limit of a number, or None if unlimited."""
         low, separator, high = self.values.partition("..")
         return (int(low) if low else None, int(high) if high else None) if separator else (None, None)
 
@@ -308,7 +312,7 @@ class VariablePattern:
 
 
 def variables(name: str) -> tuple[Variable, ...]:
-    """Return all rows for a variable, by any of its names; empty if unknown."""
+    """Return all rows for a variable, by any of its names (empty if unknown)."""
     return _by_name().get(name, ())
 
 
@@ -329,7 +333,10 @@ def main_name(name: str, family: Family) -> str:
 
 
 def pattern(name: str, family: Family | None = None) -> VariablePattern | None:
-    """Return the matching pattern with the longest prefix; with ``family``, only one that the family reads."""
+    """Return the matching pattern with the longest prefix.
+
+    If ``family`` is given, consider only patterns that the family reads.
+    """
     matching = [known for known in patterns() if name.startswith(known.prefix) and len(name) > len(known.prefix)]
     if family is not None:
         matching = [known for known in matching if family in known.families]
@@ -370,7 +377,10 @@ def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
-    """Return the leading numbers of a version without trailing zeros; ``2.3.7-1`` is (2, 3, 7). Empty if unknown."""
+    """Return the leading numbers of a version without trailing zeros; ``2.3.7-1`` is (2, 3, 7).
+
+    The result is empty if the version is unknown.
+    """
     match = _NUMBERS.match(version or "")
     found = [int(part) for part in match[0].split(".")] if match else []
     while found and found[-1] == 0:
@@ -399,7 +409,7 @@ def rows_of(table: str) -> list[dict[str, str]]:
 
 
 def _by_prefix(name: str) -> str | None:
-    """Return the name in capitals if it matches a pattern only then."""
+    """Return the name in capitals if it only matches a pattern in that form."""
     folded = name.upper()
     found = pattern(folded)
     if found is None or name.startswith(found.prefix):

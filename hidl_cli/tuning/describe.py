@@ -16,7 +16,7 @@ from hidl_cli.tuning.layers import load_presets
 
 
 def parse_library(text: str) -> tuple[Family, str | None]:
-    """Parse ``family`` or ``family@version``; ``UsageError`` for an unknown family."""
+    """Parse ``family`` or ``family@version``. Raises ``UsageError`` for an unknown family."""
     word, _, version = text.partition("@")
     for family in FAMILIES:
         if family == word:
@@ -30,8 +30,8 @@ def list_variables(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
     """List variables as JSON data.
 
     Args:
-        words: Text in the name or meaning, or a pattern with ``*`` and ``?`` for the name; None for all variables.
-        mpi: ``family`` or ``family@version`` that must read the variable; None for any.
+        words: Text in the name or meaning, or a pattern with ``*`` and ``?`` for the name (default: all variables).
+        mpi: ``family`` or ``family@version`` that must read the variable (default: any).
     """
     library = parse_library(mpi) if mpi else None
     return [
@@ -42,7 +42,7 @@ def list_variables(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
 
 
 def format_rows(documents: Sequence[dict[str, Any]], mpi: str | None) -> list[dict[str, str | None]]:
-    """Convert the result of ``list_variables`` to table rows, with the versions of ``mpi`` or else all readers."""
+    """Convert the result of ``list_variables`` to table rows, with the versions of ``mpi`` or else of all readers."""
     family = parse_library(mpi)[0] if mpi else None
     rows = []
     for document in documents:
@@ -63,7 +63,10 @@ def format_readers(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def explain_variable(name: str) -> dict[str, Any]:
-    """Return everything known about a variable, given any of its names; ``UsageError`` if unknown."""
+    """Return everything known about a variable, given any of its names.
+
+    Raises ``UsageError`` if the name is unknown.
+    """
     rows, pattern = catalogue.variables(name), catalogue.pattern(name)
     if not rows and pattern is None:
         suggestion = catalogue.nearest_name(name)

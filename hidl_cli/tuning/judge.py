@@ -25,7 +25,7 @@ from hidl_cli.tuning.catalogue import (
     variables,
 )
 
-#: The dynamic linker reads this variable, whatever the MPI library.
+#: The dynamic linker reads this variable, regardless of the MPI library.
 LD_PRELOAD = "LD_PRELOAD"
 #: Prefix that marks run-time variables among sweep parameters (``mpi.MV2_IBA_EAGER_THRESHOLD``).
 COMPARED = "mpi."
@@ -71,7 +71,10 @@ def without_variables(point: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 @dataclass(frozen=True)
 class VariableCounterpart:
-    """``variable`` is the equivalent of ``of`` in ``families``; if it is empty, only ``how`` describes one."""
+    """``variable`` is the equivalent of ``of`` in ``families``.
+
+    If it is empty, there is only the description in ``how``.
+    """
 
     of: str
     families: tuple[str, ...]
@@ -146,10 +149,10 @@ def judge(
 
     Args:
         family: Family of the library.
-        version: Version of the library; None if unknown.
+        version: Version of the library, or None if unknown.
         name: Name of the variable.
         value: Value from a file or an option.
-        exported: The value comes from a shell and reaches the ranks without being formatted by hidl.
+        exported: True if the value comes from a shell and reaches the ranks without being formatted by hidl.
     """
     if not _NAME.fullmatch(name):
         return InvalidSetting(f"invalid variable name `{clipped(name)}`", "letters, digits and _", on_name=True)
@@ -175,7 +178,10 @@ def format_readers(rows: tuple[Variable, ...]) -> str:
 
 
 def _unread(family: Family, name: str) -> InvalidSetting | None:
-    """Explain why a family does not read a name missing from its catalogue; None if the name matches a pattern."""
+    """Explain why a family does not read a name missing from its catalogue.
+
+    Returns None if the name matches a pattern.
+    """
     if catalogue.pattern(name, family):
         known = catalogue.nearest_name(name, family, likeness=_MISSPELLING)
         return _unknown(family, name, known) if known else None
@@ -193,7 +199,7 @@ def _unread(family: Family, name: str) -> InvalidSetting | None:
 def _namesake(family: Family, name: str) -> InvalidSetting | None:
     """Suggest a known variable that differs from an unknown name only in its prefix, or its counterpart.
 
-    Such a variable has the intended meaning, which the one with the most similar spelling might not have.
+    Such a variable has the intended meaning, whereas the variable with the most similar spelling might not.
     """
     names = catalogue.namesakes(name)
     own = (known for known in names if catalogue.variable(known, family))

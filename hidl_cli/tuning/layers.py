@@ -69,10 +69,12 @@ def _names_libmpi(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Preset:
-    """Variables that a family's guide recommends under certain conditions; None or empty applies always.
+    """Variables that a family's guide recommends under certain conditions.
+
+    Conditions that are None or empty always apply.
 
     Attributes:
-        compared: The run's times are compared with those of other launches.
+        compared: True if the run's times are compared with those of other launches.
         needs: Variables and values of which at least one must be in effect.
     """
 
@@ -98,10 +100,10 @@ class Preset:
 
         Args:
             library: The MPI library of the run.
-            switched_on: Variables that a layer sets to anything but 0.
+            switched_on: Variables that a layer sets to any value other than 0.
             in_effect: Values of the layers and of earlier presets, by main name; other variables have their defaults.
-            gpus: The run computes on GPUs.
-            compared: The run's times are compared with those of other launches.
+            gpus: True if the run computes on GPUs.
+            compared: True if the run's times are compared with those of other launches.
         """
         return (
             library.family == self.family
@@ -170,8 +172,8 @@ def merge_layers(
     Args:
         library: The MPI library of the run.
         layers: Layers in ascending order of precedence.
-        gpus: The run computes on GPUs.
-        compared: The run's times are compared with those of other launches, as in a study or a validation.
+        gpus: True if the run computes on GPUs.
+        compared: True if the run's times are compared with those of other launches, as in a study or a validation.
     """
     merged: dict[str, Setting] = {}
     problems: list[Problem] = []

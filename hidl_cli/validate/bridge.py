@@ -1,4 +1,4 @@
-"""Runs of hidl as jobs of ReFrame checks: hidl plans and judges a run, ReFrame submits it and waits for it.
+"""Bridge between hidl runs and ReFrame checks: hidl plans and judges a run, and ReFrame submits it and waits for it.
 
 The job of a check starts the same script that ``hidl run`` would submit, with the same allocation. All repetitions of a
 study therefore run in one allocation, with interleaved steps, and the verdict is computed by
@@ -45,7 +45,7 @@ RUNS_FILE = "HIDL_VALIDATION_RUNS"
 class CheckLocation:
     """The site, partition and resources for checks, stored in the partition's ``extras`` of ReFrame's configuration.
 
-    None selects the default of hidl. ``hosts`` has the form of ``--hosts``.
+    None selects hidl's default. ``hosts`` has the form of ``--hosts``.
     """
 
     site: str | None = None
@@ -100,7 +100,7 @@ class CheckRequest:
         repeat: Number of repetitions.
         target: Required efficiency.
         fill_nodes: Whether to use as many ranks per node as the scale ``1-node``.
-        ranks_per_node: Number of ranks per node, which overrides that of the scale.
+        ranks_per_node: Number of ranks per node, which overrides the scale's number.
     """
 
     workload: str
@@ -175,7 +175,7 @@ def directives(planned: Plan) -> list[str]:
 
 
 def submitted(run: Run, name: str, job: str, directory: str) -> None:
-    """Record the job id and submission directory of a run, by which ``hidl status`` finds its job."""
+    """Record the job id and submission directory of a run, which ``hidl status`` uses to find its job."""
     scheduler(name).adopt(run, job, directory)
 
 

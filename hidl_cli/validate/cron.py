@@ -24,7 +24,7 @@ from hidl_cli.quoting import comment, sh, sh_line
 from hidl_cli.site import hidl_cluster
 from hidl_cli.validate.session import ValidationRequest
 
-#: Variables that nightly validations need and cron does not set. They must not contain secrets.
+#: Variables that nightly validations need but cron does not set. They must not contain secrets.
 _KEPT = re.compile(
     r"PATH|XDG_(CONFIG|STATE|DATA|CACHE)_HOME|PYTHONPATH"
     r"|MODULEPATH|LMOD_CMD|LMOD_PKG|MODULESHOME|MODULES_CMD|"
@@ -95,7 +95,7 @@ class Nightly:
 
 
 class NightlyTable(Protocol):
-    """A program that starts others at a given time of day."""
+    """A program that starts other programs at a given time of day."""
 
     @property
     def name(self) -> str:
@@ -147,7 +147,7 @@ def choose(kind: str | None, *, hypothetical: bool = False) -> NightlyTable:
 
 @dataclass(frozen=True)
 class _Crontab:
-    """The user's table of ``crontab`` or ``scrontab``, in which the lines of hidl are enclosed by two marker lines."""
+    """The user's table of ``crontab`` or ``scrontab``, in which hidl's lines are enclosed by two marker lines."""
 
     name: str
 
@@ -177,7 +177,7 @@ class _Crontab:
         return re.findall(r"(?m)^# hidl validate (.*): begin$", self._read())
 
     def _read(self) -> str:
-        """Read the user's table; empty if there is none or the program is missing."""
+        """Read the user's table. The result is empty if there is no table or the program is missing."""
         if not shutil.which(self.name):
             return ""
         completed = process.run([self.name, "-l"], timeout=_SECONDS, check=False)

@@ -31,7 +31,7 @@ class Case:
         name: Name of the check, including its parameters.
         place: System, partition and environment in which the case ran.
         exit_code: Exit code with which ``hidl run`` would have ended.
-        run: Name of the run, or None if the case has no run of hidl.
+        run: Name of the run, or None if the case has no hidl run.
         directory: Directory of the run.
         figures: Value and unit of each performance variable that ReFrame logged.
     """
@@ -55,7 +55,7 @@ class Case:
 
 
 def judge_cases(entries: Sequence[Mapping[str, Any]]) -> list[Case]:
-    """Judge the cases in a report of ReFrame, and record the end of runs that did not record it themselves."""
+    """Judge the cases in a ReFrame report, and record the end of runs that did not record it themselves."""
     return [_case(entry) for entry in entries]
 
 
@@ -110,7 +110,7 @@ def _verdict(entry: Mapping[str, Any]) -> _Verdict:
     if result in _NOT_JUDGED:
         return "skipped", str(entry.get("fail_reason") or result), None, ExitCode.OK
     if result == "pass":
-        if verdict in ("", "pass"):  # checks written by users may have no verdict of hidl
+        if verdict in ("", "pass"):  # checks written by users may have no hidl verdict
             return "pass", reason, None, ExitCode.OK
         return _not_passed(reason, hint, entry)
     if verdict in ("fail", "inconclusive"):

@@ -39,7 +39,7 @@ _LARGEST = 4096
 FULL = "full"
 #: Names of all scales in ascending order.
 NAMES = ("1-rank", "1-node", *(f"{2**power}-nodes" for power in range(1, _LARGEST.bit_length())), FULL)
-#: Scales for nightly validations, and scales for maintenance days.
+#: Scales for nightly validations and for maintenance days.
 SMALL = NAMES[:4]
 LARGE = NAMES[4:]
 
@@ -50,7 +50,7 @@ class CheckScale:
 
     Attributes:
         fullest: Number of ranks that fill a node.
-        least: Minimum number of nodes of the partition, at which studies start.
+        least: Minimum number of nodes in the partition, at which studies start.
         overhead: Number of ranks of each launch that do not compute, such as the scheduler and client of Dask.
     """
 
@@ -63,7 +63,7 @@ class CheckScale:
 
     @property
     def study(self) -> str | None:
-        """The argument of ``hidl run --scale`` for a study up to this scale; None if there is no smaller size."""
+        """The argument of ``hidl run --scale`` for a study up to this scale, or None if there is no smaller size."""
         if self.nodes > 1:
             return f"nodes={self.least},{self.nodes}" if self.nodes > self.least else None
         one = 1 + self.overhead
@@ -117,7 +117,7 @@ def scale(site: Site, partition: str | None, name: str) -> CheckScale:
 
 
 def _count(site: Site, node: NodeType) -> int:
-    """Return the number of nodes; 1 if unknown."""
+    """Return the number of nodes (1 if unknown)."""
     hosts = parse_hosts(node.hosts).names if site.scheduler == SSH and node.hosts else ()
     return node.count or len(hosts) or 1
 
@@ -136,7 +136,7 @@ def _ranks_per_node(node: NodeType) -> int:
     return 1 if node.cores == 1 else 2
 
 
-# Launchers of hidl that are registered with ReFrame, for checks that do not start a run of hidl.
+# hidl launchers that are registered with ReFrame, for checks that do not start a hidl run.
 
 
 #: Prefix of the names in ReFrame, which rejects duplicate launchers (ReFrame 4.10 has its own ``ibrun``).
@@ -235,7 +235,7 @@ def _library(site: Site, name: str) -> Library:
     raise InvalidInput(f"site {site.name} has no MPI library that supports launcher {name}", hint=hint)
 
 
-# Schedulers of hidl that are registered with ReFrame, if ReFrame lacks them or cannot use them from hidl's Python.
+# hidl schedulers that are registered with ReFrame if ReFrame lacks them or cannot use them from hidl's Python.
 
 
 #: Seconds between queries of a job; the last value is repeated.
@@ -245,7 +245,7 @@ _MISSING = 3
 
 
 def scheduler_in_reframe(site: Site, accounting: bool) -> str:
-    """Return the name of ReFrame's scheduler for a site, depending on whether ``accounting`` is available."""
+    """Return the name of the ReFrame scheduler for a site, depending on whether ``accounting`` is available."""
     system = batch_systems.system(site.scheduler)
     if system is None:
         return str(site.scheduler)
@@ -277,7 +277,7 @@ def _name(system: batch_systems.BatchSystem) -> str:
 
 @dataclass(frozen=True)
 class _StagedJob(Run):
-    """A job script of ReFrame in its stage directory."""
+    """A ReFrame job script in its stage directory."""
 
     name: str
 
@@ -292,7 +292,7 @@ def _register_scheduler(name: str, backend: Backend) -> None:
     from reframe.core.schedulers import Job, JobScheduler
 
     class Ours(JobScheduler):  # type: ignore[misc]  # ReFrame is not typed
-        """A scheduler of ReFrame that uses a backend of hidl."""
+        """A ReFrame scheduler that uses a hidl backend."""
 
         def make_job(self, *arguments: Any, **options: Any) -> Any:
             return Job(*arguments, **options)
@@ -363,7 +363,7 @@ def _register_scheduler(name: str, backend: Backend) -> None:
 
     try:
         register_scheduler(name)(Ours)
-    except ConfigError:  # by an earlier call
+    except ConfigError:  # already registered by an earlier call
         return
 
 
@@ -381,7 +381,7 @@ class Selection:
     checks: Sequence[str] = ()
 
     def words(self) -> list[str]:
-        """Return the command-line options of ReFrame."""
+        """Return ReFrame's command-line options."""
         found = [f"--config-file={self.settings}", f"--system={self.system}", "--nocolor"]
         found += [f"--checkpath={directory}" for directory in directories()]
         found += [f"--tag=^{re.escape(tag)}$" for tag in self.tags]
@@ -427,7 +427,7 @@ class ListedCase:
 
     @property
     def scale(self) -> str | None:
-        """The name of the scale; None for a check without scales."""
+        """The name of the scale, or None for a check without scales."""
         found = re.search(r"%scale=(\S+)", self.name)
         return found[1] if found and found[1] in NAMES else None
 
@@ -437,7 +437,7 @@ class ListedCase:
 
 
 def directories() -> list[Path]:
-    """Return the directories that are searched for checks: those of hidl, the system and the user."""
+    """Return the directories that are searched for checks: hidl's, the system's and the user's."""
     own = [config / "reframe_checks" for config in (paths.system_config(), paths.user_config())]
     return [shipped_checks(), *(directory for directory in own if directory.is_dir())]
 
@@ -469,7 +469,7 @@ _MAIN = "import sys; del sys.path[0]; from reframe.frontend.cli import main; sys
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment for ReFrame, without variables that affect its output.
 
-    PYTHONPATH contains hidl and its library of checks. ``more`` variables are added.
+    PYTHONPATH contains hidl and its library of checks. The variables in ``more`` are added.
     """
     kept = {name: value for name, value in hidl_cluster.environment().items() if not name.startswith("RFM_")}
     path = [str(Path(__file__).parents[2]), str(shipped_checks()), kept.get("PYTHONPATH", "")]
@@ -515,13 +515,13 @@ def _list(selection: Selection, how: str, directory: Path, *more: str) -> list[L
 def run(
     selection: Selection, directory: Path, *, log: Path, report: Path, more: Mapping[str, str] | None = None
 ) -> int:
-    """Run the checks and return the exit status of ReFrame, which only indicates whether any check failed.
+    """Run the checks and return ReFrame's exit status, which only indicates whether any check failed.
 
     Args:
         selection: Checks to run.
         directory: Directory of the validation.
-        log: File for the output of ReFrame.
-        report: File for the JSON report of ReFrame.
+        log: File for ReFrame's output.
+        report: File for ReFrame's JSON report.
         more: Additional environment variables.
     """
     words = run_command(selection, directory, report)
@@ -541,7 +541,7 @@ def run_command(selection: Selection, directory: Path, report: Path) -> list[str
 
 
 def read_report(report: Path) -> list[Mapping[str, Any]]:
-    """Read the cases in a JSON report of ReFrame.
+    """Read the cases in a ReFrame JSON report.
 
     Raises:
         HidlError: If there is no valid report.

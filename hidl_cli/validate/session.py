@@ -1,4 +1,4 @@
-"""Validations of a site: prepare, run and report a session of ReFrame."""
+"""Validations of a site: prepare, run and report a ReFrame session."""
 
 from __future__ import annotations
 
@@ -87,17 +87,17 @@ class Validation:
 
     @property
     def settings(self) -> Path:
-        """The configuration of ReFrame."""
+        """ReFrame's configuration."""
         return self.directory / "settings.py"
 
     @property
     def log(self) -> Path:
-        """The output of ReFrame."""
+        """ReFrame's output."""
         return self.directory / "reframe.out"
 
     @property
     def report(self) -> Path:
-        """The report of ReFrame."""
+        """ReFrame's report."""
         return self.directory / "report.json"
 
     @property
@@ -164,7 +164,7 @@ def root() -> Path:
 
 
 def examine(validation: Validation) -> DoctorReport:
-    """Apply the fast rules of the doctor to the smallest job on each partition with each stack."""
+    """Apply the doctor's fast rules to the smallest job on each partition with each stack."""
     site, location = validation.site, validation.request.location
     partitions = validation.configuration["systems"][0]["partitions"]
     plans = []
@@ -314,7 +314,7 @@ def alone(validation: Validation) -> Iterator[None]:
 
 
 def _age(lock: Path) -> float | None:
-    """Return the age of a lock in seconds; None if its owner has not recorded it yet."""
+    """Return the age of a lock in seconds, or None if its owner has not recorded it yet."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         since = datetime.fromisoformat(json.loads(lock.read_text(encoding="utf-8"))["since"])
         return (datetime.now().astimezone() - since).total_seconds()

@@ -1,4 +1,4 @@
-"""Generate the configuration of ReFrame from a site: scheduler, launchers, partitions and installed stacks."""
+"""Generate ReFrame's configuration from a site: scheduler, launchers, partitions and installed stacks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def configuration(
     accounting: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the configuration of ReFrame for a site.
+    """Return ReFrame's configuration for a site.
 
     A site without partitions gets a single one, ``default``, for jobs that do not request a partition.
 
@@ -59,7 +59,7 @@ def configuration(
         stacks: Installed stacks, which become environments.
         jobs: Maximum number of concurrent jobs; by default one on a local machine, where jobs would disturb each other.
         accounting: Whether sacct works; otherwise ReFrame uses squeue.
-        environ: Environment variables by which the modules system is detected.
+        environ: Environment variables used to detect the modules system.
 
     Raises:
         InvalidInput: If the site cannot run jobs.

@@ -51,10 +51,13 @@ def one_host(communicator: MPI.Comm) -> bool:
 
 
 def meeting_host(communicator: MPI.Comm) -> str:
-    """The name under which the others reach rank 0; every rank calls this."""
+    """Return the name under which the others reach rank 0; every rank calls this."""
     import socket
 
-    return "127.0.0.1" if one_host(communicator) else str(communicator.bcast(socket.gethostname()))
+    if one_host(communicator):
+        return "127.0.0.1"
+    host, dot, domain = str(communicator.bcast(socket.gethostname())).partition(".")
+    return f"{host}{os.environ.get('HIDL_ADDRESS_SUFFIX', '')}{dot}{domain}"
 
 
 def _meet_by_gloo(hvd: Any, communicator: MPI.Comm) -> None:

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 
 
-def run_steps(step: Callable[[], float], count: int) -> Iterator[tuple[float, float]]:
-    """Call ``step``, which trains once and returns the loss, ``count`` times; yield the seconds and the loss of each.
+def run_steps(step: Callable[[], float], count: int, *, done: int = 0) -> Iterator[tuple[float, float]]:
+    """Call ``step``, which trains once and returns the loss, until ``count`` steps are done; yield seconds and loss.
 
     There are no barriers: the ranks keep step by what a step communicates. Raises ``FloatingPointError`` if a loss is
-    not finite.
+    not finite. ``done`` steps were trained by earlier jobs.
     """
-    for number in range(1, count + 1):
+    for number in range(done + 1, count + 1):
         start = time.perf_counter()
         loss = step()
         seconds = time.perf_counter() - start

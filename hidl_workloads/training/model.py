@@ -1,16 +1,20 @@
-"""What a model gives to the training, and what the training loop needs of a framework."""
+"""The interfaces of a model that is trained, and of a framework that trains it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hidl_workloads.metrics import Metric
+
+if TYPE_CHECKING:
+    from hidl_workloads.checkpoint import Snapshot
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,10 @@ class Model(ABC):
     @abstractmethod
     def items_per_step(self) -> int:
         """Return the number of ``items`` that a rank trains on in one step."""
+
+    def flops_per_item(self) -> float | None:
+        """Return the floating-point operations of a training step for one of the ``items``; None if not counted."""
+        return None
 
     @abstractmethod
     def describe_batch(self) -> str:
@@ -76,6 +84,19 @@ class Trainer(Protocol):
     device: str
     path: str
     path_reason: str
+
+    @property
+    def fixed_ranks(self) -> str | None:
+        """The reason why a checkpoint cannot be continued on another number of ranks; None if it can."""
+
+    def feed(self, batch: Batch) -> None:
+        """Use this rank's batch in the steps that follow."""
+
+    def snapshot(self, document: Mapping[str, Any]) -> Snapshot:
+        """Return the state between two steps."""
+
+    def restore(self, shared: Path, own: Path) -> None:
+        """Continue from the files of a checkpoint, right after the trainer was made."""
 
     def step(self) -> float:
         """Train one step, with all ranks; returns the loss of this rank's batch, in nats."""

@@ -1,16 +1,19 @@
-"""What the program of a model does: train for some steps, print the familiar lines, write the metrics document."""
+"""The program of a model: train for some steps, print Horovod's lines, write the metrics document."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI  # before any framework
 
-from hidl_workloads import arguments, intervals, metrics
+from hidl_workloads import arguments, intervals, metrics, stop
+from hidl_workloads.checkpoint import Checkpoints, Snapshot, directory_of_checkpoints
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import exit_if_refused
@@ -18,7 +21,12 @@ from hidl_workloads.training import strategy
 from hidl_workloads.training.data_parallel.weights import checksum
 from hidl_workloads.training.loop import run_steps
 from hidl_workloads.training.model import Model, Trainer, rank_batch
+from hidl_workloads.training.order import Order
 from hidl_workloads.world import failure_ends_all_ranks
+
+#: Parameters that may change between two jobs of a training, and those that then change the last bits of the weights.
+_ANY_VALUE = ("steps", "warmup", "note", "timeline")
+_OTHER_BITS = ("backend", "bucket_mib", "gpu_buffers", "compression", "cycle_time_ms", "fusion_mib")
 
 AnyParameters = TypeVar("AnyParameters", bound=Training)
 
@@ -38,7 +46,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], M
     """
     with failure_ends_all_ranks():
         try:
-            parameters = arguments.parse(kind, sys.argv[1:])
+            parameters = strategy.divide_batch(arguments.parse(kind, sys.argv[1:]), MPI.COMM_WORLD.size)
             strategy.check(parameters)
             model = make(parameters)
         except ValueError as error:
@@ -49,10 +57,21 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], M
 
 def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -> None:
     """Train, print the result on rank 0 and write the metrics document; collective; may raise ``Refused``."""
+    directory = directory_of_checkpoints()
+    if directory is not None:
+        stop.listen()  # the signal may come while the framework is imported
     trainer = make_trainer(communicator, model, parameters)
     if communicator.rank == 0:
         print(header(trainer, model, parameters, communicator.size), flush=True)
-    timing = train(communicator, trainer, parameters)
+    checkpoints = None if directory is None else _checkpoints(communicator, directory, name, trainer, parameters)
+    course = Course(communicator, trainer, model, parameters, checkpoints)
+    timing = course.train()
+    if timing is None:
+        progress = Metric("progress", float(course.step), "steps", [float(course.step)])
+        metrics.report(
+            communicator, program=name, parameters=asdict(parameters), versions=trainer.versions, metrics=[progress]
+        )
+        stop.exit_stopped(communicator, f"stopped after step {course.step} of {course.total}, to be continued")
     items = model.items_per_step()
     if communicator.rank == 0:
         print(summary(timing.seconds, items, communicator.size, model.label), flush=True)
@@ -75,8 +94,21 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
             Metric("loss", timing.loss, "nats", [timing.loss]),
             *([Metric("path", trainer.path, "gradients", paths)] if paths else []),
             *of_device,
+            *utilization(model, rates, of_device),
         ],
     )
+    if checkpoints is not None:
+        checkpoints.finish()
+
+
+def utilization(model: Model, rates: Sequence[float], of_device: Sequence[Metric]) -> list[Metric]:
+    """Return the share of the ranks' matrix multiplication rate that the model's operations reach (MFU)."""
+    flops = model.flops_per_item()
+    if flops is None:
+        return []
+    possible = sum(map(float, next(each.samples for each in of_device if each.name == "matmul_rate"))) * 1e9
+    shares = [rate * flops / possible for rate in rates]
+    return [Metric("mfu", float(np.median(rates)) * flops / possible, "share", shares)]
 
 
 def make_trainer(communicator: MPI.Comm, model: Model, parameters: Training) -> Trainer:
@@ -91,12 +123,101 @@ def make_trainer(communicator: MPI.Comm, model: Model, parameters: Training) -> 
     return TensorFlowTrainer(communicator, model, parameters, batch)
 
 
-def train(communicator: MPI.Comm, trainer: Trainer, parameters: Training) -> Timing:
-    """Train the warm-up steps and the timed ones; collective."""
-    steps = list(run_steps(trainer.step, parameters.warmup + parameters.steps))
-    seconds = np.array([each for each, _ in steps[parameters.warmup :]])
-    communicator.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
-    return Timing(seconds.tolist(), communicator.allreduce(steps[-1][1]) / communicator.size)
+class Course:
+    """A training from its first step, or from the newest checkpoint, to its last step; collective.
+
+    The first steps of each job are warm-up steps, but a training ends after the same number of steps in any number of
+    jobs.
+
+    Attributes:
+        step: Number of completed steps.
+        total: Number of steps of the training.
+    """
+
+    def __init__(
+        self,
+        communicator: MPI.Comm,
+        trainer: Trainer,
+        model: Model,
+        parameters: Training,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        self._communicator, self._trainer, self._model = communicator, trainer, model
+        self._parameters, self._checkpoints = parameters, checkpoints
+        self._order = Order(parameters.batches, parameters.seed) if parameters.batches else None
+        self.step, self.total = 0, parameters.warmup + parameters.steps
+        self._warmup = parameters.warmup
+        self._before: list[tuple[float, bool]] = []  # seconds of earlier steps, and if they count
+        self._now: list[float] = []
+        self._loss = math.nan
+
+    def train(self) -> Timing | None:
+        """Train until the last step; return None if a stop was requested before."""
+        self._continue()
+        self._feed()
+        for seconds, loss in run_steps(self._trainer.step, self.total, done=self.step):
+            self.step += 1
+            self._now.append(seconds)
+            self._loss = loss
+            last = self.step == self.total
+            if self._checkpoints is not None and self._checkpoints.after_step(self.step, self._snapshot, last=last):
+                return None
+            if not last:
+                self._feed()
+        self._collect()
+        timed = [each for each, counts in self._before if counts]
+        return Timing(timed or [each for each, _ in self._before], self._loss)
+
+    def _continue(self) -> None:
+        found = self._checkpoints.newest(self.total) if self._checkpoints is not None else None
+        if found is None:
+            return
+        self._trainer.restore(found.shared, found.own)
+        self.step = found.step
+        self._before = [(seconds, counts) for seconds, counts in found.document["seconds"]]
+        self._loss = found.document["loss"]
+        if self._order is not None:
+            self._order.position = found.document["position"]
+        if self._communicator.rank == 0:
+            print(f"Continuing after step {self.step} of {self.total}", flush=True)
+
+    def _feed(self) -> None:
+        if self._order is not None:
+            number = self._order.take(self._communicator.rank, self._communicator.size)
+            self._trainer.feed(rank_batch(self._model, self._parameters.seed, number))
+
+    def _snapshot(self) -> Snapshot:
+        self._collect()
+        document = {"seconds": self._before, "loss": self._loss}
+        return self._trainer.snapshot(document | ({"position": self._order.position} if self._order else {}))
+
+    def _collect(self) -> None:
+        """Add the steps since the last call to those before: the seconds of the slowest rank, and the mean loss."""
+        if not self._now:
+            return
+        seconds = np.array(self._now)
+        self._communicator.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
+        self._before += [(each, number >= self._warmup) for number, each in enumerate(seconds.tolist())]
+        self._warmup = max(0, self._warmup - len(self._now))
+        self._now = []
+        self._loss = self._communicator.allreduce(self._loss) / self._communicator.size
+
+
+def _checkpoints(
+    communicator: MPI.Comm, directory: Path, name: str, trainer: Trainer, parameters: Training
+) -> Checkpoints:
+    given = asdict(parameters)
+    return Checkpoints(
+        communicator,
+        directory,
+        identity={
+            "program": name,
+            **{key: value for key, value in given.items() if key not in (*_ANY_VALUE, *_OTHER_BITS)},
+            "weights": trainer.parameter_count,
+        },
+        versions={**trainer.versions, "device": trainer.device, **{key: given[key] for key in _OTHER_BITS}},
+        fixed_ranks=trainer.fixed_ranks,
+    )
 
 
 def header(trainer: Trainer, model: Model, parameters: Training, ranks: int) -> str:
@@ -108,7 +229,7 @@ def header(trainer: Trainer, model: Model, parameters: Training, ranks: int) -> 
         (
             f"Model: {model.title}, {trainer.parameter_count:,} parameters",
             f"Framework: {versions}, {parameters.precision}, {parameters.optimizer}, on {trainer.device}",
-            f"Gradients: averaged by {strategy.title(parameters)}{path}",
+            f"{strategy.task(parameters)} by {strategy.title(parameters)}{path}",
             f"Batch size: {model.describe_batch()}",
             f"Number of ranks: {ranks}",
         )

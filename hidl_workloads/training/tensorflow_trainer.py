@@ -6,7 +6,9 @@ import os
 
 os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras reads it when it is imported
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -14,11 +16,12 @@ import tensorflow as tf
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hidl_workloads.checkpoint import Snapshot
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
 from hidl_workloads.tensorflow_device import choose_device, device_metrics
 from hidl_workloads.tensorflow_threads import set_threads
-from hidl_workloads.training import tensorflow_strategies
+from hidl_workloads.training import keras_checkpoint, tensorflow_strategies
 from hidl_workloads.training.data_parallel.tensorflow_gradients import named_weights
 from hidl_workloads.training.model import Batch, Model, rank_seed
 
@@ -26,9 +29,12 @@ from hidl_workloads.training.model import Batch, Model, rank_seed
 class TensorFlowTrainer:
     """A model in Keras on TensorFlow, on this rank's GPU in a run on GPUs; the strategy averages the gradients."""
 
+    fixed_ranks: str | None = None
+
     def __init__(self, communicator: MPI.Comm, model: Model, parameters: Training, batch: Batch) -> None:
         set_threads()
         self._communicator = communicator
+        self._model = model
         self._place, self.device = choose_device(communicator)
         keras.utils.set_random_seed(rank_seed(parameters.seed, communicator.rank))
         keras.config.set_dtype_policy("mixed_bfloat16" if parameters.precision == "bfloat16" else "float32")
@@ -36,14 +42,33 @@ class TensorFlowTrainer:
         optimizer = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}[parameters.optimizer]
         with tf.device(self._place):
             self._network = model.keras_network()
-            plain = optimizer(learning_rate=parameters.learning_rate)
+            self._optimizer = plain = optimizer(learning_rate=parameters.learning_rate)
             plain.build(self._network.trainable_variables)
-            self._inputs = tf.constant(model.keras_inputs(batch.inputs))
-            self._targets = tf.constant(batch.targets)
+            # The step is compiled once: only variables can be fed with other batches.
+            kind = tf.Variable if parameters.batches else tf.constant
+            self._inputs = kind(model.keras_inputs(batch.inputs))
+            self._targets = kind(batch.targets)
             self._strategy = tensorflow_strategies.make(communicator, self._network, plain, self._loss, parameters)
         self.parameter_count = self._network.count_params()
         self.versions |= self._strategy.versions
         self.path, self.path_reason = self._strategy.path, self._strategy.path_reason
+
+    def feed(self, batch: Batch) -> None:
+        """Use this rank's batch in the steps that follow."""
+        self._inputs.assign(self._model.keras_inputs(batch.inputs))
+        self._targets.assign(batch.targets)
+
+    def snapshot(self, document: Mapping[str, Any]) -> Snapshot:
+        """Return the state between two steps."""
+        return Snapshot(
+            partial(keras_checkpoint.write_shared, self._network, self._optimizer),
+            partial(keras_checkpoint.write_own, self._network),
+            document,
+        )
+
+    def restore(self, shared: Path, own: Path) -> None:
+        """Continue from the files of a checkpoint."""
+        keras_checkpoint.restore(self._network, self._optimizer, shared, own)
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
@@ -63,5 +88,6 @@ class TensorFlowTrainer:
         self._strategy.close()
 
     def _loss(self) -> tf.Tensor:
-        logits = tf.cast(self._network(self._inputs, training=True), tf.float32)
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(self._targets, logits))
+        inputs, targets = tf.convert_to_tensor(self._inputs), tf.convert_to_tensor(self._targets)
+        logits = tf.cast(self._network(inputs, training=True), tf.float32)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits))

@@ -74,7 +74,7 @@ def test_the_sentence_says_what_was_found(question: Question, effect: Effect, le
 def test_the_recorded_slowdown_stands_beside_what_was_found(question: Question) -> None:
     recorded = metric(good=(1.0, 1.0, 1.0), bad=(1.5, 1.5, 1.5))
     _, said = found(replace(question, metric=recorded), one(1))
-    assert any(note.endswith("(95 %); recorded: 50.0%") for note in said.notes)
+    assert any(note.endswith("(95 %, if this is the cause); recorded: 50.0%") for note in said.notes)
 
 
 def test_what_could_not_be_tried_is_named_where_nothing_was_found(question: Question) -> None:

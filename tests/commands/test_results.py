@@ -87,6 +87,21 @@ def test_a_run_is_shown_though_its_directory_is_gone(hidl_with_runs: Hidl) -> No
     assert "190" in hidl_with_runs("results", "show", "20260101").stdout
 
 
+def test_published_figures_stand_beside_the_results_and_the_verdict_is_the_same(hidl: Hidl) -> None:
+    judged(hidl.runs, 50.0, verdict="pass", run="20260101-r", created="2026-01-01T00:00:00+00:00", workload="resnet50")
+    document = hidl.json("results", "show", "20260101-r")
+    assert document["verdict"]["verdict"] == "pass"
+    assert "260,000 images/s" in [each["figure"] for each in document["published"]]
+    shown = " ".join(hidl("results", "show").stdout.split())
+    assert "published, for orientation (other machines and programs; no verdict depends on it)" in shown
+    assert "260,000 images/s (2,048 nodes; Frontera, Cascade Lake nodes; MVAPICH User Group meeting 2022" in shown
+
+
+def test_a_run_of_another_workload_has_no_published_figures(hidl_with_runs: Hidl) -> None:
+    assert hidl_with_runs.json("results", "show", "old")["published"] == []
+    assert "published" not in hidl_with_runs("results", "show", "old").stdout
+
+
 def test_a_run_that_is_not_there_is_reported(hidl_with_runs: Hidl) -> None:
     completed = hidl_with_runs("results", "show", "none")
     assert (completed.returncode, "no results for run 'none'" in completed.stderr) == (2, True)

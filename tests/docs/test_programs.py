@@ -37,6 +37,9 @@ TESTS = {
     },
     "docs/how-to/nightly-validation.md": {"import reframe as rfm": "its workload is the reader's"},
     "docs/how-to/run-it-again.md": {"import hidl_cli.api as hidl": f"{_HERE}test_mypy_accepts_fragments"},
+    "docs/how-to/stop-and-continue.md": {
+        "# count.py: mpiexec -n 2 python count.py": f"{_HERE}test_the_program_of_stop_and_continue_counts_on"
+    },
     "docs/how-to/train-data-parallel.md": dict.fromkeys(("# train.py", "# fit.py", "# perceptron.py"), _KERAS),
     "docs/how-to/train-larger-models.md": {
         "# tune.py": f"{_HYPARFLOW}test_the_how_tos_recipe_fine_tunes_mobilenet_as_in_one_process",
@@ -54,6 +57,7 @@ TESTS = {
             "# averaged_trainer.py",
             "# averaged_perceptron.py",
             "# compiled.py",
+            "# sharded.py",
         ),
         "tests/workloads/test_frameworks.py::test_a_framework_trains_on_ranks_as_in_one_process_on_the_joint_batches",
     ),
@@ -127,6 +131,20 @@ def test_the_program_of_mpi4dask_prints_its_sum(
     done = ranks.run(stack_prefix("mpi4dask"), number, tmp_path / "program.py", timeout=120)
     assert done.status == 0, done.stderr
     assert done.stdout.splitlines() == ["6"]
+
+
+def test_the_program_of_stop_and_continue_counts_on(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    (program,) = programs("docs/how-to/stop-and-continue.md")
+    (tmp_path / "count.py").write_text(program)
+    stop = tmp_path / "stop"
+    stop.touch()
+    variables = {"HIDL_CHECKPOINT": str(tmp_path / "checkpoints"), "HIDL_STOP": str(stop)}
+    stopped = ranks.run(stack_prefix("mpi"), 2, tmp_path / "count.py", timeout=60, **variables)
+    assert (stopped.status, stopped.stdout) == (75, "")
+    stop.unlink()
+    done = ranks.run(stack_prefix("mpi"), 2, tmp_path / "count.py", timeout=60, **variables)
+    assert done.status == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0 500500", "1 1001000"]
 
 
 @pytest.mark.parametrize("number", [2, 3])

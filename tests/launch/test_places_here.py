@@ -7,7 +7,8 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 
@@ -51,6 +52,17 @@ def intel_mpi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prefix
 
 
+@contextmanager
+def open_pipe() -> Iterator[int]:
+    """A standard input that does not end: MPICH's mpiexec dies of SIGPIPE if it reads the end after the ranks ended."""
+    here, there = os.pipe()
+    try:
+        yield here
+    finally:
+        os.close(here)
+        os.close(there)
+
+
 def told(
     name: str,
     family: Family,
@@ -83,9 +95,16 @@ def told(
         **launch.environment,
         **(variables or {}),
     }
-    done = subprocess.run(
-        launch.argv, cwd=directory, env=environment, capture_output=True, timeout=patience(60), check=False
-    )
+    with open_pipe() as stdin:
+        done = subprocess.run(
+            launch.argv,
+            cwd=directory,
+            env=environment,
+            stdin=stdin,
+            capture_output=True,
+            timeout=patience(60),
+            check=False,
+        )
     printed = (done.stdout + done.stderr).decode().replace("\0", "")
     assert done.returncode == 0, printed
     return printed

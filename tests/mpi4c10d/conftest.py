@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import REPOSITORY
 
 PROGRAMS = Path(__file__).parent / "programs"
 Completed = subprocess.CompletedProcess[str]
@@ -48,3 +52,22 @@ def on_open_mpi(torch_python: Path, tmp_path_factory: pytest.TempPathFactory) ->
         if not package.name.startswith(("mpi4py", "mpich")):
             (packages / package.name).symlink_to(package)
     return {"stack": "openmpi", "PYTHONPATH": str(packages)}
+
+
+@pytest.fixture(scope="session")
+def on_torch_214() -> dict[str, str]:
+    """Options of ``run_ranks`` for PyPI's build of PyTorch 2.14, for which mpi4c10d has another adapter.
+
+    Its environment has 5 GB and is kept in the user's cache; HIDL_TEST_PYTHON_TORCH_214 names another Python.
+    """
+    variable, uv = "HIDL_TEST_PYTHON_TORCH_214", str(Path(sys.executable).with_name("uv"))
+    if variable not in os.environ:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hidl-tests" / "torch-2.14"
+        if not (cache / "bin" / "python").exists():
+            subprocess.run([uv, "venv", "-q", "--python", sys.executable, cache], check=True)
+        os.environ[variable] = str(cache / "bin" / "python")
+        packages = ("torch==2.14.*", "numpy", "mpich", "mpi4py")
+        subprocess.run([uv, "pip", "install", "-q", "--python", os.environ[variable], *packages], check=True)
+    ours = ("--no-deps", "--reinstall", str(REPOSITORY / "libs" / "mpi4c10d"))
+    subprocess.run([uv, "pip", "install", "-q", "--python", os.environ[variable], *ours], check=True)
+    return {"stack": "torch-214"}

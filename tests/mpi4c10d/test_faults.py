@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,16 @@ def test_a_rank_that_raises_ends_the_others_at_once(run_ranks: Callable[..., Com
         assert "rank 2 ended with ValueError: a fault of the program" in error
         assert seconds < 60  # far below the timeout
     assert "success" not in done.stdout
+
+
+@pytest.mark.deep
+def test_a_rank_that_raises_ends_the_others_on_torch_2_14(
+    run_ranks: Callable[..., Completed], on_torch_214: dict[str, str]
+) -> None:
+    done = run_ranks(3, "faults.py", "raises", "120", **on_torch_214)
+    errors = outcomes(done)
+    assert set(errors) == {0, 1}, done.stdout + done.stderr
+    assert all("rank 2 ended with ValueError: a fault of the program" in error for _, error in errors.values())
 
 
 @pytest.mark.parametrize("fault", ["is late", "leaves"])
@@ -95,3 +106,19 @@ def test_a_monitored_barrier_names_the_ranks_that_miss_it(run_ranks: Callable[..
     done = run_ranks(3, "barriers.py", "mpi")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == ["Ranks 1, 2 failed to pass monitoredBarrier in 1000 ms"]
+
+
+def test_the_flight_recorder_shows_which_rank_waits_where(
+    run_ranks: Callable[..., Completed], torch_python: Path, tmp_path: Path
+) -> None:
+    done = run_ranks(3, "waiting.py", TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "rank_"))
+    assert "rank 0: allreduce #5 of group 0: exceeded the timeout of 3 s" in done.stdout, done.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["rank_0", "rank_1", "rank_2"]
+    command = [torch_python.with_name("torchfrtrace"), tmp_path, "--prefix", "rank_"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.findall(
+        r"collective: gloo:(\w+)\s+missing ranks: (\S+)\s.*?waiting\.py:(\d+)",
+        printed.stdout + printed.stderr,
+        re.DOTALL,
+    )
+    assert sorted(found) == [("all_reduce", "{0}", "19"), ("all_reduce", "{2}", "21")]

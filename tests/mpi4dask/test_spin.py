@@ -82,3 +82,40 @@ def test_a_pause_is_a_pause_for_any_wait(spinner: Any, clock: Clock) -> None:
     spinner.polled(clock.now, clock.now + 600e-6)
     assert polls(spinner, clock, 600e-6) < 0
     assert polls(spinner, clock, 0.01) > 0
+
+
+def polls_in_vain(spinner: Any, clock: Clock, answer_after: float, *, woken: bool) -> float:
+    """Send a message whose answer comes after that time; return the time that was polled for it."""
+    until = spinner.until()
+    spinner.sent()
+    polled = max(until - clock.now, 0.0)
+    if until and answer_after > polled:
+        clock.now += polled
+        spinner.missed()
+        answer_after -= polled
+    clock.now += answer_after
+    if woken:
+        spinner.woken()
+    spinner.arrived()
+    spinner.until()
+    return polled
+
+
+def test_polling_in_vain_takes_a_hundredth_of_the_time(spinner: Any, clock: Clock) -> None:
+    begin = clock.now
+    polled = sum(polls_in_vain(spinner, clock, 3e-3, woken=True) for _ in range(1000))
+    assert 0.005 < polled / (clock.now - begin) < 0.015
+
+
+def test_polling_that_finds_most_messages_goes_on(spinner: Any, clock: Clock) -> None:
+    for number in range(1000):
+        late = number % 4 == 0
+        polled = polls_in_vain(spinner, clock, 3e-3 if late else 50e-6, woken=late)
+        assert polled > 0
+
+
+def test_polling_starts_again_when_it_would_find_messages(spinner: Any, clock: Clock) -> None:
+    while polls_in_vain(spinner, clock, 3e-3, woken=True):
+        pass
+    assert polls_in_vain(spinner, clock, 250e-6, woken=True) == 0
+    assert polls_in_vain(spinner, clock, 50e-6, woken=False) > 0

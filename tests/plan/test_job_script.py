@@ -371,3 +371,25 @@ def test_a_launch_is_timed_though_the_clock_is_set_meanwhile(tmp_path: Path, jum
     time, rate = json.loads((tmp_path / "steps/1/timing.json").read_text())["metrics"]
     assert 0.9 < time["value"] < 30
     assert rate["value"] == pytest.approx(2 / time["value"])
+
+
+@pytest.mark.parametrize(
+    ("host", "suffix", "address"),
+    [("n1", "i", "n1i"), ("n1.cluster.org", "i", "n1i.cluster.org"), ("n1.cluster.org", "", "n1.cluster.org")],
+)
+def test_the_address_of_the_first_host_has_the_sites_suffix(
+    tmp_path: Path, host: str, suffix: str, address: str
+) -> None:
+    (tmp_path / "steps" / "1").mkdir(parents=True)
+    (tmp_path / "steps" / "1" / "hosts").write_text(f"{host}:4\nother:4\n")
+    script = f"set -euo pipefail\nstep=1\n{render_script('launchers/run_ranks.sh.j2', {'meets': True})}\n"
+    variables = {"HIDL_RUN_ID": "run", "HIDL_ADDRESS_SUFFIX": suffix, "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", "-c", f"{script}tell_program 2; echo $MASTER_ADDR"],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{address}\n"

@@ -22,12 +22,21 @@ PRELOAD = {
     "LD_PRELOAD": "`MV2_SUPPORT_DL=1` is in its place, as the guide of MVAPICH2-GDR 2.3.7 asks (section 7.3); with a "
     "library before 2.3.4 hidl preloads"
 }
+HOST_MEMORY = {
+    "LD_PRELOAD": "the arrays are in host memory: mpi4py loads the site's library when it is imported, and nothing of "
+    "that library has to come before Python"
+}
 GDRCOPY = "MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so"
 DASK = (
     "LD_PRELOAD=$MPILIB/lib/libmpi.so $MPILIB/bin/mpirun_rsh -export-all -np 4 -hostfile hosts MV2_USE_CUDA=1 "
     f"MV2_USE_GDRCOPY=1 {GDRCOPY} MV2_CPU_BINDING_LEVEL=SOCKET MV2_CPU_BINDING_POLICY=SCATTER python "
 )
-TUNED = "--tune MV2_USE_GDRCOPY=1 --tune MV2_CPU_BINDING_LEVEL=SOCKET --tune MV2_CPU_BINDING_POLICY=SCATTER"
+DASK_ON_CPUS = (
+    "LD_PRELOAD=$MPILIB/lib/libmpi.so $MPILIB/bin/mpirun_rsh -export-all -np 4 -hostfile hosts "
+    "MV2_CPU_BINDING_LEVEL=SOCKET MV2_CPU_BINDING_POLICY=SCATTER python "
+)
+BOUND = "--tune MV2_CPU_BINDING_LEVEL=SOCKET --tune MV2_CPU_BINDING_POLICY=SCATTER"
+TUNED = f"--tune MV2_USE_GDRCOPY=1 {BOUND}"
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,27 @@ LINES = (
         f"hidl run dask-dataframe-sum --site ri2 --hosts gpu[11-14] {TUNED}",
         PRELOAD,
     ),
+    Line(
+        "tutorial-merge",
+        "The merge of two data frames, with cuDF and Dask",
+        f"{DASK}cudf_merge_mpi.py --type gpu --protocol mpi --runs 20 --chunk-size 100000000",
+        f"hidl run dask-merge --site ri2 --hosts gpu[11-14] --set runs=20 --set chunk_size=100000000 {TUNED}",
+        PRELOAD,
+    ),
+    Line(
+        "tutorial-numpy",
+        "The sum of an array and its transpose, with NumPy and Dask",
+        f"{DASK_ON_CPUS}...",
+        f"hidl run dask-transpose --device cpu --site ri2 --hosts gpu[11-14] {BOUND}",
+        HOST_MEMORY,
+    ),
+    Line(
+        "tutorial-pandas",
+        "The sums of a data frame's columns, with pandas and Dask",
+        f"{DASK_ON_CPUS}...",
+        f"hidl run dask-dataframe-sum --device cpu --site ri2 --hosts gpu[11-14] {BOUND}",
+        HOST_MEMORY,
+    ),
     *(
         Line(
             f"tutorial-latency-to-{target.lower()}",
@@ -85,10 +115,29 @@ belong. Where a variable comes from is said in the job script (`--dry-run` print
 guides recommend, the site's file knows where GDRCopy is. [Tune MPI](../how-to/tune-mpi.md) says how to change them.
 
 This page is made by the tests, from the scripts of these commands (`tests/plan/test_mvapich_tutorial.py`); no GPU and
-no MVAPICH2-GDR has run them. Of the lines for cuDF and OMB no more than what is shown is known here. The GPUs of `ri2`
+no MVAPICH2-GDR has run them. Of the lines for Dask and OMB no more than what is shown is known here. The GPUs of `ri2`
 are older than those that the stack `horovod-pytorch-mpi` is compiled for: there, `--env` takes an environment of your
 own ([how](../how-to/use-your-own-packages.md)).
 """
+
+BUILDS = (
+    "## What is built\n"
+    "\n"
+    "The tutorial builds two packages by hand before it starts anything. With hidl, `hidl install` does it:\n"
+    "\n"
+    "| the tutorial | hidl | why |\n"
+    "|---|---|---|\n"
+    "| `HOROVOD_GPU_ALLREDUCE=MPI HOROVOD_CUDA_HOME=... HOROVOD_WITH_MPI=1 pip install --no-cache-dir horovod`"
+    " | `hidl install horovod-pytorch-mpi` | the stack sets `HOROVOD_GPU_OPERATIONS=MPI`, which is allreduce, "
+    "allgather and broadcast. Horovod 0.28.1 still reads the old name, for allreduce alone. CUDA's compiler "
+    "comes with the stack, and the [patches](../how-to/train-with-horovod.md) for today's PyTorch too |\n"
+    "| a section `[MVAPICH2-GDR]` in mpi4py's `mpi.cfg`, then `python setup.py build --mpi=MVAPICH2-GDR` | "
+    "nothing | mpi4py's wheel runs on every library with the ABI of MPICH, which MVAPICH2-GDR has: the job "
+    "script sets `MPI4PY_MPIABI` and the path of the site's library. For another ABI, `MPICC=/path/to/mpicc "
+    "pip install --no-binary mpi4py mpi4py` replaces both steps |\n"
+    "| the fork of `distributed` in `mpi4dask-0.2` | `hidl install mpi4dask` | [a "
+    "plug-in](../explanation/mpi4dask.md) for the unmodified `distributed` |\n"
+)
 
 
 def script(hidl: Hidl, line: Line) -> str:
@@ -149,7 +198,7 @@ def test_every_rank_gets_the_variables_of_the_tutorials_line(line: Line) -> None
     missing = {name for name, value in theirs.items() if carried.get(name, "").lower() != value.lower()}
     assert missing == set(line.instead)
     assert line.instead.keys() <= {"LD_PRELOAD"}
-    assert not line.instead or carried["MV2_SUPPORT_DL"] == "1"
+    assert line.instead != PRELOAD or carried["MV2_SUPPORT_DL"] == "1"
     ranks, buffers = re.search(r"-np (\d+)", line.theirs), re.search(r"-d cuda . .$", line.theirs)
     assert ranks is not None
     assert f"mpirun_rsh -np {ranks[1]} " in launch
@@ -157,7 +206,15 @@ def test_every_rank_gets_the_variables_of_the_tutorials_line(line: Line) -> None
 
 
 def test_the_page_shows_these_lines() -> None:
-    text = "\n".join([INTRODUCTION, *(section(line, golden_scripts.read(line.name)) for line in LINES)])
+    text = "\n".join([INTRODUCTION, *(section(line, golden_scripts.read(line.name)) for line in LINES), BUILDS])
     if os.environ.get("HIDL_WRITE_GOLDEN"):
         PAGE.write_text(text)
     assert PAGE.read_text() == text
+
+
+def test_the_stack_and_the_scripts_do_what_replaces_the_builds() -> None:
+    stack = (REPOSITORY / "recipes" / "stacks" / "horovod-pytorch-mpi.yaml").read_text()
+    assert "HOROVOD_GPU_OPERATIONS: MPI" in stack
+    for line in LINES:
+        if " dask-" in line.ours:
+            assert " MPI4PY_MPIABI=mpich " in golden_scripts.read(line.name)

@@ -167,6 +167,41 @@ def test_daemons_that_slurm_starts_with_pmix_leave_nothing_of_it_to_ranks(
     assert "on 4 ranks" in (run / "stdout.log").read_text()
 
 
+def test_ranks_meet_at_the_name_and_the_interface_that_the_site_sets(
+    on_cluster: Callable[..., Hidl], here: Path
+) -> None:
+    hidl = on_cluster("mpi")
+    file = hidl.config / "sites" / "test-cluster.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    keys = {"address_suffix": "i", "socket_interface": "ib0"}
+    file.write_text(json.dumps({"name": "test-cluster", "extends": "test-cluster", **keys}))
+    names = ("MASTER_ADDR", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    script = f"import os; print(*map(os.environ.get, {names}))"
+    for nodes, address in (("2", "node1i"), ("1", "127.0.0.1")):
+        done = hidl("run", *SITE, "--no-mpi", "--nodes", nodes, "--json", "--", "python", "-c", script)
+        assert done.returncode == 0, done.stderr
+        run = hidl.runs / json.loads(done.stdout)["run"]
+        assert set((run / "stdout.log").read_text().splitlines()) == {f"{address} ib0 ib0"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "stack"), [("srun", "mpi"), ("mpiexec", "mpi"), ("mpirun", "openmpi"), deep("srun", "openmpi")]
+)
+def test_named_variables_reach_all_ranks(
+    on_cluster: Callable[..., Hidl], here: Path, launcher: str, stack: str
+) -> None:
+    hidl = on_cluster(stack)
+    options = ["--stack", stack, "--launcher", launcher, "--nodes", "2", "--ranks-per-node", "2", "--no-mpi"]
+    named = ["--env-var", "OWN_VALUE=a b;$HOME'", "--env-var", "OWN_TAKEN", "--env-var", "PYTHONPATH=/x"]
+    names = ("OWN_VALUE", "OWN_TAKEN", "OWN_OTHER")
+    script = f"import os; print(*map(os.environ.get, {names}), os.environ['PYTHONPATH'].split(':')[-1], sep='|')"
+    variables = {"OWN_TAKEN": "taken", "OWN_OTHER": "other"}
+    done = hidl("run", *SITE, *options, *named, "--json", "--", "python", "-c", script, **variables)
+    assert done.returncode == 0, done.stderr
+    printed = (hidl.runs / json.loads(done.stdout)["run"] / "stdout.log").read_text().splitlines()
+    assert printed == ["a b;$HOME'|taken|other|/x"] * 4
+
+
 def test_a_batch_script_runs_once_as_if_it_had_been_submitted(on_cluster: Callable[..., Hidl], here: Path) -> None:
     hidl = on_cluster()
     script = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=5 --output=mine.%j\n"

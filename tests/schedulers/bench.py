@@ -14,6 +14,7 @@ from hidl_cli.launch.placement import Allocation
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers.backend import Backend, Scheduler, read_reference
 from hidl_cli.schedulers.batch import BatchScheduler
+from hidl_cli.site.job_options import JobSettings
 from hidl_cli.site.schema import Policies
 from tests.waiting import until
 
@@ -126,6 +127,27 @@ class BatchSystemTests:
         assert bench.polled(run, lambda status: status.state is State.PENDING).state is State.PENDING
         bench.scheduler.cancel(run, state=State.CANCELLED)
         assert bench.polled(run).state is State.CANCELLED
+
+    def test_exported_variables_reach_the_job(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OWN_VARIABLE", "a b;c")
+        run = bench.submitted('echo "${OWN_VARIABLE-}"')
+        assert bench.polled(run).state is State.COMPLETED
+        assert run.directory.joinpath("stdout.log").read_text() == "a b;c\n"
+
+    def test_a_held_job_waits(self, bench: Bench) -> None:
+        run = bench.submitted("true", settings=JobSettings(hold=True))
+        bench.polled(run, lambda status: status.state is State.PENDING)
+        bench.scheduler.cancel(run, state=State.CANCELLED)
+        assert bench.polled(run).state is State.CANCELLED
+
+    def test_a_job_starts_after_the_one_that_it_depends_on(self, bench: Bench) -> None:
+        first = bench.submitted("sleep 5; date +%s%N > end")
+        job = read_reference(first).id
+        assert job is not None
+        second = bench.submitted("date +%s%N > begin", settings=JobSettings(after=(job,)))
+        assert bench.polled(second).state is State.COMPLETED
+        end, begin = (first.directory / "end").read_text(), (second.directory / "begin").read_text()
+        assert int(begin) > int(end)
 
     def test_a_job_over_its_time_limit_is_ended(self, bench: Bench) -> None:
         run = bench.submitted("sleep 300", time_limit=bench.shortest)

@@ -37,6 +37,8 @@ def prefix(tmp_path: Path) -> Path:
     about.mkdir()
     rows = [f"toy/__init__.py,sha256={digest(b'x = 1' + bytes([10]))},6", f'"toy/a, b.txt",sha256={digest(b"ab")},2']
     rows += [f"../../libtoy.so.1,sha256={digest(bytes([127]) + b'ELF toy')},8", "toy-1.0.dist-info/RECORD,,"]
+    # As in NumPy 1.26: Python has compiled the module again.
+    rows.append(f"toy/__pycache__/__init__.cpython-311.pyc,sha256={digest(b'built')},5")
     (about / "RECORD").write_text("\n".join(rows) + "\n")
     return found
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hidl_cli.stack.verify import modules_of
 from tests.conftest import Hidl
 from tests.stack.wheelhouse import make_wheel
 
@@ -48,6 +49,54 @@ def test_it_is_locked_and_every_command_knows_it(hidl: Hidl, tmp_path: Path) -> 
     assert hidl("stack", "lock", "mine", "--check").returncode == 0
     ran = hidl("run", "--stack", "mine", "--ranks-per-node", "2", "--", "python", "-c", "import greet, mpi4py.MPI")
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_stack_whose_packages_do_not_import_is_not_published(hidl: Hidl, tmp_path: Path) -> None:
+    make_wheel(tmp_path / "wheels", "broken_vision", "1.0", content="raise RuntimeError('operator nms does not exist')")
+    done = hidl("install", "mpi", "--with", "greet", "--with", "broken-vision", "--as", "mine")
+    assert done.returncode != 0
+    assert "import broken_vision: rank 0: RuntimeError: operator nms does not exist" in done.stderr
+    assert "nothing was published" in done.stderr
+    assert [stack["installations"] for stack in hidl.json("stack", "list")["stacks"] if stack["name"] == "mine"] in (
+        [],
+        [[]],
+    )
+
+
+def test_a_project_that_needs_numpy_1_gets_it(hidl: Hidl, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy<2.0.0\nold\n")
+    (installed,) = hidl.json("install", "mpi", "-r", str(tmp_path / "requirements.txt"), "--as", "mine")[
+        "installations"
+    ]
+    assert installed["packages"]["numpy"].startswith("1.26.")
+    assert yaml.safe_load(definition(hidl).read_text())["packages"] == {"numpy": ">=1.26"}
+    ran = hidl("run", "mpi-sanity", "--stack", "mine", "--ranks-per-node", "2")
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "files", "modules"),
+    [
+        (
+            "broken-vision",
+            ["broken_vision/__init__.py", "broken_vision/ops.py", "tests/__init__.py"],
+            ["broken_vision"],
+        ),
+        ("pyyaml", ["yaml/__init__.py", "_yaml/__init__.py", "examples/__init__.py"], ["yaml"]),
+        ("six", ["six.py"], ["six"]),
+        ("fast", ["fast.cpython-311-x86_64-linux-gnu.so"], ["fast"]),
+        ("setuptools", ["setuptools/__init__.py", "pkg_resources/__init__.py"], ["setuptools"]),
+        ("protobuf", ["google/protobuf/__init__.py"], []),
+        ("tool", ["../../../bin/tool"], []),
+    ],
+)
+def test_the_modules_of_a_package(tmp_path: Path, package: str, files: list[str], modules: list[str]) -> None:
+    info = tmp_path / "lib" / "python3.11" / "site-packages" / f"{package.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    assert modules_of(tmp_path, package) == modules
+    assert modules_of(tmp_path, "other") == []
 
 
 @pytest.mark.deep

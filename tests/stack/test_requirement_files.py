@@ -130,3 +130,13 @@ def test_a_gpu_build_suits_nodes_with_gpus() -> None:
     schema.check_build("torch==2.6.0+cu124", mpi="mpich", accelerator="cuda")
     schema.check_build("mpich>=5", mpi="mpich", accelerator="cpu")
     schema.check_build("mpi4py-fft", mpi="mpich", accelerator="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("environment.yml", "hidl run --env DIR"), ("pyproject.toml", "uv pip compile pyproject.toml")]
+)
+def test_a_file_of_another_kind_names_the_way_from_it(tmp_path: Path, name: str, hint: str) -> None:
+    (tmp_path / name).write_text("name: x\n")
+    with pytest.raises(InvalidInput) as caught:
+        read([], [tmp_path / name], lambda _: None)
+    assert hint in caught.value.problems[0].expected

@@ -40,6 +40,19 @@ def test_the_smoke_suite_passes_and_leaves_runs_like_any_other(hidl_with: Callab
 
 
 @pytest.mark.deep
+def test_gpt_trains_in_every_kind_of_parallelism_and_is_judged(hidl_with: Callable[..., Hidl]) -> None:
+    hidl = hidl_with("pytorch")
+    found = cases(hidl.json("validate", "--check", "gpt_smoke"))
+    assert {case["verdict"] for case in found.values()} == {"pass"}
+    assert len(found) == 5
+
+    sets = [f"--set={each}" for each in ("backend=mpi", "total_batch=8", "layers=2", "width=32", "vocabulary=100")]
+    study = hidl("run", "gpt-strong", "--scale", "ranks=1,2", "--target", "0.01", *sets)
+    assert study.returncode == 0, study.stderr
+    assert "strong" in study.stdout
+
+
+@pytest.mark.deep
 def test_a_study_that_scales_passes_by_hidls_own_verdict(hidl: Hidl) -> None:
     (case,) = cases(hidl.json("validate", "--check", "paced")).values()
 

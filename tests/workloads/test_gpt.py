@@ -46,6 +46,11 @@ def test_a_training_reports_tokens_and_equal_weights(
     document = json.loads(file.read_text())
     metrics = {metric["name"]: metric for metric in document["metrics"]}
     assert metrics["tokens_per_second"]["unit"] == "tokens/s"
+    weights = sum(6 * each for each in (2 * (12 * 32**2 + 13 * 32), VOCABULARY * 32, 2 * 32))
+    flops = weights + 12 * 2 * 32 * CONTEXT  # PaLM, appendix B
+    possible = sum(metrics["matmul_rate"]["samples"]) * 1e9
+    assert metrics["mfu"]["value"] == pytest.approx(metrics["tokens_per_second"]["value"] * flops / possible, rel=0.2)
+    assert 0 < metrics["peak_memory"]["value"] < 2000
     tokens = number * BATCH * CONTEXT
     assert metrics["tokens_per_second"]["value"] == pytest.approx(tokens / metrics["step_time"]["value"])
     assert metrics["weight_checksum"]["samples"] == [metrics["weight_checksum"]["value"]] * number
@@ -55,33 +60,92 @@ def test_a_training_reports_tokens_and_equal_weights(
     assert re.search(rf"^Total tokens/sec on {number} rank\(s\): ", completed.stdout, re.MULTILINE)
 
 
-OVER_MPI = [("mpi", "ddp"), ("mpi", "fsdp")]
-OTHERS = [("mpi4py", "ddp"), ("gloo", "ddp"), ("gloo", "fsdp")]
+#: Backend, parallel and further options.
+OVER_MPI = [
+    ("mpi", "ddp"),
+    ("mpi", "fsdp", "--recompute=always"),
+    ("mpi", "tp"),
+    ("mpi", "pp"),
+]
+OTHERS = [
+    ("mpi4py", "ddp", "--micro_batches=2"),
+    ("mpi", "ddp", "--micro_batches=2", "--recompute=always"),
+    ("mpi", "fsdp", "--micro_batches=2"),
+    ("mpi", "hsdp", "--partitions=1"),
+    ("mpi", "tp", "--partitions=1", "--micro_batches=2"),
+    ("mpi", "pp", "--partitions=1", "--micro_batches=2"),
+    ("mpi", "pp", "--micro_batches=2", "--recompute=always"),
+    ("gloo", "ddp"),
+    ("gloo", "fsdp"),
+    ("gloo", "tp"),
+    ("gloo", "pp"),
+]
+IN_GROUPS = [
+    ("mpi", "hsdp", "--partitions=2"),
+    ("mpi", "tp", "--partitions=2", "--recompute=always"),
+    ("mpi", "tp"),
+    ("mpi", "pp", "--partitions=2"),
+    ("gloo", "hsdp", "--partitions=2"),
+    ("gloo", "pp", "--partitions=2", "--micro_batches=2"),
+]
 
 
-@pytest.mark.parametrize(("number", "ways"), [(2, OVER_MPI), deep(2, OTHERS), deep(3, [*OVER_MPI, *OTHERS])])
+@pytest.mark.parametrize(
+    ("number", "ways"), [(2, OVER_MPI), deep(2, OTHERS), deep(3, [("mpi", "ddp"), ("mpi", "fsdp")]), deep(4, IN_GROUPS)]
+)
 def test_every_way_learns_what_one_process_learns(
-    stack_prefix: Callable[[str], Path], tmp_path: Path, number: int, ways: list[tuple[str, str]]
+    stack_prefix: Callable[[str], Path], tmp_path: Path, number: int, ways: list[tuple[str, ...]]
 ) -> None:
     prefix, losses = stack_prefix("pytorch"), {}
-    for backend, parallel in ways:
-        file = tmp_path / f"{backend}-{parallel}.json"
-        options = (*SMALL, f"--backend={backend}", f"--parallel={parallel}", "--learning_rate=0.01")
+    common = (*SMALL, "--layers=3", "--learning_rate=0.01")
+    for backend, parallel, *others in ways:
+        file = tmp_path / "metrics.json"
+        options = (*common, f"--backend={backend}", f"--parallel={parallel}", *others)
         program = ("-m", "hidl_workloads.world", "hidl_workloads.gpt", *options)
         completed = ranks.run(prefix, number, *program, HIDL_METRICS=str(file))
         assert completed.status == 0, completed.stderr
         metrics = {metric["name"]: metric for metric in json.loads(file.read_text())["metrics"]}
-        losses[backend, parallel] = metrics["loss"]["value"]
+        losses[(backend, parallel, *others)] = metrics["loss"]["value"]
         assert metrics["weight_checksum"]["samples"] == [metrics["weight_checksum"]["value"]] * number
-    alone = ranks.results(prefix, 1, tmp_path, "gpt_alone", str(number), *SMALL, "--learning_rate=0.01")
+    alone = ranks.results(prefix, 1, tmp_path, "gpt_alone", str(number), *common)
     assert alone["first"] > alone["last"] + 0.1  # it learns
-    assert losses == pytest.approx(dict.fromkeys(ways, alone["last"]), rel=1e-4)
+    assert losses == pytest.approx(dict.fromkeys(losses, alone["last"]), rel=1e-4)
 
 
 @pytest.mark.parametrize("backend", ["mpi4py", "horovod"])
 def test_shards_require_a_backend_of_torch_distributed(backend: Any) -> None:
     with pytest.raises(ValueError, match=f"parallel=fsdp requires backend=mpi, gloo, nccl, not {backend}"):
         strategy.check(Gpt(backend=backend, parallel="fsdp"))
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "reason"),
+    [
+        (2, ("--parallel=tp", "--heads=1"), "parallel=tp on 2 ranks requires that they divide the heads"),
+        deep(2, ("--parallel=pp", "--layers=1"), "parallel=pp on 2 ranks requires a layer for each"),
+        deep(2, ("--parallel=pp", "--micro_batches=3"), "micro_batches=3 must divide the batch of all stages, 4"),
+        deep(3, ("--parallel=hsdp", "--partitions=2"), "partitions=2 must divide the number of ranks, 3"),
+    ],
+)
+def test_ranks_that_cannot_divide_the_model_are_refused(
+    stack_prefix: Callable[[str], Path], number: int, options: tuple[str, ...], reason: str
+) -> None:
+    program = ("-m", "hidl_workloads.world", "hidl_workloads.gpt", *SMALL, "--backend=mpi", *options)
+    completed = ranks.run(stack_prefix("pytorch"), number, *program)
+    assert completed.status == 1
+    assert completed.stderr.count(f"gpt: {reason}\n") == 1, completed.stderr
+
+
+def test_ranks_share_the_total_batch() -> None:
+    assert strategy.divide_batch(Gpt(total_batch=12), 3).batch == 4
+    assert strategy.divide_batch(Gpt(batch=5), 3).batch == 5
+    with pytest.raises(ValueError, match="total_batch=4 must be a multiple of the number of ranks, 3"):
+        strategy.divide_batch(Gpt(total_batch=4), 3)
+
+
+def test_micro_batches_that_do_not_divide_the_batch_are_an_error() -> None:
+    with pytest.raises(ValueError, match="micro_batches=3 must divide the batch of a rank, 4"):
+        strategy.check(Gpt(micro_batches=3))
 
 
 @pytest.mark.deep

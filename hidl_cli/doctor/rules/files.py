@@ -53,7 +53,7 @@ class Quota:
 
     @property
     def fullness(self) -> float:
-        """The fraction of the tighter limit that is used; 0 if unlimited."""
+        """The fraction of the tighter limit that is used (0 if unlimited)."""
         kib = self.kib / self.kib_limit if self.kib_limit else 0.0
         return max(kib, self.files / self.files_limit if self.files_limit else 0.0)
 
@@ -107,7 +107,10 @@ def _directory(host: Host, mounts: Sequence[Mount], purpose: str, directory: str
 
 
 def _mount_of(mounts: Sequence[Mount], path: str) -> Mount | None:
-    """Return the mount with the longest mount point that contains ``path``; the last one if there are several."""
+    """Return the mount with the longest mount point that contains ``path``.
+
+    If there are several, return the last one.
+    """
     containing = [mount for mount in mounts if Path(path).is_relative_to(mount.point)]
     return max(reversed(containing), key=lambda mount: len(mount.point), default=None)
 

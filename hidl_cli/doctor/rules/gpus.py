@@ -15,7 +15,7 @@ from hidl_workloads.doctor.finding import Evidence, Rules
 
 @dataclass(frozen=True)
 class GpuSupport:
-    """The number of GPUs per node, and whether the MPI library accepts pointers to GPU memory; None if unknown."""
+    """The number of GPUs per node, and whether the MPI library accepts pointers to GPU memory (None if unknown)."""
 
     job: PlannedJob
     per_node: int | None = None
@@ -55,7 +55,7 @@ RULES: Rules[GpuSupport] = Rules()
     "segmentation fault. Programs that copy data through host memory work, but are slower.",
 )
 def not_cuda_aware(facts: GpuSupport) -> Iterator[Evidence]:
-    """Report an error if the planned program passes GPU memory to MPI, else an info."""
+    """Report an error if the planned program passes GPU memory to MPI, and an info otherwise."""
     library = facts.job.library
     if library is None or facts.cuda_aware is not False:
         return

@@ -13,7 +13,7 @@ from hidl_cli.stack import installation
 from hidl_cli.stack.installation import hold_lock
 from hidl_workloads.doctor.finding import Evidence, Finding, Rules
 
-#: Set by Lmod and Environment Modules.
+#: Variables set by Lmod and Environment Modules.
 _MODULE_VARIABLES = {"LMOD_CMD", "MODULES_CMD", "MODULESHOME"}
 
 
@@ -23,9 +23,9 @@ class InUse:
 
     Attributes:
         complete: Ids of all complete installations.
-        current: Id that the link ``current`` points to; None if the link is missing or dangling.
+        current: Id that the link ``current`` points to, or None if the link is missing or dangling.
         has_modulefile: Whether the installation in use has a modulefile in the module tree.
-        has_modules: Whether this shell has the command ``module``.
+        has_modules: Whether this shell has the ``module`` command.
     """
 
     stack: str
@@ -89,7 +89,7 @@ def none_in_use(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
     why="`module avail` does not show the stack, and `module load` does not find it; hidl run does not need it.",
 )
 def not_shown(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
-    """Report a warning, or an info if the shell has no command `module`. --fix restores the installation's copy."""
+    """Report a warning, or an info if the shell has no `module` command. --fix restores the installation's copy."""
     for facts in stacks:
         if facts.current is not None and not facts.has_modulefile:
             yield Evidence(

@@ -20,7 +20,7 @@ from hidl_workloads.doctor.finding import Evidence, Rules
 
 @dataclass(frozen=True)
 class Starter:
-    """An ``mpiexec`` with its path and the ABI of the ranks that it starts; None if unknown."""
+    """An ``mpiexec``, its path, and the ABI of the ranks that it starts (None if unknown)."""
 
     path: str
     starts: Abi | None
@@ -34,10 +34,11 @@ class Libraries:
         abi: ABI of the job's MPI library.
         prefix: Prefix of the installation.
         mpiexec: First mpiexec on PATH.
-        mpi4py: ABIs that the installation's mpi4py was built for; None if unknown.
+        mpi4py: ABIs that the installation's mpi4py was built for, or None if unknown.
         requested_abi: ``$MPI4PY_MPIABI`` of the ranks.
-        program_exists: Whether the launcher's program exists on this host; None if that depends on the job's modules.
-        supported_types: Types that ``srun --mpi=`` supports; None if unknown.
+        program_exists: Whether the launcher's program exists on this host, or None if that depends on the job's
+            modules.
+        supported_types: Types that ``srun --mpi=`` supports, or None if unknown.
         on_this_host: Whether the ranks run on this machine.
     """
 
@@ -69,14 +70,14 @@ def probe(context: Context) -> Libraries:
 
 
 def built_for(installation: Installation) -> frozenset[str] | None:
-    """Return the ABIs that an installation's mpi4py was built for; None if unknown or not installed."""
-    patterns = ("lib/python3*", "view/lib*/python3*")  # locations in wheels and in Spack's views
+    """Return the ABIs that an installation's mpi4py was built for, or None if unknown or not installed."""
+    patterns = ("lib/python3*", "view/lib*/python3*")  # locations in wheels and in Spack views
     packages = (path for pattern in patterns for path in installation.prefix.glob(f"{pattern}/site-packages/mpi4py"))
     return frozenset[str]().union(*map(content.mpi4py_abis, packages)) or None
 
 
 def _mpiexec(context: Context, job: PlannedJob) -> Starter | None:
-    """Return the mpiexec that the planned job or a user finds on PATH; None if the job uses an absolute path."""
+    """Return the mpiexec that the planned job or a user finds on PATH, or None if the job uses an absolute path."""
     if not job.planned:
         path = context.host.which("mpiexec")
     elif job.launcher in ("mpiexec", "mpirun") and os.sep not in (job.program or os.sep):
@@ -96,7 +97,7 @@ def _program_exists(context: Context, job: PlannedJob) -> bool | None:
 
 
 def _program(context: Context, job: PlannedJob) -> str | None:
-    """Return the path of the job's launcher; None if it is missing or depends on the job's modules.
+    """Return the path of the job's launcher, or None if it is missing or depends on the job's modules.
 
     If the MPI library is on PATH, the job script uses the programs in the directory of ``mpicc`` (templates/job.sh.j2).
     """
@@ -128,7 +129,7 @@ _SINGLETONS = (
 
 @RULES.rule("HD002", "mpiexec on PATH belongs to another MPI library", severity="error", why=_SINGLETONS)
 def another_mpiexec(facts: Libraries) -> Iterator[Evidence]:
-    """Report an error if the plan or a shell with the activated stack calls mpiexec by name, else an info."""
+    """Report an error if the plan or a shell with the activated stack calls mpiexec by name, and an info otherwise."""
     found, job = facts.mpiexec, facts.job
     if found is None or found.starts in (None, facts.abi) or facts.abi is None or job.library is None:
         return
@@ -153,7 +154,7 @@ def another_mpiexec(facts: Libraries) -> Iterator[Evidence]:
     "module built for one fails to load with the other, or crashes at its first call.",
 )
 def another_abi(facts: Libraries) -> Iterator[Evidence]:
-    """Report an error if mpi4py's modules or ``MPI4PY_MPIABI`` have another ABI than the library."""
+    """Report an error if mpi4py's modules or ``MPI4PY_MPIABI`` have a different ABI than the library."""
     library, requested = facts.job.library, facts.requested_abi
     if library is None or facts.abi is None:
         return
@@ -177,7 +178,7 @@ def another_abi(facts: Libraries) -> Iterator[Evidence]:
     why="srun does not find the plug-in and exits before it starts any rank.",
 )
 def type_not_offered(facts: Libraries) -> Iterator[Evidence]:
-    """Report an error if the type of ``--mpi=`` is not listed by ``srun --mpi=list``."""
+    """Report an error if ``srun --mpi=list`` does not list the type given in ``--mpi=``."""
     required = facts.job.mpi_type
     if required and facts.supported_types and required not in facts.supported_types:
         yield Evidence(
@@ -193,7 +194,7 @@ def type_not_offered(facts: Libraries) -> Iterator[Evidence]:
     why="The job would wait for its nodes and exit with status 127 when it starts the ranks.",
 )
 def program_missing(facts: Libraries) -> Iterator[Evidence]:
-    """Report a warning on login nodes, which may lack programs of compute nodes, else an error."""
+    """Report a warning on login nodes, which may lack programs that compute nodes have, and an error elsewhere."""
     job = facts.job
     if facts.program_exists is not False or job.program is None or job.library is None:
         return

@@ -19,8 +19,8 @@ class Network:
     """The proxies of the ranks.
 
     Attributes:
-        proxies: Host of the proxy by variable, without user name and password.
-        affected: Names of this host that no_proxy does not exclude.
+        proxies: Proxy host by variable, without the user name and password.
+        affected: Names of this host that are not excluded by no_proxy.
         no_proxy: Value of no_proxy.
     """
 

@@ -30,7 +30,7 @@ _INTERPRETER_OF = {".py": "python", ".pl": "perl", ".jl": "julia", ".R": "Rscrip
 _STARTER = "hidl_workloads.own_program"
 _LARGEST = 2**20  # bytes; larger scripts are not read
 _HEAD = 256  # bytes in which the kernel looks for a #! line
-#: Looks for modules as the script would: in the script's directory, not in the current one.
+#: Looks for modules in the same way as the script: in the script's directory rather than the current one.
 _NOT_FOUND = """import sys
 sys.path[0] = sys.argv[1]
 import importlib.util as util
@@ -45,18 +45,22 @@ class OwnProgram:
     Attributes:
         file: File of the program, or the script passed to an interpreter.
         directory: Directory in which the ranks start.
-        exists: Whether the file is found; None if unknown.
+        exists: Whether the file is found, or None if unknown.
         in_directory: Whether a program that is not on PATH exists in ``directory``.
-        is_executable: None if unknown or not required.
-        missing_interpreter: Interpreter in the ``#!`` line of a script, if it is not found; empty if a script has no
-            ``#!`` line.
+        is_executable: Whether the file is executable, or None if unknown or not required.
+        missing_interpreter: Interpreter in the ``#!`` line of a script, if it is not found. It is empty if a script has
+            no ``#!`` line.
         missing_packages: Packages that a Python script imports but its interpreter does not find, each with a stack
             that contains it, or None.
         stack: Stack of the plan.
         environment: Directory of the user's own environment, if it replaces the stack.
-        linked: ABI of the MPI library that the program is linked to; None if unknown or not linked.
+        linked: ABI of the MPI library that the program is linked to, or None if unknown or not linked.
         abi: ABI of the ranks' MPI library.
         family: Family of the ranks' MPI library.
+        nodes: Largest number of nodes of a step.
+        ranks: Largest number of ranks of a step.
+        starts_worlds: Name of a launcher of PyTorch that each rank starts, for a world of its own.
+        uses_gloo: The script chooses gloo for its process group.
     """
 
     file: str = ""
@@ -71,6 +75,10 @@ class OwnProgram:
     linked: Abi | None = None
     abi: Abi | None = None
     family: str = ""
+    nodes: int = 1
+    ranks: int = 1
+    starts_worlds: str | None = None
+    uses_gloo: bool = False
 
 
 def probe(context: Context) -> OwnProgram:
@@ -88,6 +96,10 @@ def probe(context: Context) -> OwnProgram:
         environment=plan.user_environment.directory if plan.user_environment else None,
         abi=plan.mpi.traits.abi,
         family=plan.mpi.family,
+        nodes=max(step.placement.nodes for step in plan.steps),
+        ranks=max(step.placement.ranks for step in plan.steps),
+        starts_worlds=_own_world(words),
+        uses_gloo=any(word.endswith(".py") and _chooses_gloo(directory / word) for word in words),
     )
     if script := _script(words):
         python = None if plan.modules else _python(plan.steps[0].launch)
@@ -114,14 +126,38 @@ def probe(context: Context) -> OwnProgram:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """Return the script passed to an interpreter; None for options such as ``-c`` and ``-m``."""
+    """Return the script passed to an interpreter, or None for options such as ``-c`` and ``-m``."""
     if len(words) < 2 or words[1].startswith("-") or not _INTERPRETER.fullmatch(Path(words[0]).name):
         return None
     return words[1]
 
 
+def _own_world(words: Sequence[str]) -> str | None:
+    """Return the launcher of PyTorch that these words start, unless it joins others by ``--nnodes``."""
+    launcher = PurePath(words[0]).name
+    if words[1:2] == ["-m"] and words[2:3] in (["torch.distributed.run"], ["torch.distributed.launch"]):
+        launcher = words[2]
+    elif launcher != "torchrun":
+        return None
+    nodes = [
+        value
+        for word, following in zip(words, [*words[1:], ""], strict=True)
+        for name, _, value in [(f"{word}={following}" if "=" not in word else word).partition("=")]
+        if name in {"--nnodes", "--nnode"}
+    ]
+    return None if nodes and nodes[-1] != "1" else launcher
+
+
+def _chooses_gloo(script: Path) -> bool:
+    """Return whether a Python file calls ``init_process_group`` with the backend gloo."""
+    calls = [node for node in ast.walk(_parsed(script)) if isinstance(node, ast.Call)]
+    initial = [call for call in calls if ast.unparse(call.func).split(".")[-1] == "init_process_group"]
+    given = [[*call.args[:1], *(each.value for each in call.keywords if each.arg == "backend")] for call in initial]
+    return any(isinstance(each, ast.Constant) and each.value == "gloo" for values in given for each in values)
+
+
 def _is_found(program: str, plan: Plan, host: Host) -> bool:
-    """Return whether the job finds a program by its path, in the stack or on PATH."""
+    """Return whether the job finds a program, either by its path, in the stack, or on PATH."""
     if os.sep in program:
         return Path(program).exists()
     return (Path(plan.prefix) / "bin" / program).is_file() or host.which(program) is not None
@@ -147,7 +183,7 @@ def _shebang_interpreter(file: Path) -> str | None:
 
 
 def _python(launch: Launch) -> str | None:
-    """Return the path of the Python that the ranks start; None for other programs and for relative paths."""
+    """Return the path of the Python that the ranks start, or None for other programs and for relative paths."""
     words = list(map(decode, launch.words))
     if _STARTER not in words[:-2] or not Path(word := words[words.index(_STARTER) + 2]).is_absolute():
         return None
@@ -163,17 +199,22 @@ def _missing_packages(host: Host, python: str | None, script: Path) -> tuple[tup
 
 
 def imports_of(script: Path) -> tuple[str, ...]:
-    """Return the packages that a Python file imports unconditionally; none if the file changes ``sys.path``."""
-    try:
-        text = script.read_text(encoding="utf-8") if script.stat().st_size <= _LARGEST else ""
-        body = ast.parse(text).body
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+    """Return the packages that a Python file imports unconditionally (none if the file changes ``sys.path``)."""
+    module = _parsed(script)
+    if any(isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path" for node in ast.walk(module)):
         return ()
-    if "sys.path" in text:
-        return ()
+    body = module.body
     modules = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
     modules += [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module and not node.level]
     return tuple(dict.fromkeys(module.partition(".")[0] for module in modules))
+
+
+def _parsed(script: Path) -> ast.Module:
+    """Return the syntax tree of a Python file; an empty one if it is too large or cannot be parsed."""
+    try:
+        return ast.parse(script.read_text(encoding="utf-8") if script.stat().st_size <= _LARGEST else "")
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 def _stack_with(package: str) -> str | None:
@@ -198,7 +239,7 @@ RULES: Rules[OwnProgram] = Rules()
     "If the launcher belongs to the other library, N ranks start as N worlds of one rank and exit with status 0.",
 )
 def another_library(facts: OwnProgram) -> Iterator[Evidence]:
-    """Report an error if the program's libmpi has another ABI than the ranks' library."""
+    """Report an error if the program's libmpi has a different ABI than the ranks' library."""
     if facts.linked is None or facts.abi is None or facts.linked == facts.abi:
         return
     stack = _STACKS[facts.linked]
@@ -283,6 +324,38 @@ def missing_package(facts: OwnProgram) -> Iterator[Evidence]:
         packages = " ".join(f"--with {sh(name)}" for name in names)
         fix = f"hidl install {sh(facts.stack)} {packages} --as mine, then: hidl run --stack mine"
     yield Evidence(f"{facts.file} imports {', '.join(names)}, not part of stack {facts.stack}", fix)
+
+
+@RULES.rule(
+    "HD016",
+    "Each rank starts PyTorch's launcher",
+    severity="error",
+    why="hidl starts the ranks. A torchrun in each of them starts a world of its own. These worlds train apart on the "
+    "same cores, and each reports success.",
+)
+def world_in_each_rank(facts: OwnProgram) -> Iterator[Evidence]:
+    """Report an error if several ranks each start torchrun without ``--nnodes``."""
+    if facts.starts_worlds is not None and facts.ranks > 1:
+        yield Evidence(
+            f"{facts.ranks} ranks each start {facts.starts_worlds}, whose world has its own processes alone",
+            "start the script itself: hidl run ... -- python train.py sets RANK, WORLD_SIZE and MASTER_ADDR",
+        )
+
+
+@RULES.rule(
+    "HD017",
+    "The program uses gloo on several nodes",
+    severity="info",
+    why="gloo connects every two ranks by a TCP socket: it does not use the network's own transport, and at thousands "
+    "of ranks some starts fail. The stack pytorch has MPI for torch.distributed.",
+)
+def gloo_on_nodes(facts: OwnProgram) -> Iterator[Evidence]:
+    """Report a program on several nodes that chooses gloo."""
+    if facts.uses_gloo and facts.nodes > 1:
+        yield Evidence(
+            f'init_process_group("gloo") on {facts.nodes} nodes',
+            'init_process_group("mpi") with the stack pytorch (docs/how-to/move-to-mpi.md)',
+        )
 
 
 SUBJECT = Subject(probe, RULES, before_runs=True)

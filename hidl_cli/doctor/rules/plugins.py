@@ -1,4 +1,4 @@
-"""Installed plug-ins, and why they cannot be used."""
+"""Installed plug-ins, and the reasons why they cannot be used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REGISTRIES: tuple[Registry[Any], ...] = (LAUNCHERS, SCHEDULERS, PROVIDERS, PARSE
 
 @dataclass(frozen=True)
 class Plugin:
-    """An installed plug-in; ``problem`` explains why it cannot be used, if it cannot."""
+    """An installed plug-in. If it cannot be used, ``problem`` explains why."""
 
     kind: str
     entry: PluginEntry
@@ -34,7 +34,7 @@ def find_plugins() -> tuple[Plugin, ...]:
 
 
 def probe(_context: Context) -> tuple[Plugin, ...]:
-    """Find the plug-ins of the Python that runs hidl, even if another host or site is examined."""
+    """Find the plug-ins for the Python that runs hidl, even if another host or site is examined."""
     return find_plugins()
 
 

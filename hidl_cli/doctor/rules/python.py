@@ -25,10 +25,10 @@ _NO_MODULES = ("__pycache__", "__init__")
 
 @dataclass(frozen=True)
 class SearchedDirectory:
-    """A directory that Python searches before those of the stack.
+    """A directory that Python searches before the stack's directories.
 
-    ``shadows`` lists modules that are also part of the stack or of Python. ``python`` is the version in the directory's
-    name, such as 3.9.
+    ``shadows`` lists modules that are also part of the stack or of Python. ``python`` is the Python version in the
+    directory's name, such as 3.9.
     """
 
     directory: str
@@ -69,7 +69,7 @@ def probe(context: Context) -> Python:
     if version is None or not (configured or shell or user):
         return Python(context.stack, version)
     own = _modules(host, f"{prefix}/lib/python{version}/site-packages")
-    for library in ("lib", "lib64"):  # Spack's views
+    for library in ("lib", "lib64"):  # locations in Spack views
         own |= _modules(host, f"{prefix}/view/{library}/python{version}/site-packages")
     return Python(
         context.stack,
@@ -127,7 +127,7 @@ _SHOWN = 6
     "versions than locked, often built for another NumPy or MPI.",
 )
 def user_site(facts: Python) -> Iterator[Evidence]:
-    """Report an error if the user site contains a package of the stack, else an info."""
+    """Report an error if the user site contains a package that is part of the stack, and an info otherwise."""
     directory = facts.user_site
     if directory is None:
         return
@@ -146,7 +146,7 @@ def user_site(facts: Python) -> Iterator[Evidence]:
     "built for another Python, NumPy or MPI. Activating a stack unsets it; a value set afterwards applies.",
 )
 def python_path(facts: Python) -> Iterator[Evidence]:
-    """Report an error if a directory contains modules of the stack or Python, or belongs to another Python version."""
+    """Report an error if a directory contains modules of the stack or of Python, or is for another Python version."""
     for directories, origin, fix in (
         (facts.configured, "PYTHONPATH of the site file", "remove PYTHONPATH from `environment` in the site file"),
         (facts.shell, "PYTHONPATH of your shell", "unset PYTHONPATH"),

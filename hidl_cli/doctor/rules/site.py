@@ -27,8 +27,8 @@ class SiteFacts:
     Attributes:
         program: Scheduler program that is missing.
         outage: Reason why the scheduler does not respond.
-        queues: None if unknown, like ``nodes`` and ``modules``.
-        accounting: AccountingStorageType of Slurm.
+        queues: The scheduler's queues. Like ``nodes`` and ``modules``, they are None if unknown.
+        accounting: Slurm's AccountingStorageType.
         stale: MPI libraries whose modulefiles have changed since hidl read their version and prefix.
     """
 
@@ -109,7 +109,7 @@ _SHOWN = 8
     why="The scheduler rejects jobs for an unknown partition (queue).",
 )
 def unknown_partition(facts: SiteFacts) -> Iterator[Evidence]:
-    """Report an error for the default partition, else a warning; nothing with ``partition: never``."""
+    """Report an error for the default partition and a warning for others, but nothing with ``partition: never``."""
     if facts.queues is None or facts.site.policies.partition == "never":
         return
     known = {queue.name for queue in facts.queues}
@@ -137,9 +137,9 @@ def _unknown(site: Site, name: str, listed: str, severity: Severity | None) -> E
     "exist.",
 )
 def too_much(facts: SiteFacts) -> Iterator[Evidence]:
-    """Report a warning if limits or node sizes of the file exceed those of the scheduler.
+    """Report a warning if limits or node sizes in the file exceed those of the scheduler.
 
-    With ``partition: never``, jobs may run on any node with the features of their constraint.
+    With ``partition: never``, jobs may run on any node with the features in their constraint.
     """
     queues = {queue.name: queue for queue in facts.queues or ()}
     policies = facts.site.policies
@@ -158,14 +158,14 @@ def too_much(facts: SiteFacts) -> Iterator[Evidence]:
 
 
 def _has(features: frozenset[str], constraint: str | None) -> bool:
-    """Return whether a node satisfies a constraint; False for constraints that count or group nodes."""
+    """Return whether a node satisfies a constraint. The result is False for constraints that count or group nodes."""
     if constraint is None:
         return True
     return any(all(word in features for word in each.split("&")) for each in constraint.split("|"))
 
 
 def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> Iterator[str]:
-    """Yield the limits of jobs that exceed those of the scheduler."""
+    """Yield the job limits in the file that the scheduler does not allow."""
     if partition.qos is not None:  # a QOS may override the limits of the partition (PartitionMaxNodes and other flags)
         return
     most = partition.max_nodes
@@ -182,7 +182,7 @@ def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> It
 
 
 def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> Iterator[str]:
-    """Yield the node sizes that exceed those of the largest node.
+    """Yield the node sizes that exceed the size of the largest node.
 
     If jobs do not request GPUs, the scheduler may not list them. If jobs do not request memory, the file may contain
     the installed memory, of which the operating system reserves a part.
@@ -213,7 +213,7 @@ def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> 
 def gone_modules(facts: SiteFacts) -> Iterator[Evidence]:
     """Report a warning if the module is not in `module avail`.
 
-    A module that is loaded after others is only an info, since it may be hidden until they are loaded.
+    A module that is loaded after others only causes an info, since it may be hidden until they are loaded.
     """
     if facts.modules is None:
         return
@@ -229,7 +229,7 @@ def gone_modules(facts: SiteFacts) -> Iterator[Evidence]:
 
 
 def _modules(site: Site) -> dict[str, tuple[str, str | None]]:
-    """Return all modules that jobs may load, with their key in the file and the module that is loaded before."""
+    """Return all modules that jobs may load, with their key in the file and the module that is loaded before them."""
     found: dict[str, tuple[str, str | None]] = {}
     lists = {
         "policies.modules": site.policies.modules,

@@ -32,8 +32,8 @@ class StackContents:
     Attributes:
         source: Prefix of the installation, or the lockfile.
         versions: Versions of packages and builds by PyPI name.
-        horovod_supports_keras_3: None if Horovod is not part of the stack.
-        faults: Problems of the installation.
+        horovod_supports_keras_3: Whether Horovod supports Keras 3, or None if it is not part of the stack.
+        faults: Problems with the installation.
         reinstall: Command that installs the stack again.
         before_run: Whether a run is about to start.
         damage: Damaged files, which are not searched for before runs.
@@ -96,14 +96,14 @@ def _locked(name: str, site: Site, root: Path) -> StackContents:
 
 
 def _horovod(prefix: Path) -> bool | None:
-    """Return whether the installed Horovod has hidl's patches for Keras 3; None if Horovod is not installed."""
+    """Return whether the installed Horovod has hidl's patches for Keras 3, or None if Horovod is not installed."""
     if not any(prefix.glob(_HOROVOD)):
         return None
     return any(prefix.glob(_KERAS_3))
 
 
 def _faults(installed: Installation) -> Iterator[str]:
-    """Yield missing parts and libraries of another version of hidl."""
+    """Yield parts that are missing, and libraries that belong to a different version of hidl."""
     whole = installations.at(installed.prefix)
     if whole is None:
         yield "its manifest or Python is missing or damaged"
@@ -154,7 +154,7 @@ def unpatched_horovod(facts: StackContents) -> Iterator[Evidence]:
     "packages of its own stacks.",
 )
 def vulnerable(facts: StackContents) -> Iterator[Evidence]:
-    """Report a warning, or an info if there is no fixed version. Not checked before runs."""
+    """Report a warning, or an info if there is no fixed version. This is not checked before runs."""
     if facts.before_run:
         return
     for package, version, found in examine.find_advisories(facts.versions):
@@ -185,7 +185,7 @@ def _workarounds(found: list[SecurityAdvisory]) -> str:
     why="hidl refuses to run it, because programs inside jobs must match the hidl that starts them.",
 )
 def not_whole(facts: StackContents) -> Iterator[Evidence]:
-    """Report an error if parts are missing, or hidl's libraries belong to another version of hidl."""
+    """Report an error if parts are missing, or hidl's libraries belong to a different version of hidl."""
     if facts.faults:
         fix = f"{facts.reinstall} (keeps the lockfile)" if facts.reinstall else "install the stack again"
         yield Evidence(f"{facts.source}: {'; '.join(facts.faults)}", fix, where=facts.source)
@@ -193,7 +193,7 @@ def not_whole(facts: StackContents) -> Iterator[Evidence]:
 
 @RULES.rule(content.RULE, content.TITLE, severity="error", why=content.WHY)
 def damaged_files(facts: StackContents) -> Iterator[Evidence]:
-    """Report an error if files have changed in size or, with --deep, in content. Not checked before runs."""
+    """Report an error if files have changed in size or, with --deep, in content. This is not checked before runs."""
     if facts.damage is not None:
         yield facts.damage
 

@@ -1,4 +1,4 @@
-"""Apply the rules of ``hidl_workloads.doctor.node``, which jobs apply to their nodes, to this host."""
+"""Rules of ``hidl_workloads.doctor.node``, applied to this host instead of the nodes of a job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from hidl_workloads.doctor import node
 
 
 def probe(context: Context) -> node.Node | None:
-    """Collect the facts of this host; None if it is not part of the site or a recorded host is examined."""
+    """Collect the facts about this host.
+
+    Returns None if it is not part of the site or if a recorded host is examined.
+    """
     host = context.host.host if isinstance(context.host, CachedHost) else context.host
     return node.probe() if context.is_here and isinstance(host, ThisHost) else None
 

@@ -1,4 +1,4 @@
-"""Run-time variables of MPI libraries in the user's shell, and the files and adapters that they refer to.
+"""MPI run-time variables in the user's shell, and the files and adapters that they refer to.
 
 Variables that hidl sets are checked when a run is planned.
 """
@@ -22,7 +22,7 @@ from hidl_cli.tuning.judge import LD_PRELOAD, InvalidSetting, Setting, judge
 from hidl_cli.tuning.layers import conflict
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
-#: Prefixes of run-time variables of MPI libraries.
+#: Prefixes of MPI run-time variables.
 PREFIXES = ("MV2_", "MVP_", "MPIR_CVAR_", "OMPI_MCA_")
 #: Variable with the path of the GDRCopy library.
 GDRCOPY = "MV2_GPUDIRECT_GDRCOPY_LIB"
@@ -40,11 +40,11 @@ class Tuning:
     """Variables of the ranks, and the files and adapters that they refer to.
 
     Attributes:
-        gpus: Number of GPUs per node; None if unknown.
-        adapters: Names in /sys/class/infiniband; None if unknown.
-        interfaces: Names in /sys/class/net; None if unknown.
+        gpus: Number of GPUs per node, or None if unknown.
+        adapters: Names in /sys/class/infiniband, or None if unknown.
+        interfaces: Names in /sys/class/net, or None if unknown.
         missing: Libraries that do not exist, by the variable that refers to them.
-        netmods: Network modules of an MPICH for which one is selected; None if unknown.
+        netmods: Network modules of an MPICH library if a variable selects one of them, or None if unknown.
         on_this_host: Whether the ranks run on this machine.
     """
 
@@ -58,7 +58,7 @@ class Tuning:
 
     @property
     def shell(self) -> dict[str, str]:
-        """The run-time variables of MPI libraries that are only set in the shell."""
+        """The MPI run-time variables that are only set in the shell."""
         return {name: value for name, value in self.job.inherited.items() if name.startswith(PREFIXES)}
 
 
@@ -100,14 +100,17 @@ def _missing(host: Host, job: PlannedJob) -> dict[str, tuple[str, ...]]:
 
 
 def _is_missing(host: Host, file: str) -> bool:
-    """Return whether an absolute path does not exist. Bare names are resolved by the dynamic linker and not checked."""
+    """Return whether an absolute path does not exist.
+
+    Bare names are resolved by the dynamic linker and are not checked.
+    """
     path = PurePosixPath(file)
     return path.is_absolute() and "$" not in file and path.name not in host.list(str(path.parent))
 
 
 RULES: Rules[Tuning] = Rules()
 _ON = ("1", "true", "yes")
-#: Variables with names of adapters, and the separators of the names.
+#: Variables that contain adapter names, and the separators of these names.
 _ADAPTER_VARIABLES = {
     "MV2_IBA_HCA": r"[:,]",
     "OMPI_MCA_btl_openib_if_include": r",",
@@ -124,7 +127,7 @@ _ADAPTER_VARIABLES = {
     "MVAPICH-Plus, MPICH and Open MPI do not read MV2_* variables.",
 )
 def unread(facts: Tuning) -> Iterator[Evidence]:
-    """Report a warning if a variable of the shell is not read by the job's library or not passed to the ranks."""
+    """Report a warning if a variable in the shell is not read by the job's library or not passed to the ranks."""
     library = facts.job.library
     if library is None:
         return
@@ -149,7 +152,7 @@ def unread(facts: Tuning) -> Iterator[Evidence]:
     why="MPICH and MVAPICH 3 and later abort in MPI_Init. Other libraries silently use 0 or their default instead.",
 )
 def unfit(facts: Tuning) -> Iterator[Evidence]:
-    """Report a warning if a variable of the shell has an invalid value, or an error if MPI_Init would fail.
+    """Report a warning if a variable in the shell has an invalid value, and an error if MPI_Init would fail.
 
     The network module is also checked if the run selects it.
     """
@@ -179,7 +182,7 @@ def unfit(facts: Tuning) -> Iterator[Evidence]:
     "segmentation fault when it sends its first GPU buffer.",
 )
 def cuda_is_off(facts: Tuning) -> Iterator[Evidence]:
-    """Report a warning if nodes have GPUs and the plan, or a shell with the activated stack, does not enable CUDA."""
+    """Report a warning if the nodes have GPUs and the plan, or a shell with an active stack, does not enable CUDA."""
     job = facts.job
     if job.library is None or job.library.family != "mvapich2-gdr" or not facts.gpus:
         return
@@ -221,7 +224,7 @@ def both_remedies(facts: Tuning) -> Iterator[Evidence]:
     "is several times slower. Missing files in LD_PRELOAD are ignored with a message on stderr.",
 )
 def library_missing(facts: Tuning) -> Iterator[Evidence]:
-    """Report an error, or a warning on login nodes, which may lack files of compute nodes, and for LD_PRELOAD."""
+    """Report a warning on login nodes, which may lack some files, and for LD_PRELOAD, and an error otherwise."""
     for name, files in facts.missing.items():
         fix = f"unset {name}, or correct the path"
         if name in facts.job.configured:
@@ -242,7 +245,7 @@ def library_missing(facts: Tuning) -> Iterator[Evidence]:
     why="Ranks fail in MPI_Init (`No active HCAs found`) or silently use another network.",
 )
 def adapter_missing(facts: Tuning) -> Iterator[Evidence]:
-    """Report an error, or a warning on login nodes; nothing on login nodes without adapters."""
+    """Report an error, or a warning on login nodes. Nothing is reported on login nodes without adapters."""
     if facts.adapters is None or not (facts.adapters or facts.on_this_host):
         return
     existing = {*facts.adapters, *(facts.interfaces or ())}

@@ -53,7 +53,7 @@ class SshBackend(Backend):
         """Do nothing: jobs are managed on this machine, and ``submit`` checks the hosts."""
 
     def submit(self, run: Run) -> Receipt | None:
-        """Start the supervisor; ``MissingPrecondition`` with all hosts that cannot be used."""
+        """Start the supervisor. Raises ``MissingPrecondition`` listing all hosts that cannot be used."""
         self.check(run)
         log = run.directory / OUTPUT
         child = process.start_detached(
@@ -73,7 +73,7 @@ class SshBackend(Backend):
         return Receipt(str(child.pid))
 
     def check(self, run: Run) -> None:
-        """Check the hosts; ``MissingPrecondition`` with all that cannot be used."""
+        """Check the hosts. Raises ``MissingPrecondition`` listing all hosts that cannot be used."""
         try:
             request = header.read_request(run.script.read_text(encoding="utf-8"))
         except InvalidInput as invalid:

@@ -45,7 +45,7 @@ _RUN = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Needs:
-    """Requirements of a run on its hosts; empty values are not checked.
+    """A run's requirements for its hosts; empty values are not checked.
 
     Attributes:
         prefix: Directory of the installation.
@@ -67,7 +67,7 @@ class Needs:
 
     @property
     def lines(self) -> str:
-        """The values as lines for the guard; ``HidlError`` if a value contains a line break."""
+        """The values as lines for the guard. Raises ``HidlError`` if a value contains a line break."""
         values = (self.prefix, self.manifest, self.directory, self.token, self.lock, self.origin, self.port)
         if any(set(value) & set("\n\r\0") for value in values):
             raise HidlError(f"the name of directory {self.directory!r} or {self.prefix!r} contains a line break")
@@ -108,7 +108,7 @@ class Guard:
         return self._child.stdout
 
     def read(self) -> None:
-        """Read the guard's next messages; block until there are some."""
+        """Read the guard's next messages, blocking until there are some."""
         new = os.read(self.output.fileno(), 65536)
         if not new:
             self.ended = True

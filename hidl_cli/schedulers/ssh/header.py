@@ -19,9 +19,9 @@ class HostsRequest:
     """The hosts that a job script requests.
 
     Attributes:
-        seconds: Time limit; None if there is none.
+        seconds: Time limit, or None if there is none.
         shared: True if the job does not lock the hosts.
-        run: Id of the run whose job script it starts; None if it is itself the job script of a run.
+        run: Id of the run whose job script is started, or None if this is itself the job script of a run.
     """
 
     hosts: tuple[str, ...]
@@ -31,7 +31,7 @@ class HostsRequest:
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """Return the lines that request ``allocation``; ``InvalidInput`` for options that require a batch system."""
+    """Return the lines that request ``allocation``. Raises ``InvalidInput`` for options that require a batch system."""
     for what in ("account", "qos", "constraint", "reservation"):
         value = getattr(allocation, what)
         if value is not None:
@@ -53,7 +53,7 @@ def started_run(run: str) -> str:
 
 
 def read_request(script: str) -> HostsRequest:
-    """Parse the header of a job script; ``InvalidInput`` if a line is invalid or the hosts are missing."""
+    """Parse the header of a job script. Raises ``InvalidInput`` if a line is invalid or the hosts are missing."""
     given: dict[str, str] = {}
     for name, value in _LINE.findall(script):
         given.setdefault(name, value)

@@ -29,7 +29,10 @@ class UnusableHosts(MissingPrecondition):
 
 
 def needs_of(run: Run, *, shared: bool) -> Needs:
-    """Return what a run needs on its hosts, and write a new token to its directory; ``shared`` hosts are not locked."""
+    """Return a run's requirements for its hosts, and write a new token to its directory.
+
+    ``shared`` hosts are not locked.
+    """
     prefix = (run.document("plan") or {}).get("prefix") or ""
     manifest = Path(prefix, "manifest.json")
     token = secrets.token_hex(8)
@@ -44,7 +47,7 @@ def needs_of(run: Run, *, shared: bool) -> Needs:
 
 
 def check_hosts(hosts: tuple[str, ...], run: Run, *, shared: bool) -> None:
-    """Connect to all hosts, and raise ``UnusableHosts`` if the run cannot use one; nothing is left on the hosts."""
+    """Connect to all hosts, and raise ``UnusableHosts`` if the run cannot use one. Nothing is left on the hosts."""
     needs = needs_of(run, shared=shared)
     try:
         with socket.create_server(("", 0), backlog=len(hosts) + 16) as back:

@@ -1,4 +1,4 @@
-"""Records of the jobs that run through ssh, which their supervisors keep in a directory of this machine."""
+"""Records of the jobs that run through ssh, which their supervisors keep in a directory on this machine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class JobRecord:
         birth: Value of ``local.birth`` for the supervisor, which identifies it even if its pid is reused.
         run: Id of the run, which is in the environment of all processes of the job.
         reason: Why the job waits, or how it ended.
-        ended: In seconds since the epoch.
-        by_itself: False if somebody ended the job.
+        ended: Time of the end, in seconds since the epoch.
+        by_itself: False if the job was ended by a user or administrator.
     """
 
     id: str

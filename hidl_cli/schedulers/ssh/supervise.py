@@ -35,7 +35,7 @@ _GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The end of a job; the fields have the meaning of those of ``decision.Job``."""
+    """The end of a job; the fields have the same meaning as in ``decision.Job``."""
 
     state: State
     reason: str = ""
@@ -43,7 +43,7 @@ class JobEnd:
 
 
 class Supervisor:
-    """Runs the job script of a run; an attended one at the terminal of this process."""
+    """Runs the job script of a run. An attended script runs at the terminal of this process."""
 
     def __init__(self, run: Run, script: Path, *, attended: bool = False) -> None:
         self._run = run
@@ -90,7 +90,7 @@ class Supervisor:
         return end
 
     def _clean_up(self, hosts: list[str], needs: Needs) -> list[str]:
-        """Clean up hosts whose guards are gone with new guards; return the hosts that did not confirm it."""
+        """Start new guards to clean up hosts whose guards are gone; return the hosts that did not confirm it."""
         with Guards(hosts, self._mark, needs) as guards:
             guards.look()
             for guard in guards.all:
@@ -98,7 +98,7 @@ class Supervisor:
             return guards.end()
 
     def _lock(self, guards: Guards, needs: Needs) -> JobEnd | None:
-        """Lock the hosts one after another; return the end of the job if it comes first."""
+        """Lock the hosts one after another. Return the end of the job if it ends first."""
         for guard in guards.in_order() if needs.lock else ():
             guard.say("lock")
             while "locked" not in guard.messages:
@@ -164,7 +164,7 @@ class Supervisor:
         child.wait()
 
     def _write(self, *, shown: bool = False, **changes: object) -> None:
-        """Record changes; print the reason of an attended job too if ``shown``."""
+        """Record changes. If ``shown`` is set, also print the reason of an attended job."""
         new = replace(self.record, **changes)  # type: ignore[arg-type]  # fields of several types
         if new != self.record:
             self.record = new
@@ -177,7 +177,7 @@ class Supervisor:
 
 
 def main(words: list[str]) -> None:
-    """Supervise the job script that the last argument names; its directory is that of the run."""
+    """Supervise the job script given as the last argument. Its directory is the run's directory."""
     script = Path(words[-1]).absolute()
     Supervisor(Run(script.parent), script, attended=ATTENDED in words[:-1]).run()
 

@@ -59,7 +59,7 @@ def row(head: str, line: str) -> dict[str, str] | None:
     return found
 
 
-# Host lists in the syntax of schedulers: ``c[101-191],gpu[01-08]``.
+# Host lists in scheduler syntax: ``c[101-191],gpu[01-08]``.
 
 
 MOST_NODES = 100_000
@@ -70,7 +70,10 @@ _RANGES = re.compile(r"\[([^\]]*)\]")
 
 
 def listed(text: str) -> list[str]:
-    """Return the hosts of a list without duplicates; empty if it is invalid or longer than ``MOST_NODES``."""
+    """Return the hosts in a list without duplicates.
+
+    The result is empty if the list is invalid or longer than ``MOST_NODES``.
+    """
     try:
         return list(dict.fromkeys(hosts_of(text)))
     except (ValueError, NodeSetException):

@@ -26,7 +26,7 @@ _YES = "✔"
 
 
 def probe(host: Host) -> SchedulerFacts | None:
-    """Probe the Flux instance of this host; None without ``flux``. Memory and sockets remain unknown."""
+    """Probe the Flux instance of this host. Returns None if there is no ``flux``. Memory and sockets remain unknown."""
     traits = SYSTEMS["flux"]
     if host.which(traits.shows) is None:
         return None
@@ -50,7 +50,10 @@ def describe(
     hosts: str | None = None,
     resource_set: str | None = None,
 ) -> SchedulerFacts:
-    """Describe a Flux instance from the output of its commands; None for those not run or without output."""
+    """Describe a Flux instance from the output of its commands.
+
+    Pass None for a command that was not run or printed nothing.
+    """
     table = _table(resources or "")
     found = tuple(_queues(queues or ""))
     number = _VERSION.search(version or "")
@@ -110,7 +113,10 @@ def _number(text: str | None) -> int | None:
 
 
 def _from_resource_set(text: str | None) -> dict[str, tuple[Hardware, frozenset[str]]]:
-    """Return the cores, GPUs and properties of each node in a resource set (RFC 20); empty if there is none."""
+    """Return the cores, GPUs and properties of each node in a resource set (RFC 20).
+
+    The result is empty if there is none.
+    """
     try:
         execution = json.loads(text or "")["execution"]
         names = [name for part in execution["nodelist"] for name in hosts_of(part)]
@@ -147,13 +153,13 @@ def _queues(text: str) -> Iterator[Queue]:
 
 
 def _range(text: str) -> tuple[int, int | None]:
-    """Parse a range such as ``0-4`` or ``1-inf``, in which no limit becomes None."""
+    """Parse a range such as ``0-4`` or ``1-inf``; an infinite upper bound becomes None."""
     low, _, high = text.partition("-")
     return _number(low) or 0, _number(high) or None
 
 
 def _wall(text: str) -> str | None:
-    """Convert a Flux Standard Duration (RFC 23) such as ``1.5h``; None for ``inf``."""
+    """Convert a Flux Standard Duration (RFC 23) such as ``1.5h``. Returns None for ``inf``."""
     found = _DURATION.fullmatch(text)
     if found is None or len(found[1]) > 9:
         return None

@@ -24,7 +24,7 @@ _LINE = re.compile(r"^[ \t]*([A-Za-z][^:\n]{0,60}):[ \t]*(\S.*)$", re.MULTILINE)
 
 
 def fields(text: str) -> Mapping[str, str]:
-    """Return the fields of ``lscpu``, of duplicates the first, without empty values and ``-``."""
+    """Return the fields in ``lscpu`` output without empty values and ``-``. The first of several duplicates is used."""
     pairs = _json(text) if text.lstrip().startswith("{") else ((each[1], each[2]) for each in _LINE.finditer(text))
     found: dict[str, str] = {}
     for key, value in pairs:
@@ -64,7 +64,7 @@ INTEL = ("xpu-smi", "discovery", "-j")
 #: Architectures of data-centre GPUs by a word in their name, from NVIDIA's table of compute capabilities and AMD's
 #: table of supported GPUs (ROCm documentation, "System requirements").
 _ARCHITECTURES = (
-    (r"gb200|b200|b100|gb300|b300", None),  # 10.0 or 10.3, depending on more than the name
+    (r"gb200|b200|b100|gb300|b300", None),  # 10.0 or 10.3; the name alone does not determine which
     (r"gh200|h200|h100|h20|h800", "sm_90"),
     (r"l40s?|l4|rtx[ _-]?6000[ _-]?ada", "sm_89"),
     (r"a40|a10g?|a16|a2|a6000", "sm_86"),
@@ -93,7 +93,7 @@ class Cards:
 
 
 def probe_gpus(host: Host) -> Cards | None:
-    """List the GPUs with a vendor's tool; None if there is no such tool or it fails."""
+    """List the GPUs with a vendor's tool. Returns None if there is no such tool or it fails."""
     if (text := host.ask(*NVIDIA)) is not None:
         return of_nvidia(text)
     if (text := host.ask(*_NVIDIA_OLD)) is not None:
@@ -126,7 +126,7 @@ def architecture(model: str | None) -> str | None:
 
 
 def of_amd_json(text: str) -> Cards | None:
-    """Parse JSON of ``rocm-smi``: ``{"card0": {"Card Series": ..., "GFX Version": ..., ...}}``."""
+    """Parse JSON output of ``rocm-smi``: ``{"card0": {"Card Series": ..., "GFX Version": ..., ...}}``."""
     document = _json_of_gpus(text)
     if not isinstance(document, dict):
         return None
@@ -147,7 +147,7 @@ def of_amd(cards: Sequence[Mapping[str, Any]]) -> Cards:
 
 
 def of_amd_smi(text: str) -> Cards | None:
-    """Parse JSON of ``amd-smi``: ``[{"asic": {"market_name": ..., "target_graphics_version": ...}, "vram": ...}]``."""
+    """Parse ``amd-smi`` JSON: ``[{"asic": {"market_name": ..., "target_graphics_version": ...}, "vram": ...}]``."""
     document = _json_of_gpus(text)
     listed = document.get("gpu_data") if isinstance(document, dict) else document
     cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
@@ -172,7 +172,7 @@ def _mebibytes(vram: Mapping[str, Any]) -> int | None:
 
 
 def of_intel(text: str) -> Cards | None:
-    """Parse JSON of ``xpu-smi``: ``{"device_list": [{"device_type": "GPU", "device_name": ...}]}``."""
+    """Parse JSON output of ``xpu-smi``: ``{"device_list": [{"device_type": "GPU", "device_name": ...}]}``."""
     document = _json_of_gpus(text)
     listed = document.get("device_list") if isinstance(document, dict) else None
     cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
@@ -182,7 +182,7 @@ def of_intel(text: str) -> Cards | None:
 
 
 def _gib(sizes: Sequence[float]) -> float | None:
-    """Return the common size of all cards, rounded to a tenth of a GiB; None if they differ or it is zero."""
+    """Return the common size of all cards, rounded to a tenth of a GiB, or None if they differ or it is zero."""
     return _common([round(size, 1) for size in sizes]) or None
 
 
@@ -233,7 +233,7 @@ class Port:
 
 
 def probe_fabric(host: Host) -> Fact | None:
-    """Detect the type and speed of this host's fabric; None without an active adapter."""
+    """Detect the type and speed of this host's fabric. Returns None if there is no active adapter."""
     for source, ports in (
         (_CLASS, list(_kernel(host))),
         ("ibstat", list(_ibstat(host.ask("ibstat") or ""))),
@@ -247,13 +247,16 @@ def probe_fabric(host: Host) -> Fact | None:
 
 
 def described(program: str, text: str) -> str | None:
-    """Describe the active ports in the output of ``ibstat`` or ``ibv_devinfo``; None if there are none."""
+    """Describe the active ports in the output of ``ibstat`` or ``ibv_devinfo``. Returns None if there are none."""
     ports = list(_ibstat(text) if program == "ibstat" else _devinfo(text))
     return _described(ports) if ports else None
 
 
 def _described(ports: list[Port]) -> str:
-    """Describe the fastest ports, as in ``2 x InfiniBand, 200 Gb/s (4X HDR)``; Ethernet only without other ports."""
+    """Describe the fastest ports, as in ``2 x InfiniBand, 200 Gb/s (4X HDR)``.
+
+    Ethernet is only described if there are no other ports.
+    """
     fabric = [port for port in ports if port.link_layer == "InfiniBand"] or ports
     best = max(fabric, key=lambda port: port.gigabits or 0)
     alike = [port for port in fabric if (port.gigabits, port.speed) == (best.gigabits, best.speed)]
@@ -323,13 +326,16 @@ class Host(Protocol):
         """Return the path of a program on PATH, or None."""
 
     def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
-        """Run a command and return its output, with ``stderr`` if set; None if it is missing, fails or times out."""
+        """Run a command and return its output, including standard error if ``stderr`` is set.
+
+        Returns None if the command is missing, fails or times out.
+        """
 
     def read(self, path: str) -> str:
-        """Return the text of a small file, such as those of the kernel; empty if there is none."""
+        """Return the text of a small file, such as a kernel file. The result is empty if the file does not exist."""
 
     def list(self, directory: str) -> tuple[str, ...]:
-        """Return the sorted names in a directory; empty if it does not exist."""
+        """Return the sorted names in a directory (empty if it does not exist)."""
 
 
 @dataclass(frozen=True)
@@ -403,7 +409,7 @@ def split_blocks(start: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]
         yield one[1], text[one.end() : found[number].start() if number < len(found) else None]
 
 
-# The scheduler's name of the cluster to which this host belongs.
+# The scheduler's name for the cluster to which this host belongs.
 
 
 SECONDS = 3.0  # scontrol would wait three times as long if slurmctld is down

@@ -23,7 +23,7 @@ _LIMITS = re.compile(r"^(DEFAULT|MAXIMUM) LIMITS:\s*$", re.MULTILINE)
 _SECTION = re.compile(r"^[A-Z][A-Z /_-]*:", re.MULTILINE)  # the section after a queue's limits
 _LIMIT = re.compile(r"[A-Z]+LIMIT")
 _MINUTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*min(?:\s+of\s+(\S+))?")
-#: Meanings of the numbers of a limit, by how many there are (bqueues(1), "PROCLIMIT").
+#: Meanings of the numbers in a limit, depending on how many there are (bqueues(1), "PROCLIMIT").
 _OF_TASKS = {1: ("maximum",), 2: ("minimum", "maximum"), 3: ("minimum", "default", "maximum")}
 _USERS = re.compile(r"^USERS:\s*(.*\S)\s*$", re.MULTILINE)
 _HOSTS = re.compile(r"^HOSTS:\s*(.*\S)\s*$", re.MULTILINE)
@@ -36,7 +36,7 @@ _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def probe(host: Host) -> SchedulerFacts | None:
-    """Probe LSF; None without ``lsid``. LSF does not report the number of cores available to jobs."""
+    """Probe LSF. Returns None if there is no ``lsid``. LSF does not report the number of cores available to jobs."""
     if host.which("lsid") is None:
         return None
     identity = host.ask(*IDENTITY, seconds=_SECONDS)
@@ -59,7 +59,7 @@ def describe(
     running: str | None = None,
     hosts: str | None = None,
 ) -> SchedulerFacts:
-    """Describe LSF from the output of its commands; None for those not run or without output."""
+    """Describe LSF from the output of its commands. Pass None for a command that was not run or printed nothing."""
     cluster, version = _CLUSTER.search(identity or ""), _VERSION.search(identity or "")
     default = _DEFAULT_QUEUES.search(parameters or "")
     found = tuple(_queues(queues or "", default[1] if default else None))
@@ -150,11 +150,11 @@ def _format_limit(name: str, value: str) -> str:
 
 
 def _nodes(running: str | None, hosts: str | None, queues: tuple[str, ...]) -> Iterator[ProbedNode]:
-    """Yield the hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` prints; either may be missing.
+    """Yield each host that runs jobs (``bhosts -w``), along with what ``lshosts -w`` prints for it.
 
-    Hosts with a limit of 0 jobs are skipped. If some hosts are marked as compute nodes (resource ``CN`` on IBM's CORAL
-    systems, where ``LN`` marks launch nodes), all others are skipped too. ``ncpus`` is ignored because it counts
-    processors, cores or threads, depending on the site's EGO_DEFINE_NCPUS.
+    The output of either command may be missing. Hosts with a limit of 0 jobs are skipped. If some hosts are marked as
+    compute nodes (resource ``CN`` on IBM's CORAL systems, where ``LN`` marks launch nodes), all others are skipped too.
+    ``ncpus`` is ignored because it counts processors, cores or threads, depending on the site's EGO_DEFINE_NCPUS.
     """
     serving = {row["HOST_NAME"] for row in _rows(running) if row.get("MAX") != "0"}
     rows = list(_rows(hosts)) or [{"HOST_NAME": name} for name in sorted(serving)]

@@ -24,9 +24,10 @@ _UNITS = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p"
 
 
 def probe(host: Host) -> SchedulerFacts | None:
-    """Probe the PBS of this host; None without ``pbsnodes``.
+    """Probe the PBS of this host. Returns None if there is no ``pbsnodes``.
 
-    Cores remain unknown, because ``ncpus`` counts the processors in a node's kernel: cores or hardware threads.
+    The number of cores remains unknown because ``ncpus`` counts the processors that a node's kernel reports, which may
+    be cores or hardware threads.
     """
     if host.which(SYSTEMS["pbs"].shows) is None:
         return None
@@ -46,7 +47,10 @@ def describe(
     queues: Mapping[str, Any] | None = None,
     nodes: Mapping[str, Any] | None = None,
 ) -> SchedulerFacts:
-    """Describe PBS from the JSON output of its commands; None for those not run or without output."""
+    """Describe PBS from the JSON output of its commands.
+
+    Pass None for a command that was not run or printed nothing.
+    """
     servers = _mapping(server or {}, "Server")
     name, about = next(iter(servers.items()), (None, None))
     known = {key: each for key, each in _mapping(queues or {}, "Queue").items() if isinstance(each, Mapping)}
@@ -137,7 +141,7 @@ def _serves(
 ) -> bool:
     """Return whether jobs of the queue can run on the node.
 
-    This depends on the node's ``queue``, or else on the resources that the queue adds to each chunk
+    This depends on the node's ``queue`` if it is set, or else on the resources that the queue adds to each chunk
     (``default_chunk.Qlist=...``). A routing queue uses the nodes of its destinations.
     """
     if queue.get("queue_type") == "Route":

@@ -27,9 +27,9 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20}
 
 
 def probe(host: Host) -> SchedulerFacts | None:
-    """Probe the Slurm of this host; None without ``scontrol``.
+    """Probe the Slurm of this host. Returns None if there is no ``scontrol``.
 
-    Facts that Slurm does not report are left empty; all of them are if slurmctld does not respond.
+    Facts that Slurm does not report are left empty. If slurmctld does not respond, this applies to all of them.
     """
     if host.which("scontrol") is None:
         return None
@@ -53,7 +53,7 @@ def describe(
     account: str | None = None,
     mpi: str | None = None,
 ) -> SchedulerFacts:
-    """Describe Slurm from the output of its commands; None for those not run or without output.
+    """Describe Slurm from the output of its commands. Pass None for a command that was not run or printed nothing.
 
     Without ``nodes``, each node gets its share of the resources of its partition; without ``partitions``, their limits
     are unknown. ``account`` is the default account.
@@ -84,7 +84,7 @@ def describe(
 
 
 def mpi_types(host: Host) -> tuple[str, ...]:
-    """Return the values that ``srun --mpi=`` accepts here; empty if ``srun`` is missing or fails."""
+    """Return the values that ``srun --mpi=`` accepts here (empty if ``srun`` is missing or fails)."""
     return types(host.ask(*MPI, stderr=True))
 
 
@@ -96,7 +96,10 @@ def types(plugins: str | None) -> tuple[str, ...]:
 
 
 def _records(text: str | None, first: str) -> Iterator[dict[str, str]]:
-    """Yield the fields of each record of ``scontrol``, with or without --oneliner; of duplicates, the first."""
+    """Yield the fields of each ``scontrol`` record, with or without --oneliner.
+
+    The first of several duplicates is used.
+    """
     fields: dict[str, str] = {}
     for line in (text or "").splitlines():
         if line.startswith(f"{first}="):
@@ -217,7 +220,7 @@ def _policies(
 
 
 def _default_account(host: Host, config: Mapping[str, str]) -> str | None:
-    """Return the user's default account; empty if there is none, None if accounts are not enforced or unknown."""
+    """Return the user's default account: empty if there is none, None if accounts are not enforced or unknown."""
     enforced, user = config.get("AccountingStorageEnforce", "none"), host.environment.get("USER")
     if not user or not any(word in enforced for word in ("associations", "limits", "qos", "wckeys", "safe")):
         return None

@@ -126,7 +126,7 @@ def same_version(one: str, other: str) -> bool:
     return long[: len(short)] == short and not is_candidate
 
 
-# Modules of the site, and the environments that they set up (Lmod, Environment Modules, Cray's modules).
+# Site modules, and the environments that they set up (Lmod, Environment Modules, Cray's modules).
 
 
 _SECONDS_OF_MODULES = 20.0  # slow with a cold cache on a parallel file system
@@ -160,13 +160,13 @@ class ModuleEnvironment:
 
 
 def available(host: Host) -> tuple[str, ...] | None:
-    """Return the names of all modules with their versions; None if there is no module command or it fails."""
+    """Return the names of all modules with their versions, or None if there is no module command or it fails."""
     found = offered(host)
     return None if found is None else tuple(each.name for each in found)
 
 
 def offered(host: Host) -> tuple[AvailableModule, ...] | None:
-    """Return all modules; None if there is no module command or it fails.
+    """Return all modules, or None if there is no module command or it fails.
 
     In a hierarchy of modules, only those that can be loaded now are included.
     """
@@ -180,7 +180,7 @@ def offered(host: Host) -> tuple[AvailableModule, ...] | None:
 
 
 def read_name(line: str) -> AvailableModule | None:
-    """Parse a line of ``module avail --terse``; None for directories, groups of versions, and aliases."""
+    """Parse a line of ``module avail --terse``. Returns None for directories, groups of versions, and aliases."""
     name, words = line.strip(), set[str]()
     while mark := _MARK.search(name):
         name = name[: mark.start()]
@@ -193,7 +193,7 @@ def read_name(line: str) -> AvailableModule | None:
 def load(host: Host, modules: Sequence[str]) -> ModuleEnvironment:
     """Load modules in a clean login shell, in order, and return its environment.
 
-    The shell reads ``/etc/profile``, but no files of the user, and starts without the modules loaded now. Raises
+    The shell reads ``/etc/profile``, but none of the user's files, and starts without the modules loaded now. Raises
     ``MissingPrecondition`` with the module command's message if a module cannot be loaded.
     """
     own = host.environment
@@ -210,9 +210,10 @@ def load(host: Host, modules: Sequence[str]) -> ModuleEnvironment:
 
 
 def find_command(host: Host) -> dict[str, str]:
-    """Return the variables that make the module command available; empty if set already or if there is none.
+    """Return the variables that make the module command available.
 
-    Processes not started by a login shell, such as cron jobs, lack them even if the site has modules.
+    The result is empty if they are already set or if there is no module command. Processes that were not started by a
+    login shell, such as cron jobs, lack them even if the site has modules.
     """
     if "MODULESHOME" in host.environment:
         return {}
@@ -277,7 +278,7 @@ def launchers(host: Host) -> dict[str, str]:
 
 
 def runtime(host: Host, program: str) -> Abi | None:
-    """Return the ABI of the ranks that ``mpiexec`` or ``mpirun`` starts (MPICH's or Open MPI's); None if unknown."""
+    """Return the ABI (MPICH's or Open MPI's) of ranks that ``mpiexec`` or ``mpirun`` starts, or None if unknown."""
     printed = host.ask(program, "--version") or ""
     return next((abi for abi, pattern in RUNTIMES.items() if re.search(pattern, printed)), None)
 
@@ -297,7 +298,7 @@ def on_path(host: Host) -> Iterator[ProbedLibrary]:
 
 
 def _libraries_of(host: Host, program: str) -> Iterator[ProbedLibrary]:
-    """Yield the library that a program of ``TELLERS`` belongs to."""
+    """Yield the library that a program in ``TELLERS`` belongs to."""
     arguments = TELLERS[program].arguments
     place = host.which(program)
     found = tell(program, host.ask(program, *arguments) or "") if place else None

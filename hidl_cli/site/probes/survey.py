@@ -37,7 +37,7 @@ _USERS = re.compile(
     r"\[([A-Za-z_][\w.-]*)@\d{4}-\d\d-\d\d|\bOwner=(\w\S*)|^USERS:\s+(.+)$|\bacl_users *= *(\S+)", re.MULTILINE
 )
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
-# Not all groups of four numbers are addresses: some libraries have such versions.
+# Not all groups of four numbers are addresses: some libraries have version numbers of this form.
 _IPV4 = re.compile(r"(?<=[=(@])(?!127\.|0\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 _HARDWARE = re.compile(
     r"\b[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5,}\b|(?<=GUID: )0x[0-9a-fA-F]+|\b[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3}\b"
@@ -46,13 +46,13 @@ _HARDWARE = re.compile(
 
 @dataclass(frozen=True)
 class Anonymizer:
-    """Replaces names by neutral words; ``words`` has longer names first."""
+    """Replaces names with neutral words; ``words`` lists longer names first."""
 
     words: tuple[tuple[str, str], ...]
 
     @classmethod
     def of(cls, host: Host, answers: Mapping[tuple[str, ...], str]) -> Anonymizer:
-        """Find the names in the output of commands on ``host``."""
+        """Find the names in the output of commands run on ``host``."""
         text = "\n".join(answers.values())
         accounts = [
             line.strip()
@@ -147,7 +147,7 @@ def file_name(command: tuple[str, ...]) -> str:
 
 
 def load_host(directory: Path) -> RecordedHost:
-    """Load a recording; ``UsageError`` if there is none, ``InvalidInput`` for an invalid ``host.json``."""
+    """Load a recording. Raises ``UsageError`` if there is none, and ``InvalidInput`` if ``host.json`` is invalid."""
     outputs = sorted(directory.glob("*.txt"))
     file = directory / DESCRIPTION
     if not directory.is_dir() or not any(each.is_file() for each in directory.iterdir()):
@@ -225,7 +225,7 @@ class RecordingHost(HostBehind):
         return names
 
     def write(self, directory: Path, machine: Machine) -> Sequence[str]:
-        """Write the recording without names of users, hosts and accounts, and return the sorted names of its files.
+        """Write the recording without user, host and account names, and return the sorted names of its files.
 
         Raises ``UsageError`` if the directory is not empty or cannot be written.
         """

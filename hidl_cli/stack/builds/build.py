@@ -51,7 +51,7 @@ _CMAKE_ERROR = re.compile(r"CMake Error\b.*:$")
 
 
 def first_error(lines: Iterable[str]) -> str | None:
-    """Return the first line with an error, joined with the line below it for CMake; None if there is none."""
+    """Return the first line with an error, joined with the line below it for CMake, or None if there is none."""
     cmake_error: str | None = None
     for line in (line.strip() for line in lines):
         if cmake_error is not None:
@@ -72,7 +72,8 @@ DECIDING = (
     "CC", "CXX", "FC", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "FFLAGS", "LDFLAGS",
     "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "PKG_CONFIG_PATH",
 )  # fmt: skip
-#: Other variables that are passed to builds. The rest is removed, so that it cannot affect the product unnoticed.
+#: Other variables that are passed to builds. The rest is removed, because it could otherwise affect the product
+#: unnoticed.
 SHOWN = ("HOME", "USER", "LOGNAME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL", "XDG_CACHE_HOME")
 
 _GIB = 2**30
@@ -103,7 +104,7 @@ def require(programs: Sequence[str], what: str, environ: Mapping[str, str]) -> N
 
 
 def build_jobs(memory_per_job_gib: float) -> int:
-    """Return the number of parallel compilers, limited by the cores and the free memory."""
+    """Return the number of parallel compile jobs, limited by the number of cores and the free memory."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroups.cpu_quota(Path("/"))
     free = _free_memory()
@@ -113,7 +114,7 @@ def build_jobs(memory_per_job_gib: float) -> int:
 
 
 def _free_memory() -> int | None:
-    """Return the memory that is available to new processes in bytes; None if unknown."""
+    """Return the memory that is available to new processes in bytes, or None if unknown."""
     lines = cgroups.read(Path("/proc/meminfo")).splitlines()
     available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     limits = [*available, *([limit] if (limit := cgroups.memory_limit(Path("/"))) else [])]
@@ -136,7 +137,7 @@ GUARD = ("sh", "-c", 'trap "kill -KILL 0" TERM; "$@" & wait "$!"', "hidl-build")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A build that is ready to start. ``source`` is the archive; None if the product is cached."""
+    """A build that is ready to start. ``source`` is the archive, or None if the product is cached."""
 
     build: PlannedBuild
     slot: Slot
@@ -306,9 +307,10 @@ class Slot:
 
     @contextmanager
     def build_directory(self, on_wait: Callable[[str], None]) -> Iterator[Path | None]:
-        """Yield an empty directory to build in, exclusively; None if the product is already in the cache.
+        """Yield an empty directory to build in, locked for this process.
 
-        The subdirectory ``product`` is moved to the cache if the block ends without an exception.
+        Yields None if the product is already in the cache. The subdirectory ``product`` is moved to the cache if the
+        block ends without an exception.
         """
         work = _root() / f".{self.key}"
         with hold_lock(_root() / ".locks" / self.key, on_wait):
@@ -328,7 +330,10 @@ class Slot:
 
 
 def slot(build: PlannedBuild, target: Target, machine: Mapping[str, str], prefix: Path | None = None) -> Slot:
-    """Return the slot for a build on a machine with these compilers; ``prefix``: the only prefix it fits."""
+    """Return the slot for a build on a machine with these compilers.
+
+    If ``prefix`` is given, the build can only be used under that prefix.
+    """
     where = {"python": target.python, "platform": target.platform, "machine": dict(machine)}
     return Slot({**build.inputs, **where, **({"prefix": str(prefix)} if prefix else {})})
 
@@ -340,13 +345,16 @@ def products() -> list[Path]:
 
 
 def last_used(product: Path) -> float:
-    """Return when the product was created or last used, in seconds since the epoch. Raises ``FileNotFoundError``."""
+    """Return the time when the product was created or last used, in seconds since the epoch.
+
+    Raises ``FileNotFoundError``.
+    """
     whole = product / _INPUTS
     return (whole if whole.is_file() else product).stat().st_mtime
 
 
 def remove(product: Path, on_wait: Callable[[str], None]) -> None:
-    """Remove a product from the cache; waits for processes that build or copy it."""
+    """Remove a product from the cache, waiting for processes that build or copy it."""
     with hold_lock(_root() / ".locks" / product.name, on_wait):
         shutil.rmtree(product)
 

@@ -1,4 +1,4 @@
-"""Interfaces of build kinds and of the installer of wheels."""
+"""Interfaces of build kinds and of the wheel installer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class BuildContext:
     """The directories and settings of one build.
 
-    ``source`` is the patched source tree, in which the commands run, ``product`` an empty directory for the product,
-    ``prefix`` the prefix of the stack and ``tools`` the directory of the build requirements. ``jobs`` is the number of
-    parallel compilers. ``objects`` are C files to compile first.
+    ``source`` is the patched source tree, in which the commands run, ``product`` is an empty directory for the product,
+    ``prefix`` is the stack's prefix, and ``tools`` is the directory that contains the build requirements. ``jobs`` is
+    the number of parallel compile jobs. ``objects`` are C files to compile first.
     """
 
     recipe: Build
@@ -31,12 +31,12 @@ class BuildContext:
     objects: tuple[Path, ...] = ()
 
     def fill(self, text: str) -> str:
-        """Replace ``{tools}`` in a text of the recipe by the directory of the tools."""
+        """Replace ``{tools}`` in a text of the recipe with the tools directory."""
         return text.replace("{tools}", str(self.tools))
 
 
 class BuildKind(Protocol):
-    """A kind of build. ``relocatable``: a cached product can be installed into any prefix."""
+    """A kind of build. If ``relocatable`` is set, a cached product can be installed into any prefix."""
 
     relocatable: bool
 
@@ -48,7 +48,7 @@ class BuildKind(Protocol):
 
 
 class Packager(Protocol):
-    """An installer of wheels, and of what their builds require."""
+    """An installer of wheels and of their build requirements."""
 
     def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> InstallStep:
         """Return the command that downloads the source archive into ``directory``.

@@ -150,7 +150,7 @@ _NOTHING = "/dev/null"
 
 @dataclass(frozen=True)
 class Hunk:
-    """A hunk of a diff: ``new`` replaces ``old``, starting at line ``start`` (1-based; 0: before the first)."""
+    """A hunk of a diff: ``new`` replaces ``old`` from line ``start`` on (counted from 1; 0 is before line 1)."""
 
     start: int
     old: tuple[str, ...]
@@ -246,7 +246,7 @@ def _hunk(start: int, body: Sequence[str]) -> Hunk:
 
 
 def _path(line: str, patch: Path) -> str | None:
-    """Return the file of a ``---`` or ``+++`` line without its first directory; None for ``/dev/null``."""
+    """Return the file of a ``---`` or ``+++`` line without its first directory, or None for ``/dev/null``."""
     name = line[4:].rstrip("\r\n").split("\t")[0]
     if name == _NOTHING:
         return None

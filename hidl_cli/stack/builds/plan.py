@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from hidl_cli.stack.lock import Lock
     from hidl_cli.stack.schema import Build
 
-#: Incremented when a build kind starts to produce something else from the same inputs.
+#: Incremented when a build kind starts to produce different output from the same inputs.
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """A file beside the recipe, such as a patch, and the SHA-256 of its content."""
+    """A file next to the recipe, such as a patch, and the SHA-256 of its content."""
 
     file: Path
     digest: str

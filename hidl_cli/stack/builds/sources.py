@@ -1,7 +1,8 @@
 """Source archives on this machine, provided by the user or by an earlier installation.
 
-They are searched in the directories of ``$HIDL_SOURCES``, in ``<root>/sources`` and in hidl's cache. If the recipe has
-a SHA-256, the archive must match it; otherwise the SHA-256 of the user's archive is recorded in the manifest.
+Archives are searched for in the directories in ``$HIDL_SOURCES``, in ``<root>/sources`` and in hidl's cache. If the
+recipe has a SHA-256, the archive must match it; otherwise the SHA-256 of the user's archive is recorded in the
+manifest.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _VERSION = r"\d[0-9A-Za-z.+-]*"
 
 
 def directories(root: Path) -> tuple[Path, ...]:
-    """Return the directories of user-provided archives: those of ``$HIDL_SOURCES``, then ``<root>/sources``."""
+    """Return the directories with user-provided archives: those in ``$HIDL_SOURCES``, then ``<root>/sources``."""
     named = [Path(place).expanduser() for place in os.environ.get(PLACES, "").split(os.pathsep) if place]
     return (*named, root / "sources")
 
 
 def find(file: str, root: Path) -> Path | None:
-    """Return the first user-provided archive of that name, unchecked; None if there is none."""
+    """Return the first user-provided archive of that name, without checking it, or None if there is none."""
     return next((place / file for place in directories(root) if (place / file).is_file()), None)
 
 
@@ -55,7 +56,7 @@ def user_archive(recipe: Build, root: Path, given: Path | None) -> tuple[Path, B
 
 
 def newest(recipe: Build, root: Path) -> Path | None:
-    """Return the user-provided archive of the newest suitable version; None if there is none."""
+    """Return the user-provided archive of the newest suitable version, or None if there is none."""
     if not recipe.source.any_version:
         return find(recipe.source.file, root)
     for place in directories(root):
@@ -66,7 +67,10 @@ def newest(recipe: Build, root: Path) -> Path | None:
 
 
 def _version_of(archive: Path, recipe: Build) -> str:
-    """Read the version from the name of the archive or of its top directory; default to that of the recipe."""
+    """Read the version from the name of the archive or of its top directory.
+
+    The default is the version in the recipe.
+    """
     before, _, after = recipe.source.file.partition(recipe.version)
     by_name = re.fullmatch(f"{re.escape(before)}({_VERSION}){re.escape(after)}", archive.name)
     if by_name:

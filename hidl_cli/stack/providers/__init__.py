@@ -1,4 +1,4 @@
-"""Providers, which install stacks; their interface is in ``contract``."""
+"""Providers, which install stacks; their interface is defined in ``contract``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def provider_for(site: Site, name: ProviderName | None = None, mirror: Path | None = None) -> Provider:
-    """Return a provider by name, by default that of the site. ``mirror``: a directory of ``hidl stack fetch``.
+    """Return a provider by name (default: the site's provider).
+
+    ``mirror`` is a directory created by ``hidl stack fetch``.
 
     Raises ``MissingPrecondition`` if the provider is a plug-in that cannot be loaded.
     """

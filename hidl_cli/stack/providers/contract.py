@@ -27,7 +27,7 @@ class Preview:
 class Provider(Protocol):
     """Installs stacks into prefixes.
 
-    ``resolves_in_previews``: a dry run without a lockfile resolves the stack to show the result.
+    If ``resolves_in_previews`` is set, a dry run without a lockfile resolves the stack to show the result.
     """
 
     resolves_in_previews: bool
@@ -51,14 +51,14 @@ class Provider(Protocol):
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
         """Install everything into the prefix, which then contains ``bin/python`` and ``bin/mpiexec``.
 
-        ``meanwhile`` is called once, during a long-running command. The caller verifies the prefix, and removes it if
-        the installation or the verification fails.
+        ``meanwhile`` is called once while a long-running command is active. The caller verifies the prefix and removes
+        it if the installation or the verification fails.
         """
 
 
 @runtime_checkable
 class WithEnvironment(Protocol):
-    """A provider that can show the input of its resolver, even if the stack cannot be resolved."""
+    """A provider that can show the resolver's input, even if the stack cannot be resolved."""
 
     def environment_text(self, order: Order, target: Target) -> str:
-        """Return the input of the resolver."""
+        """Return the resolver's input."""

@@ -1,6 +1,6 @@
 """Expose an external MPI library in the prefix of a stack: its programs in ``bin``, its libraries in ``lib``.
 
-The programs get wrapper scripts instead of links, because launchers look for their helpers (``hydra_pmi_proxy``,
+Programs are exposed as wrapper scripts instead of links, because launchers look for their helpers (``hydra_pmi_proxy``,
 ``mpispawn``) in the directory that they were started from.
 """
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _OF_RPM = {name: family for family, traits in TRAITS.items() for name in traits.rpms}
-#: The families that OSU distributes as RPMs by file name prefix, longest first.
+#: The families that OSU distributes as RPMs, by file name prefix, with the longest prefix first.
 _NAMES: Mapping[str, Family] = {name: _OF_RPM[name] for name in sorted(_OF_RPM, key=len, reverse=True)}
 # NAME-VERSION-RELEASE.ARCHITECTURE.rpm
 _FILE = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)-(?P<release>[^-]+)\.rpm")
@@ -36,7 +36,10 @@ _FILE = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)-(?P<release>[^-]+)\.rpm")
 
 @dataclass(frozen=True)
 class RpmPart:
-    """The RPM of a plan. ``name`` is its key in the site file; ``version`` is None if the file name lacks it."""
+    """The RPM in a plan.
+
+    ``name`` is its key in the site file; ``version`` is None if the file name does not include it.
+    """
 
     name: str
     family: Family
@@ -58,7 +61,7 @@ class RpmPart:
 
 
 def find_rpm(order: Order) -> RpmPart:
-    """Return the RPM from the command line (--source NAME=FILE), else that of the site's default MPI library.
+    """Return the RPM from the command line (--source NAME=FILE), or else the RPM of the site's default MPI library.
 
     Raises ``MissingPrecondition`` if it is missing, and ``BuildFailed`` if its SHA-256 differs from the site file.
     """
@@ -106,7 +109,7 @@ def _family(name: str, file: Path) -> Family:
 
 
 def part_of(plan: InstallPlan) -> RpmPart:
-    """Return the RPM of a plan of this provider."""
+    """Return the RPM in a plan of this provider."""
     assert isinstance(plan.part, RpmPart)
     return plan.part
 
@@ -120,7 +123,7 @@ _LARGEST_TEXT = 4 << 20
 def install(rpm: Path, directory: Path) -> None:
     """Unpack the MPI library of ``rpm`` to ``directory``, which must not exist.
 
-    Raises ``BuildFailed`` if the RPM is damaged, contains unsafe members (paths or links that lead out of it,
+    Raises ``BuildFailed`` if the RPM is damaged, contains unsafe members (paths or links that lead outside of it,
     set-user-id files, devices), or does not contain exactly one MPI library.
     """
     reader = _reader()
@@ -142,7 +145,7 @@ def install(rpm: Path, directory: Path) -> None:
 def rewrite(directory: Path, *, old: str, new: str) -> list[Path]:
     """Replace the prefix ``old`` in all text files below ``directory``, and return the changed files.
 
-    These are compiler wrappers, files of pkg-config and libtool, and scripts. Binaries need no change: they find their
+    These are compiler wrappers, pkg-config and libtool files, and scripts. Binaries need no change: they find their
     libraries by relative paths or through the activated stack.
     """
     changed = []
@@ -167,12 +170,12 @@ def _reader() -> ModuleType:
     return module
 
 
-#: Directory of the library in the prefix.
+#: Subdirectory of the prefix that contains the library.
 PLACE = "mpi"
 
 
 class FromRpm(venv.FromWheels):
-    """Installs MPI from an RPM and the other packages from the lockfile of the wheels."""
+    """Installs MPI from an RPM, and all other packages from the lockfile as wheels."""
 
     def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
         rpm = find_rpm(order)
@@ -198,9 +201,9 @@ class FromRpm(venv.FromWheels):
 
 
 def require_no_builds(order: Order) -> Order:
-    """Return the order if its stack has no builds, which would be linked to the MPI library of the lockfile.
+    """Return the order if its stack has no builds. Builds would be linked to the MPI library in the lockfile.
 
-    Raises ``UsageError`` otherwise.
+    Raises ``UsageError`` if the stack has builds.
     """
     if order.stack.builds:
         names = ", ".join(build.name for build in order.stack.builds)

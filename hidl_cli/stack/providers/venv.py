@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 class FromWheels:
-    """Installs wheels with uv, which is only loaded to resolve or install something."""
+    """Installs wheels with uv, which is only loaded when something is resolved or installed."""
 
     resolves_in_previews = False
 
     def __init__(self, site: Site, mirror: Path | None = None, cache: Path | None = None) -> None:
-        """``cache`` replaces the user's cache of uv."""
+        """Initialize the provider; ``cache`` replaces the user's uv cache."""
         self.site = site
         self.mirror = mirror
         self.cache = cache
 
     @cached_property
     def uv(self) -> WheelInstaller:
-        """The installer of wheels, which prefers those of the mirror."""
-        from hidl_cli.stack.providers.wheels import WheelInstaller  # "nothing to do" does not need uv
+        """The wheel installer, which prefers the mirror's wheels."""
+        from hidl_cli.stack.providers.wheels import WheelInstaller  # uv is not needed if nothing is installed
 
         found = WheelInstaller.for_site(self.site, self.mirror)
         return replace(found, environ={**found.environ, "UV_CACHE_DIR": str(self.cache)}) if self.cache else found
@@ -60,6 +60,9 @@ class FromWheels:
         return new
 
     def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
+        from packaging.requirements import Requirement
+        from packaging.utils import canonicalize_name
+
         stack = order.stack.on(target.accelerator, target.machine)
         return InstallPlan(
             site=order.site.name,
@@ -77,15 +80,16 @@ class FromWheels:
             offline=order.offline,
             mpi=stack.mpi,
             mpi_version=chosen.version(stack.mpi),
+            requirements=tuple(sorted({canonicalize_name(Requirement(text).name) for text in stack.requirements})),
         )
 
     def preview(self, plan: InstallPlan) -> Preview:
-        from hidl_cli.stack.builds import build as builds  # "nothing to do" builds nothing
+        from hidl_cli.stack.builds import build as builds  # not needed if nothing is installed
 
         return Preview(self.uv.steps(plan), tuple(builds.preview(plan)))
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
-        from hidl_cli.stack.builds import build as builds  # "nothing to do" builds nothing
+        from hidl_cli.stack.builds import build as builds  # not needed if nothing is installed
 
         if plan.offline:
             require_wheels(plan, self.uv, progress)
@@ -109,7 +113,7 @@ def _advisories(order: Order, target: Target) -> list[dict[str, str | None]]:
 
 
 def _other_machine(order: Order, target: Target) -> str | None:
-    """Warn if the nodes of the site have another architecture than the target."""
+    """Warn if the site's nodes have a different architecture than the target."""
     node = order.site.node_of_stacks()
     if node.arch in (None, target.machine):
         return None
@@ -118,7 +122,7 @@ def _other_machine(order: Order, target: Target) -> str | None:
 
 
 def _without_gpus(order: Order, target: Target) -> str | None:
-    """Warn if a site with GPUs gets the CPU build of a stack."""
+    """Warn if the CPU build of a stack is selected on a site with GPUs."""
     node = order.site.node_of_stacks()
     accelerator = accelerator_of(node)
     if "gpu" not in order.stack.devices or target.accelerator == accelerator:
@@ -131,7 +135,7 @@ def _without_gpus(order: Order, target: Target) -> str | None:
 
 
 def _other_partition(order: Order, target: Target) -> str | None:
-    """Tell the user if a partition other than the default one has GPUs that the stack supports."""
+    """Notify the user if a partition other than the default one has GPUs that the stack supports."""
     site, stack = order.site, order.stack
     partition = site.partition_with("gpu")
     if partition is None or site.install.device or site.node_type().gpus != 0 or "gpu" not in stack.devices:
@@ -151,7 +155,7 @@ def lockfile_directories(order: Order) -> tuple[Path, ...]:
 
 
 def create_prefix(plan: InstallPlan) -> None:
-    """Create an empty prefix with the lockfile of its wheels, which marks it as hidl's."""
+    """Create an empty prefix that contains its wheels lockfile, which marks the prefix as created by hidl."""
     installation.discard(plan.prefix)
     plan.prefix.mkdir(parents=True)
     documents.write_text(plan.lock_file, plan.lock.wheels.text())
@@ -176,14 +180,14 @@ def install_wheels(
 
 
 def _complete_mpich(plan: InstallPlan) -> None:
-    """Add the link ``libmpich.so``, which the wheel of MPICH lacks and Spack, for example, looks for."""
+    """Add the link ``libmpich.so``, which the MPICH wheel lacks although some software, such as Spack, looks for it."""
     library, name = plan.prefix / "lib" / "libmpi.so.12", plan.prefix / "lib" / "libmpich.so"
     if plan.mpi == "mpich" and library.is_file() and not name.exists():
         name.symlink_to(library.name)
 
 
 def require_wheels(plan: InstallPlan, uv: WheelInstaller, progress: Progress) -> None:
-    """Raise ``MissingPrecondition`` with the wheels that are not available offline."""
+    """Raise ``MissingPrecondition`` listing the wheels that are not available offline."""
     with progress.step("look for the wheels offline"):
         missing = uv.missing(plan)
     if missing:

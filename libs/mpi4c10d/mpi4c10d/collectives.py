@@ -414,6 +414,7 @@ class Collectives:
                 seconds=seconds,
                 group=self,
                 number=None,
+                entry=self.failures.recorder.record("send" if sends else "recv", None, self, [tensor], peer),
             )
         return self._started(operation, watch=name != "monitored_barrier")
 
@@ -476,6 +477,7 @@ class Collectives:
     def _check_usable(self, name: str) -> None:
         reason = self.failures.broken(self)
         if reason is not None:
+            self.failures.recorder.dump(self.failures.rank)
             raise RuntimeError(f"{name}: group {self.label} cannot be used any more: {reason}")
 
     def _collective(
@@ -506,6 +508,7 @@ class Collectives:
                 seconds=seconds,
                 group=self,
                 number=self._number,
+                entry=self.failures.recorder.record(name, self._number, self, result),
             )
         return self._started(operation, watch=getattr(opts, "asyncOp", True))
 

@@ -66,6 +66,7 @@ class Operation(Work):
         seconds: timeout.
         group: the group, whose ``explain`` words a timeout and whose ``crowded`` chooses the pauses.
         number: position among the group's collectives; None for point-to-point.
+        entry: of the flight recorder.
     """
 
     def __init__(
@@ -79,9 +80,10 @@ class Operation(Work):
         seconds: float,
         group: Any,
         number: int | None,
+        entry: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.number = number
+        self.number, self._entry = number, entry
         self._name, self._group, self._seconds = name, group, seconds
         self._requests, self._finish, self._keep, self._result = requests, finish, keep, result
         self._statuses = None if number is not None else [MPI.Status() for _ in self._requests]
@@ -181,6 +183,10 @@ class Operation(Work):
             _ABANDONED.append((self._requests, self._keep, self._result))  # MPI may still write there
         self._requests, self._finish, self._keep = [], None, None
         self._done = True
+        if error is None:
+            self._group.failures.recorder.complete(self._entry)
+        elif not _closed:
+            self._group.failures.recorder.dump(self._group.failures.rank)
         if self._future is not None:
             CALLBACKS.run(self._resolve)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpi4c10d.recorder import Recorder
+
 #: Seconds between two looks for the processes of this host's ranks.
 _LOOK_SECONDS = 0.5
 _MOST_BYTES, _MOST_CHARACTERS = 8192, 1000  # JSON writes a character in up to 6 bytes
@@ -20,10 +22,16 @@ class Failures:
 
     Args:
         communicator: one whose messages only this class sends and receives.
+
+    Attributes:
+        rank: of this process in the world.
+        recorder: of its last calls.
     """
 
     def __init__(self, communicator: MPI.Comm) -> None:
         self._communicator = communicator
+        self.rank = communicator.Get_rank()
+        self.recorder = Recorder()
         self._lock = threading.Lock()
         self._sent: list[Any] = []
         self._gone: dict[int, str] = {}
@@ -76,7 +84,7 @@ class Failures:
         """Report that this rank stops waiting for a collective; the group cannot be used after that."""
         if group.key in self._given_up:
             return
-        me = self._communicator.Get_rank()
+        me = self.rank
         text = f"rank {me} gave up {reason}"
         self._given_up[group.key] = (number, text)
         others = [rank for rank in group.ranks if rank != me]
@@ -84,7 +92,7 @@ class Failures:
 
     def leave(self, text: str) -> None:
         """Report to all ranks that this one ends with an error."""
-        me, size = self._communicator.Get_rank(), self._communicator.Get_size()
+        me, size = self.rank, self._communicator.Get_size()
         self._send({"rank": me, "text": f"rank {me} {text}"}, [rank for rank in range(size) if rank != me])
 
     def wait_for_others(self, seconds: float) -> None:
@@ -128,6 +136,7 @@ class Failures:
             while not self._stopped and self._request.Test(status):
                 report = json.loads(bytes(self._buffer[: status.Get_count(MPI.BYTE)]))
                 self._listen()
+                self.recorder.dump(self.rank)
                 if "group" in report:
                     self._given_up.setdefault(report["group"], (report["number"], report["text"]))
                 else:

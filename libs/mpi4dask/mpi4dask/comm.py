@@ -96,6 +96,7 @@ class MPIComm(Comm):
             serializers=serializers or self._families,
             on_error=on_error,
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
+            packers=self._link.pool.packers,
         )
         self._check_writable()
         link = self._link

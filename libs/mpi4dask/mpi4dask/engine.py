@@ -158,6 +158,7 @@ class Engine:
         layout = wire.lay_out(frames, limit)
         if not layout.alone and layout.packed_size <= limit:
             peer.put(wire.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
+            self._spinner.sent()
         else:
             self._large.announce(peer, channel, remote, layout, limit)
             self._spinner.sent(layout.size)
@@ -217,6 +218,8 @@ class Engine:
             peer.announced = max(peer.announced, sent)
             self._awake_for[peer] = None
             self._keep(peer)
+        if not self._awake:
+            self._spinner.woken()
         if self._rise() or self._end_pause():
             self._tick()  # one turn of the loop earlier than `wake`
 
@@ -275,6 +278,7 @@ class Engine:
         self._sent_to.clear()
         if self._active_until:
             self._spinner.calm()
+            self._spinner.missed()
         if self.spin:
             for peer in self._awake_for:
                 peer.flush()
@@ -309,6 +313,8 @@ class Engine:
                 peer.fresh = False
             self._unflushed.clear()
         while self._requests[self._head].Test():
+            if not moved:
+                self._spinner.arrived()
             moved = True
             self._receive(self._head)
             self._head = (self._head + 1) % len(self._requests)

@@ -51,7 +51,7 @@ class Link(asyncio.BufferedProtocol):
         self.engine: Engine | None = None  # both are set if MPI carries the data
         self.peer: Peer | None = None
         self._own_engine = own_engine
-        self._pool = pool
+        self.pool = pool
         self._scratch = memoryview(bytearray(HELLO_SIZE + PROOF_SIZE))
         self._have = 0
         self._take = self._take_handshake
@@ -237,14 +237,14 @@ class Link(asyncio.BufferedProtocol):
             self._hang_up()
 
     def _take_message(self, nframes: int, packed_size: int) -> int:
-        block = host_block(packed_size, self._pool)
+        block = host_block(packed_size, self.pool)
 
         def have_block() -> None:
             if nframes == 0:
                 self._arrived([block], packed_size)
                 return
             entries = wire.read_table(block, nframes)
-            alone = [host_block(entry.size, self._pool) for entry in entries if entry.is_alone]
+            alone = [host_block(entry.size, self.pool) for entry in entries if entry.is_alone]
             size = sum(entry.size for entry in entries)
             self._fill(alone, lambda: self._arrived(wire.assemble(block, entries, alone), size))
 

@@ -28,6 +28,7 @@ from distributed.protocol.utils import msgpack_opts
 from distributed.sizeof import safe_sizeof
 from distributed.utils import offload
 
+from mpi4dask.buffers import Packers
 from mpi4dask.wire import Buffer, length
 
 try:
@@ -44,12 +45,18 @@ _KEPT = 1024
 _headers: dict[tuple[Any, ...], bytes] = {}  # by layout
 _layouts: dict[bytes, tuple[Any, ...]] = {}  # by header
 
+Pack = Callable[[Any, Callable[[Any], Any]], Buffer]
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-async def to_frames(
-    msg: Any, serializers: Sequence[str] | None, on_error: str, context: dict[str, Any], allow_offload: bool
+async def to_frames(  # noqa: PLR0917
+    msg: Any,
+    serializers: Sequence[str] | None,
+    on_error: str,
+    context: dict[str, Any],
+    allow_offload: bool,
+    packers: Packers,
 ) -> list[Buffer]:
     """Serialize a message. Like distributed.comm.utils, do so in another thread if it is large.
 
@@ -59,13 +66,14 @@ async def to_frames(
         on_error: How to treat objects that cannot be serialized, see distributed.
         context: The context for serializers.
         allow_offload: Permit another thread.
+        packers: Packers for messages in `distributed`'s format.
     """
 
     def whole(part: Any) -> list[Buffer]:
         return protocol.dumps(part, serializers, on_error, context, _NO_SHARDS)
 
     known = serializers in (None, GPU_FAMILIES) and context.get("compression", "auto") is None
-    make = partial(dumps, whole) if known and numpy is not None else whole
+    make = partial(dumps, packers.pack, whole) if known and numpy is not None else whole
     if allow_offload and OFFLOAD_THRESHOLD and not 0 <= safe_sizeof(msg, default_size=-1) <= OFFLOAD_THRESHOLD:
         return await offload(make, msg)
     return make(msg)
@@ -93,8 +101,14 @@ async def from_frames(
     return make(frames)
 
 
-def dumps(whole: Callable[[Any], list[Buffer]], msg: Any) -> list[Buffer]:
-    """Serialize a message like distributed.protocol.dumps without compression; `whole` is the original function."""
+def dumps(pack: Pack, whole: Callable[[Any], list[Buffer]], msg: Any) -> list[Buffer]:
+    """Serialize a message like distributed.protocol.dumps without compression.
+
+    Args:
+        pack: Packs a message with msgpack, converting unknown objects by its second argument.
+        whole: The original function.
+        msg: The message.
+    """
     frames: list[Buffer] = [b""]
 
     def aside(obj: Any) -> Any:
@@ -114,7 +128,7 @@ def dumps(whole: Callable[[Any], list[Buffer]], msg: Any) -> list[Buffer]:
         return place
 
     with suppress(Exception):
-        frames[0] = msgpack.packb(msg, default=aside, use_bin_type=True)
+        frames[0] = pack(msg, aside)
         return frames
     return whole(msg)  # distributed pickles it, or raises the error
 

@@ -22,6 +22,9 @@ from hidl_cli.analysis.culprit import (
 )
 
 Effect = Callable[[Mixture], float]
+#: Difference between the recorded nights of drawn truths, and the levels that today can have in their terms.
+SLOWDOWN = 0.05
+LEVELS = ("good", "bad", "other")
 
 
 @dataclass
@@ -68,39 +71,73 @@ def recorded_by(machine: Machine, count: int, *, then: Effect | None = None, run
     return Recorded(tuple(before.run(frozenset()) for _ in range(runs)), tuple(before.run(every) for _ in range(runs)))
 
 
+#: Strata and their prior probabilities: kinds of explanations, divided by the level of today if nothing differs.
+STRATA: dict[tuple[str, str], float] = {
+    **{("none", level): culprit.PRIORS["none"] * prior for level, prior in zip(LEVELS, culprit.LEVELS, strict=True)},
+    **{(kind, "any"): prior for kind, prior in culprit.PRIORS.items() if kind != "none"},
+}
+
+
 @dataclass(frozen=True)
 class Drawn:
-    """A truth with two changes; ``slow``: without any difference, the machine has the level of the bad night."""
+    """A truth with two changes.
+
+    Attributes:
+        weight: Prior probability of the stratum of the truth, relative to its share among consecutive seeds.
+        levels: Logarithms of the slowness of the mixtures, relative to the good configuration.
+    """
 
     explanation: Explanation
-    slow: bool
+    levels: dict[Mixture, float]
+    weight: float
     machine: Machine
     recorded: Recorded
 
     def is_right(self, found: CulpritAnswer) -> bool:
-        """Does the answer name this truth?"""
-        if found.outcome in ("machine", "not reproducible"):
-            return self.explanation.kind == "none" and self.slow == (found.outcome == "machine")
-        return self.explanation == found.best.explanation
+        """Check the explanation and the signs of its effects, or the level of today."""
+        if found.outcome == "machine":
+            return self.explanation.kind == "none" and self.machine.level >= SLOWDOWN
+        if found.outcome == "not reproducible":
+            return self.explanation.kind == "none" and self.machine.level <= 0
+        if self.explanation != found.best.explanation:
+            return False
+        levels = [self.levels.get(frozenset((change,)), 0.0) for change in self.explanation.changes]
+        if self.explanation.kind == "opposite":
+            return levels[1] < 0 < levels[0]
+        if self.explanation.kind == "both":
+            return min(levels) > 0
+        return found.outcome == "several" or self.levels.get(frozenset(self.explanation.changes), 0.0) > 0
+
+    def covers(self, found: CulpritAnswer) -> bool:
+        """Check whether the interval of the slowdown contains the effect of the guilty changes."""
+        _, low, high = found.best.slowdown
+        return low <= math.expm1(self.levels.get(frozenset(found.best.guilty), 0.0)) <= high
 
 
 def draw(seed: int) -> Drawn:
-    """Return a truth drawn from the priors of ``bisect``, given two recorded nights of five repetitions."""
+    """Return a truth drawn from the priors of ``bisect``, given two recorded nights of five repetitions.
+
+    The strata take turns, such that rare kinds have as many studies as others.
+    """
     random = np.random.default_rng(seed)
-    recorded = Recorded(*(tuple(level + 0.01 * random.standard_normal(5)) for level in (0.0, 0.05)))
+    recorded = Recorded(*(tuple(level + 0.01 * random.standard_normal(5)) for level in (0.0, SLOWDOWN)))
     expected = expected_from(recorded, 2)
-    every = explanations(2)
-    truth = every[random.choice(len(every), p=culprit._priors(every, expected.weights))]
+    (kind, today), prior = list(STRATA.items())[seed % len(STRATA)]
+    truth = random.choice(np.array([each for each in explanations(2) if each.kind == kind], dtype=object))
     levels = _draw_levels(truth, expected.slowdown, random)
-    slow = truth.kind == "none" and bool(random.random() < 0.5)
+    if kind != "none":
+        today = str(random.choice(LEVELS, p=culprit.LEVELS))
+    level = {"good": 0.0, "bad": SLOWDOWN, "other": float(random.normal(SLOWDOWN / 2, SLOWDOWN))}[today]
     noise = (expected.noise or 0.0) * math.exp(culprit._NOISE_SPREAD * random.standard_normal())
     effect = lambda mixture: math.expm1(levels.get(mixture, 0.0))  # noqa: E731
-    return Drawn(truth, slow, Machine(effect, seed, noise, 0.0, level=expected.slowdown * slow), recorded)
+    return Drawn(truth, levels, prior * len(STRATA), Machine(effect, seed, noise, 0.0, level=level), recorded)
 
 
 def _draw_levels(truth: Explanation, slowdown: float, random: np.random.Generator) -> dict[Mixture, float]:
     """Return the logarithms of the slowness of the mixtures, by the prior of their effects."""
     mixtures = [frozenset(each) for each in ((0,), (1,), (0, 1))]
+    if truth.kind == "none":
+        return dict.fromkeys(mixtures, 0.0)
 
     def effect(mean: float, deviation: float) -> float:
         return float(random.normal(mean * slowdown, deviation * slowdown))

@@ -42,6 +42,12 @@ CASES: list[Case] = [
     ("HD013", "a script of an unknown interpreter", replace(GOOD, missing_interpreter="/usr/bin/pyhton"), "error"),
     ("HD013", "a script from Windows", replace(GOOD, missing_interpreter="/bin/sh\r"), "error"),
     ("HD013", "a script", replace(GOOD, is_executable=None), None),
+    ("HD016", "in each of two ranks", replace(GOOD, ranks=2, starts_worlds="torchrun"), "error"),
+    ("HD016", "in a single rank", replace(GOOD, starts_worlds="torchrun"), None),
+    ("HD016", "none", replace(GOOD, ranks=2), None),
+    ("HD017", "on two nodes", replace(GOOD, nodes=2, uses_gloo=True), "info"),
+    ("HD017", "on one node", replace(GOOD, uses_gloo=True), None),
+    ("HD017", "another backend", replace(GOOD, nodes=2), None),
 ]
 
 
@@ -65,6 +71,41 @@ def test_a_program_on_path_is_there(tmp_path: Path) -> None:
     assert probed(tmp_path, "awk", "{print $1}").exists is True
 
 
+@pytest.mark.parametrize(
+    ("words", "launcher"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", "torchrun"),
+        ("/opt/bin/torchrun train.py --nnodes=1", "torchrun"),
+        ("python -m torch.distributed.run train.py", "torch.distributed.run"),
+        ("python -m torch.distributed.launch --nnodes 1 train.py", "torch.distributed.launch"),
+        ("torchrun --nnodes=2 --rdzv-endpoint=a:29500 train.py", None),
+        ("torchrun --nnodes 1:4 train.py", None),
+        ("python train.py torchrun", None),
+        ("python -m torch.utils.bottleneck train.py", None),
+    ],
+)
+def test_launchers_that_start_worlds_of_their_own_are_found(tmp_path: Path, words: str, launcher: str | None) -> None:
+    assert probed(tmp_path, *words.split()).starts_worlds == launcher
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('dist.init_process_group("gloo")', True),
+        ('def main():\n    torch.distributed.init_process_group(backend="gloo", rank=0)', True),
+        ('from torch.distributed import init_process_group\ninit_process_group("gloo")', True),
+        ('dist.init_process_group("mpi")', False),
+        ("dist.init_process_group(backend)", False),
+        ('print("gloo")', False),
+        ("this is no Python", False),
+    ],
+)
+def test_programs_that_choose_gloo_are_found(tmp_path: Path, line: str, expected: bool) -> None:
+    (tmp_path / "train.py").write_text(line)
+    assert probed(tmp_path, "python", "train.py").uses_gloo is expected
+    assert probed(tmp_path, "torchrun", "train.py").uses_gloo is expected
+
+
 @pytest.mark.parametrize("words", [["python", "train.py"], ["bash", "train.py", "-x"], ["python3.11", "./train.py"]])
 def test_the_script_of_an_interpreter_is_looked_for(tmp_path: Path, words: list[str]) -> None:
     assert probed(tmp_path, *words).exists is False
@@ -76,6 +117,7 @@ def test_the_script_of_an_interpreter_is_looked_for(tmp_path: Path, words: list[
 def test_packages_that_the_stack_lacks_are_named(
     tmp_path: Path, stack_prefix: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    root = stack_prefix("mpi").parents[2]
     strangers = tmp_path / "strangers"
     strangers.mkdir()
     (strangers / "importlib.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
@@ -85,7 +127,6 @@ def test_packages_that_the_stack_lacks_are_named(
         "import os, numpy.linalg, helper\nimport torch.nn as nn\nfrom mpi4py import MPI\nfrom . import x\n"
         "try:\n    import wandb\nexcept ImportError:\n    pass\ndef f():\n    import pandas\n"
     )
-    root = stack_prefix("mpi").parents[2]
     request = RunRequest(command=["python", "train.py"], directory=str(tmp_path), site="local", prefix=str(root))
     facts = probe(context(ThisHost(), installation=installed(stack_prefix("mpi")), plan=prepare(request)))
     assert facts.missing_packages == (("torch", "pytorch"),)

@@ -16,8 +16,10 @@ from distributed import protocol
 from distributed.protocol import Serialized, to_serialize
 from distributed.protocol.serialize import ToPickle, serialize
 from mpi4dask import messages
+from mpi4dask.buffers import POOLED_FROM, Packers
 from pair import WORLD, Pair
 
+_PACKERS = Packers(256 << 20)
 _DUMPS = partial(protocol.dumps, context={"compression": None}, frame_split_size=1 << 62)
 _DTYPES = ("u1", "?", "i8", ">i4", "f2", "f4", "f8", "c16", "longdouble", "M8[ns]", "m8[s]", "S3", "U2", "V5")
 _DTYPES += ("i4,f8", "O")
@@ -60,7 +62,7 @@ def as_distributed_does(message: Any) -> None:
     """Written and read like distributed's, whether for the first time or not."""
     theirs = _DUMPS(message)
     for _ in range(2):
-        ours = messages.dumps(_DUMPS, message)
+        ours = messages.dumps(_PACKERS.pack, _DUMPS, message)
         assert [bytes(frame) for frame in map(memoryview, ours)] == [bytes(frame) for frame in map(memoryview, theirs)]
         for frames in (ours, [bytearray(frame) for frame in theirs], [bytes(frame) for frame in theirs]):
             assert same(messages.loads(protocol.loads, frames), protocol.loads(frames)), message
@@ -92,6 +94,42 @@ async def messages_of_all_kinds_are_written_and_read_as_distributed_does(pair: P
             as_distributed_does(anything(random.Random(seed)))
 
 
+async def large_messages_are_written_and_read_as_distributed_does(pair: Pair) -> None:
+    for size in (POOLED_FROM - 100, POOLED_FROM, 300_000, 4 << 20):
+        data = b"x" * size
+        for part in (data, bytearray(data), "\N{SNOWMAN}" * size, [*range(size // 8)], to_serialize(data)):
+            as_distributed_does({"op": "put", "data": [part, to_serialize(np.ones(3))]})
+
+
+async def packed_messages_are_intact_until_they_are_read(pair: Pair) -> None:
+    comm = await pair.comm()
+    sent = [bytes([number]) * (POOLED_FROM + 1000 * number) for number in range(30)]
+    for number, data in enumerate(sent):
+        await comm.write({"number": number, "data": data})
+    await pair.meet()  # neither end has read anything, so all packers are in use
+    for number, data in enumerate(sent):
+        assert await comm.read() == {"number": number, "data": data}
+
+
+async def a_packer_is_not_used_while_a_view_of_its_buffer_exists(pair: Pair) -> None:
+    packers = Packers(256 << 20)
+    frames = [packers.pack(bytes([number]) * POOLED_FROM, repr) for number in range(10)]
+    for number, frame in enumerate(frames):
+        assert bytes(frame[-POOLED_FROM:]) == bytes([number]) * POOLED_FROM
+    part = memoryview(frames.pop(0))[5:9]
+    del frames
+    assert isinstance(packers.pack(b"z" * POOLED_FROM, repr), memoryview)
+    assert bytes(part) == bytes(4)
+
+
+async def small_capacities_keep_no_packers(pair: Pair) -> None:
+    for capacity in (0, 16 * POOLED_FROM):
+        packers = Packers(capacity)
+        for number in range(3):
+            assert bytes(packers.pack(b"a" * (2 * POOLED_FROM), repr))[-1:] == b"a", number
+        assert not packers._free
+
+
 async def what_cannot_be_written_or_read_is_distributeds_error(pair: Pair) -> None:
     def error(function: Callable[[], Any]) -> tuple[type, str]:
         try:
@@ -101,7 +139,7 @@ async def what_cannot_be_written_or_read_is_distributeds_error(pair: Pair) -> No
         raise AssertionError("no error")
 
     for message in (2**70, {"x": [to_serialize(np.ones(3)), 2**70]}):
-        assert error(partial(messages.dumps, _DUMPS, message)) == error(partial(_DUMPS, message))
+        assert error(partial(messages.dumps, _PACKERS.pack, _DUMPS, message)) == error(partial(_DUMPS, message))
     whole = _DUMPS({"x": to_serialize(np.ones(100))})
     messages.loads(protocol.loads, whole)
     for frames in ([*whole[:2], whole[2][:50]], [b"\xc1", *whole[1:]], [whole[0], b"", whole[2]], [b""]):

@@ -14,8 +14,25 @@
 #@ findings
 export HIDL_CORES_PER_RANK=40
 export HIDL_NODE_MEMORY=191126044672
-#@ status
+started=$(date +%s.%N)
+step=0
+child=
+job=
+
+# Sets `text`.
+format_status() { # state exit-status end-time
+    local host hosts=''
+    while read -r host; do
+        hosts+=",\"${host//[^A-Za-z0-9._-]/}\""
+    done < hosts
+    printf -v text '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}' \
         "$job" "$1" "$2" "$started" "$3" "$step" 1 "${hosts#,}"
+}
+
+# On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
+write_status() { # state exit-status end-time
+    local text cause
+    format_status "$@"
 #@ end
 #@ step
 }
@@ -44,7 +61,7 @@ export HIDL_DEVICE=cpu
 use_system_programs
 
 begin_step '8 ranks on 8 nodes, repetition 1' 8 '{host}:1'
-forwarded 8 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI
-launch 8 status_from_stderr mpirun_rsh -np 8 -hostfile steps/1/hosts MV2_CPU_BINDING_POLICY=hybrid MV2_THREADS_PER_PROCESS=40 OMP_NUM_THREADS=40 MKL_NUM_THREADS=40 OPENBLAS_NUM_THREADS=40 NUMEXPR_NUM_THREADS=40 TF_NUM_INTRAOP_THREADS=40 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich HIDL_DEVICE=cpu ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/pitzer/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --gpu_buffers=auto --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note= --image_size=224
+forwarded 8 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI HIDL_CHECKPOINT HIDL_CHECKPOINT_INTERVAL HIDL_CHECKPOINT_KEEP HIDL_STOP
+launch 8 status_from_stderr mpirun_rsh -np 8 -hostfile steps/1/hosts MV2_CPU_BINDING_POLICY=hybrid MV2_THREADS_PER_PROCESS=40 OMP_NUM_THREADS=40 MKL_NUM_THREADS=40 OPENBLAS_NUM_THREADS=40 NUMEXPR_NUM_THREADS=40 TF_NUM_INTRAOP_THREADS=40 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich HIDL_DEVICE=cpu ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/pitzer/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --steps=12 --warmup=2 --batches=0 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --gpu_buffers=auto --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note= --image_size=224
 
 finish COMPLETED 0

@@ -15,8 +15,25 @@
 #@ findings
 export HIDL_CORES_PER_RANK=20
 export HIDL_NODE_MEMORY=389768282112
-#@ status
+started=$(date +%s.%N)
+step=0
+child=
+job=
+
+# Sets `text`.
+format_status() { # state exit-status end-time
+    local host hosts=''
+    while read -r host; do
+        hosts+=",\"${host//[^A-Za-z0-9._-]/}\""
+    done < hosts
+    printf -v text '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}' \
         "$job" "$1" "$2" "$started" "$3" "$step" 1 "${hosts#,}"
+}
+
+# On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
+write_status() { # state exit-status end-time
+    local text cause
+    format_status "$@"
 #@ end
 #@ step
 }
@@ -51,7 +68,7 @@ export HIDL_GPUS_PER_RANK=1
 use_system_programs
 
 begin_step '16 ranks on 8 nodes, repetition 1' 8 '{host}:2'
-forwarded 16 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI
+forwarded 16 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI HIDL_CHECKPOINT HIDL_CHECKPOINT_INTERVAL HIDL_CHECKPOINT_KEEP HIDL_STOP
 launch 16 status_from_stderr mpirun_rsh -np 16 -hostfile steps/1/hosts MV2_THREADS_PER_PROCESS=20 OMP_NUM_THREADS=20 MKL_NUM_THREADS=20 OPENBLAS_NUM_THREADS=20 NUMEXPR_NUM_THREADS=20 TF_NUM_INTRAOP_THREADS=20 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_USE_CUDA=1 MV2_CPU_BINDING_POLICY=hybrid MV2_HYBRID_BINDING_POLICY=spread MV2_USE_RDMA_CM=0 MV2_SUPPORT_DL=1 HIDL_DEVICE=gpu HIDL_GPUS_PER_RANK=1 ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/pitzer/mpi/current/bin/python -m hidl_workloads.world hidl_workloads.mpi_sanity --cores=0 --ranks_per_node=0
 
 finish COMPLETED 0

@@ -14,8 +14,25 @@
 #@ findings
 export HIDL_CORES_PER_RANK=48
 export HIDL_NODE_MEMORY=206158430208
-#@ status
+started=$(date +%s.%N)
+step=0
+child=
+job=
+
+# Sets `text`.
+format_status() { # state exit-status end-time
+    local host hosts=''
+    while read -r host; do
+        hosts+=",\"${host//[^A-Za-z0-9._-]/}\""
+    done < hosts
+    printf -v text '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}' \
         "$job" "$1" "$2" "$started" "$3" "$step" 1 "${hosts#,}"
+}
+
+# On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
+write_status() { # state exit-status end-time
+    local text cause
+    format_status "$@"
 #@ end
 #@ step
 }
@@ -45,6 +62,6 @@ export HIDL_DEVICE=cpu
 use_system_programs
 
 begin_step '64 ranks on 64 nodes, repetition 1' 64 '{host}'
-MV2_CPU_BINDING_POLICY=hybrid MV2_THREADS_PER_PROCESS=48 launch 64 ibrun -n 64 -o 0 /apps/hidl/stampede2/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --gpu_buffers=auto --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note= --image_size=224
+MV2_CPU_BINDING_POLICY=hybrid MV2_THREADS_PER_PROCESS=48 launch 64 ibrun -n 64 -o 0 /apps/hidl/stampede2/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --steps=12 --warmup=2 --batches=0 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --gpu_buffers=auto --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note= --image_size=224
 
 finish COMPLETED 0

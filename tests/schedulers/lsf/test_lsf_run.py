@@ -102,3 +102,15 @@ def test_a_run_can_be_submitted_by_hand(hidl: Hidl) -> None:
         subprocess.run(["bsub"], stdin=script, cwd=directory, env=hidl.environment, check=True)
     file = directory / "status.json"
     until(lambda: file.is_file() and "COMPLETED" in file.read_text(), within=30)
+
+
+def test_variables_of_the_user_reach_the_ranks(hidl: Hidl) -> None:
+    script = "import os; print(*map(os.environ.get, ('OWN_VALUE', 'OWN_TAKEN', 'OWN_OTHER')), sep='|')"
+    done = hidl(
+        *["run", "--site", "pretend", "--nodes", "1", "--ranks-per-node", "2", "--no-mpi"],
+        *["--env-var", "OWN_VALUE=a b;$HOME", "--env-var", "OWN_TAKEN", "--", "python", "-c", script],
+        OWN_TAKEN="taken",
+        OWN_OTHER="other",
+    )
+    assert done.returncode == 0, done.stderr
+    assert (only_run(hidl) / "stdout.log").read_text().splitlines() == ["a b;$HOME|taken|other"] * 2

@@ -40,7 +40,11 @@ def test_an_allocation_is_one_chunk_a_node() -> None:
 
 
 def test_what_the_site_refuses_is_left_out() -> None:
-    policies = dict.fromkeys(("partition", "time", "account"), "never") | {"tasks": "none", "cpus": "none"}
+    policies = dict.fromkeys(("partition", "time", "account"), "never") | {
+        "tasks": "none",
+        "cpus": "none",
+        "export": "none",
+    }
     found = lines(policies, queue="prod", account="atlas", cores_per_rank=8)
     assert found == (
         "#PBS -N hidl-resnet50",
@@ -48,6 +52,11 @@ def test_what_the_site_refuses_is_left_out() -> None:
         "#PBS -l place=scatter",
         "#PBS -j oe -o pbs.log",
     )
+
+
+@pytest.mark.parametrize(("export", "passed"), [("never", True), ("all", True), ("none", False)])
+def test_the_users_variables_are_passed_on_as_by_other_schedulers(export: str, *, passed: bool) -> None:
+    assert ("#PBS -V" in lines({"export": export})) is passed
 
 
 def test_processors_are_counted_with_their_hardware_threads() -> None:

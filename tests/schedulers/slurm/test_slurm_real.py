@@ -152,15 +152,12 @@ def test_what_the_users_environment_asks_for_does_not_win_over_the_script(bench:
     assert told.split() == [number, "hidl-toy", "2:00"]
 
 
-def test_an_array_in_the_sites_lines_is_one_run(bench: Bench) -> None:
+def test_an_array_in_the_sites_lines_is_rejected(bench: Bench) -> None:
     bench.change_site("--array=1-2")
-    run = bench.start("--set", "sleep=2")
-    assert bench.hidl("cancel", run.name).returncode == 0
-    # --array: an array that was cancelled before any of it started is one line otherwise.
-    told = bench.cluster("squeue", "-h", "--array", "--states=all", f"--jobs={bench.job(run)}", "-o", "%T").stdout
-    states = told.split()
-    assert len(states) == 2
-    assert not {"RUNNING", "PENDING", "COMPLETING"} & set(states)
+    completed = bench.run()
+    assert completed.returncode == 3
+    assert "`--array` starts several jobs in one run directory" in completed.stderr
+    assert "--matrix" in completed.stderr
 
 
 def test_the_end_is_reported_in_seconds(bench: Bench) -> None:
@@ -171,3 +168,25 @@ def test_the_end_is_reported_in_seconds(bench: Bench) -> None:
     until(lambda: bench.state_in_slurm(run) == "CANCELLED")
     assert follower.wait(patience(30)) == 8
     assert "CANCELLED" in read(run / "status.json")
+
+
+def test_options_of_a_run_reach_slurm_and_a_run_starts_after_another(bench: Bench) -> None:
+    first = bench.start("--set", "sleep=0", "--hold", "--comment", "two words", "--job-name", "first")
+    shown = bench.cluster("scontrol", "show", "job", bench.job(first)).stdout
+    assert "JobName=first" in shown
+    assert "Comment=two words" in shown
+    assert "Reason=JobHeldUser" in shown
+    second = bench.start("--set", "sleep=0", "--after", first.name)
+    assert (
+        "Dependency=afterok:" + bench.job(first) in bench.cluster("scontrol", "show", "job", bench.job(second)).stdout
+    )
+    bench.cluster("scontrol", "release", bench.job(first))
+    bench.until_state(second, "COMPLETED")
+    assert bench.status(first)["state"] == "COMPLETED"
+    third = bench.start("--set", "sleep=0", "--after", first.name)
+    assert "--dependency" not in read(third / "job.sh")
+    failed = bench.start("--set", "fail=true")
+    bench.until_state(failed, "FAILED")
+    refused = bench.run("--after", failed.name)
+    assert refused.returncode == 6
+    assert "it has ended as FAILED" in refused.stderr

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from hidl_cli.store.references import Reference, format_reference, load_references
+from hidl_cli.plan.checks import load_workload
+from hidl_cli.store.references import Reference, format_reference, load_figures, load_references, published_figures
 
 FIGURES = {
     "horovod-torch-v100-2": 0.947,  # 316.4 / 334.0
@@ -59,3 +60,46 @@ def test_where_nothing_is_known_nothing_is_said(workload: str, kind: str) -> Non
 
 def test_a_reference_of_another_metric_is_not_shown() -> None:
     assert format_reference("resnet50", kind="weak", metric="step_time", n=4, site="local") is None
+
+
+def test_every_figure_names_workloads_and_values_that_exist() -> None:
+    assert len({figure.id for figure in load_figures()}) == len(load_figures())
+    for figure in load_figures():
+        for name in figure.workloads:
+            parameters = load_workload(name).parameters
+            for parameter, values in figure.when.items():
+                assert set(values) <= set(map(str, parameters[parameter].choices)), (figure.id, name, parameter)
+
+
+def _titles(workload: str, *, is_study: bool = False, **parameters: str) -> list[str]:
+    return [each["title"] for each in published_figures(workload, parameters, is_study=is_study)]
+
+
+def test_figures_apply_to_the_parameters_that_they_were_measured_with() -> None:
+    assert _titles("dask-merge", protocol="tcp") == []
+    assert len(_titles("dask-merge", protocol="mpi")) == 4
+    assert _titles("osu-allreduce", places="H-H") == []
+    assert not [title for title in _titles("hyparflow-vgg", schedule="1f1b") if "GEMS" in title]
+    assert len(_titles("hyparflow-vgg", schedule="gems", mode="model")) == 3
+
+
+def test_published_efficiencies_apply_to_studies() -> None:
+    assert len(_titles("resnet50", is_study=True)) == len(_titles("resnet50")) + 3
+    assert _titles("knn") == []
+
+
+@pytest.mark.parametrize(
+    ("workload", "parameters", "figure", "scale"),
+    [
+        ("resnet50", {}, "3 s per epoch of ImageNet (1,281,167 images)", "1,536 GPUs on 256 nodes"),
+        ("resnet50", {"backend": "horovod"}, "1.8 times as fast as native gRPC", "not stated in the abstract"),
+        ("hyparflow-resnet", {"schedule": "gems"}, "97.32 % scaling efficiency", "1,024 GPUs"),
+        ("osu-bcast", {"places": "D-D"}, "16.6 times as fast as NCCL's", "between nodes"),
+    ],
+)
+def test_figures_are_those_of_the_publications(
+    workload: str, parameters: dict[str, str], figure: str, scale: str
+) -> None:
+    assert (figure, scale) in [
+        (each["figure"], each["scale"]) for each in published_figures(workload, parameters, is_study=False)
+    ]

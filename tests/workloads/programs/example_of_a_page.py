@@ -104,7 +104,7 @@ def with_model(code: str) -> list[list[Any]]:
     def seen(communicator: MPI.Comm, batch: Batch) -> list[Any]:
         with patch.object(program, "rank_batch", lambda *_: batch):
             trainer = program.make_trainer(communicator, model, parameters)
-        program.train(communicator, trainer, parameters)
+        program.Course(communicator, trainer, model, parameters).train()
         return [np.array(weight) for _, weight in trainer.weights()]
 
     own = batches[WORLD.rank]

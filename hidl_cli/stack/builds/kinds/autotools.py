@@ -1,4 +1,4 @@
-"""Builds with ``./configure && make && make install``, installed into the prefix of the stack."""
+"""Builds with ``./configure && make && make install``, installed into the stack's prefix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class _Autotools:
     """Autotools builds. The product is a directory tree that contains the prefix with the installed files (DESTDIR).
 
-    The files contain the path of the prefix, for example as run paths, so a product fits one prefix only.
+    The files contain the path of the prefix, for example as run paths, so a product can only be used under one prefix.
     """
 
     relocatable = False

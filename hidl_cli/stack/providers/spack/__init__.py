@@ -1,4 +1,4 @@
-"""Installation with Spack: an environment generated from site and stack, resolved, fetched, built and linked to a view.
+"""Installation with Spack, which resolves, builds and links an environment generated from the site and the stack.
 
 Spack neither reads nor writes the user's own configuration (``~/.spack``).
 """

@@ -1,4 +1,4 @@
-"""Build caches, and the export of an installation's environment to plain Spack."""
+"""Build caches, and the export of an installation's environment for use with plain Spack."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HASH = re.compile(r"^([a-z2-7]{32})\s", re.MULTILINE)
 def available(
     part: SpackPart, environment: Path, log: Path, *, keys: Iterable[str], python: Path, no_network: bool
 ) -> frozenset[str]:
-    """Return the hashes of the packages in the caches of an environment, after trusting the site's public keys."""
+    """Return the hashes of the packages in the caches of an environment, once the site's public keys are trusted."""
 
     def spack(title: str, *words: str) -> str:
         step = call.step(part.instance, environment, title, *words, python=python, offline=no_network)
@@ -45,9 +45,9 @@ def available(
 
 
 def to_build(lock: SpackLock, there: frozenset[str]) -> frozenset[str]:
-    """Return the hashes of the packages that are built from source; those in ``there`` are installed or in a cache.
+    """Return the hashes of the packages to build from source, if those in ``there`` are installed or in a cache.
 
-    A package from a cache needs only what it links to or runs with; one that is built also needs its build tools.
+    A package from a cache only needs its link and run dependencies. A package that is built also needs its build tools.
     """
     specs = lock.content["concrete_specs"]
     seen: set[str] = set()
@@ -67,16 +67,16 @@ def to_build(lock: SpackLock, there: frozenset[str]) -> frozenset[str]:
 def push(
     plan: InstallPlan, part: SpackPart, site: Site, name: str, *, key: str | None, log: Path, progress: Progress
 ) -> str:
-    """Push an installation's packages to a build cache and update its index; return the cache's URL.
+    """Push an installation's packages to a build cache and update its index. Return the cache's URL.
 
     Args:
         plan: The installation, whose packages are in the store.
-        part: The Spack of the plan.
+        part: The Spack part of the plan.
         site: The site.
-        name: A key of ``spack.build_caches`` of the site, a URL or a path.
-        key: The secret key that signs; None: packages are not signed.
+        name: A key in the site's ``spack.build_caches``, a URL or a path.
+        key: The secret key for signing; if None, packages are not signed.
         log: The file that Spack's output is appended to.
-        progress: Receives the step.
+        progress: Reports the step.
 
     Raises:
         MissingPrecondition: The stack is not installed, or the cache requires signatures and no key is given.
@@ -101,18 +101,18 @@ def push(
 
 
 def missing(lock: SpackLock, hashes: frozenset[str]) -> Mapping[str, str]:
-    """Return names and versions of packages by hash."""
+    """Return the names and versions of missing packages by hash."""
     return {node.hash: f"{node.name} {node.version}" for node in lock.nodes if node.hash in hashes}
 
 
 def export_environment(installation: Installation, directory: Path) -> str:
-    """Copy an installation's environment for plain Spack; return the shell commands that activate it.
+    """Copy an installation's environment for use with plain Spack, and return the shell commands that activate it.
 
     The copy installs into a store below ``directory`` and uses the packages of the installation as an upstream, so
-    that ``spack add``, ``spack develop`` or ``spack containerize`` leave the installation as it is.
+    ``spack add``, ``spack develop`` and ``spack containerize`` do not change the installation.
 
     Raises:
-        MissingPrecondition: The installation is not Spack's, or the directory holds another environment.
+        MissingPrecondition: Spack did not make the installation, or the directory contains another environment.
     """
     import yaml
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _LINES = 8
 
-# Spack's installer prints ``==> py-mpi4py: Successfully installed py-mpi4py-4.1.0-<hash>``, and its new one, without a
-# terminal, ``<hash> py-mpi4py@4.1.0: finished``.
+# Spack's installer prints ``==> py-mpi4py: Successfully installed py-mpi4py-4.1.0-<hash>``. Its new installer prints
+# ``<hash> py-mpi4py@4.1.0: finished`` if there is no terminal.
 _DONE = (
     re.compile(r"==> (?P<name>[a-z0-9_.-]+): Successfully installed (?P<what>\S+)-[a-z0-9]{32}"),
     re.compile(r"[a-z0-9]{7,32} (?P<what>[a-z0-9_.-]+@\S+): finished"),
@@ -50,7 +50,7 @@ _LOG = re.compile(r"\s*(?P<log>/\S+spack-build-(?:out|log|\S+)\.txt(?:\.gz)?|/\S
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of Spack: the package (if any), the relevant lines, and the package's own log if Spack names it."""
+    """A Spack failure: the package (if any), the relevant lines, and the package's own log if Spack names it."""
 
     package: str | None
     lines: tuple[str, ...]
@@ -58,13 +58,13 @@ class Failure:
 
 
 def done(line: str) -> str | None:
-    """Return the package that a line of Spack's reports as installed, as ``name-version``; None for other lines."""
+    """Return the package (``name-version``) that a line of Spack output reports as installed, or None for others."""
     found = next((found for pattern in _DONE if (found := pattern.match(line.strip()))), None)
     return found["what"].replace("@", "-") if found else None
 
 
 class Builds:
-    """The packages of one installation as Spack builds them."""
+    """The progress of Spack as it builds the packages of one installation."""
 
     def __init__(self) -> None:
         self._begun: dict[str, float] = {}
@@ -72,7 +72,7 @@ class Builds:
         self._installed = 0
 
     def read(self, line: str, now: float) -> str | None:
-        """Return the progress that a line of Spack's reports: a package, its time, and how many are left."""
+        """Return the progress reported in a line of Spack output: a package, its build time, and how many are left."""
         if begun := _BEGUN.match(line):
             self._begun[begun["package"]] = now
             self._total = int(begun["total"] or 0)
@@ -91,7 +91,7 @@ class Builds:
 
 
 def failure_in(lines: Iterable[str]) -> Failure:
-    """Return the failure that a log of Spack shows after its last command."""
+    """Return the failure that a Spack log shows after its last command."""
     kept: list[str] = []
     for line in lines:
         if line.startswith("$ "):
@@ -105,7 +105,7 @@ def failure_in(lines: Iterable[str]) -> Failure:
         package = stage["name"]
     begun = [found["name"] for line in kept if (found := _BEGUN.match(line))]
     patches = [line for line in kept if _PATCH.match(line)]
-    if package is None and patches and begun:  # Spack names no package then
+    if package is None and patches and begun:  # Spack does not name the package in this case
         package = begun[-1]
     first = patches[0] if patches else first_error(line for line in kept if not line.startswith("==> "))
     shown: list[str] = [first] if package and first else []
@@ -116,7 +116,8 @@ def failure_in(lines: Iterable[str]) -> Failure:
     return Failure(package, tuple(dict.fromkeys(shown)), log)
 
 
-# Ends Spack's whole process group if hidl dies. SIGTERM comes first: only then ``srun`` ends the job that builds.
+# Ends Spack's whole process group if hidl dies. SIGTERM comes first because ``srun`` only ends the build job if it
+# receives that signal.
 _GUARD = (
     "sh",
     "-c",
@@ -126,10 +127,10 @@ wait "$child\"""",
     "hidl-build",
 )
 
-# Variables that would make Spack use another environment, or its Python other modules.
+# Variables that would make Spack use another environment, or its Python load other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 _KEPT = ("SPACK_PYTHON", "SPACK_GNUPGHOME")
-#: A proxy that does not exist, so that Spack reaches no other machine.
+#: A proxy that does not exist, so that Spack cannot reach any other machine.
 _NO_PROXY = "http://127.0.0.1:9"
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 _NO_NETWORK = {**dict.fromkeys(_PROXIES, _NO_PROXY), "no_proxy": "", "NO_PROXY": ""}
@@ -146,7 +147,7 @@ _UNKNOWN = re.compile(r"Package '([^']+)' not found|UnknownPackageError|unknown 
 
 
 def variables(python: Path | None) -> dict[str, str]:
-    """Return the variables that Spack gets in addition to the user's; ``python`` is the interpreter that runs it."""
+    """Return the variables set for Spack in addition to the user's; ``python`` is the interpreter that runs it."""
     own = cache() / "user"
     added = {
         "SPACK_DISABLE_LOCAL_CONFIG": "1",
@@ -154,7 +155,7 @@ def variables(python: Path | None) -> dict[str, str]:
         "SPACK_SYSTEM_CONFIG_PATH": str(own / "system"),
         "SPACK_USER_CACHE_PATH": str(own / "cache"),
         "SPACK_COLOR": "never",
-        "PYTHONUNBUFFERED": "1",  # else lines of Spack come after those of the packages that they announce
+        "PYTHONUNBUFFERED": "1",  # else Spack's lines come after the output of the packages they announce
         "SPACK_GNUPGHOME": os.environ.get("SPACK_GNUPGHOME") or str(own / "gpg"),
     }
     return added | ({"SPACK_PYTHON": str(python)} if python else {})
@@ -169,27 +170,27 @@ def step(
     offline: bool = False,
     shell: Sequence[str] = (),
 ) -> InstallStep:
-    """Return a command of Spack in the environment of a directory.
+    """Return a Spack command that runs in the environment in a directory.
 
     Args:
-        instance: The Spack.
+        instance: The Spack instance.
         environment: The directory with ``spack.yaml``.
         title: The title of the step.
         words: The command and its arguments.
-        python: The interpreter that runs Spack; None: as Spack chooses.
-        offline: Whether Spack may reach no other machine.
-        shell: Words before the command, such as ``srun``.
+        python: The interpreter that runs Spack; None leaves the choice to Spack.
+        offline: Whether Spack must not use the network.
+        shell: Prefix of the command, such as ``srun``.
     """
     argv = (*shell, str(instance.program), "--color", "never", "-e", str(environment), *words)
     return InstallStep(title, argv, variables(python) | (_NO_NETWORK if offline else {}))
 
 
 def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] = BuildFailed) -> str:
-    """Run a command of Spack and return its output, which is also appended to ``log``.
+    """Run a Spack command and return its output, which is also appended to ``log``.
 
     Raises:
         MissingPrecondition: The network, a source or a package is missing.
-        HidlError: Any other failure, as the class ``failed``, with the first error of Spack or of a package.
+        HidlError: Any other failure, raised as the class ``failed`` with the first error from Spack or a package.
     """
     log_command(log, command.argv)
     try:
@@ -203,12 +204,12 @@ def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] 
 
 
 def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's environment without variables of another Spack or Python."""
+    """Return the user's environment without the variables of any other Spack or Python."""
     return {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_FOREIGN)}
 
 
 def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlError] = BuildFailed) -> HidlError:
-    """Return the error that explains a failure of Spack, with the first error that Spack or a package printed."""
+    """Return the error that explains a Spack failure, with the first error that Spack or a package printed."""
     with log.open(encoding="utf-8", errors="replace") as lines:
         found = failure_in(lines)
     shown = "\n".join(f"  {line}" for line in found.lines) or f"  {failure.output.strip()[-500:]}"
@@ -248,15 +249,15 @@ def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlEr
 # Installation without a network.
 
 
-#: The schema of ``manifest.json`` in a directory of ``hidl stack fetch``.
+#: The schema of ``manifest.json`` in a directory created by ``hidl stack fetch``.
 SCHEMA = "hidl.mirror/1"
 
 
 def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] = frozenset()) -> None:
     """Raise ``MissingPrecondition`` with each package whose source is missing or damaged.
 
-    Packages in ``cached`` come from build caches and need no source. Without a mirror, the command that fetches reports
-    the first source that Spack's cache lacks, before any build.
+    Packages in ``cached`` come from build caches and need no source. Without a mirror, the fetch command reports the
+    first source missing from Spack's cache before anything is built.
     """
     mirror = part.places.mirror
     lacking: list[str] = []
@@ -281,7 +282,7 @@ def installed(part: SpackPart) -> frozenset[str]:
 
 
 def upstreams(environment: Environment) -> list[Path]:
-    """Return the install trees of other Spacks that an environment uses."""
+    """Return the install trees of other Spack instances that an environment uses."""
     return [Path(other["install_tree"]) for other in environment.document["spack"].get("upstreams", {}).values()]
 
 
@@ -293,7 +294,7 @@ def prefixes(store: Path) -> dict[str, Path]:
             records = read_json(tree / ".spack-db" / "index.json")["database"]["installs"]
             return {key: Path(record.get("path") or tree) for key, record in records.items() if record.get("installed")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            # If paths are padded, the index is in the last of the directories with this name, which is cut off.
+            # If paths are padded, the index is in the last of the directories with this name, which is truncated.
             nested = (other for other in tree.glob("_*") if _PADDING.startswith(other.name) and other.is_dir())
             tree = next(nested, None)
     return {}
@@ -315,7 +316,7 @@ def _brought(mirror: Path) -> Mapping[str, Any]:
 
 
 def _why_missing(node: LockedSpec, mirror: Path, brought: Mapping[str, Any]) -> str | None:
-    """Return what is missing of a package's sources; None if nothing is."""
+    """Return a description of what is missing from a package's sources, or None if nothing is missing."""
     what = f"{node.name} {node.version}"
     if node.hash not in brought:
         return what

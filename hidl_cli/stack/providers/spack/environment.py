@@ -1,6 +1,6 @@
 """The environment of a stack on a site (``spack.yaml``), and the prefix that Spack fills.
 
-The same site, stack and directories give the same environment.
+The same site, stack and directories always produce the same environment.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The settings of packages, with the MPI library.
+    """Package settings, including those of the MPI library.
 
-    ``version`` is that of an MPI library that is installed already, else None. ``gaps`` lists facts that the site file
-    lacks.
+    ``version`` is the version of an MPI library that is already installed, or None. ``gaps`` lists facts that the site
+    file lacks.
     """
 
     packages: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Chosen:
 
 
 def choose(site: Site, stack: Stack) -> Chosen:
-    """Return the settings of packages for a stack on a site."""
+    """Return the package settings for a stack on a site."""
     gaps: list[str] = [
         f"the processor of node type {name} is unknown, and may not execute code that is built for the others"
         for name in microarchitecture.unknown_nodes(site)
@@ -68,7 +68,7 @@ def choose(site: Site, stack: Stack) -> Chosen:
 
 
 def compilers_of_old(site: Site) -> list[dict[str, Any]]:
-    """Return the compilers in the form of Spack 0.23's ``compilers:``, for any target."""
+    """Return the compilers in the format of ``compilers:`` in Spack 0.23, for any target."""
     found = []
     for name in _order(site):
         compiler = site.compilers[name]
@@ -112,7 +112,7 @@ def _gpu_variants(site: Site) -> list[str]:
 
 
 def _variants_of_mpi(site: Site, library: Mpi) -> str:
-    """Return the variants of the site's MPI library: those in its file, else those for GPUs if it supports them.
+    """Return the variants of the site's MPI library: those in the site file, or else GPU variants if it has any.
 
     Spack links Cray MPICH's GPU transport layer (GTL) only with ``+cuda`` or ``+rocm`` and the GPUs' architecture.
     """
@@ -124,7 +124,7 @@ def _variants_of_mpi(site: Site, library: Mpi) -> str:
     return " ".join(chosen) if any(variant.startswith("+") for variant in chosen) else ""
 
 
-#: MPI libraries that support GPUs, and whether their packages have variants for the GPUs' architectures.
+#: MPI libraries that support GPUs, and whether their packages have GPU architecture variants.
 _FOR_GPUS: Mapping[Family, bool] = {"cray-mpich": True, "mvapich-plus": True, "mvapich2-gdr": False}
 
 
@@ -147,12 +147,12 @@ def _placed(entry: dict[str, Any], where: External | Compiler | Mpi) -> dict[str
 
 
 def _order(site: Site) -> list[str]:
-    """Return the names of the compilers, the default one first."""
+    """Return the names of the compilers, starting with the default one."""
     return sorted(site.compilers, key=lambda name: name != site.default_compiler)
 
 
 def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
-    """Return the compilers as packages; several versions of one are several externals."""
+    """Return the compilers as packages. Several versions of a compiler become several externals."""
     packages: dict[str, Any] = {}
     for name in _order(site):
         compiler = site.compilers[name]
@@ -173,7 +173,7 @@ def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
         default = site.compilers[site.default_compiler]
         if default.version is not None:
             for language in ("c", "cxx", "fortran") if default.fortran else ("c", "cxx"):
-                # A package that conflicts with this version may use another of the same compiler.
+                # A package that conflicts with this version may use another version of the same compiler.
                 version = f"{default.package}@{default.version}"
                 packages[language] = {"require": [default.package], "prefer": [version]}
             if not default.fortran:
@@ -184,7 +184,7 @@ def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
 
 
 def _programs(compiler: Compiler) -> tuple[str, str, str | None]:
-    """Return the paths of the C, C++ and Fortran compilers; names alone if modules put them on PATH."""
+    """Return the paths of the C, C++ and Fortran compilers, or only their names if modules put them on PATH."""
     c, cxx, fortran = PROGRAMS.get(compiler.package, ("cc", "c++", "fc"))
 
     def placed(given: str | None, usual: str) -> str:
@@ -196,7 +196,7 @@ def _programs(compiler: Compiler) -> tuple[str, str, str | None]:
 
 
 def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) -> tuple[Family, str | None, bool]:
-    """Choose the site's default MPI library, else the stack's, and whether Spack builds it."""
+    """Choose the site's default MPI library, or else the stack's, and determine whether Spack builds it."""
     name = site.default_mpi
     mine = site.mpi.get(name) if name else None
     family: Family = mine.family if mine else stack.mpi
@@ -223,7 +223,7 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
 
 
 def _is_placed(site: Site, library: Mpi) -> bool:
-    """Return whether the site file has the library's prefix, or a module of the library alone."""
+    """Return whether the site file contains the library's prefix, or a module that provides only this library."""
     of_compilers = {module for compiler in site.compilers.values() for module in compiler.modules}
     of_externals = {module for external in site.externals.values() for module in external.modules}
     return bool(library.prefix or set(library.modules) - of_compilers - of_externals)
@@ -233,18 +233,18 @@ def _launchers(site: Site, library: Mpi | None) -> list[str]:
     return list(library.launchers if library and library.launchers else site.launchers)
 
 
-# What Spack reads beside its environment: package repositories and its own configuration files.
+# Files that Spack reads in addition to its environment: package repositories and its own configuration files.
 
 
-#: The file in a copy of a repository without its history that holds the commit.
+#: The file that holds the commit in a copy of a repository without its history.
 COMMIT = "COMMIT"
 UNKNOWN = "unknown"
-#: The key of ``states`` for Spack's own configuration files.
+#: The key for Spack's own configuration files in the result of ``states``.
 CONFIGURATION = "configuration"
 
 
 def states(where: Places, spack: Path) -> dict[str, str]:
-    """Return the state of each package repository and of the configuration files in the Spack at ``spack``.
+    """Return the state of each package repository and of the configuration files in the Spack instance at ``spack``.
 
     A state is a commit, followed by a digest if the clone has local changes, or the digest of the files themselves.
     """
@@ -258,7 +258,7 @@ def states(where: Places, spack: Path) -> dict[str, str]:
 
 
 def commit(directory: Path) -> str:
-    """Return the commit of the clone around ``directory``, read without git."""
+    """Return the commit of the clone around ``directory``, without running git."""
     for place in (directory, *directory.parents):
         if (place / COMMIT).is_file():
             return (place / COMMIT).read_text(encoding="utf-8").strip()
@@ -268,9 +268,9 @@ def commit(directory: Path) -> str:
 
 
 def local_changes(directory: Path) -> str:
-    """Return ``+`` and the digest of the files that differ from the clone's commit; empty if none does.
+    """Return ``+`` and the digest of the files that differ from the clone's commit (empty if none does).
 
-    Empty too without git, and for a clone that git does not read because it belongs to another user.
+    The result is also empty if git is missing, or if git refuses to read the clone because it belongs to another user.
     """
     if any((place / COMMIT).is_file() for place in (directory, *directory.parents)):
         return ""
@@ -288,14 +288,14 @@ def local_changes(directory: Path) -> str:
 
 
 def configuration_files(spack: Path) -> list[Path]:
-    """Return the configuration files of a Spack's own ``etc/spack`` that did not come with it."""
+    """Return the configuration files in a Spack instance's own ``etc/spack`` that are not part of Spack."""
     place = spack / "etc" / "spack"
     files = (file for file in place.rglob("*.yaml") if "defaults" not in file.relative_to(place).parts)
     return sorted(file for file in files if file != place / "include.yaml" or _includes_more(file))
 
 
 def _includes_more(file: Path) -> bool:
-    """Return whether an ``include.yaml`` names more than the scopes of Spack 1.2."""
+    """Return whether an ``include.yaml`` names scopes that are not in Spack 1.2's own file."""
     import yaml
 
     try:
@@ -309,7 +309,7 @@ _SCOPES = ("user", "site", "system", "defaults")
 
 
 def digest(directory: Path, files: Iterable[Path]) -> str:
-    """Return the SHA-256 over the names and contents of files, by their paths in ``directory``."""
+    """Return the SHA-256 of the names and contents of files, named by their paths in ``directory``."""
     total = hashlib.sha256()
     for file in sorted(files):
         if "__pycache__" not in file.parts and not file.is_dir():
@@ -319,7 +319,7 @@ def digest(directory: Path, files: Iterable[Path]) -> str:
 
 
 def _head(git: Path) -> str:
-    """Return the commit of HEAD; ``git`` is a directory, or the file in a work tree that names it."""
+    """Return the commit of HEAD. ``git`` is a directory, or the file in a work tree that refers to it."""
     if git.is_file():
         git = (git.parent / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()).resolve()
     try:
@@ -356,10 +356,10 @@ _NO_CONFIG_INPUT = (
 
 @dataclass(frozen=True)
 class Environment:
-    """The content of ``spack.yaml`` (``document``), with lines for the user in ``warnings`` and ``gaps``.
+    """The content of ``spack.yaml`` (``document``), with messages for the user in ``warnings`` and ``gaps``.
 
-    ``mpi`` is the family of the MPI library, ``mpi_version`` its version if the site has it already. ``lacks_mpi`` is
-    the reason why Spack cannot build it if the site file does not locate it, else None.
+    ``mpi`` is the family of the MPI library, ``mpi_version`` its version if it is already installed on the site.
+    ``lacks_mpi`` is the reason why Spack cannot build it if the site file does not locate it, or None.
     """
 
     document: Mapping[str, Any]
@@ -409,8 +409,8 @@ def environment(
         stack: The stack.
         where: The directories that Spack uses.
         view: The directory of the view.
-        release: The release of Spack, such as (1, 2).
-        system: The operating system by Spack 0.23's name, such as debian12.
+        release: The Spack release, such as (1, 2).
+        system: The operating system as named by Spack 0.23, such as debian12.
 
     Raises:
         InvalidInput: The stack has no specs for Spack.
@@ -466,7 +466,7 @@ def environment(
 
 
 def _merge(generated: Mapping[str, Any], changes: Mapping[Any, Any]) -> dict[str, Any]:
-    """Merge mappings into each other, key by key; lists and single values are replaced."""
+    """Merge ``changes`` into ``generated``, key by key. Lists and scalars are replaced."""
     merged = dict(generated)
     for key, value in changes.items():
         old = merged.get(key)
@@ -480,10 +480,10 @@ def _expand(place: str) -> str:
 
 
 def included_files(site: Site) -> dict[str, str]:
-    """Return the digest of each file or directory in ``spack.include`` of the site, by its path.
+    """Return the digest of each file or directory in the site's ``spack.include``, by path.
 
     Raises:
-        MissingPrecondition: One of them does not exist.
+        MissingPrecondition: A file or directory does not exist.
     """
     found = {}
     for name in site.spack.include:
@@ -498,14 +498,17 @@ def included_files(site: Site) -> dict[str, str]:
 
 
 def roots(site: Site, stack: Stack) -> list[str]:
-    """Return the specs that Spack builds: those of the stack, without the ones that the site installs as wheels."""
+    """Return the specs that Spack builds: those in the stack, except for packages that the site installs as wheels."""
     if stack.spack is None:
         return []
     return [spec for spec in stack.spack.specs if not (site.spack.wheels and name_of(spec) in stack.spack.wheels)]
 
 
 def _unbuildable(mpi: Family, admitted: str | None, release: tuple[int, int]) -> str | None:
-    """Return why Spack cannot build an MPI library; ``admitted``: why the stack allows deprecated versions."""
+    """Return why Spack cannot build an MPI library.
+
+    ``admitted`` is the reason why the stack allows deprecated versions.
+    """
     if TRAITS[mpi].of_site_only:
         return "Spack cannot build it"
     if TRAITS[mpi].is_deprecated and release >= COMPILERS_ARE_PACKAGES and not admitted:
@@ -514,7 +517,7 @@ def _unbuildable(mpi: Family, admitted: str | None, release: tuple[int, int]) ->
 
 
 def name_of(spec: str) -> str:
-    """Return the package of a spec."""
+    """Return the name of the package in a spec."""
     return re.split(r"[^a-z0-9_.-]", spec, maxsplit=1)[0]
 
 
@@ -528,10 +531,10 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
         "db_lock_timeout": 60,
     }
     if site.spack.build_caches:
-        config["binary_index_ttl"] = 0  # Spack reads the indexes again each time, instead of every ten minutes
+        config["binary_index_ttl"] = 0  # Spack reads the indexes every time, instead of every ten minutes
     jobs = site.spack.jobs
     if jobs is None and site.spack.build_on == "allocation":
-        jobs = site.node_type(site.spack.partition).cores  # without this Spack uses 16 cores of a node at most
+        jobs = site.node_type(site.spack.partition).cores  # otherwise Spack uses at most 16 cores of a node
     if jobs:
         config["build_jobs"] = jobs
     if site.spack.concurrent_packages:
@@ -540,17 +543,18 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
 
 
 def _concretizer(site: Site, release: tuple[int, int]) -> dict[str, Any]:
-    """Resolve one consistent set of packages; by default from the recipes alone, with the same result everywhere.
+    """Return settings that resolve one consistent set of packages.
 
-    ``all`` requires the target, which may be newer than the processor of a login node or a build host. The static
-    analysis leaves out of the search what the requirements exclude, which takes a fraction of the time.
+    By default it depends only on the recipes, so the result is the same everywhere. ``all`` requires the target, which
+    may be newer than the processor of a login node or a build host. Static analysis removes everything that the
+    requirements exclude from the search, which reduces its time to a fraction.
     """
     settings: dict[str, Any] = {"unify": True, "reuse": site.spack.reuse, "targets": {"host_compatible": False}}
     return settings | ({"static_analysis": True} if release >= COMPILERS_ARE_PACKAGES else {})
 
 
 def _repositories(where: Places) -> dict[str, Any]:
-    """Return hidl's packages, then Spack's: the user's clone, or one that Spack makes of the tested release."""
+    """Return hidl's packages, followed by Spack's: the user's clone, or Spack's clone of the tested release."""
     builtin: Any = str(where.builtin)
     if where.builtin is None:
         builtin = {"git": PACKAGES_URL, "tag": PACKAGES_TAG, "destination": str(where.clone)}
@@ -558,7 +562,7 @@ def _repositories(where: Places) -> dict[str, Any]:
 
 
 def _old_repositories(where: Places) -> list[str]:
-    """Return the repositories for Spack 0.23, which has its own packages and cannot read hidl's (package API v2)."""
+    """Return the repositories for Spack 0.23, which has packages built in and cannot read hidl's (package API v2)."""
     return [str(where.builtin)] if where.builtin else []
 
 
@@ -576,7 +580,7 @@ def _mirrors(site: Site, where: Places) -> dict[str, Any]:
 
 
 def cache_of(site: Site, name: str) -> BuildCache:
-    """Return the build cache of that name; if the site has none, the one at that URL or path."""
+    """Return the build cache of that name. If the site has none, return the cache at that URL or path."""
     known = site.spack.build_caches.get(name, name)
     cache = BuildCache(url=known) if isinstance(known, str) else known
     if cache.url.startswith(("/", "~", "$")):
@@ -586,20 +590,20 @@ def cache_of(site: Site, name: str) -> BuildCache:
 
 
 def _modules(site: Site, where: Places) -> dict[str, Any]:
-    """Return the settings of Spack's own modulefiles: none, or those of one system with dependencies hidden."""
+    """Return the settings for Spack's own modulefiles: none, or those of one module system with hidden dependencies."""
     kind = site.spack.modules
     if kind is None:
         return {"default": {"enable": []}}
     settings: dict[str, Any] = {"hide_implicits": True}
     default = site.compilers.get(site.default_compiler or "")
     if kind == "lmod" and default and default.version:
-        # Without this Spack guesses, and writes the guess to a configuration file.
+        # Without this, Spack guesses and writes its guess to a configuration file.
         settings["core_compilers"] = [f"{default.package}@{default.version}"]
     return {"default": {"enable": [kind], "roots": {kind: str(where.spack / "modules")}, kind: settings}}
 
 
 def plain_yaml(document: Mapping[str, Any]) -> str:
-    """Return YAML without anchors, which Spack's own reader would keep."""
+    """Return YAML without anchors, which Spack would keep when it rewrites the file."""
     import yaml
 
     class Plain(yaml.SafeDumper):
@@ -617,11 +621,11 @@ def plain_yaml(document: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class SpackPart:
-    """The Spack, the environment with its lockfile, and the directories of an installation.
+    """The Spack instance, the environment with its lockfile, and the directories of an installation.
 
-    ``shell`` precedes the command that builds, such as ``srun`` with its options. ``jobs`` is the number of compilers
-    at once; None: as Spack chooses. ``keys`` are files with public keys of build caches. With ``cache_only`` nothing
-    is built from source.
+    ``shell`` is a prefix for the build command, such as ``srun`` with its options. ``jobs`` is the number of parallel
+    compile jobs; None leaves it to Spack. ``keys`` are files with public keys of build caches. If ``cache_only`` is
+    set, nothing is built from source.
     """
 
     instance: Instance
@@ -671,7 +675,7 @@ def part_of(plan: InstallPlan) -> SpackPart:
     return plan.part
 
 
-# The prefix: Spack's view, and a virtual environment that shows it.
+# The prefix: Spack's view, and a virtual environment that exposes it.
 
 
 ENVIRONMENT = "environment"
@@ -682,7 +686,7 @@ _FURTHER = ("libexec/osu-micro-benchmarks",)
 
 
 def interpreter(plan: InstallPlan) -> Path:
-    """Return the Python that Spack's packages are built for: the external one, or Spack's own in the view."""
+    """Return the Python that Spack's packages are built for: an external interpreter, or the one in the view."""
     node = part_of(plan).lock.node("python")
     inside = plan.prefix / VIEW / "bin" / "python3"
     place = Path(node.external, "bin", "python3") if node and node.external else inside
@@ -696,7 +700,7 @@ def interpreter(plan: InstallPlan) -> Path:
 
 
 def place_of_mpi(lock: SpackLock, family: Family, store: Path, shared: Mapping[str, Path]) -> Path:
-    """Return the directory of the MPI library: the site's, one of the prefixes in upstreams, or the store."""
+    """Return the directory of the MPI library: the site's prefix, a prefix in an upstream, or a prefix in the store."""
     node = lock.node(TRAITS[family].spack)
     if node is None:
         return store
@@ -705,7 +709,7 @@ def place_of_mpi(lock: SpackLock, family: Family, store: Path, shared: Mapping[s
 
 def lay_over(plan: InstallPlan) -> None:
     """Make Spack's packages and the MPI library visible in the virtual environment of the prefix."""
-    from hidl_cli.stack.providers import foreign_mpi  # imports Jinja2, which "nothing to do" does not need
+    from hidl_cli.stack.providers import foreign_mpi  # imports Jinja2, which is not needed if nothing is installed
 
     part = part_of(plan)
     view, bin_ = plan.prefix / VIEW, plan.prefix / "bin"
@@ -723,7 +727,7 @@ def lay_over(plan: InstallPlan) -> None:
 
 
 def _link(programs: list[Path], directory: Path) -> None:
-    """Link programs, except Python and programs that exist already."""
+    """Link programs into ``directory``, except Python and those that already exist there."""
     for program in programs:
         link = directory / program.name
         if program.is_file() and not program.name.startswith(("python", "activate")) and not os.path.lexists(link):

@@ -1,4 +1,4 @@
-"""Spack on this machine: its installation and directories, the Python that runs it, and software that it can use.
+"""Spack on this machine: its installation and directories, the Python that runs it, and the software that it can use.
 
 Compiler, Python and MPI library are detected only for sites with ``spack: {detect: true}``.
 """
@@ -36,8 +36,8 @@ PLACES_VARIABLE = "HIDL_SPACK_PACKAGES"
 class Places:
     """The directories of an environment.
 
-    ``builtin`` is a local repository of Spack's packages; None: Spack clones it. ``misc`` holds Spack's indexes of
-    packages, which dry runs use too.
+    ``builtin`` is a local repository of Spack's packages; if it is None, Spack clones the repository. ``misc`` contains
+    Spack's package indexes, which dry runs also use.
     """
 
     root: Path
@@ -64,17 +64,17 @@ class Places:
 
     @property
     def clone(self) -> Path:
-        """The clone of spack-packages that Spack makes if the user has none."""
+        """The clone of spack-packages that Spack creates if the user does not have one."""
         return self.spack / "packages"
 
 
 def cache() -> Path:
-    """Return the directory of files that can be made again."""
+    """Return the directory of files that can be recreated."""
     return paths.user_cache() / "spack"
 
 
 def places(site: Site, root: Path, mirror: Path | None = None) -> Places:
-    """Return the directories below ``root`` on a site; an offline mirror may bring Spack's packages."""
+    """Return the directories of a site below ``root``. An offline mirror may contain Spack's packages."""
     stage = site.spack.stage
     brought = mirror / "spack-packages" if mirror else None
     return Places(
@@ -88,9 +88,9 @@ def places(site: Site, root: Path, mirror: Path | None = None) -> Places:
 
 
 def _builtin(site: Site, brought: Path | None) -> Path | None:
-    """Return the repository of Spack's packages: the named directory or, in a clone of spack-packages, the one in it.
+    """Return the repository of Spack's packages: the given directory, or the one in a given clone of spack-packages.
 
-    Raises ``MissingPrecondition`` if the named directory is neither.
+    Raises ``MissingPrecondition`` if the given directory is neither.
     """
     named = (
         os.environ.get(PLACES_VARIABLE)
@@ -113,23 +113,26 @@ def _builtin(site: Site, brought: Path | None) -> Path | None:
     return found
 
 
-# The Python that runs Spack. It has clingo, which Spack would otherwise fetch from GitHub.
+# The Python that runs Spack. It includes clingo, which Spack would otherwise fetch from GitHub.
 
 
-#: The solver of Spack, as a requirement.
+#: Spack's solver, as a requirement.
 CLINGO = "clingo==5.8.3"
 NAMED = "SPACK_PYTHON"
 
 
 def without_clingo(target: Target) -> Path:
-    """Return an interpreter for commands of Spack that resolve nothing, which need no clingo."""
+    """Return an interpreter for Spack commands that do not resolve anything and therefore do not need clingo."""
     named = os.environ.get(NAMED)
     made = _made(target) / "bin" / "python"
     return Path(named) if named else made if made.exists() else target.interpreter
 
 
 def made_python() -> Path | None:
-    """Return the newest interpreter with clingo that hidl has made; None if the user names one or none was made."""
+    """Return the newest interpreter with clingo that hidl has created.
+
+    Returns None if there is none or the user specifies one.
+    """
     found = sorted(cache().glob(f"python-*-{CLINGO.rpartition('=')[2]}/bin/python"))
     return found[-1] if found and not os.environ.get(NAMED) else None
 
@@ -141,15 +144,15 @@ def _made(target: Target) -> Path:
 def python(
     target: Target, uv: WheelInstaller, log: Path, progress: Progress, *, offline: bool, wheels: Path | None
 ) -> Path:
-    """Return the interpreter that runs Spack: $SPACK_PYTHON, else one with clingo that hidl makes once.
+    """Return the interpreter that runs Spack: $SPACK_PYTHON, or else an interpreter with clingo that hidl creates once.
 
     Args:
         target: The platform and Python of the stack.
-        uv: The installer of wheels.
+        uv: The wheel installer.
         log: The file that output is appended to.
-        progress: Receives the step.
+        progress: Reports the step.
         offline: Whether clingo must come from ``wheels`` or uv's cache.
-        wheels: A directory with the wheel of clingo, searched first; None: none.
+        wheels: A directory to search first for the clingo wheel, if any.
 
     Raises:
         MissingPrecondition: clingo cannot be installed.
@@ -183,13 +186,13 @@ def python(
     return made / "bin" / "python"
 
 
-#: Variants of an external Python: the parts of the standard library that need a library of the system.
+#: Variants of an external Python: the parts of the standard library that depend on a system library.
 _VARIANTS = "+bz2+ctypes+lzma+pyexpat+sqlite3+ssl+zlib"
 _SYSTEM = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', re.MULTILINE)
 
 
 def detected(site: Site, target: Target, host: Host) -> Site:
-    """Return the site with the compiler, Python and MPI library of this machine where its file names none."""
+    """Return the site, with the compiler, Python and MPI library of this machine where its file specifies none."""
     if not site.spack.detect:
         return site
     changes: dict[str, object] = {}
@@ -203,7 +206,7 @@ def detected(site: Site, target: Target, host: Host) -> Site:
 
 
 def operating_system(host: Host) -> str:
-    """Return the operating system by the name that Spack 0.23 uses, such as debian12, rhel8 or ubuntu22.04."""
+    """Return the operating system as named by Spack 0.23, such as debian12, rhel8 or ubuntu22.04."""
     found: dict[str, str] = dict(_SYSTEM.findall(host.read("/etc/os-release")))
     name, version = found.get("ID", "linux"), found.get("VERSION_ID", "")
     return name + (version if name == "ubuntu" else version.partition(".")[0])
@@ -220,14 +223,14 @@ def _gcc(host: Host) -> Compiler | None:
 
 
 def _python(host: Host, target: Target) -> External | None:
-    """Return the Python installation that stacks are built on, not a virtual environment of it."""
+    """Return the Python installation that stacks are built on, rather than a virtual environment based on it."""
     code = "import sys, platform; print(platform.python_version(), sys.base_prefix)"
     printed = (host.ask(str(target.interpreter), "-I", "-c", code) or "").split(maxsplit=1)
     return External(version=printed[0], prefix=printed[1].strip(), variants=_VARIANTS) if len(printed) == 2 else None
 
 
 def _mpi(host: Host) -> Mpi | None:
-    """Return the MPI library on PATH if ``mpicc``, ``mpiexec`` and the program with its version share a prefix."""
+    """Return the MPI library on PATH if ``mpicc``, ``mpiexec`` and the program for its version share a prefix."""
     found = [library for library in software.on_path(host) if library.prefix]
     mpicc = host.which("mpicc")
     owners = [one for one in found if mpicc and str(Path(mpicc).parent.parent) == one.prefix]
@@ -236,10 +239,10 @@ def _mpi(host: Host) -> Mpi | None:
     return Mpi(family=owners[0].family, version=owners[0].version, prefix=owners[0].prefix)
 
 
-# The installation of Spack. Its version is read without starting it.
+# The Spack installation. Its version is read without running it.
 
 
-#: The variable that names Spack, beside --spack.
+#: The variable that specifies Spack, as an alternative to --spack.
 SPACK_VARIABLE = "HIDL_SPACK"
 #: The first supported release, and the first in which compilers are packages.
 OLDEST = (0, 23)
@@ -250,7 +253,7 @@ _VERSION = re.compile(r'^__version__ = "(\d+)\.(\d+)([^"]*)"$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Instance:
-    """An installation of Spack with its version; ``release`` is the first two numbers of it."""
+    """A Spack installation and its version; ``release`` consists of the version's first two numbers."""
 
     root: Path
     version: str
@@ -258,12 +261,12 @@ class Instance:
 
     @property
     def program(self) -> Path:
-        """The command ``spack``."""
+        """The ``spack`` command."""
         return self.root / "bin" / "spack"
 
 
 def find(site: Site, given: Path | None, environ: Mapping[str, str]) -> Instance:
-    """Return the Spack of --spack or $HIDL_SPACK, else that of the site, of $SPACK_ROOT or on PATH.
+    """Return the Spack instance given by --spack, $HIDL_SPACK, the site or $SPACK_ROOT, or else the one on PATH.
 
     Raises ``MissingPrecondition`` if none is found or it is too old.
     """

@@ -1,7 +1,7 @@
 """Lockfiles of stacks that Spack builds.
 
-A file holds ``spack.lock`` as Spack wrote it, the states of the package repositories and configuration files, the
-digest of the environment that was resolved, and the wheels that are installed beside Spack's packages.
+A lockfile contains ``spack.lock`` as written by Spack, the states of the package repositories and configuration files,
+the digest of the resolved environment, and the wheels that are installed alongside Spack's packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA = "hidl.spack-lock/1"
 
 @dataclass(frozen=True)
 class LockedSpec:
-    """A package in ``spack.lock``; ``external`` is its prefix on the site, None if Spack installs it."""
+    """A package in ``spack.lock``; ``external`` is its prefix on the site, or None if Spack installs it."""
 
     name: str
     version: str
@@ -53,7 +53,7 @@ class SpackLock:
 
     @property
     def nodes(self) -> tuple[LockedSpec, ...]:
-        """All packages of Spack, sorted by name."""
+        """All Spack packages, sorted by name."""
         found = [
             LockedSpec(
                 name=spec["name"],
@@ -72,17 +72,17 @@ class SpackLock:
 
     @property
     def packages(self) -> tuple[Package, ...]:
-        """All packages: Spack's with their hashes, then the wheels."""
+        """All packages: Spack's with their hashes, followed by the wheels."""
         return (*(Package(node.name, node.version, (node.hash,)) for node in self.nodes), *self.wheels.packages)
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of Spack's hashes and the digest of the wheels."""
+        """The SHA-256 of Spack's package hashes and the digest of the wheels."""
         hashes = sorted(self.content["concrete_specs"])
         return hashlib.sha256("\n".join([*hashes, self.wheels.digest]).encode()).hexdigest()
 
     def version(self, package: str) -> str | None:
-        """Return the locked version of a package; None if the lockfile lacks it."""
+        """Return the locked version of a package, or None if the lockfile lacks it."""
         return next((locked.version for locked in self.packages if locked.name == package), None)
 
     def node(self, package: str) -> LockedSpec | None:
@@ -116,7 +116,7 @@ def filename(stack: str, site: str) -> str:
 
 
 def read(file: Path) -> SpackLock:
-    """Read a lockfile; ``InvalidInput`` if it is damaged."""
+    """Read a lockfile. Raises ``InvalidInput`` if it is damaged."""
     try:
         document = read_json(file)
         if document["schema"] != SCHEMA:
@@ -138,7 +138,7 @@ def read(file: Path) -> SpackLock:
 
 
 def content_of(file: Path) -> Mapping[str, Any]:
-    """Read Spack's own ``spack.lock``; ``BuildFailed`` if it is invalid or empty."""
+    """Read Spack's own ``spack.lock``. Raises ``BuildFailed`` if it is invalid or empty."""
     try:
         document = read_json(file)
         if document["concrete_specs"] and document["roots"]:
@@ -153,12 +153,12 @@ def _empty(file: Path) -> SpackLock:
 
 
 def why_unfit(lock: SpackLock, inputs: str, states: Mapping[str, str]) -> str | None:
-    """Return why the lockfile cannot be used; None if it can.
+    """Return why the lockfile cannot be used, or None if it can.
 
     Args:
         lock: The lockfile.
         inputs: The digest of the required environment.
-        states: The states of the repositories and of Spack's own configuration now.
+        states: The states of the repositories and of Spack's own configuration at this time.
     """
     if lock.inputs != inputs:
         return "the recipe, the site's file or the machine's software has changed since"

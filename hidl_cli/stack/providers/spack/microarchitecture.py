@@ -1,4 +1,4 @@
-"""The microarchitecture that packages are built for, by archspec's names, from the processors in the site file."""
+"""The microarchitecture that packages are built for, as named by archspec, based on the processors in the site file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hidl_cli.site.schema import Compiler, NodeType, Site
 
 # Code names come before model numbers, and the first pattern that matches decides. archspec has no name for Emerald
-# Rapids, which executes what is built for Sapphire Rapids.
+# Rapids, which can execute code built for Sapphire Rapids.
 _NAMES: tuple[tuple[str, str], ...] = (
     (r"\bVera\b|SW26010", ""),
     (r"\bGrace\b|Graviton ?4", "neoverse_v2"),
@@ -39,7 +39,8 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"Ivy Bridge|E[57]-\d{4}\w* v2", "ivybridge"),
     (r"Sandy Bridge|E5-2[46]\d\d\b", "sandybridge"),
 )
-# Spack's packages of compilers, by archspec's names. Spack has no flags of others (cce), and accepts any target.
+# Spack's compiler packages, with the names that archspec uses. Spack has no flags for other compilers (cce) and accepts
+# any target for them.
 _COMPILERS = {
     "gcc": "gcc",
     "llvm": "clang",
@@ -51,7 +52,7 @@ _COMPILERS = {
 
 
 def of_node(node: NodeType) -> str | None:
-    """Return archspec's name of a node's processor; None if its model is unknown, or has no name there."""
+    """Return archspec's name for a node's processor, or None if its model is unknown or not named by archspec."""
     from archspec import cpu
 
     if node.detect and node.cpu is None:
@@ -64,14 +65,14 @@ def of_node(node: NodeType) -> str | None:
 
 
 def family(name: str) -> str:
-    """Return the generic architecture of a microarchitecture: x86_64, aarch64, ppc64le; ``name`` itself if unknown."""
+    """Return the generic architecture of a microarchitecture, such as x86_64, or ``name`` itself if it is unknown."""
     from archspec import cpu
 
     return str(cpu.TARGETS[name].family) if name in cpu.TARGETS else name
 
 
 def runs_on(built: str, host: str) -> bool | None:
-    """Return whether ``host`` executes what is built for ``built``; None if archspec has no such names."""
+    """Return whether ``host`` can execute code built for ``built``, or None if archspec lacks one of the names."""
     from archspec import cpu
 
     if built not in cpu.TARGETS or host not in cpu.TARGETS:
@@ -80,17 +81,17 @@ def runs_on(built: str, host: str) -> bool | None:
 
 
 def host() -> str:
-    """Return archspec's name of this machine's processor."""
+    """Return archspec's name for this machine's processor."""
     from archspec import cpu
 
     return str(cpu.host().name)
 
 
 def choose(site: Site) -> str | None:
-    """Return the target of a site's packages: the newest that all nodes execute and the compiler supports.
+    """Return the target of a site's packages: the newest one that all nodes can execute and the compiler supports.
 
-    Nodes of other families, and in partitions that are not open to all, do not count. None if neither processor nor
-    architecture of the nodes that stacks are installed for is known.
+    Nodes of other families and nodes in partitions that are not open to all users do not count. The result is None if
+    neither the processor nor the architecture of the nodes that stacks are installed for is known.
     """
     from archspec import cpu
 
@@ -108,7 +109,7 @@ def choose(site: Site) -> str | None:
 
 
 def unknown_nodes(site: Site) -> list[str]:
-    """Return the node types whose processors are unknown, and that open partitions have beside known ones."""
+    """Return the node types with unknown processors that open partitions contain alongside known ones."""
     node = site.node_of_stacks()
     if site.spack.target or of_node(node) is None:
         return []
@@ -118,7 +119,7 @@ def unknown_nodes(site: Site) -> list[str]:
 
 
 def _common(first: Microarchitecture, others: Iterable[Microarchitecture]) -> Microarchitecture:
-    """Return the most specific target among ``first`` and its ancestors that all others execute."""
+    """Return the most specific target among ``first`` and its ancestors that all others can execute."""
     candidates = [one for one in (first, *first.ancestors) if all(one <= other for other in others)]
     return max(candidates, key=lambda one: len(one.ancestors))
 
@@ -132,7 +133,7 @@ def _supported(target: Microarchitecture, compiler: Compiler) -> Microarchitectu
         return target
     for one in sorted((target, *target.ancestors), key=lambda one: len(one.ancestors), reverse=True):
         try:
-            with warnings.catch_warnings():  # archspec warns of Intel's compilers on processors of AMD
+            with warnings.catch_warnings():  # archspec warns about Intel compilers on AMD processors
                 warnings.simplefilter("ignore")
                 if name in one.compilers and one.optimization_flags(name, compiler.version):
                     return one

@@ -1,4 +1,4 @@
-"""The provider ``spack``: an environment that Spack resolves, fetches and builds, with wheels beside its view."""
+"""The provider ``spack``: an environment that Spack resolves, fetches and builds, and wheels alongside its view."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class FromSpack:
-    """Installation with Spack on a site; ``mirror`` is a directory of ``hidl stack fetch``."""
+    """Installation with Spack on a site; ``mirror`` is a directory created by ``hidl stack fetch``."""
 
     resolves_in_previews = True
 
@@ -56,8 +56,8 @@ class FromSpack:
 
     @cached_property
     def uv(self) -> WheelInstaller:
-        """The installer of the packages that come as wheels."""
-        from hidl_cli.stack.providers.wheels import WheelInstaller  # imports uv, which "nothing to do" does not need
+        """The installer for packages that are available as wheels."""
+        from hidl_cli.stack.providers.wheels import WheelInstaller  # not needed if nothing is installed
 
         return WheelInstaller.for_site(self.site, self.mirror)
 
@@ -86,7 +86,7 @@ class FromSpack:
     def resolve(self, order: Order, target: Target, progress: Progress) -> SpackLock:
         """Resolve the stack in a temporary directory.
 
-        After a failure, ``spack.yaml`` and Spack's output stay in the user's cache.
+        After a failure, ``spack.yaml`` and Spack's output are kept in the user's cache.
         """
         instance, generated, states = self._drafted(order, target)
         for warning in (*generated.warnings, *self._warnings_of_target(order, target)):
@@ -128,7 +128,7 @@ class FromSpack:
         return self._drafted(order, target)[1].text
 
     def _refuse_what_cannot_be_resolved(self, order: Order, target: Target, generated: Environment) -> None:
-        """Raise ``MissingPrecondition`` if the MPI library is unknown or the processors are of another family."""
+        """Raise ``MissingPrecondition`` if the MPI library is unknown or the processors belong to another family."""
         if generated.lacks_mpi:
             raise MissingPrecondition(
                 f"stack {order.stack.name} requires {generated.mpi}: the file of site {order.site.name} does not "
@@ -144,7 +144,7 @@ class FromSpack:
             )
 
     def _warnings_of_target(self, order: Order, target: Target) -> list[str]:
-        """Return a warning if this machine cannot execute the packages that it builds."""
+        """Return a warning if this machine cannot execute the packages that it would build."""
         built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
         if order.attached or built is None or microarchitecture.runs_on(built, here) in (True, None):
             return []
@@ -206,7 +206,7 @@ class FromSpack:
         return Preview(self._steps(plan, None))
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
-        """Fill the prefix. An interrupted build is resumed: packages stay in the store."""
+        """Fill the prefix. Interrupted builds are resumed, because finished packages stay in the store."""
         part = part_of(plan)
         for warning in part.environment.warnings:
             progress.say(f"warning: {warning}")
@@ -251,9 +251,10 @@ class FromSpack:
     def _steps(
         self, plan: InstallPlan, interpreter: Path | None, building: frozenset[str] | None = None
     ) -> tuple[InstallStep, ...]:
-        """Return the commands that fetch all sources, then build and make the view.
+        """Return the commands that fetch all sources, build the packages and create the view.
 
-        ``building`` are the hashes of packages that are built from source; None: unknown, as in a dry run.
+        ``building`` contains the hashes of the packages to build from source, or is None if they are unknown, as in a
+        dry run.
         """
         part = part_of(plan)
         directory = plan.prefix / layout.ENVIRONMENT
@@ -269,12 +270,12 @@ class FromSpack:
         # Spack's new installer, which a site may choose, has no --fail-fast.
         fail_fast = () if spack["config"].get("installer") == "new" else ("--fail-fast",)
         words = ("install", *jobs, "--only-concrete", *fail_fast)
-        # Spack writes no modulefiles for packages that another installation has put into the store.
+        # Spack does not write modulefiles for packages that another installation has added to the store.
         refreshed = tuple(
             command(f"write the modulefiles for {kind}", "module", kind, "refresh", "--yes-to-all")
             for kind in spack.get("modules", {}).get("default", {}).get("enable", ())
         )
-        if part.lock.roots <= offline.installed(part):  # `spack fetch` fails if nothing is to be fetched
+        if part.lock.roots <= offline.installed(part):  # `spack fetch` fails if there is nothing to fetch
             return (command("make the view of what is built", *words), *refreshed)
         if (building is not None and not building) or part.cache_only:
             return (command("install from build caches", *words, "--cache-only"), *refreshed)
@@ -285,13 +286,13 @@ class FromSpack:
         return (fetch, command(f"build {number} packages", *words, shell=part.shell), *refreshed)
 
     def _site(self, order: Order, target: Target) -> Site:
-        """Return the site with the software that is detected on this machine, once for all orders."""
+        """Return the site with the software detected on this machine. Detection runs once for all orders."""
         if order.site.name not in self._known:
             self._known[order.site.name] = host.detected(order.site, target, ThisHost())
         return self._known[order.site.name]
 
     def _drafted(self, order: Order, target: Target) -> tuple[Instance, Environment, dict[str, str]]:
-        """Return the Spack, the environment with a preliminary view, and the states of repositories and files."""
+        """Return the Spack instance, the environment with a preliminary view, and the repository and file states."""
         instance = find(order.site, order.spack, os.environ)
         where = places(order.site, order.root, order.mirror)
         states = layout.states(where, instance.root) | layout.included_files(order.site)
@@ -312,7 +313,10 @@ class FromSpack:
         return python.python(target, self.uv, log, progress, offline=order.offline, wheels=_wheels_of(order.mirror))
 
     def _wheels(self, order: Order, target: Target, progress: Progress) -> Lock:
-        """Return the stack's lock of wheels, without packages that Spack builds; empty if the site uses none."""
+        """Return the stack's lockfile of wheels without the packages that Spack builds.
+
+        It is empty if the site uses no wheels.
+        """
         stack = order.stack
         if not (self.site.spack.wheels and stack.spack and stack.spack.wheels):
             return Lock(stack.name, target.python, target.platform, None, target.accelerator, (), ())

@@ -39,7 +39,7 @@ class PyMpi4dask(OwnPackage):
     depends_on("py-dask@2025.1:", type=("build", "run"))
     depends_on("py-distributed@2025.1:", type=("build", "run"))
     depends_on("py-dask-mpi@2022.4:", type=("build", "run"))
-    depends_on("py-msgpack@1.0.2:", type=("build", "run"))
+    depends_on("py-msgpack@1.1.0:", type=("build", "run"))
     depends_on("py-numpy@1.26:", type=("build", "run"))
 
     def test_three_ranks(self):

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# ssh: --hosts=gpu11,gpu12,gpu13,gpu14
+# hidl run RUN: dask-merge on ri2, stack mpi4dask
+# Runs 1 step(s), one after another, in this one allocation.
+#@ start
+#@ findings
+export HIDL_CORES_PER_RANK=28
+#@ status
+        "$job" "$1" "$2" "$started" "$3" "$step" 1 "${hosts#,}"
+#@ end
+#@ step
+}
+
+#@ forwarded
+#@ status-from-stderr
+#@ ssh
+#@ hosts
+# The MPI library of the site, mvapich2-gdr (mvapich2-gdr), takes the place of the stack's own: they share one ABI.
+# Not the stack's own, which whoever submitted this may have activated.
+own=/apps/hidl/ri2/mpi4dask/current/bin
+#@ mpi-prefix
+export HIDL_SITE_MPI=mvapich2-gdr
+
+#@ stack
+source /apps/hidl/ri2/mpi4dask/current/activate.sh
+#@ mpi-first
+#@ threads-28
+export MPI4PY_MPIABI=mpich
+export MV2_USE_CUDA=1 # preset of mvapich2-gdr (MVAPICH2-GDR 2.3.7 user guide, section 13.1)
+export MV2_USE_RDMA_CM=0 # preset of mvapich2-gdr (MVAPICH tutorial on deep learning, MUG 2022)
+export MV2_SUPPORT_DL=1 # preset of mvapich2-gdr (MVAPICH2-GDR 2.3.7 user guide, section 7.3)
+export MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so # site ri2
+export MV2_USE_GDRCOPY=1 # --tune
+export MV2_CPU_BINDING_LEVEL=socket # --tune
+export MV2_CPU_BINDING_POLICY=scatter # --tune
+export HIDL_DEVICE=gpu
+export HIDL_GPUS_PER_RANK=1
+use_system_programs
+
+begin_step '4 ranks on 4 nodes, repetition 1' 4 '{host}:1'
+forwarded 4 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI
+launch 4 status_from_stderr mpirun_rsh -np 4 -hostfile steps/1/hosts OMP_NUM_THREADS=28 MKL_NUM_THREADS=28 OPENBLAS_NUM_THREADS=28 NUMEXPR_NUM_THREADS=28 TF_NUM_INTRAOP_THREADS=28 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_USE_CUDA=1 MV2_USE_RDMA_CM=0 MV2_SUPPORT_DL=1 MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so MV2_USE_GDRCOPY=1 MV2_CPU_BINDING_LEVEL=socket MV2_CPU_BINDING_POLICY=scatter HIDL_DEVICE=gpu HIDL_GPUS_PER_RANK=1 ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/ri2/mpi4dask/current/bin/python -m hidl_workloads.world hidl_workloads.dask_apps.merge --protocol=mpi --runs=20 --warmup=1 --ignore_size=1MiB --worker_threads=0 --interface= --chunk_size=100000000 --frac_match=0.3 --partitions=1 --shuffle=tasks
+
+finish COMPLETED 0

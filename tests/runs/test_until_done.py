@@ -1,0 +1,126 @@
+"""Runs that several jobs complete, on this machine and on a real Slurm: ``hidl run --until-done``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import LivingCluster
+from tests.conftest import REPOSITORY, Hidl
+from tests.waiting import until
+
+COUNTS = REPOSITORY / "tests" / "programs" / "counts.py"
+OWN = ("--stack", "mpi", "--no-mpi", "--until-done")
+
+
+def only_run(hidl: Hidl) -> Path:
+    (run,) = hidl.runs.iterdir()
+    return run
+
+
+def start(hidl: Hidl, *words: str) -> Path:
+    completed = hidl("run", *OWN, "--no-wait", "--json", *words)
+    assert completed.returncode == 0, completed.stderr
+    return Path(json.loads(completed.stdout)["directory"])
+
+
+def printed(run: Path) -> list[str]:
+    """Return what the program printed; Hydra adds lines of its own if a rank is killed."""
+    return re.findall(r"^(?:begins|done) at \d+$", (run / "stdout.log").read_text(), re.MULTILINE)
+
+
+def attempts(run: Path) -> list[Any]:
+    return [json.loads(line) for line in (run / "attempts.jsonl").read_text().splitlines()]
+
+
+def test_a_run_continues_after_its_time_limit_and_after_a_crash(hidl_with: Callable[..., Hidl]) -> None:
+    hidl = hidl_with("mpi")
+    completed = hidl("run", *OWN, "--time", "0:08", "--", "python", str(COUNTS), "6", "2", "4")
+    assert completed.returncode == 0, completed.stderr
+    run = only_run(hidl)
+    assert [(each["state"], each["exit_status"]) for each in attempts(run)] == [("TIMEOUT", 75), ("FAILED", 9)]
+    assert printed(run) == ["begins at 0", "begins at 2", "begins at 4", "done at 6"]
+    assert "job 2 of at most 20 ended with status 9; the next one continues" in (run / "stderr.log").read_text()
+    status = hidl.json("status", run.name)
+    assert status["state"] == "COMPLETED"
+    assert len(status["attempts"]) == 2
+
+
+def test_a_run_without_progress_ends_with_the_reason(hidl_with: Callable[..., Hidl]) -> None:
+    hidl = hidl_with("mpi")
+    completed = hidl("run", *OWN, "--", "python", "-c", "import sys; sys.exit(3)")
+    assert completed.returncode == 8
+    assert "two jobs in a row saved nothing new in " in completed.stderr
+    assert len(attempts(only_run(hidl))) == 1
+
+
+def test_a_run_has_no_more_than_its_jobs(hidl_with: Callable[..., Hidl]) -> None:
+    hidl = hidl_with("mpi")
+    completed = hidl("run", *OWN, "--max-jobs", "3", "--", "python", str(COUNTS), "9", "", "1,2,3,4,5")
+    assert completed.returncode == 8
+    assert "it has used its 3 job(s) (--max-jobs)" in completed.stderr
+    assert printed(only_run(hidl)) == ["begins at 0", "begins at 1", "begins at 2"]
+
+
+def test_a_run_that_is_cancelled_does_not_continue(hidl_with: Callable[..., Hidl]) -> None:
+    hidl = hidl_with("mpi")
+    run = start(hidl, "--", "python", str(COUNTS), "3", "2")
+    until(lambda: (run / "checkpoint" / "count").exists() and (run / "checkpoint" / "count").read_text() == "2")
+    assert hidl("cancel", run.name).returncode == 0
+    assert hidl.json("status", run.name)["state"] == "CANCELLED"
+    assert not (run / "attempts.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["dask-merge", "--until-done"], "workload dask-merge cannot continue in another job: it has no checkpoints"),
+        (["gpt", "--until-done", "--scale", "1,2"], "--until-done cannot be combined with --scale, --matrix or"),
+        (["gpt", "--max-jobs", "3"], "--max-jobs requires --until-done"),
+        (["gpt", "--until-done", "--site", "summit"], "--until-done is not supported with LSF"),
+    ],
+)
+def test_what_cannot_continue_is_a_usage_error(hidl: Hidl, words: list[str], why: str) -> None:
+    completed = hidl("run", *words, "--dry-run")
+    assert completed.returncode == 2
+    assert why in completed.stderr
+
+
+def test_slurm_is_asked_for_a_signal_and_may_requeue(hidl: Hidl) -> None:
+    plan = ("run", "gpt", "--site", "frontera", "--nodes", "4", "--time", "60", "--dry-run", "--no-check")
+    script = hidl(*plan, "--until-done").stdout
+    assert "#SBATCH --signal=B:USR1@360\n" in script
+    assert "#SBATCH --requeue\n" in script
+    plain = hidl(*plan).stdout
+    assert "HIDL_STOP=" not in plain
+    assert "--signal" not in plain
+
+
+@pytest.mark.parametrize("ended_by", ["signal", pytest.param("crash", marks=pytest.mark.deep)])
+def test_slurm_continues_a_run_in_the_same_directory(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path, ended_by: str
+) -> None:
+    hidl = on_cluster("mpi")
+    program = tmp_path / "counts.py"
+    program.write_text(COUNTS.read_text())
+    how = ("4", "2", "") if ended_by == "signal" else ("4", "", "2")
+    run = start(hidl, "--site", "test-cluster", "--nodes", "1", "--", "python", str(program), *how)
+    job = json.loads((run / "job.json").read_text())["id"]
+    count = run / "checkpoint" / "count"
+    until(lambda: count.exists() and count.read_text() == "2", otherwise=(run / "stderr.log").read_text)
+    if ended_by == "signal":
+        cluster("scancel", "--batch", "--signal=USR1", job)
+    until((run / "attempts.jsonl").exists, otherwise=(run / "stderr.log").read_text)
+    until(lambda: hidl.json("status", run.name)["state"] == "PENDING")
+    cluster("scontrol", "update", f"JobId={job}", "StartTime=now")  # or it would wait two minutes
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    expected = ("PREEMPTED", 75) if ended_by == "signal" else ("FAILED", 137)
+    assert [(each["state"], each["exit_status"]) for each in attempts(run)] == [expected]
+    assert printed(run) == ["begins at 0", "begins at 2", "done at 4"]
+    assert json.loads((run / "job.json").read_text())["id"] == job

@@ -1,0 +1,132 @@
+"""Trainings that are interrupted end with the weights of an uninterrupted one, bit by bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hidl_cli.process import Completed
+from tests.tiers import deep
+from tests.waiting import patience, until
+from tests.workloads import ranks
+
+pytestmark = pytest.mark.exact
+
+STEPS = 8
+GPT = ("gpt", "--context=16", "--vocabulary=100", "--layers=2", "--width=32", "--heads=4", "--learning_rate=0.01")
+RESNET = ("resnet50", "--image_size=32", "--optimizer=adam")
+
+
+class Chain:
+    """Jobs of one training, with a checkpoint after each step."""
+
+    def __init__(self, prefix: Path, directory: Path, number: int, words: tuple[str, ...]) -> None:
+        directory.mkdir()
+        self.checkpoints, self.stop, self.metrics = (directory / name for name in ("ck", "stop", "metrics.json"))
+        self.prefix, self.number = prefix, number
+        name, *options = words
+        size = ("--batch=2", f"--steps={STEPS - 1}", "--warmup=1", "--batches=5", "--seed=3")
+        self.words = ("-m", "hidl_workloads.world", f"hidl_workloads.{name}", *size, *options)
+        self.variables = {
+            "HIDL_RUN_ID": directory.name,
+            "HIDL_METRICS": str(self.metrics),
+            "HIDL_CHECKPOINT": str(self.checkpoints),
+            "HIDL_CHECKPOINT_INTERVAL": "0",
+            "HIDL_STOP": str(self.stop),
+        }
+
+    def job(self, **variables: str) -> Completed:
+        return ranks.run(self.prefix, self.number, *self.words, **(self.variables | variables))
+
+    def until_done(self) -> dict[str, Any]:
+        completed = self.job()
+        assert completed.status == 0, completed.stderr
+        return self.results()
+
+    def results(self) -> dict[str, Any]:
+        return {each["name"]: each for each in json.loads(self.metrics.read_text())["metrics"]}
+
+    def steps(self) -> int:
+        """Return the number of steps in the newest checkpoint."""
+        names = [path.name for path in self.checkpoints.glob("step-*")] if self.checkpoints.exists() else []
+        return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+    def signal_at(self, step: int, number: signal.Signals) -> None:
+        """Start a job, and send a signal to its ranks when a step is saved."""
+        command = [self.prefix / "bin" / "mpiexec", "-n", str(self.number), self.prefix / "bin" / "python", *self.words]
+        environment = ranks.python_environment() | {"HIDL_WORLD_SIZE": str(self.number)} | self.variables
+        log = self.metrics.with_name("job.log")
+        with log.open("wb") as file:
+            job = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+        until(lambda: self.steps() >= step or job.poll() is not None, otherwise=log.read_text)
+        mark = f"HIDL_METRICS={self.metrics}".encode()
+        for directory in Path("/proc").glob("[0-9]*"):
+            try:
+                is_rank = (
+                    mark in (directory / "environ").read_bytes()
+                    and b"PMI_RANK=" in (directory / "environ").read_bytes()
+                )
+                if is_rank:
+                    os.kill(int(directory.name), number)
+            except OSError:
+                continue
+        job.wait(patience(120))
+
+
+def summary(results: dict[str, Any]) -> list[Any]:
+    return [results["weight_checksum"]["samples"], results["loss"]["value"], len(results["step_time"]["samples"])]
+
+
+WAYS = [
+    (GPT, 2),
+    deep((*GPT, "--backend=mpi", "--parallel=fsdp"), 2),
+    deep((*GPT, "--backend=gloo", "--parallel=fsdp"), 3),
+    deep((*GPT, "--backend=gloo"), 3),
+    deep((*GPT, "--backend=mpi", "--precision=bfloat16"), 4),
+    deep(RESNET, 2),
+    deep((*RESNET, "--compression=float16"), 3),
+    deep((*RESNET, "--framework=tensorflow"), 2),
+]
+
+
+@pytest.mark.parametrize(("words", "number"), WAYS)
+def test_a_training_that_is_interrupted_ends_like_one_that_is_not(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, words: tuple[str, ...], number: int
+) -> None:
+    prefix = stack_prefix("tensorflow" if "--framework=tensorflow" in words else "pytorch")
+    straight = Chain(prefix, tmp_path / "straight", number, words)
+    expected = summary(straight.until_done())
+
+    chain = Chain(prefix, tmp_path / "chain", number, words)
+    chain.stop.touch()
+    stopped = chain.job()
+    assert stopped.status == 75, stopped.stderr
+    assert f"stopped after step 1 of {STEPS}, to be continued" in stopped.stderr
+    assert chain.results()["progress"]["value"] == 1
+    chain.stop.unlink()
+    chain.signal_at(2, signal.SIGUSR1)
+    reached = chain.steps()
+    assert reached >= 2
+    if reached < STEPS:
+        chain.signal_at(min(STEPS - 1, reached + 1), signal.SIGKILL)
+
+    found = summary(chain.until_done())
+    assert found[:2] == expected[:2]
+    assert chain.steps() == STEPS
+
+
+def test_a_checkpoint_of_another_model_is_refused(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    chain = Chain(stack_prefix("pytorch"), tmp_path / "chain", 2, GPT)
+    chain.stop.touch()
+    assert chain.job().status == 75
+    chain.words = (*chain.words, "--layers=3")
+    refused = chain.job()
+    assert refused.status == 1
+    assert "it is of another training: layers was 2, is 3; weights was " in refused.stderr
