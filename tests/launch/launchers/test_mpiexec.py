@@ -63,6 +63,7 @@ def test_intel_mpi_binds_by_its_variables_and_keeps_to_ppn() -> None:
         "I_MPI_PIN_CELL": "core",
         "I_MPI_PIN_DOMAIN": "8:compact",
         "SLURM_CPU_BIND": "none",
+        "SLURM_MPI_TYPE": "none",
     }
 
 

@@ -34,6 +34,7 @@ def test_its_daemons_get_the_environment_even_if_the_job_exports_none() -> None:
     assert Mpirun().launch(request("openmpi")).environment == {
         "SLURM_EXPORT_ENV": "ALL",
         "SLURM_CPU_BIND": "none",
+        "SLURM_MPI_TYPE": "none",
     }
 
 
