@@ -13,7 +13,7 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads import freed_memory, torch_device
+from hidl_workloads import freed_memory, phases, torch_device
 from hidl_workloads.checkpoint import Snapshot
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
@@ -61,12 +61,15 @@ class TorchTrainer:
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
-        self._strategy.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._low_precision):
-            logits = self._strategy.model(self._inputs)
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, -2), self._targets)
-        loss.backward()
-        self._strategy.optimizer.step()
+        with phases.phase(phases.FORWARD):
+            self._strategy.optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._low_precision):
+                logits = self._strategy.model(self._inputs)
+            loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, -2), self._targets)
+        with phases.phase(phases.BACKWARD):
+            loss.backward()
+        with phases.phase(phases.UPDATE):
+            self._strategy.optimizer.step()
         return float(loss.item())  # waits for the update too, which is in the same stream
 
     def metrics(self) -> list[Metric]:
