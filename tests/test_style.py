@@ -61,7 +61,6 @@ ALLOWED = {
     ("hidl_twin", "phrases"): 12,
     ("hyparflow", "phrases"): 2,
     ("mpi4dask", "phrases"): 1,
-    ("mpitraffic", "first words"): 1,
 }
 
 

@@ -294,6 +294,8 @@ def run(options: RunOptions) -> Run:
       relative: 0.05 is ±5 %) and, for a command, ``scaling``
     - ``uses_mpi=False``: the command does not use MPI, so MPI's world is not checked
     - ``tuning``: run-time variables of the MPI library
+    - ``profile``: record the MPI calls of the ranks (``"required"``, or ``"if-possible"`` to run unrecorded if the
+      recorder cannot be built); ``hidl results profile`` shows them
     - ``partition``, ``account``, ``qos``, ``constraint``, ``reservation``, ``time`` (limit in seconds, or text in
       Slurm's format such as ``"00:10:00"``): options of the job
     - ``check=False``: skip the doctor's checks before the submission

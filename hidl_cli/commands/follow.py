@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hidl_cli.commands.profile import show_profile
 from hidl_cli.commands.render import emit_json, runs_table, say, show_error, show_runs, stderr, stdout
 from hidl_cli.diagnoses import read_warnings
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, Terminated
@@ -59,6 +60,7 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
         emit_json("hidl.run/1", **run_document(run))
     else:
         show(run, conclusion)
+        show_profile(run)
     if conclusion.exit_code:
         raise typer.Exit(conclusion.exit_code)
 

@@ -52,6 +52,7 @@ class WithOwnProgram(WithWords):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reject ``--`` without a program, and a file in the place of a workload."""
+        args = with_defaults(args)
         if "--" in args and args.index("--") == len(args) - 1:
             raise UsageError("no program after --", hint="for example hidl run --nodes 2 -- python train.py --lr 0.1")
         if "--" not in args:
@@ -92,6 +93,12 @@ class WithOwnProgram(WithWords):
             else:
                 return at
         return None
+
+
+def with_defaults(words: list[str]) -> list[str]:
+    """Complete ``--profile`` without a value, so that the next argument is not taken for one."""
+    at = words.index("--") if "--" in words else len(words)
+    return [*("--profile=required" if word == "--profile" else word for word in words[:at]), *words[at:]]
 
 
 def given_words(ctx: typer.Context) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from hidl_cli.commands.arguments import (
     moment,
 )
 from hidl_cli.commands.completion import complete_metrics
+from hidl_cli.commands.profile import profile
 from hidl_cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -116,6 +117,9 @@ def show(
         emit_json("hidl.result/1", **document)
     else:
         show_result(document)
+
+
+app.command()(profile)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli import __version__, paths
-from hidl_cli.errors import HidlError
+from hidl_cli.errors import HidlError, hint_for
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Allocation, Placement
 from hidl_cli.mpi import Library
@@ -22,6 +22,7 @@ from hidl_cli.plan.parameters import arguments, command, format_parameters
 from hidl_cli.plan.workload import Parser, Pattern, Value, Workload
 from hidl_cli.quoting import sh_line
 from hidl_cli.record.run import Run, create
+from hidl_cli.recorder import Profiling, install_recorder
 from hidl_cli.redaction import Secrets, may_hold, remember
 from hidl_cli.stack.activation import UserEnvironment, prepare_support
 from hidl_cli.stack.schema import Device
@@ -97,6 +98,7 @@ class Plan:
         stdin: File that rank 0 of a user's program reads as standard input, absolute or in the run's directory.
         max_jobs: Largest number of jobs that complete the program one after another; 0 for a run of one job.
         precision: Largest relative half-width of an efficiency's interval that permits a verdict; None for any.
+        profile: Whether the MPI calls of the ranks are recorded, and whether they must be; None to record nothing.
         sources: Documents of the site and the stack, which are stored beside ``plan.json``.
     """
 
@@ -132,6 +134,7 @@ class Plan:
     stdin: str | None = None
     precision: float | None = None
     max_jobs: int = 0
+    profile: Profiling | None = None
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -254,7 +257,22 @@ def create_run(
         copy_stdin(directory / PIPED, tell)
     inputs = record_inputs(plan, directory)
     documents = {**plan.sources, **({"inputs": inputs} if inputs["files"] else {})}
+    if plan.profile and (reason := _record(plan, plan.profile, directory)):
+        documents["profile"] = {"schema": "hidl.profile/1", "run": plan.run, "problem": reason, "steps": []}
+        if tell:
+            tell(f"the run is not recorded: {reason}")
     return create(plan.run, plan.to_json(), script, documents, root=root)
+
+
+def _record(plan: Plan, profiling: Profiling, directory: Path) -> str | None:
+    """Prepare the recording of a run; return the reason if it is not recorded."""
+    try:
+        return install_recorder(plan.mpi, profiling, directory)
+    except OSError as error:
+        raise HidlError(
+            f"cannot write the run directory {directory}: {error}",
+            hint=hint_for(error, "free some space, or set XDG_STATE_HOME to a writable directory"),
+        ) from error
 
 
 def plan_of(run: Run) -> Plan:

@@ -46,6 +46,7 @@ class RunOptions(JobOptions):
         uses_mpi: Whether to check MPI's world before ``command``.
         separate_ranks: Whether the frameworks of ``command`` may form other worlds than the launched ranks.
         precision: Largest half-width of an interval for a verdict, such as 0.05 or ``5%``.
+        profile: Whether to record the MPI calls of the ranks, and whether a run that cannot be recorded is an error.
         check: Whether to run the doctor's quick checks before the submission.
     """
 
@@ -226,6 +227,14 @@ class RunOptions(JobOptions):
         "--new-job",
         help="Within an allocation (salloc, a batch job, flux alloc): submit another job instead of using it.",
         panel=_JOB,
+    )
+    profile: Literal["required", "if-possible"] | None = option(
+        None,
+        "--profile",
+        metavar="[if-possible]",
+        help="Record the MPI calls of the ranks: who sent what to whom, and who waited. With =if-possible, run "
+        "unrecorded if the recorder cannot be built.",
+        panel=_STUDY,
     )
     check: bool = option(True, "--no-check", help="Skip the checks of `hidl doctor` before submission.", panel="Output")
 

@@ -21,6 +21,7 @@ from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_me
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
 from hidl_cli.plan.parameters import SIZES, arguments, command
 from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
+from hidl_cli.recorder import STARTER, Profiling
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler, scheduler_for
 from hidl_cli.schedulers.local import EnclosingJob
 from hidl_cli.site.schema import Partition, Site
@@ -136,6 +137,7 @@ class ResolvedOptions:
         stdin: See ``Plan``.
         script: The batch script that is the program.
         enclosing: The allocation around hidl that the run uses.
+        profile: See ``Plan``.
     """
 
     site: Site
@@ -153,6 +155,7 @@ class ResolvedOptions:
     stdin: str | None = None
     script: BatchScript | None = None
     enclosing: EnclosingJob | None = None
+    profile: Profiling | None = None
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -177,6 +180,7 @@ class _StepContext:
     matrix: Sequence[Mapping[str, Value]]
     environment: UserEnvironment | None
     stdin: str | None
+    profile: Profiling | None
 
 
 def make_plan(
@@ -239,6 +243,7 @@ def make_plan(
         options.matrix,
         options.environment,
         options.stdin,
+        options.profile,
     )
     steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
     header = batch.header(allocation, site.policies)
@@ -283,6 +288,7 @@ def make_plan(
         user_environment=options.environment,
         device=options.use.device,
         stdin=options.stdin,
+        profile=options.profile,
         sources=options.sources,
     )
 
@@ -327,6 +333,7 @@ def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
         ({},),
         plan.user_environment,
         plan.stdin,
+        plan.profile,
     )
     per_node, per_rank = plan.allocation.gpus_per_node, plan.environment.get(GPUS_PER_RANK)
     gpus = Gpus(per_node, int(per_rank)) if per_node and per_rank else None
@@ -508,10 +515,12 @@ def _copied(launcher: Launcher, step: Step, nodes: int) -> Step:
 def _rank_command(
     context: _StepContext, program: Program, parameters: Mapping[str, Value], placement: Placement, *, gpu_aware: bool
 ) -> tuple[str, ...]:
-    """Return the argv of a rank, with a wrapper that stores its output if a pattern searches single ranks."""
+    """Return the argv of a rank: its program, within wrappers that record it and store its output, if required."""
     words = _program_command(context, program, parameters, placement, gpu_aware=gpu_aware)
     whose = ranks_kept(program.patterns)
-    return words if whose is None else (*context.installation.run_module("hidl_workloads.rank_output"), whose, *words)
+    if whose is not None:
+        words = (*context.installation.run_module("hidl_workloads.rank_output"), whose, *words)
+    return (*STARTER, *words) if context.profile else words
 
 
 def _program_command(

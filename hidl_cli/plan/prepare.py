@@ -387,6 +387,7 @@ def _resolve_options(
         use=use,
         recipe=None if described else stack,
         stdin=request.stdin_file,
+        profile=request.profile,
     )
 
 

@@ -39,6 +39,7 @@ from hidl_cli.report.model import (
     TrendChange,
     TunedVariable,
 )
+from hidl_cli.report.profile import profile_of
 from hidl_cli.report.text import counted, minute, when
 from hidl_cli.runs.conclude import error_for
 from hidl_cli.runs.verification import Provenance, differences, fold_or_join, format_mpi
@@ -463,6 +464,9 @@ def page_of(
         heat_maps=all_maps((_name(group[-1]), _where(group[-1]), group) for group in groups),
         runs=tuple(record_of(run) for run in reversed(oldest_first) if run.run.id in shown),
         notes=tuple(notes),
+        profiles=tuple(
+            found for group in groups for found in profile_of(group, name=_name(group[-1]), where=_where(group[-1]))
+        ),
     )
     return Secrets().learn(*(run.plan.to_json() for run in oldest_first)).hide_document(page)
 

@@ -14,37 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from hidl_cli import paths
 from hidl_cli.analysis.scaling import StepResult, Study
-from hidl_cli.inputs.problems import visible
 from hidl_cli.report import text
 from hidl_cli.report.model import Curve, CurveComparison, Line, Outcome, Page, Trend
+from hidl_cli.report.svg import element, rank_strip, traffic_map, waterfall_chart
 from hidl_cli.report.text import counted, day, minute, number, percent, short, size, when
 from hidl_cli.templates import render_page
-
-
-def element(name: str, *children: str | Markup, **attributes: object) -> Markup:
-    """Return an element with escaped text.
-
-    In names of attributes, a trailing underscore is removed (``class_``) and others become hyphens. Attributes whose
-    value is None are omitted.
-    """
-    rendered = Markup("").join(
-        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _text(value))
-        for key, value in attributes.items()
-        if value is not None
-    )
-    content = Markup("").join(escape(child) if isinstance(child, Markup) else _text(child) for child in children)
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), rendered, content)
-
-
-def _text(value: object) -> Markup:
-    """Format a value as escaped text, with short whole numbers and visible control characters."""
-    if isinstance(value, float):
-        return Markup(f"{value:.1f}".removesuffix(".0"))
-    return escape(visible(str(value)))
 
 
 @dataclass(frozen=True)
@@ -442,7 +420,10 @@ def to_html(page: Page) -> str:
             "style": style,
             "script": script,
             "policy": _policy(style, script),
-            "charts": {each.__name__: each for each in (speedup, efficiency, history, curve, comparison)},
+            "charts": {
+                each.__name__: each
+                for each in (speedup, efficiency, history, curve, comparison, rank_strip, traffic_map, waterfall_chart)
+            },
             "text": text,
             "Outcome": Outcome,
             "shade": shade,

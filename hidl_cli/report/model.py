@@ -340,6 +340,62 @@ class HeatMap:
 
 
 @dataclass(frozen=True)
+class RankTimes:
+    """The shares of a rank's time: outside MPI, in MPI, and of the latter waiting for other ranks."""
+
+    rank: int
+    host: str
+    outside: float
+    waiting: float
+    transfer: float
+
+
+@dataclass(frozen=True)
+class ReportedLoss:
+    """A cause of lost efficiency: its name, its part and the ends of its interval."""
+
+    cause: str
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class ReportedWaterfall:
+    """The losses from an efficiency of 1 to that of a step."""
+
+    n: int
+    efficiency: float
+    losses: tuple[ReportedLoss, ...]
+
+
+@dataclass(frozen=True)
+class ReportedProfile:
+    """The profile of the largest step of a run.
+
+    Attributes:
+        waiting: Whether the waiting time was measured or estimated.
+        slow: Sentences about slow ranks.
+        names: First ranks of the rows and columns of ``sent``.
+        sent: Bytes from each bin of ranks to each other.
+    """
+
+    name: str
+    where: str
+    run: str
+    created: str
+    ranks: int
+    mpi_share: float
+    waiting_share: float
+    waiting: str
+    slow: tuple[str, ...]
+    times: tuple[RankTimes, ...]
+    names: tuple[int, ...]
+    sent: tuple[tuple[int, ...], ...]
+    falls: tuple[ReportedWaterfall, ...]
+
+
+@dataclass(frozen=True)
 class Page:
     """The content of a report.
 
@@ -358,6 +414,7 @@ class Page:
     heat_maps: tuple[HeatMap, ...]
     runs: tuple[ReportedRun, ...]
     notes: tuple[str, ...] = ()
+    profiles: tuple[ReportedProfile, ...] = ()
 
     def noticed(self) -> tuple[str, ...]:
         """Return findings that are not part of any verdict: slow hosts, slow links and recent regressions."""

@@ -18,6 +18,7 @@ from hidl_cli.diagnoses import format_causes, read_causes, write_causes
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, SubmitRefused, hint_for
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.workload import Scaling
+from hidl_cli.profile import keep_profile, metrics_of
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.runs.metrics import count_complete_repetitions, describe_unequal_ranks, read_steps
 from hidl_cli.runs.parsers.patterns import last_lines
@@ -275,6 +276,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
     rounds = _rounds_before_limit(run, plan, status)
     if status.state is not State.COMPLETED and not rounds:
         keep_likely_causes(run, status)
+        keep_profile(run, plan)
         raise error_for(run, status)
     try:
         return _conclude(run, plan, rounds)
@@ -306,10 +308,23 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
         conclusion = conclusion.with_note(_format_cut(rounds + 1, plan.repetitions))
     if company := describe_company(run, plan):
         conclusion = conclusion.with_note(company)
+    profile = keep_profile(run, plan, conclusion.study)
+    if profile:
+        _add_metrics(steps, profile["steps"])
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion)
     return conclusion
+
+
+def _add_metrics(steps: list[dict[str, Any]], recorded: list[dict[str, Any]]) -> None:
+    """Add the metrics of a profile to those of the steps, so that the history of results contains them."""
+    keys = ("ranks", "repetition", "copy")
+    for step in steps:
+        for each in recorded:
+            same = all(step.get(key) == each.get(key) for key in keys)
+            if same and step.get("parameters", {}) == each["parameters"] and not each["problem"]:
+                step["metrics"] = {**metrics_of(each), **step["metrics"]}
 
 
 def describe_company(run: Run, plan: Plan) -> str | None:

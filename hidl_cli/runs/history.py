@@ -11,6 +11,7 @@ from typing import Any
 from hidl_cli.documents import write_json
 from hidl_cli.errors import HidlError, MetricMissing
 from hidl_cli.plan.launch_plan import plan_of, readable
+from hidl_cli.profile import keep_profile
 from hidl_cli.record.run import Run, Status, all_runs, job_id
 from hidl_cli.redaction import Secrets
 from hidl_cli.runs.conclude import conclude, has_results, keep_likely_causes
@@ -71,6 +72,7 @@ def judge_if_ended(run: Run, status: Status) -> None:
             conclude(run, plan, status)
     else:
         keep_likely_causes(run, status)
+        keep_profile(run, plan)
 
 
 def unfinished(root: Path | None = None) -> Iterator[Run]:

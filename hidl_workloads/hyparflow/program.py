@@ -70,7 +70,7 @@ def _train(world: MPI.Comm, trainer: Trainer, parameters: Hyparflow) -> Measured
         steps.append(trainer.step())
         return steps[-1].loss
 
-    for took, _ in run_steps(step, parameters.warmup + parameters.steps):
+    for took, _ in run_steps(step, parameters.warmup + parameters.steps, warmup=parameters.warmup):
         seconds.append(took)
         if len(seconds) == 1 and world.rank == 0:
             print(f"First step: {took:.1f} s", flush=True)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from hidl_workloads import arguments, metrics
+from hidl_workloads import arguments, metrics, phases
 from hidl_workloads.metrics import Metric
 from hidl_workloads.ml.devices import Device, choose
 from hidl_workloads.ml.streams import Array
@@ -95,10 +95,11 @@ def timed(
     seconds = np.zeros(parameters.warmup + parameters.steps)
     for number_ in range(len(seconds)):
         communicator.Barrier()
-        start = time.perf_counter()
-        result = work()
-        device.synchronize()
-        seconds[number_] = time.perf_counter() - start
+        with phases.warmup() if number_ < parameters.warmup else phases.phase(phases.STEP):
+            start = time.perf_counter()
+            result = work()
+            device.synchronize()
+            seconds[number_] = time.perf_counter() - start
     communicator.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
     return result, seconds[parameters.warmup :].tolist()
 

@@ -155,7 +155,8 @@ class Course:
         """Train until the last step; return None if a stop was requested before."""
         self._continue()
         self._feed()
-        for seconds, loss in run_steps(self._trainer.step, self.total, done=self.step):
+        steps = run_steps(self._trainer.step, self.total, done=self.step, warmup=self._warmup)
+        for seconds, loss in steps:
             self.step += 1
             self._now.append(seconds)
             self._loss = loss

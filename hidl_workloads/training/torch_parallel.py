@@ -17,7 +17,7 @@ import torch
 from mpi4py import MPI
 from torch import distributed
 
-from hidl_workloads import torch_device
+from hidl_workloads import phases, torch_device
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import Refused
 from hidl_workloads.training import horovod_world, strategy
@@ -36,8 +36,10 @@ def accumulate(model: Callable[..., Any], inputs: torch.Tensor, targets: torch.T
 
 def backward(model: Callable[..., Any], inputs: torch.Tensor, targets: torch.Tensor, parts: int, loss: Loss) -> float:
     """Add the gradients of one of equal parts of a batch and return its share of the loss."""
-    share = loss(model(inputs), targets) / parts
-    share.backward()
+    with phases.phase(phases.FORWARD):
+        share = loss(model(inputs), targets) / parts
+    with phases.phase(phases.BACKWARD):
+        share.backward()
     return float(share.item())
 
 

@@ -16,7 +16,7 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads import freed_memory, torch_device
+from hidl_workloads import freed_memory, phases, torch_device
 from hidl_workloads.checkpoint import Snapshot
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
@@ -72,9 +72,10 @@ class TorchTrainer:
         self._strategy.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
             loss = self._strategy.train(self._inputs, self._targets, _cross_entropy)
-        self._strategy.optimizer.step()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # the update is in the same stream
+        with phases.phase(phases.UPDATE):
+            self._strategy.optimizer.step()
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)  # the update is in the same stream
         return loss
 
     def metrics(self) -> list[Metric]:

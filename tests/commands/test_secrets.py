@@ -61,6 +61,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "results export": [[], ["--format", "csv"]],
     "results history": [["toy"]],
     "results list": [[]],
+    "results profile": [["{old}"], ["{old}", "--matrix"]],
     "results reindex": [[]],
     "results show": [["{new}"], ["{old}"]],
     "resume": [["{new}"]],
@@ -173,7 +174,7 @@ def leaks(text: str) -> list[str]:
 
 
 def test_no_command_shows_a_secret(hidl: Hidl, tmp_path: Path) -> None:
-    ran = hidl("run", "toy", "--set", f"token={SECRETS['parameter']}", "--set", f"note={URL}")
+    ran = hidl("run", "toy", "--profile", "--set", f"token={SECRETS['parameter']}", "--set", f"note={URL}")
     assert ran.returncode == 0, ran.stderr
     ran_again = hidl("run", "toy", "--set", f"token={SECRETS['parameter']}-2", "--repeat", "2")
     started = hidl("run", "--no-mpi", "--no-check", *own_program(tmp_path))

@@ -36,6 +36,7 @@ TESTS = {
         )
     },
     "docs/how-to/nightly-validation.md": {"import reframe as rfm": "its workload is the reader's"},
+    "docs/how-to/profile-a-run.md": {"import numpy as np": "tests/runs/test_profile.py::test_the_program_of_the_page"},
     "docs/how-to/run-it-again.md": {"import hidl_cli.api as hidl": f"{_HERE}test_mypy_accepts_fragments"},
     "docs/how-to/stop-and-continue.md": {
         "# count.py: mpiexec -n 2 python count.py": f"{_HERE}test_the_program_of_stop_and_continue_counts_on"

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mpitraffic.build import build
 from mpitraffic.commandline import main
+from mpitraffic.errors import TrafficError
 
 from tests.conftest import REPOSITORY
 from tests.mpitraffic.conftest import LIBRARY
@@ -72,3 +74,22 @@ def test_a_missing_compiler_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
     error, hint = capsys.readouterr().err.splitlines()
     assert error == f"error: MPI compiler '{tmp_path / 'mpicc'}' not found"
     assert hint.startswith("hint: ")
+
+
+@pytest.mark.real
+def test_zig_compiles_where_no_other_compiler_does(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mpicc = str(stack_prefix("mpi") / "bin" / "mpicc")
+    monkeypatch.setenv("MPICH_CC", str(tmp_path / "absent"))
+    monkeypatch.setattr("mpitraffic.build.find_spec", lambda name: None)
+    with pytest.raises(TrafficError, match="recorder cannot be built") as failure:
+        build(tmp_path / "recorder.so", mpicc)
+    assert "ziglang" in failure.value.hint
+    stand_in = tmp_path / "packages" / "ziglang" / "__main__.py"
+    stand_in.parent.mkdir(parents=True)
+    stand_in.write_text("import os, sys; assert sys.argv[1] == 'cc'; os.execvp('gcc', ['gcc', *sys.argv[2:]])")
+    monkeypatch.setattr("mpitraffic.build.find_spec", lambda name: name)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    assert build(tmp_path / "recorder.so", mpicc).read_bytes().startswith(b"\x7fELF")
+    assert [each.name for each in tmp_path.iterdir() if each.name != "packages"] == ["recorder.so"]

@@ -32,7 +32,7 @@ def _write(directory: Path, rank: int, size: int, *, finalized: bool = True, cut
     numbers = (*(0, 0, 0, 0), *ticks, *(0,) * 13, *(5,) * 13)
     texts = (f"host{rank // PER_HOST}".encode(), b"program", b"generated", b"job")
     header = struct.pack(
-        "=8s2I4i2I10Q13Q13Q128s256s256s128s", b"MPITRAF1", 4096, 64, rank, size, rank, 0, finalized, 0, *numbers, *texts
+        "=8s2I4i2I10Q13Q13Q128s256s256s128s", b"MPITRAF2", 4096, 64, rank, size, rank, 0, finalized, 0, *numbers, *texts
     )
     records = np.zeros(256, files._RECORD)
     rows = [
@@ -179,6 +179,26 @@ def test_a_rank_that_is_slow_in_one_phase_is_named_with_it(record: Callable[...,
     done = record("mpi", 2, tmp_path, "lives.py", "busy")
     assert done.returncode == 0, done.stderr
     assert [(each.rank, each.phase) for each in profile.load(tmp_path).slow_ranks() if each.phase] == [(1, "backward")]
+
+
+@pytest.mark.alone
+def test_steps_count_without_preparation_and_exchange(record: Callable[..., Completed], tmp_path: Path) -> None:
+    done = record("mpi", 2, tmp_path, "lives.py", "steps")
+    assert done.returncode == 0, done.stderr
+    found = profile.load(tmp_path)
+    assert [(each.rank, each.phase) for each in sorted(found.slow_ranks(), key=lambda each: each.phase)] == [
+        (1, ""),
+        (1, "backward"),
+        (1, "step"),
+    ]
+    for rank in found.ranks:
+        step, inner = rank.phases["step"], [rank.phases[name] for name in ("forward", "backward", "average")]
+        assert [name for name, each in rank.phases.items() if each.top] == ["warmup", "step"]
+        assert step.mpi_ns == pytest.approx(sum(each.mpi_ns for each in inner))
+        assert step.ns >= sum(each.ns for each in inner)
+        assert rank.region.ns == step.ns
+        assert rank.region.entries == 10
+        assert rank.region.exchange_ns == pytest.approx(3e8 if rank.rank == 0 else 0, abs=1e8)
 
 
 @pytest.mark.alone

@@ -26,7 +26,7 @@ _USAGE = (
     "disk_written_bytes",
 )
 _HEADER = struct.Struct("=8s2I4i2I10Q13Q13Q128s256s256s128s")
-_MAGIC = b"MPITRAF1"
+_MAGIC = b"MPITRAF2"
 _RECORD = np.dtype(
     [("kind", "u4"), ("a", "i4"), ("b", "i4"), ("c", "i4"), ("phase", "u4"), ("thread", "u4"), ("v", "u8", 5)]
 )

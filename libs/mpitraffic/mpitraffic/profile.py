@@ -26,6 +26,10 @@ SLOW = 0.05
 MOST_SLOW = 10
 #: Kept histograms of communicators, those that were used last.
 MOST_HISTOGRAMS = 256
+#: Phases in which a program prepares; the others at the top level are what it is about.
+PREPARATION = frozenset({"warmup"})
+#: Phases in which ranks exchange data, whether or not by calls of MPI in the same thread.
+COMMUNICATION = frozenset({"average", "communication"})
 OTHER = "other"
 _ALLREDUCES = ("MPI_Allreduce", "MPI_Iallreduce")
 Matrix = npt.NDArray[np.int64]
@@ -50,7 +54,7 @@ class Calls:
 
 @dataclass
 class Rank:
-    """What one rank did, in sum."""
+    """The calls, times and resources of one rank, in sum."""
 
     rank: int
     host: str
@@ -62,22 +66,55 @@ class Rank:
     received: int
     finalized: bool
     usage: dict[str, int]
+    phases: dict[str, RankPhase] = field(default_factory=dict)
 
     @property
     def outside_ns(self) -> float:
         """Time outside MPI: computing, input, or doing nothing."""
         return self.wall_ns - self.mpi_ns
 
+    @property
+    def region(self) -> RankPhase:
+        """The phases at the top level without ``PREPARATION``, in sum; the whole program if it marks none."""
+        top = [each for name, each in self.phases.items() if each.top and name not in PREPARATION]
+        if not top:
+            return RankPhase(1, self.wall_ns, self.usage["user_ns"], self.mpi_ns, self.wait_ns)
+        return RankPhase(
+            max(each.entries for each in top),
+            sum(each.ns for each in top),
+            sum(each.cpu_ns for each in top),
+            sum(each.mpi_ns for each in top),
+            sum(each.wait_ns for name, each in self.phases.items() if name not in PREPARATION),
+            sum(each.exchange_ns for each in top),
+        )
+
 
 @dataclass
-class Phase:
-    """A marked part of the program."""
+class PhaseTimes:
+    """Times in a marked part of the program, which include the phases within it."""
 
     entries: int = 0
     ns: float = 0.0
     cpu_ns: float = 0.0
     mpi_ns: float = 0.0
-    outside: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass
+class RankPhase(PhaseTimes):
+    """The times of one rank in a phase.
+
+    ``wait_ns`` does not include the phases within it. ``exchange_ns`` is time outside MPI in phases of
+    ``COMMUNICATION``, whose calls of MPI may be in another thread. ``top`` means that the phase is within no other.
+    """
+
+    wait_ns: float = 0.0
+    exchange_ns: float = 0.0
+    top: bool = False
+
+    @property
+    def outside_ns(self) -> float:
+        """Time in which the rank does not exchange data with others."""
+        return self.ns - self.mpi_ns - self.exchange_ns
 
 
 @dataclass(frozen=True)
@@ -87,6 +124,7 @@ class Slow:
     rank: int
     host: str
     phase: str
+    phase_ns: float
     excess_ns: float
     share: float
 
@@ -104,7 +142,7 @@ class Profile:
     ranks: list[Rank]
     calls: dict[Key, Calls]
     communicators: dict[str, int]
-    phases: dict[str, Phase]
+    phases: dict[str, PhaseTimes]
     bytes: Matrix
     messages: Matrix
     host_bytes: Matrix
@@ -116,21 +154,24 @@ class Profile:
 
     def slow_ranks(self) -> list[Slow]:
         """Return the ranks that were longer outside MPI than the median of the others, the slowest first."""
-        found = list(self._slow("", {each.rank: each.outside_ns for each in self.ranks}))
-        for name, phase in self.phases.items():
-            found += self._slow(name, phase.outside)
+        found = list(self._slow("", {each.rank: each.region.outside_ns for each in self.ranks}))
+        for name in self.phases:
+            if name not in PREPARATION:
+                outside = {each.rank: each.phases[name].outside_ns for each in self.ranks if name in each.phases}
+                found += self._slow(name, outside)
         return sorted(found, key=lambda each: (each.phase != "", -each.excess_ns))[:MOST_SLOW]
 
     def _slow(self, phase: str, outside: dict[int, float]) -> Iterator[Slow]:
-        wall = max((each.wall_ns for each in self.ranks), default=0.0)
+        wall = max((each.region.ns for each in self.ranks), default=0.0)
         if len(outside) < 2 or not wall:
             return
         # With two ranks the median of the others is the other one. With more, the median of all differs little from it.
         usual = min(outside.values()) if len(outside) == 2 else median(outside.values())
-        hosts = {each.rank: each.host for each in self.ranks}
+        ranks = {each.rank: each for each in self.ranks}
         for rank, ns in outside.items():
             if ns - usual > SLOW * wall:
-                yield Slow(rank, hosts[rank], phase, ns - usual, (ns - usual) / wall)
+                whole = ranks[rank].phases[phase] if phase else ranks[rank].region
+                yield Slow(rank, ranks[rank].host, phase, whole.ns, ns - usual, (ns - usual) / wall)
 
 
 @dataclass(frozen=True)
@@ -246,7 +287,7 @@ class _Merge:
         self.fastest: dict[Key, float] = {}
         self.calls: dict[Key, Calls] = {}
         self.communicators: dict[str, int] = {}
-        self.phases: dict[str, Phase] = {}
+        self.phases: dict[str, PhaseTimes] = {}
         self.ranks: list[Rank] = []
 
     def _keys(self, file: RankFile) -> Iterator[tuple[Key, np.void]]:
@@ -270,7 +311,8 @@ class _Merge:
         header = file.header
         mpi = waited = 0.0
         count = 0
-        in_phase: dict[str, float] = {}
+        phases: dict[str, RankPhase] = {}
+        around: dict[str, str] = {}
         seen: set[Key] = set()
         for communicator in file.communicators.values():
             name = label(communicator, self.size)
@@ -289,16 +331,25 @@ class _Merge:
             row.ranks += key not in seen
             seen.add(key)
             mpi, waited, count = mpi + ns, waited + wait, count + calls
-            in_phase[key[3]] = in_phase.get(key[3], 0.0) + ns
+            if key[3]:
+                phases.setdefault(key[3], RankPhase()).wait_ns += wait
         for record in file.of_kind(files.PHASE):
-            phase = self.phases.setdefault(file.phases.get(int(record["phase"]), OTHER), Phase())
             name = file.phases.get(int(record["phase"]), OTHER)
-            ns = float(record["v"][2]) * header.tick_ns
-            phase.entries += int(record["v"][0])
-            phase.cpu_ns += float(record["v"][1])
-            phase.ns += ns
-            phase.mpi_ns += in_phase.get(name, 0.0)
-            phase.outside[header.rank] = phase.outside.get(header.rank, 0.0) + ns - in_phase.pop(name, 0.0)
+            entries, cpu, inside, _, in_mpi = (int(each) for each in record["v"])
+            of_rank = phases.setdefault(name, RankPhase())
+            of_rank.top = of_rank.top or not int(record["b"])
+            around[name] = file.phases.get(int(record["b"]), "")
+            for phase in (self.phases.setdefault(name, PhaseTimes()), of_rank):
+                phase.entries += entries
+                phase.cpu_ns += cpu
+                phase.ns += inside * header.tick_ns
+                phase.mpi_ns += in_mpi * header.tick_ns
+        for name in COMMUNICATION & phases.keys():
+            exchange, passed = phases[name].ns - phases[name].mpi_ns, set[str]()
+            while name in phases and name not in passed:
+                phases[name].exchange_ns += exchange
+                passed.add(name)
+                name = around.get(name, "")  # noqa: PLW2901 - the phase around it
         sent, received = self._traffic(file)
         self.ranks.append(
             Rank(
@@ -312,6 +363,7 @@ class _Merge:
                 received,
                 header.finalized,
                 header.usage,
+                {name: each for name, each in phases.items() if each.entries},
             )
         )
 
@@ -441,22 +493,18 @@ def as_document(profile: Profile) -> dict[str, Any]:
         "lost": profile.lost,
         "damaged_files": profile.damaged,
         "calls": call_rows(profile),
-        "by_rank": rank_rows(profile.ranks),
+        "by_rank": [
+            {**row, "phases": {name: _phase_row(phase) for name, phase in each.phases.items()}}
+            for row, each in zip(rank_rows(profile.ranks), profile.ranks, strict=True)
+        ],
         "communicators": profile.communicators,
-        "phases": {
-            name: {
-                "entries": phase.entries,
-                "seconds": phase.ns / 1e9,
-                "cpu_seconds": phase.cpu_ns / 1e9,
-                "mpi_seconds": phase.mpi_ns / 1e9,
-            }
-            for name, phase in profile.phases.items()
-        },
+        "phases": {name: _phase_row(phase) for name, phase in profile.phases.items()},
         "slow_ranks": [
             {
                 "rank": each.rank,
                 "host": each.host,
                 "phase": each.phase,
+                "phase_seconds": each.phase_ns / 1e9,
                 "excess_seconds": each.excess_ns / 1e9,
                 "share": each.share,
             }
@@ -472,6 +520,15 @@ def as_document(profile: Profile) -> dict[str, Any]:
             "bytes": profile.host_bytes.tolist(),
             "messages": profile.host_messages.tolist(),
         },
+    }
+
+
+def _phase_row(phase: PhaseTimes) -> dict[str, Any]:
+    return {
+        "entries": phase.entries,
+        "seconds": phase.ns / 1e9,
+        "cpu_seconds": phase.cpu_ns / 1e9,
+        "mpi_seconds": phase.mpi_ns / 1e9,
     }
 
 

@@ -66,6 +66,23 @@ def sleeps() -> None:
             WORLD.Allreduce(np.zeros(100), np.zeros(100))
 
 
+def steps() -> None:
+    """Steps with parts; rank 0 waits for the slow rank 1 outside MPI, as for a thread that exchanges data."""
+    with phase("warmup"):
+        time.sleep(0.3 if ME == 0 else 0)
+    WORLD.Barrier()
+    for _ in range(10):
+        with phase("step"):
+            with phase("forward"):
+                time.sleep(0.01)
+                WORLD.Allreduce(np.zeros(1), np.zeros(1))
+            with phase("backward"):
+                time.sleep(0.04 if ME == 1 else 0.01)
+            with phase("average"):
+                time.sleep(0 if ME == 1 else 0.03)
+                WORLD.Barrier()
+
+
 def busy() -> None:
     """Rank 1 is slow in one of two phases only."""
     for _ in range(10):
@@ -100,6 +117,6 @@ def limited() -> None:
     many()
 
 
-{each.__name__: each for each in (killed, forks, many, sleeps, busy, paused, limited)}[sys.argv[1]]()
+{each.__name__: each for each in (killed, forks, many, sleeps, steps, busy, paused, limited)}[sys.argv[1]]()
 if len(sys.argv) > 2:
     (Path(sys.argv[2]) / f"done-{ME}").touch()

@@ -64,7 +64,8 @@ struct thread {
     uint32_t phase;
     int nested;
     uint32_t outer[DEPTH];
-    uint64_t entered[DEPTH], cpu[DEPTH];
+    uint64_t entered[DEPTH], cpu[DEPTH], in_mpi[DEPTH];
+    uint64_t mpi; /* ticks in MPI */
     struct chunk *chunk;
     int used;
     struct record **index;
@@ -436,7 +437,7 @@ static void describe(struct header *header)
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
 
-    memcpy(header->magic, "MPITRAF1", 8);
+    memcpy(header->magic, "MPITRAF2", 8);
     header->header_bytes = HEADER_BYTES;
     header->record_bytes = sizeof(struct record);
     header->pid = (int)getpid();
@@ -662,6 +663,7 @@ void recorder_leave(struct call *call, int id, const struct slot *slot, int64_t 
         recorder.named[id] = 1;
         name(thread, NAMES_CALL, id, recorder_names[id]);
     }
+    thread->mpi += took + call->waited;
     struct record *record = find(thread, CALL, id, slot ? slot->id : NO_COMMUNICATOR, class, thread->phase);
     if (record) {
         record->v[0]++;
@@ -1161,6 +1163,7 @@ EXPORTED void mpitraffic_phase_begin(const char *text)
     if (thread->nested < DEPTH) {
         thread->outer[thread->nested] = thread->phase;
         thread->phase = phase_number(thread, text);
+        thread->in_mpi[thread->nested] = thread->mpi;
         thread->cpu[thread->nested] = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
         thread->entered[thread->nested] = recorder_ticks();
     }
@@ -1176,11 +1179,12 @@ EXPORTED void mpitraffic_phase_end(void)
         return;
     struct thread *thread = call.thread;
     if (thread->nested > 0 && --thread->nested < DEPTH) {
-        struct record *record = find(thread, PHASE, 0, 0, 0, thread->phase);
+        struct record *record = find(thread, PHASE, 0, (int)thread->outer[thread->nested], 0, thread->phase);
         if (record) {
             record->v[0]++;
             record->v[1] += nanoseconds(CLOCK_THREAD_CPUTIME_ID) - thread->cpu[thread->nested];
             record->v[2] += recorder_ticks() - thread->entered[thread->nested];
+            record->v[4] += thread->mpi - thread->in_mpi[thread->nested];
         }
         thread->phase = thread->outer[thread->nested];
     }
