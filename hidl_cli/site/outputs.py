@@ -51,7 +51,10 @@ class UnexpectedOutput(ValueError):
 
 @dataclass(frozen=True)
 class ParsedOutput:
-    """The facts in a program's output. ``words`` is a summary, and ``launchers`` are the launchers that must exist."""
+    """The facts in a program's output.
+
+    ``words`` is a summary, and ``launchers`` are the launchers whose existence it proves.
+    """
 
     words: str
     batch: SchedulerFacts | None = None

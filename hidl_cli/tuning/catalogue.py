@@ -76,7 +76,10 @@ def check_exported(variable: Variable, text: str) -> None:
 
 
 def is_control(variable: Variable) -> bool:
-    """Return whether MPICH's control variable parser reads the value. An invalid value makes MPI_Init fail."""
+    """Return whether MPICH's control variable parser reads the variable.
+
+    Its value must then be valid, or MPI_Init fails.
+    """
     return variable.name.startswith(_CVAR_PREFIXES)
 
 

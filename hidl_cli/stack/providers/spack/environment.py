@@ -603,7 +603,7 @@ def _modules(site: Site, where: Places) -> dict[str, Any]:
 
 
 def plain_yaml(document: Mapping[str, Any]) -> str:
-    """Return YAML without anchors, which Spack would keep when it rewrites the file."""
+    """Return YAML without anchors, which Spack's own reader would keep."""
     import yaml
 
     class Plain(yaml.SafeDumper):
