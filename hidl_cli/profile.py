@@ -14,12 +14,13 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli.analysis.scaling import Study, from_json
-from hidl_cli.analysis.statistics import Interval, mean_interval
+from hidl_cli.analysis.statistics import Interval
 from hidl_cli.documents import read_json, write_json
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.plan.launch_plan import Plan, Step
 from hidl_cli.record.run import Run
 from hidl_cli.recorder import DIRECTORY
+from hidl_workloads import repetitions
 from hidl_workloads.phases import INPUT
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def waterfalls(study: Study, found: Mapping[tuple[int, int], Sequence[Times]]) -
             continue
         means = {cause: fmean(each) for cause, each in losses.items() if cause != "rest"}
         means["rest"] = 1 - step.efficiency - sum(means.values())
-        found_losses = tuple(Loss(cause, means[cause], mean_interval(losses[cause])) for cause in CAUSES)
+        found_losses = tuple(Loss(cause, means[cause], _interval(losses[cause])) for cause in CAUSES)
         steps.append(Waterfall(step.n, step.efficiency, found_losses))
     return tuple(steps)
 
@@ -363,3 +364,8 @@ def describe_waterfall(fall: Mapping[str, Any]) -> Iterator[str]:
         interval = loss["interval"]
         within = f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else ""
         yield f"  {loss['value']:+.3f}{within}  {CAUSES[loss['cause']]}"
+
+
+def _interval(values: Sequence[float]) -> Interval | None:
+    bounds = repetitions.interval(values)
+    return None if bounds is None else Interval(bounds.low, bounds.high)

@@ -137,7 +137,7 @@ def run(
         options,
         workload=workload,
         command=command,
-        matrix=[*options.axes, *(further or ())],
+        matrix=[*(options.matrix or ()), *(further or ())],
         stdin=find_stdin() if command else None,
     )
     options.require_program()
