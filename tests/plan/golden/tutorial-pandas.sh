@@ -5,8 +5,25 @@
 #@ start
 #@ findings
 export HIDL_CORES_PER_RANK=28
-#@ status
+started=$(date +%s.%N)
+step=0
+child=
+job=
+
+# Sets `text`.
+format_status() { # state exit-status end-time
+    local host hosts=''
+    while read -r host; do
+        hosts+=",\"${host//[^A-Za-z0-9._-]/}\""
+    done < hosts
+    printf -v text '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}' \
         "$job" "$1" "$2" "$started" "$3" "$step" 1 "${hosts#,}"
+}
+
+# On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
+write_status() { # state exit-status end-time
+    local text cause
+    format_status "$@"
 #@ end
 #@ step
 }
@@ -33,7 +50,7 @@ export HIDL_DEVICE=cpu
 use_system_programs
 
 begin_step '4 ranks on 4 nodes, repetition 1' 4 '{host}:1'
-forwarded 4 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI
+forwarded 4 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI HIDL_CHECKPOINT HIDL_CHECKPOINT_INTERVAL HIDL_CHECKPOINT_KEEP HIDL_STOP
 launch 4 status_from_stderr mpirun_rsh -np 4 -hostfile steps/1/hosts OMP_NUM_THREADS=28 MKL_NUM_THREADS=28 OPENBLAS_NUM_THREADS=28 NUMEXPR_NUM_THREADS=28 TF_NUM_INTRAOP_THREADS=28 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so MV2_CPU_BINDING_LEVEL=socket MV2_CPU_BINDING_POLICY=scatter HIDL_DEVICE=cpu ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/ri2/mpi4dask/current/bin/python -m hidl_workloads.world hidl_workloads.dask_apps.dataframe_sum --protocol=mpi --runs=3 --warmup=1 --ignore_size=1MiB --worker_threads=0 --interface= --chunk_size=8000000 --partitions=4
 
 finish COMPLETED 0
