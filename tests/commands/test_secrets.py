@@ -70,7 +70,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
         ["toy", "--estimate", "--set", "note={url}"],
         ["toy", "--set", "note={url}", "--matrix", "token={parameter},another-value", "--repeat", "2"],
         ["--no-mpi", "--no-check", "{own}"],
-        ["--no-mpi", "--dry-run", "{own}"],
+        ["--no-mpi", "--separate-ranks", "--new-job", "--dry-run", "{own}"],
         ["toy", "--set", "ranks={parameter}", "--set", "token={parameter}"],
     ],
     "shell": [["mpi", "--dry-run"]],

@@ -103,7 +103,7 @@ def test_every_script_for_tacc_says_how_many_nodes_for_how_long(system: str) -> 
 
 @pytest.mark.parametrize("system", ["frontera-rtx", "frontera-rtx-study", "pitzer"])
 def test_where_mvapich2_gdr_runs_its_tuning_reaches_every_rank(system: str) -> None:
-    (launch, *_) = re.findall(r"^launch .*mpirun_rsh.*", script(system), re.MULTILINE)
+    (launch, *_) = re.findall(r"^(?:\w+=\S+ )*launch .*mpirun_rsh.*", script(system), re.MULTILINE)
     binding = {"MV2_CPU_BINDING_POLICY=hybrid", "MV2_HYBRID_BINDING_POLICY=spread"}
     assert {"MV2_USE_CUDA=1", "MV2_USE_RDMA_CM=0", *binding} <= set(launch.split())
 
