@@ -58,8 +58,6 @@ class OwnProgram:
         abi: ABI of the ranks' MPI library.
         family: Family of the ranks' MPI library.
         nodes: Largest number of nodes of a step.
-        ranks: Largest number of ranks of a step.
-        starts_worlds: Name of a launcher of PyTorch that each rank starts, for a world of its own.
         uses_gloo: The script chooses gloo for its process group.
     """
 
@@ -76,8 +74,6 @@ class OwnProgram:
     abi: Abi | None = None
     family: str = ""
     nodes: int = 1
-    ranks: int = 1
-    starts_worlds: str | None = None
     uses_gloo: bool = False
 
 
@@ -97,8 +93,6 @@ def probe(context: Context) -> OwnProgram:
         abi=plan.mpi.traits.abi,
         family=plan.mpi.family,
         nodes=max(step.placement.nodes for step in plan.steps),
-        ranks=max(step.placement.ranks for step in plan.steps),
-        starts_worlds=_own_world(words),
         uses_gloo=any(word.endswith(".py") and _chooses_gloo(directory / word) for word in words),
     )
     if script := _script(words):
@@ -130,22 +124,6 @@ def _script(words: Sequence[str]) -> str | None:
     if len(words) < 2 or words[1].startswith("-") or not _INTERPRETER.fullmatch(Path(words[0]).name):
         return None
     return words[1]
-
-
-def _own_world(words: Sequence[str]) -> str | None:
-    """Return the launcher of PyTorch that these words start, unless it joins others by ``--nnodes``."""
-    launcher = PurePath(words[0]).name
-    if words[1:2] == ["-m"] and words[2:3] in (["torch.distributed.run"], ["torch.distributed.launch"]):
-        launcher = words[2]
-    elif launcher != "torchrun":
-        return None
-    nodes = [
-        value
-        for word, following in zip(words, [*words[1:], ""], strict=True)
-        for name, _, value in [(f"{word}={following}" if "=" not in word else word).partition("=")]
-        if name in {"--nnodes", "--nnode"}
-    ]
-    return None if nodes and nodes[-1] != "1" else launcher
 
 
 def _chooses_gloo(script: Path) -> bool:
@@ -328,22 +306,6 @@ def missing_package(facts: OwnProgram) -> Iterator[Evidence]:
 
 @RULES.rule(
     "HD016",
-    "Each rank starts PyTorch's launcher",
-    severity="error",
-    why="hidl starts the ranks. A torchrun in each of them starts a world of its own. These worlds train apart on the "
-    "same cores, and each reports success.",
-)
-def world_in_each_rank(facts: OwnProgram) -> Iterator[Evidence]:
-    """Report an error if several ranks each start torchrun without ``--nnodes``."""
-    if facts.starts_worlds is not None and facts.ranks > 1:
-        yield Evidence(
-            f"{facts.ranks} ranks each start {facts.starts_worlds}, whose world has its own processes alone",
-            "start the script itself: hidl run ... -- python train.py sets RANK, WORLD_SIZE and MASTER_ADDR",
-        )
-
-
-@RULES.rule(
-    "HD017",
     "The program uses gloo on several nodes",
     severity="info",
     why="gloo connects every two ranks by a TCP socket: it does not use the network's own transport, and at thousands "

@@ -68,14 +68,20 @@ step=0
 child=
 job=
 
-# On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
-write_status() { # state exit-status end-time
-    local text cause host hosts=''
+# Sets `text`.
+format_status() { # state exit-status end-time
+    local host hosts=''
     while read -r host; do
         hosts+=",\"${host//[^A-Za-z0-9._-]/}\""
     done < hosts
     printf -v text '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}' \
 #@ end
+}
+
+# On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
+write_status() { # state exit-status end-time
+    local text cause
+    format_status "$@"
     if cause=$({ echo "$text" > .status.json.new && mv -f -- .status.json.new status.json; } 2>&1); then
         if [[ $1 != RUNNING ]]; then
             rm -f -- .status.json.last

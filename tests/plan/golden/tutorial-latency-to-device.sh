@@ -5,25 +5,8 @@
 #@ start
 #@ findings
 export HIDL_CORES_PER_RANK=28
-started=$(date +%s.%N)
-step=0
-child=
-job=
-
-# Sets `text`.
-format_status() { # state exit-status end-time
-    local host hosts=''
-    while read -r host; do
-        hosts+=",\"${host//[^A-Za-z0-9._-]/}\""
-    done < hosts
-    printf -v text '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}' \
+#@ status
         "$job" "$1" "$2" "$started" "$3" "$step" 1 "${hosts#,}"
-}
-
-# On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
-write_status() { # state exit-status end-time
-    local text cause
-    format_status "$@"
 #@ end
 #@ step
 }
