@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from os import fspath
 from pathlib import Path
 
 from hidl_cli import batch_systems
-from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
+from hidl_cli.batch_systems import SCHEDULERS
+from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
@@ -30,7 +32,7 @@ from hidl_cli.quoting import sh
 from hidl_cli.record.run import State, find
 from hidl_cli.redaction import remember
 from hidl_cli.schedulers import scheduler, scheduler_for
-from hidl_cli.schedulers.backend import read_reference
+from hidl_cli.schedulers.backend import Backend, read_reference
 from hidl_cli.schedulers.local import EnclosingJob, enclosing_job
 from hidl_cli.site.job_options import require_supported
 from hidl_cli.site.load import load_site
@@ -170,10 +172,23 @@ def _in_allocation(request: RunRequest, site: Site) -> tuple[RunRequest, Enclosi
     if not request.in_allocation or request.named_hosts is not None:
         return request, None
     job = enclosing_job(site.scheduler, os.environ)
-    if job is None or request.partition is not None:
+    if job is None or not _is_running(job, site.scheduler or ""):
+        return request, None
+    if request.partition is not None:
         return request, job
     names = {partition.queue or name: name for name, partition in site.partitions.items()}
     return replace(request, partition=names.get(job.queue or "")), job
+
+
+def _is_running(job: EnclosingJob, name: str) -> bool:
+    """Return whether the scheduler reports the job as running; a shell may outlive its job."""
+    backend = SCHEDULERS.get(name)
+    if not isinstance(backend, Backend):
+        return False
+    with suppress(HidlError):
+        found = backend.look_up(job.id, None)
+        return found is not None and found.state is State.RUNNING
+    return False
 
 
 def _cores_of(job: EnclosingJob | None, site: Site, request: RunRequest) -> int | None:

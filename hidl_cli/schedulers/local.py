@@ -257,9 +257,11 @@ class EnclosingJob:
 
 
 def enclosing_job(scheduler: str | None, environment: Mapping[str, str]) -> EnclosingJob | None:
-    """Return the job of a batch system in which this process runs; None if it runs in none."""
+    """Return the job of a batch system that the environment describes; None if it describes none completely."""
     system = batch_systems.system(scheduler)
     if system is None or system.name == batch_systems.SSH or not environment.get(system.job_id):
+        return None
+    if system.name == "slurm" and not environment.get("SLURM_JOB_NODELIST"):
         return None
     each = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
     count = environment.get("SLURM_JOB_NUM_NODES") or environment.get("FLUX_JOB_NNODES") or ""
