@@ -112,7 +112,8 @@ def test_the_flight_recorder_shows_which_rank_waits_where(
     run_ranks: Callable[..., Completed], torch_python: Path, tmp_path: Path
 ) -> None:
     done = run_ranks(3, "waiting.py", TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "rank_"))
-    assert "rank 0: allreduce #5 of group 0: exceeded the timeout of 3 s" in done.stdout, done.stderr
+    # The first of the two that wait reports the timeout, and the other one that the first gave up.
+    assert re.search(r"rank [01]: allreduce #5 of group 0: exceeded the timeout of 3 s", done.stdout), done.stderr
     assert sorted(file.name for file in tmp_path.iterdir()) == ["rank_0", "rank_1", "rank_2"]
     command = [torch_python.with_name("torchfrtrace"), tmp_path, "--prefix", "rank_"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True)
