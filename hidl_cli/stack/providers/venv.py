@@ -15,6 +15,7 @@ from hidl_cli.stack.builds.plan import plan as plan_builds
 from hidl_cli.stack.lock import Choice, Lock, Locked
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.contract import Preview
+from hidl_cli.stack.schema import name_of
 from hidl_cli.stack.target import TORCH_BACKENDS, accelerator_of, has_builds
 
 if TYPE_CHECKING:
@@ -60,9 +61,6 @@ class FromWheels:
         return new
 
     def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
-        from packaging.requirements import Requirement
-        from packaging.utils import canonicalize_name
-
         stack = order.stack.on(target.accelerator, target.machine)
         return InstallPlan(
             site=order.site.name,
@@ -80,7 +78,7 @@ class FromWheels:
             offline=order.offline,
             mpi=stack.mpi,
             mpi_version=chosen.version(stack.mpi),
-            requirements=tuple(sorted({canonicalize_name(Requirement(text).name) for text in stack.requirements})),
+            requirements=tuple(sorted(set(map(name_of, stack.requirements)))),
         )
 
     def preview(self, plan: InstallPlan) -> Preview:
