@@ -185,7 +185,7 @@ def with_options(
         for name, each in command_line_options(options).items()
         if (name in only or not only) and name not in without
     }
-    declared = {each.name: each for each in fields(options)}  # type: ignore[arg-type]
+    declared = {each.name: each for each in fields(options)}  # type: ignore[arg-type]  # a dataclass
 
     def parameter(name: str, option: CommandLineOption) -> inspect.Parameter:
         default = declared[name].default

@@ -294,7 +294,7 @@ def make_plan(
 
 
 def _stop_seconds(limit: float | None) -> int:
-    """Return how long before its time limit a job asks its program to stop: a tenth of the limit, within limits."""
+    """Return the seconds from the request to stop to the time limit of a job: a tenth of the limit, within bounds."""
     if limit is None:
         return _LONGEST_STOP
     return int(min(max(limit / 10, _SHORTEST_STOP), _LONGEST_STOP, limit / 2))
