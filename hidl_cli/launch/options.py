@@ -179,9 +179,12 @@ class JobOptions(AllocationOptions):
         if self.memory is None:
             return None
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([MGT])(?:i?B)?", str(self.memory), re.IGNORECASE)
-        if match is None or float(match[1]) == 0:
-            raise UsageError(f"invalid --mem {self.memory!r}: must be a size with a unit", hint="for example 64G")
-        return float(match[1]) * {"M": 1 / 1024, "G": 1, "T": 1024}[match[2].upper()]
+        gib = float(match[1]) * {"M": 1 / 1024, "G": 1, "T": 1024}[match[2].upper()] if match else 0.0
+        if gib < 1 / 1024:  # Slurm gives jobs that request no whole megabyte all memory of a node
+            raise UsageError(
+                f"invalid --mem {self.memory!r}: must be a size with a unit, at least 1M", hint="for example 64G"
+            )
+        return gib
 
     @property
     def begin_time(self) -> float | None:

@@ -21,6 +21,12 @@ Value = str | int | float | bool
 #: Variables that the job script sets for its stack.
 OF_THE_STACK = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
 
+#: Variables that are read-only in bash, or change how the job script itself runs.
+_OF_BASH = re.compile(
+    r"BASH(OPTS|PID|_(?!ENV\b)\w+)?|SHELLOPTS|E?UID|PPID|IFS|CDPATH|GLOBIGNORE|TMOUT|FUNCNEST|POSIXLY_CORRECT|(OLD)?PWD"
+    r"|OPT(ARG|ERR|IND)|RANDOM|SECONDS|LINENO|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS"
+)
+
 #: Default of ``max_jobs``.
 _MAX_JOBS = 20
 
@@ -387,6 +393,10 @@ def _value_of(name: str, value: str | None) -> str:
         raise UsageError(f"--env-var {name}: {rejected.message}", hint=f"use {rejected.instead}")
     if name in OF_THE_STACK:
         raise UsageError(f"--env-var {name}: the job sets it for its stack", hint="set it in a script that you run")
+    if _OF_BASH.fullmatch(name):
+        raise UsageError(
+            f"--env-var {name}: it would change the job script itself", hint="set it in a script that you run"
+        )
     if value is None:
         value = os.environ.get(name)
     if value is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
 from hidl_cli.recorder import STARTER, Profiling
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler, scheduler_for
 from hidl_cli.schedulers.local import EnclosingJob
+from hidl_cli.site.job_options import JobSettings
 from hidl_cli.site.schema import Partition, Site
 from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
@@ -122,6 +124,9 @@ _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 #: Shortest and longest time that a program gets to stop before its time limit, in seconds.
 _SHORTEST_STOP, _LONGEST_STOP = 30, 600
+
+#: The steps of a batch script do not overlap, unlike those of a job script of hidl.
+_UNSET_FOR_SCRIPTS = "unset SLURM_OVERLAP && "
 
 _MANY_NODES = 4  # from this size on, measuring one node while the others are idle is too expensive
 
@@ -247,6 +252,9 @@ def make_plan(
     )
     steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
     header = batch.header(allocation, site.policies)
+    if options.script is not None:
+        own = batch.header(replace(allocation, settings=JobSettings()), site.policies)
+        header = options.script.header(own, header[len(own) :], batch.name)
     if options.enclosing is not None:
         batch, header = scheduler(f"{batch.name}{IN_ALLOCATION}"), ()
         allocation = replace(allocation, time_limit=job.time_limit)
@@ -264,7 +272,7 @@ def make_plan(
         launcher=options.launcher.name,
         partition=job.partition or site.default_partition,
         allocation=allocation,
-        header=header if options.script is None or options.enclosing else options.script.header(header, batch.name),
+        header=header,
         stack=options.stack,
         prefix=str(options.installation.prefix),
         activate=str(options.installation.activate),
@@ -476,7 +484,8 @@ def _once(context: _StepContext, words: tuple[str, ...]) -> Launch:
     system = SYSTEMS.get(context.scheduler or "")
     submitted = system.submit_directory if system else None
     variables = {submitted: directory} if submitted and submitted != "PWD" else {}
-    return Launch(("bash", "-c", 'cd -- "$1" && shift && exec "$@"', "bash", directory, *words), environment=variables)
+    start = f'{_UNSET_FOR_SCRIPTS}exec < "$1" && cd -- "$2" && shift 2 && exec "$@"'
+    return Launch(("bash", "-c", start, "bash", context.stdin or os.devnull, directory, *words), environment=variables)
 
 
 def _variables_of_ranks(program: Program, placement: Placement) -> dict[str, str]:

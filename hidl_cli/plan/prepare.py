@@ -12,9 +12,11 @@ from pathlib import Path
 from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SCHEDULERS
 from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
+from hidl_cli.inputs.options import command_line_options
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
+from hidl_cli.launch.options import JobOptions
 from hidl_cli.launch.placement import Placement, bind_to_cores, gpu_share, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
 from hidl_cli.plan.batch_script import with_script
@@ -59,6 +61,13 @@ from hidl_cli.tuning.layers import merge_layers
 
 #: The option that sets run-time variables of the MPI library, recorded as the origin of their values.
 _TUNE = "--tune"
+
+#: Options of the request for a job, by their fields. They cannot be changed for an allocation that exists.
+_OF_NEW_JOBS = {
+    field: each.names[0]
+    for field, each in command_line_options(JobOptions).items()
+    if each.panel == "Job" and field not in ("site", "partition", "time")
+} | {"memory": "--mem", "exclusive": "--exclusive", "share": "--share"}
 
 #: The stacks whose MPI library is used for environments without one.
 _STACKS: Mapping[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
@@ -174,6 +183,11 @@ def _in_allocation(request: RunRequest, site: Site) -> tuple[RunRequest, Enclosi
     job = enclosing_job(site.scheduler, os.environ)
     if job is None or not _is_running(job, site.scheduler or ""):
         return request, None
+    if name := next((name for field, name in _OF_NEW_JOBS.items() if getattr(request, field)), None):
+        raise UsageError(
+            f"{name} applies to a new job, but hidl uses the allocation {job.id} around it",
+            hint=f"--new-job to submit another job, or omit {name}",
+        )
     if request.partition is not None:
         return request, job
     names = {partition.queue or name: name for name, partition in site.partitions.items()}

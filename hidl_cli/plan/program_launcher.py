@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -42,7 +42,23 @@ _MODULES = {
 _SHELL = re.compile(r"(ba|da|z|k)?sh")
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_WRAPPERS = ("env", "nice", "nohup", "time", "exec", "command")
+#: Programs that start another one: their options that take a value, and the number of words before the program.
+_WRAPPERS: Mapping[str, tuple[tuple[str, ...], int]] = {
+    "env": (("-u", "--unset", "-C", "--chdir"), 0),
+    "nice": (("-n", "--adjustment"), 0),
+    "ionice": (("-c", "--class", "-n", "--classdata"), 0),
+    "nohup": ((), 0),
+    "setsid": ((), 0),
+    "time": (("-o", "--output", "-f", "--format"), 0),
+    "timeout": (("-k", "--kill-after", "-s", "--signal"), 1),
+    "stdbuf": (("-i", "--input", "-o", "--output", "-e", "--error"), 0),
+    "taskset": ((), 1),
+    "numactl": (("-N", "-m", "-C", "-i", "-p"), 0),
+    "exec": (("-a",), 0),
+    "command": ((), 0),
+}
+#: Options of torchrun without a value.
+_FLAGS_OF_TORCHRUN = ("--standalone", "--no-python", "--run-path", "-m", "--module", "--virtual-local-rank")
 #: A command in the text of a shell: it follows a line's begin, a separator or a keyword.
 _COMMANDS = re.compile(r"(?:^|[;&|(]|\b(?:then|do|else)\s)[ \t]*([^\s;&|()#][^\n;&|]*)", re.MULTILINE)
 _LARGEST_SCRIPT = 1 << 18  # bytes
@@ -64,12 +80,16 @@ class ProgramLauncher:
 
     def value(self, *names: str) -> str | None:
         """Return the value of the launcher's option, whose names may be written with ``-`` or ``_``."""
-        for at, word in enumerate(self.words):
-            option, equals, value = word.partition("=")
-            if option.replace("_", "-") in names:
-                return value if equals else next(iter(self.words[at + 1 : at + 2]), None)
-            if word.endswith(".py"):
-                break
+        words = list(self.words)
+        while words:
+            option, equals, value = words.pop(0).partition("=")
+            option = option.replace("_", "-")
+            if option in names:
+                return value if equals else next(iter(words), None)
+            if option.endswith(".py") or (self.name == TORCHRUN and not option.startswith("-")):
+                break  # the program
+            if self.name == TORCHRUN and not equals and option not in _FLAGS_OF_TORCHRUN:
+                del words[:1]
         return None
 
 
@@ -80,9 +100,7 @@ def find_launcher(command: Sequence[str], directory: Path | None = None) -> Prog
         command: Words of the command.
         directory: Directory in which it starts, where scripts of a shell are read.
     """
-    words = list(command)
-    while words and (PurePath(words[0]).name in _WRAPPERS or _ASSIGNMENT.match(words[0])):
-        del words[0]
+    words = _without_wrappers(command)
     if not words:
         return None
     name, rest = PurePath(words[0]).name, words[1:]
@@ -103,6 +121,24 @@ def find_launcher(command: Sequence[str], directory: Path | None = None) -> Prog
     return None if text is None else next(_in_shell(text), None)
 
 
+def _without_wrappers(command: Sequence[str]) -> list[str]:
+    """Return a command without the programs in front that start it, such as ``env`` and ``timeout``."""
+    words = list(command)
+    while words:
+        name = PurePath(words[0]).name
+        if name in _WRAPPERS:
+            with_value, before = _WRAPPERS[name]
+            del words[0]
+            while words and words[0].startswith("-"):
+                del words[: 2 if words[0] in with_value else 1]
+            del words[:before]
+        elif _ASSIGNMENT.match(words[0]):
+            del words[0]
+        else:
+            break
+    return words
+
+
 def _shell_text(words: Sequence[str], directory: Path | None) -> str | None:
     """Return what a shell executes: the word after ``-c``, or the content of a script; None for other programs."""
     is_shell = _SHELL.fullmatch(PurePath(words[0]).name) is not None
@@ -116,7 +152,8 @@ def _shell_text(words: Sequence[str], directory: Path | None) -> str | None:
         return None
     try:
         path = directory / file
-        text = path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_SCRIPT else ""
+        is_small = path.stat().st_size <= _LARGEST_SCRIPT
+        text = path.read_text(encoding="utf-8", errors="replace") if is_small else ""
     except (OSError, ValueError):
         return None
     return text if is_shell or re.match(r"#!.*\b(ba|da|z|k)?sh\b", text) else None
@@ -174,6 +211,17 @@ def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes
             f"--standalone of torchrun would form {nodes} separate worlds, one on each node",
             hint=_line(options, [word for word in options.words if word != "--standalone"]),
         )
+    if nodes > 1 and (launcher.value("--node-rank") or "").isdecimal():
+        raise UsageError(
+            f"--node-rank of torchrun would be the same on all {nodes} nodes",
+            hint="leave it out: hidl sets it for each node",
+        )
+    for name in ("--rdzv-endpoint", "--master-addr"):
+        if nodes > 1 and re.match(r"localhost\b|127\.", launcher.value(name) or ""):
+            raise UsageError(
+                f"{name} {launcher.value(name)} of torchrun: each of the {nodes} nodes would wait for itself",
+                hint="leave it out: hidl sets the address of the first node",
+            )
     given = launcher.value("--nproc-per-node")
     if given is None or given.isdecimal():
         return int(given) if given else None

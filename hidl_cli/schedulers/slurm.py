@@ -404,7 +404,7 @@ def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
         return {"mem": "0" if gib is None else f"{int(gib * 1024)}M"}
     if policies.memory == "mem-per-cpu" and gib is not None:
         cores = allocation.cores_per_node or allocation.ranks_per_node * (allocation.cores_per_rank or 1)
-        return {"mem-per-cpu": f"{int(gib * 1024 / cores)}M"}
+        return {"mem-per-cpu": f"{max(1, int(gib * 1024 / cores))}M"}
     return {}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -241,6 +241,53 @@ def option_names(scheduler: str | None, text: str) -> list[str]:
     return [] if syntax is None else [_dashed(name, syntax) for name, _ in _split(text, syntax)]
 
 
+#: Effects of reserved options that a user's batch script may have, because hidl then leaves them to the script.
+_LEFT_TO_SCRIPTS = re.compile(
+    f"{re.escape(_SETS)}|lets several jobs|changes which ranks|chooses the hosts of each rank"
+)
+
+
+def reject_in_script(scheduler: str, text: str) -> Rejection | None:
+    """Return why hidl does not carry over an option of a batch script; None if it does."""
+    syntax = _SYNTAX[scheduler]
+    for name, value in _split(text, syntax):
+        for option in syntax.reserved:
+            carried = _LEFT_TO_SCRIPTS.match(option.effect) is not None
+            if not carried and _is_meant(name, option, syntax) and re.search(option.values, value):
+                return Rejection(f"it {option.effect}", option.instead)
+    return None
+
+
+def written_options(scheduler: str, words: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each option in a line of a job script, its value, and both as in such a line.
+
+    The name of a word that is no option is empty.
+    """
+    syntax, rest = _SYNTAX[scheduler], list(words)
+    while rest:
+        word = rest.pop(0)
+        following = rest[0] if rest and not rest[0].startswith("-") else None
+        if not word.startswith("-"):
+            yield "", word, shlex.quote(word)
+            continue
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            if not equals and following is not None:
+                value = rest.pop(0)
+            joined = "=" if equals else " "
+            yield name, value, f"--{name}" + (f"{joined}{shlex.quote(value)}" if equals or value else "")
+            continue
+        for name, value in _single(word[1:], _FOLLOWING, syntax):
+            given = value
+            if value == _FOLLOWING:
+                given = "" if following is None else rest.pop(0)
+            yield name, given, f"-{name}" + (f" {shlex.quote(given)}" if given else "")
+
+
+#: Stands for the word after an option.
+_FOLLOWING = "\0"
+
+
 def _is_meant(name: str, option: ReservedOption, syntax: _Syntax) -> bool:
     """Return whether ``name`` is a name of the option or an abbreviation of one."""
     return name in option.names or (
@@ -377,7 +424,7 @@ _LAUNCHERS = {
 
 #: Variables that describe one rank, one run or one job, which hidl, the launcher and the scheduler set.
 _OF_A_RANK = re.compile(
-    r"HIDL_\w+|(LOCAL_|GROUP_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TF_CONFIG"
+    r"HIDL_(?!CHECKPOINT_(INTERVAL|KEEP)\b)\w+|(LOCAL_|GROUP_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TF_CONFIG"
     r"|SLURM_(JOB_?ID|JOB_(NODELIST|NUM_NODES|CPUS_PER_NODE)|NODELIST|NNODES|NTASKS\w*|NPROCS|TASKS_PER_NODE"
     r"|(PROC|LOCAL|NODE)ID|STEP_?\w+|ARRAY_\w+|CPUS_PER_TASK)"
     r"|PMI_(RANK|SIZE|FD|PORT|ID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_\w+)|OMPI_COMM_WORLD_\w+|MV2_COMM_WORLD_\w+"

@@ -165,6 +165,10 @@ _FIELDS = {
     "--begin": "begin",
     "--comment": "comment",
 }
+#: Letters of the same options.
+_LETTERS = {
+    "slurm": {"-d": "--dependency", "-H": "--hold", "-b": "--begin", "-L": "--licenses"},
+}
 #: Patterns of values, and hints.
 _VALUES = {
     "--mail-user": (r"[A-Za-z0-9_][A-Za-z0-9_.+@-]{0,199}", "for example you@example.org"),
@@ -202,7 +206,7 @@ def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -
             lines += term.lines(settings)
     written = {each for line in lines for each in option_names(scheduler, line)} - {"-l", "-R", "-W", "--setattr"}
     for line in policies.directives:
-        if twice := written.intersection(option_names(scheduler, line)):
+        if twice := _repeated(written, scheduler, line):
             raise UsageError(
                 f"the site's `directives` already contain {min(twice)}: {line}", hint="leave your option out"
             )
@@ -212,11 +216,22 @@ def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -
             problems.append(Problem(f"--scheduler-option {line!r} is no option", "one line that begins with -"))
         elif rejected := reject_directive(scheduler, line, policies.model_dump()):
             problems.append(Problem(f"--scheduler-option {line!r}: {rejected.message}", rejected.instead))
-        elif twice := written.intersection(option_names(scheduler, line)):
+        elif twice := _repeated(written, scheduler, line):
             problems.append(Problem(f"--scheduler-option {line!r}: {min(twice)} is given twice", "one of the two"))
     if problems:
         raise InvalidInput(f"{len(problems)} invalid value(s) of --scheduler-option", problems=problems)
     return [*lines, *settings.scheduler_options]
+
+
+def _repeated(written: set[str], scheduler: str, line: str) -> set[str]:
+    """Return the options in ``written`` that a line repeats, also by a letter or an abbreviation."""
+    names = [_LETTERS.get(scheduler, {}).get(name, name) for name in option_names(scheduler, line)]
+    return {
+        each
+        for each in written
+        for name in names
+        if each == name or (name.startswith("--") and len(name) > len("--x") and each.startswith(name))
+    }
 
 
 def parse_licenses(text: str) -> dict[str, int]:
