@@ -317,6 +317,8 @@ def export_profile(run: Run, plan: Plan, step: Mapping[str, Any], form: str, out
         export.write_table(_load(run, plan, step), form, output)
     except TrafficError as error:
         raise UsageError(f"cannot export the profile: {error}", hint=error.hint or None) from error
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror or error}", hint="choose another --output") from error
     return f"table of {form}"
 
 
