@@ -107,7 +107,7 @@ class Context:
 
     @property
     def gpus(self) -> int | None:
-        """Number of GPUs per node(0 if the plan only uses CPUs, None if unknown)."""
+        """Number of GPUs per node (0 if the plan only uses CPUs, None if unknown)."""
         if self.plan is not None and self.plan.device == "cpu":
             return 0
         return self.site.node_type(self.plan.partition if self.plan else None).gpus
@@ -143,9 +143,10 @@ _OTHER_RULES = (
 
 @cache
 def load_subjects() -> tuple[Subject[Any], ...]:
-    """Return the ``SUBJECT`` of every module of ``hidl_cli.doctor.rules``, sorted by module name."""
+    """Return the ``SUBJECTS`` of every module of ``hidl_cli.doctor.rules``, sorted by module name."""
     names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__))
-    return tuple(import_module(f"{rules.__name__}.{name}").SUBJECT for name in names)
+    modules = [import_module(f"{rules.__name__}.{name}") for name in names]
+    return tuple(subject for module in modules for subject in module.SUBJECTS)
 
 
 def all_rules() -> Iterator[Rule[Any]]:

@@ -1,5 +1,5 @@
 """Rules for the host that hidl runs on.
 
-Each module covers one subject: a class of facts, a probe that collects them, rules, and a ``SUBJECT``. Modules of this
-package are discovered automatically by ``hidl_cli.doctor.context``.
+A module contains one or more subjects. Each has a class of facts, a probe that collects them, and rules; they are listed
+in ``SUBJECTS``. ``hidl_cli.doctor.context`` discovers the modules of this package automatically.
 """

@@ -284,4 +284,4 @@ def stale_libraries(facts: SiteFacts) -> Iterator[Evidence]:
         yield Evidence(seen, f"read them again with: hidl install --site {sh(facts.site.name)}", where=f"mpi.{name}")
 
 
-SUBJECT = Subject(probe, RULES)
+SUBJECTS = (Subject(probe, RULES),)

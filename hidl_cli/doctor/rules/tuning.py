@@ -272,4 +272,4 @@ def _reads(library: Library | None, name: str) -> bool:
     return bool(known)
 
 
-SUBJECT = Subject(probe, RULES, before_runs=True)
+SUBJECTS = (Subject(probe, RULES, before_runs=True),)
