@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,7 @@ from hidl_cli.inputs.check import Strict
 from hidl_cli.inputs.problems import clipped, visible
 from hidl_cli.quoting import sh
 from hidl_cli.record.run import Run
-from hidl_workloads.doctor.finding import SEVERITIES, Finding, Severity
+from hidl_workloads.doctor.finding import SEVERITIES, Evidence, Finding, Rules, Severity
 
 _BLOCK = 1024 * 1024  # bytes read at once
 _STEM = 4  # letters of the substring that is searched first
@@ -278,6 +278,27 @@ def load_diagnoses() -> tuple[Diagnosis, ...]:
     files = (file for file in _folder().glob("*.yaml") if file.name != _HARMLESS)
     known = [entry for file in files for entry in _read(file, TypeAdapter(list[Diagnosis]))]
     return tuple(sorted(known, key=lambda diagnosis: diagnosis.id))
+
+
+@cache
+def diagnosis_rules() -> Rules[str]:
+    """Return a doctor rule for each diagnosis, which is documented by the diagnosis's first example."""
+    rules: Rules[str] = Rules()
+    for diagnosis in load_diagnoses():
+        rules.rule(diagnosis.id, diagnosis.title, severity=diagnosis.severity, why=diagnosis.why)(_check(diagnosis))
+    return rules
+
+
+def _check(diagnosis: Diagnosis) -> Callable[[str], Iterator[Evidence]]:
+    def matches(text: str) -> Iterator[Evidence]:
+        match = diagnosis.first_match(text)
+        if match is not None:
+            finding = diagnosis.finding(match)
+            yield Evidence(finding.seen, finding.fix, finding.where)
+
+    example = next(matches(diagnosis.examples[0].text))
+    matches.__doc__ = f"Found in the output of a job, for example: {example.seen}"
+    return matches
 
 
 @cache

@@ -1,7 +1,8 @@
-"""Read and write files atomically: a document is written to a temporary file, which is then renamed."""
+"""Read and hash files, and write them atomically: a temporary file is written, and then renamed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -46,3 +47,12 @@ def read_json(path: Path) -> Any:
     Raises ``OSError`` if the file cannot be read and ``ValueError`` if it is not JSON.
     """
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def sha256(file: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    total = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()

@@ -63,10 +63,12 @@ class WithOwnProgram(WithWords):
 
     def _with_batch_script(self, words: list[str]) -> list[str]:
         """Move a batch script to the end, as the program: the words after it are options of hidl."""
+        at = self._first_argument(words)
+        if at is None or not _is_file(Path(words[at])):
+            return words
         from hidl_cli.plan.batch_script import read_batch_script
 
-        at = self._first_argument(words)
-        if at is None or read_batch_script([words[at]], Path.cwd()) is None:
+        if read_batch_script([words[at]], Path.cwd()) is None:
             return words
         return [*words[:at], *words[at + 1 :], "--", words[at]]
 
@@ -185,15 +187,18 @@ def refuse_source(file: str) -> None:
 
 def is_own_file(path: Path) -> bool:
     """Return whether the path is a program or source code rather than the name of a workload."""
-    try:
-        is_file = path.is_file()
-    except PermissionError:  # the current directory is unreadable
-        return False
-    if not is_file or ("/" not in str(path) and _is_workload(path.name)):
+    if not _is_file(path) or ("/" not in str(path) and _is_workload(path.name)):
         return False
     from hidl_cli.plan.program import compiled_by
 
     return path.suffix.lower() in (*_PYTHON, *_SHELL) or os.access(path, os.X_OK) or compiled_by(path.name) is not None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the directory is unreadable, or the name is too long
+        return False
 
 
 def _is_workload(name: str) -> bool:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hidl_cli.inputs.problems import visible
 from hidl_cli.redaction import remember, shown
-from hidl_cli.stack.pip_settings import Downloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from hidl_cli.plan.workload import DeviceChoice, Parameter, Workload
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.order import Progress
+    from hidl_cli.stack.pip_settings import Downloads
     from hidl_workloads.doctor.finding import Finding
 
 
@@ -224,6 +224,7 @@ class _StepLines:
 
     def _follow(self, log: Path, position: int, over: threading.Event) -> None:
         """Report the targets completed by make, packages built by Spack and downloads of uv after ``position``."""
+        from hidl_cli.stack.pip_settings import Downloads
         from hidl_cli.stack.providers.spack.call import Builds
 
         downloads, builds = Downloads(), Builds()
@@ -255,6 +256,8 @@ class _StepSpinner:
         from rich.console import Group
         from rich.live import Live
         from rich.spinner import Spinner
+
+        from hidl_cli.stack.pip_settings import Downloads
 
         began = time.monotonic()
         old = _size(log) if log is not None else 0

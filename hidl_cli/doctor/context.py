@@ -137,7 +137,6 @@ _OTHER_RULES = (
     "hidl_workloads.doctor.ranks:RULES",
     "hidl_cli.doctor.nodes:RULES",
     "hidl_cli.doctor.nodes:LAUNCH_RULES",
-    "hidl_cli.doctor.examine:RULES",
 )
 
 
@@ -154,11 +153,14 @@ def all_rules() -> Iterator[Rule[Any]]:
 
     Rules for job output may repeat an id.
     """
+    from hidl_cli.diagnoses import diagnosis_rules  # reads the catalogue, which a run does not need
+
     for subject in load_subjects():
         yield from subject.rules
     for reference in _OTHER_RULES:
         module, _, attribute = reference.partition(":")
         yield from getattr(import_module(module), attribute)
+    yield from diagnosis_rules()
 
 
 def list_rules() -> list[Rule[Any]]:

@@ -262,8 +262,6 @@ def _value(name: str, text: str, system: str, directive: Directive) -> object:
 
 def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScript | None]:
     """Return the options of a run with those of its batch script, if its program is one."""
-    if not request.command:
-        return request, None
     directory = Path(request.directory or Path.cwd())
     found = read_batch_script(request.words, directory)
     if found is None:

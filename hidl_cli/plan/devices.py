@@ -15,7 +15,6 @@ from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.workload import DeviceChoice, Value, Workload, holds
 from hidl_cli.schedulers import unusable
 from hidl_cli.site.schema import NodeType, Site
-from hidl_cli.stack import target as of_stack
 from hidl_cli.stack.schema import Device, Stack
 
 #: The MPI libraries of stacks, with the name of the stack that contains only the library.
@@ -171,12 +170,14 @@ def require_stack(
     """
     if use.device == "cpu":
         return
+    from hidl_cli.stack.target import install_hint, reason_without_gpu  # not loaded for runs on CPUs
+
     node = site.node_type(use.partition)
-    reason = of_stack.reason_without_gpu(stack, installed, use.packages, node, accelerator=accelerator)
+    reason = reason_without_gpu(stack, installed, use.packages, node, accelerator=accelerator)
     if reason is None:
         return
     whose = f"environment {environment}" if environment else f"stack {stack.name}"
-    install = None if environment else of_stack.install_hint(stack, use.packages, site, node)
+    install = None if environment else install_hint(stack, use.packages, site, node)
     fixes = [install or "--env DIR with an environment that does", *(["--device cpu"] if use.either else [])]
     raise NoGpuStack(f"{name} should compute on GPUs, but {whose} does not: {reason}", hint="; or ".join(fixes))
 

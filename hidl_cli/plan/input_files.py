@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hidl_cli.documents import sha256
 from hidl_cli.errors import HidlError, UsageError, hint_for
-from hidl_cli.stack.builds.sources import sha256
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan

@@ -16,14 +16,12 @@ from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launch.options import AllocationOptions, clock
 from hidl_cli.launch.placement import Allocation, Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
-from hidl_cli.plan.batch_script import BatchScript
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
 from hidl_cli.plan.parameters import SIZES, arguments, command
 from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
 from hidl_cli.recorder import STARTER, Profiling
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler, scheduler_for
-from hidl_cli.schedulers.local import EnclosingJob
 from hidl_cli.site.schema import Partition, Site
 from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
@@ -33,7 +31,8 @@ from hidl_workloads.own_program import PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
-    from hidl_cli.plan.launch_plan import Plan
+    from hidl_cli.plan.batch_script import BatchScript
+    from hidl_cli.schedulers.backend import EnclosingJob
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
 from hidl_cli.launch.placement import Placement, bind_to_cores, gpu_share, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
-from hidl_cli.plan.batch_script import with_script
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
@@ -26,14 +25,12 @@ from hidl_cli.plan.options import RunRequest, absolute
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
 from hidl_cli.plan.program import own_workload, with_metrics
-from hidl_cli.plan.program_launcher import find_launcher, processes_per_node
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
 from hidl_cli.record.run import State, find
 from hidl_cli.redaction import remember
 from hidl_cli.schedulers import scheduler, scheduler_for
-from hidl_cli.schedulers.backend import Backend, read_reference
-from hidl_cli.schedulers.local import EnclosingJob, enclosing_job
+from hidl_cli.schedulers.backend import Backend, EnclosingJob, enclosing_job, read_reference
 from hidl_cli.site.job_options import require_supported
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
@@ -98,7 +95,11 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     if (stdin := request.stdin_file) not in (None, PIPED) and not request.hypothetical:
         require_readable(Path(stdin))
     scheduler_for(site)  # an unsupported scheduler is reported before anything else
-    request, script = with_script(request, site)
+    script = None
+    if request.command:
+        from hidl_cli.plan.batch_script import with_script
+
+        request, script = with_script(request, site)
     request, enclosing = _in_allocation(request, site)
     environment = _environment(request, site)
     workload = with_metrics(
@@ -219,9 +220,11 @@ def _require_room(job: EnclosingJob | None, placements: Sequence[Placement], sit
 
 def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple[RunRequest, Workload]:
     """Start a program that starts processes itself once on each node, with all cores and GPUs of the node."""
-    launcher = None
-    if request.command and not workload.program.once:
-        launcher = find_launcher(request.words, Path(request.directory or Path.cwd()))
+    if not request.command or workload.program.once:
+        return request, workload
+    from hidl_cli.plan.program_launcher import find_launcher, processes_per_node
+
+    launcher = find_launcher(request.words, Path(request.directory or Path.cwd()))
     if launcher is None:
         return request, workload
     if request.sizes is not None and parse_scale(request.sizes, default_unit=_unit(site))[0] == "ranks":

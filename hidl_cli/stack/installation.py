@@ -241,6 +241,8 @@ _ID = re.compile(r"[0-9a-f]{12}")
 
 #: Variables that would make the Python of a stack import modules of another Python.
 UNSET = ("PYTHONHOME", "PYTHONPATH")
+#: Characters that break PATH (colons), shells and modulefiles (newlines) or mpi4py, which expands variables in paths.
+UNUSABLE = (":", "$", "\n", "\r", "\0")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.mpi import ABI_TITLES, Abi, Library, Query
 from hidl_cli.quoting import sh
 from hidl_cli.site.probes.host import Host
-from hidl_cli.site.probes.slurm import mpi_types
 from hidl_cli.site.probes.software import runtime
 from hidl_cli.stack import content
 from hidl_cli.stack.installation import Installation
@@ -66,7 +65,7 @@ def probe(context: Context) -> Libraries:
         mpi4py=built_for(context.installation) if context.installation else None,
         requested_abi=job.environment.get("MPI4PY_MPIABI"),
         program_exists=_program_exists(context, job) if context.is_here else None,
-        supported_types=(mpi_types(context.host) or None) if context.is_here and job.mpi_type else None,
+        supported_types=(_mpi_types(context.host) or None) if context.is_here and job.mpi_type else None,
         on_this_host=context.site.scheduler == "local",
     )
 
@@ -76,6 +75,12 @@ def built_for(installation: Installation) -> frozenset[str] | None:
     patterns = ("lib/python3*", "view/lib*/python3*")  # locations in wheels and in Spack views
     packages = (path for pattern in patterns for path in installation.prefix.glob(f"{pattern}/site-packages/mpi4py"))
     return frozenset[str]().union(*map(content.mpi4py_abis, packages)) or None
+
+
+def _mpi_types(host: Host) -> tuple[str, ...]:
+    from hidl_cli.site.probes.slurm import mpi_types  # not loaded for other launchers than srun
+
+    return mpi_types(host)
 
 
 def _mpiexec(context: Context, job: PlannedJob) -> Starter | None:

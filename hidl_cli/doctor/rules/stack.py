@@ -16,7 +16,6 @@ from hidl_cli.quoting import sh
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import content, installation, own_wheel
 from hidl_cli.stack import installation as installations
-from hidl_cli.stack import lock as locks
 from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation, hold_lock
 from hidl_workloads.doctor.finding import Evidence, Finding, Rules
@@ -85,6 +84,8 @@ def _installed(installed: Installation, site: Site) -> StackContents:
 def _locked(name: str, site: Site, root: Path) -> StackContents:
     """Read the first lockfile found, for any Python version."""
     stack, reinstall = load_stack(name), installations.install_command(name, site, root)
+    from hidl_cli.stack import lock as locks  # not loaded for installed stacks
+
     files = (file for directory in locks.directories(root) for file in sorted(directory.glob(f"{name}-cp*.txt")))
     file = next(files, None)
     if file is None:
