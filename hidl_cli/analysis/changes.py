@@ -192,7 +192,7 @@ def _rank_sums(doubled: tuple[int, ...], m: int) -> NDArray[Any]:
 
 
 def _interval(differences: Sequence[float], m: int, confidence: float) -> Interval | None:
-    """Return the interval of shifts that the test would not reject: all but the ``k`` smallest and largest."""
+    """Return the interval of shifts that the test would not reject: all but the ``k`` smallest and ``k`` largest."""
     n = len(differences) // m
     k = _excluded(m, n, confidence)
     return Interval(differences[k - 1], differences[-k]) if k else None
@@ -553,10 +553,10 @@ def find_changes(
     The logarithms of the values (or the values, if any of them is not positive) are clipped at 2.5 deviations from the
     median of seven neighbours to limit the weight of outliers. The deviation is at least the rounding error. PELT
     (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ``KernelCPD`` of ruptures with a linear
-    kernel) divides them into levels. Each boundary must then explain more variation than a straight line through the
-    levels on both sides; the weakest boundary is dropped until all do, so that a slow drift does not count as a change.
-    Both limits are in units of the long-run variance, because the noise of consecutive nights is often correlated.
-    Returns an empty list for fewer than 20 values or if a value is not finite.
+    kernel) divides the result into levels. Each boundary must then explain more variation than a straight line through
+    the levels on both sides; the weakest boundary is dropped until all do, so that a slow drift does not count as a
+    change. Both limits are in units of the long-run variance, because the noise of consecutive nights is often
+    correlated. Returns an empty list for fewer than 20 values or if a value is not finite.
 
     Args:
         values: One value per run, starting with the oldest run.
@@ -663,7 +663,7 @@ def _robust_fit(design: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
 
 
 def _recurring(hosts: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the sets of nodes used in at least three separate periods; none if all runs used the same set."""
+    """Return the sets of nodes used in at least three separate periods, or none if all runs used the same set."""
     periods = Counter(each for index, each in enumerate(hosts) if not index or hosts[index - 1] != each)
     found = [each for each, count in periods.items() if each and count >= _PERIODS]
     return found if len(periods) > 1 else []

@@ -51,8 +51,8 @@ PRIORS: dict[Kind, float] = {
 #: slowdown.
 _GAIN = (2.0, 1.5)
 
-#: If the configurations are equal today, the prior probabilities that the machine has the level of the good night, of
-#: the bad night, or a different one. The latter has a normal prior around half of the recorded slowdown, with the
+#: Prior probabilities, given that the configurations are equal today, that the machine has the level of the good night,
+#: of the bad night, or a different one. The latter has a normal prior around half of the recorded slowdown, with the
 #: slowdown as its standard deviation.
 LEVELS = (0.45, 0.45, 0.1)
 #: Standard deviation of an effect's prior, as a fraction of the recorded slowdown.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Pair = tuple[str, str]
 
 LEAST_FOR_LINKS = 5  # nodes: four nodes have 6 links, of which only two are left after fitting the nodes
-_STEPS = 60  # iterations; three of them gain about one digit
+_STEPS = 60  # number of iterations; three of them gain about one digit
 _STEPS_OF_SIMULATION = 15
 _SIMULATED = 2000
 _MOST_ROUNDS = 3  # simulated rounds; the limit is conservative, because medians of more rounds have lighter tails

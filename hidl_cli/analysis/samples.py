@@ -82,7 +82,7 @@ class Measure(NamedTuple):
 
     @property
     def which(self) -> str:
-        """The swept parameters and the copy, for example `` (batch=32)``, or an empty text if there are neither."""
+        """The swept parameters and the copy, for example `` (batch=32)``, or an empty string if there are neither."""
         copy = {"": "", "all": "copies"}.get(self.copy, f"copy on {self.copy}")
         words = ", ".join(filter(None, [self.point, copy]))
         return f" ({words})" if words else ""

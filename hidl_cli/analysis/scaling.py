@@ -42,7 +42,7 @@ class Observation:
     steps.
 
     Attributes:
-        step: Size in ranks or nodes, depending on the study. The size of a copy is its own.
+        step: Size in ranks or nodes, depending on the study; for a copy, the size of that copy.
         value: Throughput for weak scaling, and time for strong scaling.
         hosts: Hosts of the step, which is compared with the copies on the same hosts. A copy has one host.
     """
@@ -307,7 +307,7 @@ def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: i
 # The baselines of a study: its smallest step, concurrent copies, or earlier runs.
 
 
-LEAST_EARLIER = 5  # number of earlier runs: fewer hardly show how much nights differ
+LEAST_EARLIER = 5  # number of earlier runs; fewer hardly show how much nights differ
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def complete_tuning(incomplete: str) -> list[str]:
 
 
 def complete_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete metrics of the workload that is given on the command line, or of all workloads without one."""
+    """Complete metrics of the workload that is given on the command line, or of all workloads if none is given."""
     from hidl_cli.inputs.overlay import list_all
 
     files = {entry.name: entry.path for entry in list_all("workload", bases=True)}
@@ -193,7 +193,7 @@ def _mapping(kind: KindName, name: str, key: str) -> dict[str, Any]:
 
 
 def _laid_over(below: Any, above: Any) -> Any:
-    """Return the merged value of a file and the file that it extends; only mappings are combined."""
+    """Merge the value in a file with the value in the file that it extends; only mappings are combined."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **above}
     return below if above is None else above

@@ -1,4 +1,4 @@
-"""``hidl validate``: run the ReFrame checks of a site, now or every night."""
+"""``hidl validate``: run a site's ReFrame checks, now or every night."""
 
 from __future__ import annotations
 

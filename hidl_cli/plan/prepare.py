@@ -461,7 +461,7 @@ def _installation(request: RunRequest, site: Site, stack: str) -> Installation:
 
 
 def _layers(request: RunRequest, site: Site, stack: Stack, workload: Workload, library: Library) -> tuple[Layer, ...]:
-    """Return the tuning of site, stack, workload and command line, in which later layers override earlier ones."""
+    """Return the tuning from the site, stack, workload and command line; later layers override earlier ones."""
     return (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=bool(requested_gpus(site, request)))),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),

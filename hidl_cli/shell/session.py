@@ -166,7 +166,7 @@ _ENDS = {
     State.NODE_FAIL: ("the shell ended: a node failed", "open it again"),
     State.OUT_OF_MEMORY: ("the shell ended: out of memory", "request more nodes, or a partition with more memory"),
 }
-#: Seconds that the scheduler has to explain why a shell ended.
+#: Maximum time in seconds to wait for the scheduler to explain why a shell ended.
 _EXPLAINING_SECONDS = 20.0
 
 

@@ -277,7 +277,7 @@ def _check_name(name: str, base: str) -> None:
 
 
 def _format_stack(name: str, base: Stack, required: Sequence[str], limits: Sequence[str], command: str) -> str:
-    """Return the stack file, using the fact that JSON strings are valid YAML strings."""
+    """Return the text of the stack file, with strings in JSON form, which is also valid YAML."""
     shown = ", ".join(dict.fromkeys(schema.name_of(text) for text in required))
     title = f"{base.title}, with {shown if len(shown) <= 60 else f'{len(required)} more requirements'}"
     lines = [

@@ -30,7 +30,7 @@ def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
     hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(placement.threads_per_rank)}
     ranks, node = placement.ranks_per_node, placement.node
     if placement.straddles_in_a_row and ranks % node.sockets == 0 and (node.cores or 0) % ranks == 0:
-        # "spread" starts each rank at its share of the node, so none straddles if sockets hold whole shares.
+        # "spread" starts each rank at its share of the node, so no rank straddles sockets that hold whole shares.
         hybrid["MV2_HYBRID_BINDING_POLICY"] = "spread"
     if any(name in request.environment for name in _MVAPICH2_VARIABLES):
         policy = request.environment.get("MV2_CPU_BINDING_POLICY", "").lower()
