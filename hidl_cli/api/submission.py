@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def submit(plan: Plan, script: str) -> Run:
-    """Create the run's directory and submit its job; raises the errors of ``create_run`` and of the scheduler."""
+    """Create the run's directory and submit its job; propagates errors raised by ``create_run`` and the scheduler."""
     from hidl_cli.plan.launch_plan import create_run
     from hidl_cli.runs.follow import scheduler_of
 
@@ -36,7 +36,7 @@ def cancel(run: Run) -> tuple[bool, Status]:
 
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:
-    """Return the warnings of a plan for the user, one sentence each."""
+    """Return a plan's warnings for the user, one sentence each."""
     from hidl_cli import batch_systems
 
     missing = f"site {plan.site} requires {' and '.join(plan.missing)}, which is not set"
@@ -47,7 +47,7 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
 
 
 def doctor_error(examined: DoctorReport, *, detailed: bool = False) -> MissingPrecondition:
-    """Return the error for a run that would fail according to the doctor; ``detailed`` includes its findings."""
+    """Return the error for a run that the doctor expects to fail; ``detailed`` includes the doctor's findings."""
     ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
     found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]
     return MissingPrecondition(

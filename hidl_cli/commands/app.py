@@ -19,7 +19,7 @@ from hidl_cli.errors import ExitCode, HidlError, MissingPrecondition, Terminated
 from hidl_cli.quoting import sh_line
 from hidl_cli.redaction import shown
 
-#: The commands with their ``module:attribute``, which is a function or a typer app with subcommands.
+#: Maps each command to its ``module:attribute``, which is a function or a typer app with subcommands.
 COMMANDS = {
     "install": "install:install",
     "uninstall": "install:uninstall",
@@ -72,7 +72,7 @@ def command_line(command: str | None = None) -> typer.Typer:
 
 
 class _Hidl(TyperGroup):
-    """The top-level command, which turns any error into its message and its exit code."""
+    """The top-level command, which converts every error into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         # SIGTERM and SIGHUP are treated like Ctrl-C, so that child processes are ended and runs are marked.

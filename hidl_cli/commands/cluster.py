@@ -183,7 +183,7 @@ def _word(value: object) -> object:
 
 
 def _timed_reporter() -> Callable[[str], None]:
-    """Return a function that prints lines to stderr, prefixed by the seconds since this call."""
+    """Return a function that prints lines to stderr, prefixed with the number of seconds since this call."""
     import time
 
     from hidl_cli.commands.render import say

@@ -130,7 +130,7 @@ def _line(result: Result) -> str:
 def _dry_run(
     orders: Sequence[Order], asked: CompletedSite, left_out: Sequence[SkippedStack], verified: str, *, json: bool
 ) -> None:
-    """Print the plans of the same command without ``--dry-run``."""
+    """Print what the same command would do without ``--dry-run``."""
     from hidl_cli.commands.render import emit_json, printable, progress, write
     from hidl_cli.quoting import sh_line
     from hidl_cli.stack.install import preview

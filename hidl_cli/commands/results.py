@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, compare and export results of runs.")
 
-#: Seconds that a reading command waits for a command that writes the index.
+#: Seconds that a command that reads the index waits for a command that is writing it.
 _MAX_WAIT = 15.0
 
 
@@ -182,7 +182,7 @@ def reindex(
 
 
 def _format_of(output: Path | None) -> _Format:
-    """Return the format that the suffix of the file stands for."""
+    """Return the format that the file's suffix implies."""
     from hidl_cli.errors import UsageError
 
     if output is None:
@@ -198,7 +198,7 @@ def _since(text: str | None) -> datetime | None:
 
 
 def open_store() -> Store:
-    """Open and update the store of results; if the update fails, warn and return it as it is."""
+    """Open and update the results store; if the update fails, warn and return the store as it is."""
     from hidl_cli.commands.render import say
     from hidl_cli.errors import HidlError, MissingPrecondition
     from hidl_cli.runs.history import refresh
@@ -209,7 +209,7 @@ def open_store() -> Store:
     try:
         with _progress() as tell:
             _tell(update(store, judge=refresh, on_progress=tell))
-    except MissingPrecondition:  # there is nothing that can be shown
+    except MissingPrecondition:  # nothing can be shown
         raise
     except HidlError as error:
         say(f"new results are not shown: {error.message}", style="yellow")
@@ -244,7 +244,7 @@ def _count(number: int, noun: str, plural: str | None = None) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Show a progress bar on a terminal if there is much to read; otherwise a line for every thousand directories."""
+    """Show a progress bar on a terminal if there is much to read, or a line per thousand directories otherwise."""
     from hidl_cli.commands.render import say, stderr
 
     if not stderr().is_terminal:
@@ -381,7 +381,7 @@ def _history_document(history: MetricHistory) -> dict[str, Any]:
 
 
 def exit_by(comparison: Comparison) -> None:
-    """Exit with the exit code of the comparison unless it is 0."""
+    """Exit with the comparison's exit code unless it is 0."""
     codes = {
         "worse": ExitCode.BELOW_TARGET,
         "different": ExitCode.BELOW_TARGET,
@@ -408,7 +408,7 @@ def show_comparison(comparison: Comparison) -> None:
 
 
 def _describe_unshared(measure: Measure, others: Iterable[Measure]) -> str:
-    """Describe a measure of one side, with its unit if only the unit distinguishes it from one of the other side."""
+    """Describe a measure that only one side has; name its unit if the sides differ only in the unit."""
     only_unit = measure._replace(unit="") in {other._replace(unit="") for other in others}
     unit = f" in {measure.unit}" if only_unit else ""
     return f"{measure.metric}{unit}{measure.which} on {measure.ranks} rank(s)"
@@ -433,7 +433,7 @@ def _difference(difference: MetricDifference) -> dict[str, Any]:
 
 
 def _begin(series: str) -> str:
-    """Return the start of a series: its prefix and the first 8 digits."""
+    """Return the start of a series: its prefix and its first 8 digits."""
     return series[: series.find("-") + 9]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def show_estimate(plan: Plan, *, json: bool) -> None:
-    """Print the maximum cost and the predicted metrics of a run; executes only the workload's prediction module."""
+    """Print a run's maximum cost and predicted metrics, executing only the workload's prediction module."""
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, write
@@ -43,7 +43,7 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
 
 
 def _forecasts(plan: Plan, interconnect: str | None) -> list[PointForecast]:
-    """Return the predictions of the workload's module; empty if it has none or its stack is not installed."""
+    """Return the predictions of the workload's module, or none if it has no module or its stack is not installed."""
     from hidl_cli.commands.render import say
     from hidl_cli.runs.forecast import find_python, forecast_plan
 

@@ -292,7 +292,7 @@ def schema() -> None:
 
 
 def _named(word: str) -> OverlayEntry:
-    """Return the entry for a word: a file if it looks like a path, else the site with this name."""
+    """Return the entry for a word, which is a file if it looks like a path and a site's name otherwise."""
     from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import at_path, find, is_base
 

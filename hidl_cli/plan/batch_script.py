@@ -29,7 +29,7 @@ _SHORT: Mapping[str, Mapping[str, str]] = {
 }
 _LONG = {"flux": {"time-limit": "time", "queue": "partition", "bank": "account", "cwd": "chdir"}}
 _MAPPED = ("nodes", "ntasks-per-node", "time", "partition", "account", "qos", "constraint", "reservation", "chdir")
-#: Options that hidl's job script sets itself, and what a run has instead.
+#: Options that hidl's job script sets itself, with the replacement for each.
 _REPLACED = {
     "job-name": "the job is named after the run",
     "output": "the output is in the run's directory (hidl logs)",
@@ -44,14 +44,14 @@ _REPLACED = {
     "wrap": "the script is the program",
     "test-only": "use --dry-run",
 }
-#: Lines of hidl's own header that stay, because they name the job, its output or an option that the script sets.
+#: Lines of hidl's own header that are kept because they name the job, its output, or an option that the script sets.
 _KEPT = {
     "slurm": r"#SBATCH --(job-name|output|error|open-mode|export|time|partition|account|qos|constraint|reservation)\b",
     "pbs": r"#PBS -([NqAojeV]|l walltime)",
     "lsf": r"#BSUB -(J|o|e|q|P|W|U|env)\b",
     "flux": r"# flux: --(job-name|output|error|queue|bank|time-limit|requires)\b",
 }
-#: Lines of hidl's own header with a size, which stay if the script requests it.
+#: Lines of hidl's own header that specify a size; they are kept if the script requests that size.
 _SIZES = {
     ("slurm", "nodes"): r"#SBATCH --nodes=",
     ("slurm", "ntasks-per-node"): r"#SBATCH --ntasks-per-node=",
@@ -62,7 +62,7 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class Directive:
-    """An option in a batch script: its ``name``, its ``value``, and its words as written."""
+    """An option in a batch script: its ``name``, its ``value``, and the original words."""
 
     name: str
     value: str
@@ -74,10 +74,10 @@ class BatchScript:
     """A batch script as the program of a run.
 
     Attributes:
-        system: The batch system whose directives it has.
-        command: Words that start the script: its interpreter, its file and its arguments.
-        carried: Directives that the job's header repeats as they are.
-        values: Directives that became options of the run, by name.
+        system: Batch system to which its directives belong.
+        command: The command that starts the script: its interpreter, its file and its arguments.
+        carried: Directives that are copied to the job's header unchanged.
+        values: Values of the directives that became run options, by name.
         left_out: Descriptions of directives that are not carried over.
     """
 
@@ -88,10 +88,10 @@ class BatchScript:
     left_out: tuple[str, ...] = ()
 
     def header(self, own: Sequence[str], scheduler: str) -> tuple[str, ...]:
-        """Return the header of the job: hidl's own lines as far as the script does not replace them, and the script's.
+        """Return the job's header: the lines of hidl that the script does not replace, followed by those of the script.
 
         Args:
-            own: The lines of hidl, according to the options.
+            own: The lines that hidl writes for the options.
             scheduler: Name of the site's scheduler.
         """
         if scheduler != self.system:
@@ -101,7 +101,7 @@ class BatchScript:
         sizes = [line for (system, name), line in _SIZES.items() if system == scheduler and name in given]
         patterns = [_KEPT[scheduler], *sizes]
         kept = [line for line in own if any(re.match(pattern, line) for pattern in patterns)]
-        if not {"qos", "constraint"} <= given.keys():  # those of the partition, which the script does not request
+        if not {"qos", "constraint"} <= given.keys():  # values of the partition, which the script does not request
             others = "|".join(name for name in ("qos", "constraint") if name not in given)
             kept = [line for line in kept if not re.match(rf"#SBATCH --({others})=", line)]
         if "partition" in carried:
@@ -112,11 +112,11 @@ class BatchScript:
 
 
 def read_batch_script(words: Sequence[str], directory: Path) -> tuple[str, list[Directive], tuple[str, ...]] | None:
-    """Return the batch system, the directives and the command of a batch script; None for any other program.
+    """Return a batch script's system, directives and command, or None for any other program.
 
     Args:
-        words: Words of a command, which is the script, perhaps after a shell.
-        directory: Directory in which it starts.
+        words: Words of a command: the script, possibly preceded by a shell.
+        directory: Directory in which the command starts.
     """
     at = 1 if re.fullmatch(r"(ba|da|z|k)?sh", PurePath(words[0]).name) else 0
     if len(words) <= at:
@@ -137,7 +137,7 @@ def read_batch_script(words: Sequence[str], directory: Path) -> tuple[str, list[
 
 
 def _directives(text: str, system: str, mark: str) -> Iterator[Directive]:
-    """Yield the directives before the first command: batch systems ignore those below."""
+    """Yield the directives before the first command; batch systems ignore any that follow it."""
     for line in text.splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             return
@@ -175,13 +175,13 @@ def _options(text: str, system: str) -> Iterator[Directive]:
 
 
 def _whole(name: str, system: str) -> str:
-    """Return the whole name of an option of sbatch, which accepts beginnings such as ``--out``."""
+    """Return the full name of an sbatch option, which may be abbreviated, as in ``--out``."""
     longer = [known for known in (*_MAPPED, *_REPLACED) if known.startswith(name)]
     return longer[0] if system == "slurm" and len(longer) == 1 and len(name) > 2 and name != "ntasks" else name
 
 
 def _resources(value: str) -> Iterator[Directive]:
-    """Yield the resources of PBS's ``-l``; the number of chunks is the number of nodes."""
+    """Yield the resources in PBS's ``-l``, where the number of chunks is the number of nodes."""
     for part in value.split(","):
         name, _, amount = part.partition("=")
         if name == "walltime":
@@ -198,10 +198,10 @@ def as_program(
 ) -> tuple[BatchScript, dict[str, object]]:
     """Return the script as the program of a run, and the options that its directives set.
 
-    Options on the command line of hidl precede those of the script.
+    Options on hidl's command line take precedence over those in the script.
 
     Args:
-        request: The options of the run.
+        request: The run options.
         site: The site.
         script: Result of ``read_batch_script``.
 
@@ -261,7 +261,7 @@ def _value(name: str, text: str, system: str, directive: Directive) -> object:
 
 
 def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScript | None]:
-    """Return the options of a run with those of its batch script, if its program is one."""
+    """Return the run options, combined with those of the batch script if the program is one."""
     directory = Path(request.directory or Path.cwd())
     found = read_batch_script(request.words, directory)
     if found is None:
@@ -274,7 +274,7 @@ def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScrip
             "a batch script runs once: --scale and --matrix do not apply",
             hint="give its program after -- instead, such as: hidl run --scale 1,2 -- python train.py",
         )
-    # The script requests its GPUs itself.
+    # The script itself requests the GPUs that it needs.
     partition = options.pop("partition", request.partition) or site.default_partition
     chosen = {"device": "cpu", **options, "partition": partition, "uses_mpi": False}
     return replace(request, command=script.command, **chosen), script  # type: ignore[arg-type]

@@ -54,10 +54,10 @@ from hidl_cli.tuning.judge import (
 )
 from hidl_cli.tuning.layers import merge_layers
 
-#: The option that sets run-time variables of the MPI library, recorded as the origin of their values.
+#: The option that sets the MPI library's run-time variables, recorded as the origin of their values.
 _TUNE = "--tune"
 
-#: The stacks whose MPI library is used for environments without one.
+#: The stacks whose MPI library is used for environments that have none.
 _STACKS: Mapping[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 
 
@@ -68,9 +68,9 @@ def prepare(
 
     Args:
         request: The options.
-        site: The site, if it is already loaded.
-        workload: The workload, if it is already loaded.
-        stack: The stack, if it is already loaded.
+        site: The site, if already loaded.
+        workload: The workload, if already loaded.
+        stack: The stack, if already loaded.
 
     Raises:
         UsageError, InvalidInput: An option is invalid.
@@ -94,7 +94,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         request = _on_all_hosts(request, hosts)
     if (stdin := request.stdin_file) not in (None, PIPED) and not request.hypothetical:
         require_readable(Path(stdin))
-    scheduler_for(site)  # an unsupported scheduler is reported before anything else
+    scheduler_for(site)  # report an unsupported scheduler before anything else
     script = None
     if request.command:
         from hidl_cli.plan.batch_script import with_script
@@ -169,7 +169,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
 
 
 def _in_allocation(request: RunRequest, site: Site) -> tuple[RunRequest, EnclosingJob | None]:
-    """Return the job around hidl that the run uses, if there is one, and the request in its partition."""
+    """Return the request with the partition of the job in which hidl runs, and that job, or None if it is not used."""
     if not request.in_allocation or request.named_hosts is not None:
         return request, None
     job = enclosing_job(site.scheduler, os.environ)
@@ -182,7 +182,7 @@ def _in_allocation(request: RunRequest, site: Site) -> tuple[RunRequest, Enclosi
 
 
 def _is_running(job: EnclosingJob, name: str) -> bool:
-    """Return whether the scheduler reports the job as running; a shell may outlive its job."""
+    """Return whether the scheduler reports the job as running, because a shell may outlive its job."""
     backend = SCHEDULERS.get(name)
     if not isinstance(backend, Backend):
         return False
@@ -193,14 +193,14 @@ def _is_running(job: EnclosingJob, name: str) -> bool:
 
 
 def _cores_of(job: EnclosingJob | None, site: Site, request: RunRequest) -> int | None:
-    """Return the cores that the surrounding job has on each node; None if unknown, or if there is no such job."""
+    """Return the number of cores per node of the job in which hidl runs, or None if unknown or outside of a job."""
     if job is None or job.cpus is None:
         return None
     return max(1, job.cpus // (site.node_type(request.partition).threads_per_core or 1))
 
 
 def _require_room(job: EnclosingJob | None, placements: Sequence[Placement], site: Site, request: RunRequest) -> None:
-    """Raise ``SubmitRefused`` if a step requires more than the surrounding job has."""
+    """Raise ``SubmitRefused`` if a step requires more resources than the job in which hidl runs."""
     if job is None:
         return
     nodes = max(placement.nodes for placement in placements)
@@ -219,7 +219,7 @@ def _require_room(job: EnclosingJob | None, placements: Sequence[Placement], sit
 
 
 def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple[RunRequest, Workload]:
-    """Start a program that starts processes itself once on each node, with all cores and GPUs of the node."""
+    """Start a program that launches its own processes only once per node, with all cores and GPUs of the node."""
     if not request.command or workload.program.once:
         return request, workload
     from hidl_cli.plan.program_launcher import find_launcher, processes_per_node
@@ -240,7 +240,7 @@ def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple
 
 
 def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
-    """Return ``Plan.max_jobs``; raise ``UsageError`` if several jobs cannot complete this run."""
+    """Return ``Plan.max_jobs``; raises ``UsageError`` if several jobs cannot complete this run."""
     limit = request.job_limit
     if not limit:
         return 0
@@ -262,7 +262,7 @@ def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
 
 
 def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
-    """Set the GPUs per node that ``gpus`` and ``gpus_per_rank`` imply, and the ranks per node unless they are given."""
+    """Set the GPUs per node implied by ``gpus`` and ``gpus_per_rank``, and the ranks per node unless they are given."""
     each = request.gpus_per_rank
     if request.gpus is None and each is None:
         return request
@@ -299,9 +299,9 @@ def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
 
 
 def _jobs_before(request: RunRequest, site: Site) -> list[str]:
-    """Return the ids of the jobs that must end before the run; none for runs that have already ended successfully.
+    """Return the ids of the jobs that must end before the run, except for jobs that have already succeeded.
 
-    Raises ``UsageError`` for an unknown run and one of another scheduler, ``SubmitRefused`` if the run has failed.
+    Raises ``UsageError`` for an unknown run or a run of another scheduler, and ``SubmitRefused`` for a failed run.
     """
     jobs = []
     for name in request.runs_before:
@@ -325,7 +325,7 @@ def _jobs_before(request: RunRequest, site: Site) -> list[str]:
 
 
 def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
-    """Set the nodes and ranks per node that the hosts imply, unless they are given."""
+    """Set the nodes and ranks per node implied by the hosts, unless they are given."""
     nodes = request.nodes or (None if request.scale else len(hosts.names))
     ranks = hosts.ranks_per_node(nodes or len(hosts.names), request.ranks_per_node)
     return replace(request, nodes=nodes, ranks_per_node=ranks)
@@ -420,7 +420,7 @@ def _environment(request: RunRequest, site: Site) -> EnvironmentInstallation | N
 def _environment_library(
     environment: EnvironmentInstallation, request: RunRequest, site: Site, stack: Stack
 ) -> Library:
-    """Return the MPI library of an environment, or that of ``stack`` if the user requests it or there is no other.
+    """Return the MPI library of an environment, or that of ``stack`` if it is requested or the environment has none.
 
     Raises ``MissingPrecondition`` if the stack is required but not installed.
     """
@@ -437,14 +437,14 @@ def _environment_library(
 
 
 def own_library(installed: Installation, stack: Stack) -> Library:
-    """Return the MPI library of an installation."""
+    """Return an installation's own MPI library."""
     family, version = installed.mpi or (stack.mpi, installed.version_of(stack.mpi))
     netmods = WHEEL_NETMODS if family == "mpich" and installed.manifest.get("provider") == "wheels" else ()
     return Library(stack.name, family, version=version, prefix=str(installed.prefix), netmods=netmods)
 
 
 def stack_for(workload: Workload, *parameters: Mapping[str, Value]) -> str:
-    """Return the workload's first stack that supports all ``parameters``; ``InvalidInput`` if there is none."""
+    """Return the workload's first stack that supports all ``parameters``; raises ``InvalidInput`` if there is none."""
     for choice in workload.stacks:
         if all(holds(choice.when, each) for each in parameters):
             return choice.stack
@@ -464,7 +464,7 @@ def _installation(request: RunRequest, site: Site, stack: str) -> Installation:
 
 
 def _layers(request: RunRequest, site: Site, stack: Stack, workload: Workload, library: Library) -> tuple[Layer, ...]:
-    """Return the tuning of the site, the stack, the workload and the command line; later layers override earlier."""
+    """Return the tuning from the site, stack, workload and command line; later layers override earlier ones."""
     return (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=bool(requested_gpus(site, request)))),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
@@ -481,10 +481,10 @@ def _checked(
     *,
     gpus: bool,
 ) -> list[Mapping[str, Value]]:
-    """Return the points of the matrix with run-time variables in the form that is exported to the ranks.
+    """Return the points of the matrix with run-time variables in the form exported to the ranks.
 
-    A variable with several names gets the one used in ``tuning``. Raises ``InvalidInput`` if the library does not
-    support a variable or its value, ``UsageError`` if two values are equal.
+    A variable with several names has the name that ``tuning`` uses. Raises ``InvalidInput`` if the library does not
+    support a variable or its value, and ``UsageError`` if two values are equal.
     """
     used = {main_name(setting.name, library.family): setting for setting in tuning}
     checked: list[Mapping[str, Value]] = []
@@ -510,7 +510,7 @@ def _checked(
 
 
 def _assignments(words: Sequence[str]) -> dict[str, str]:
-    """Parse the values of ``--tune``; ``InvalidInput`` with all that are not of the form ``NAME=VALUE``."""
+    """Parse the values of ``--tune``; raises ``InvalidInput`` listing all values not of the form ``NAME=VALUE``."""
     invalid = [Problem(f"{_TUNE} {word!r} has no '='", "NAME=VALUE") for word in words if "=" not in word]
     if invalid:
         raise InvalidInput(f"{len(invalid)} invalid value(s) of {_TUNE}", problems=invalid)
@@ -520,7 +520,7 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
 def _placements(
     request: RunRequest, site: Site, least: int, *, cores: int | None = None
 ) -> tuple[str, list[Placement]]:
-    """Return the unit of sizes (``ranks`` or ``nodes``) and the placement of each step, the smallest first.
+    """Return the unit of sizes (``ranks`` or ``nodes``) and the placement of each step, starting with the smallest.
 
     By default, there is one rank per GPU, or one per node without GPUs, and at least ``least`` ranks in total.
     ``cores`` limits the threads if a job has fewer cores than its nodes.
@@ -550,12 +550,12 @@ def _placements(
 
 
 def _unit(site: Site) -> str:
-    """Return the unit of the sizes of ``--scale``."""
+    """Return the unit of the sizes in ``--scale``."""
     return "ranks" if site.scheduler == "local" else "nodes"
 
 
 def parse_scale(text: str, *, default_unit: str) -> tuple[str, list[int]]:
-    """Parse ``1,2,4``, ``ranks=1,2`` or ``nodes=1,2``; ``UsageError`` for anything else."""
+    """Parse ``1,2,4``, ``ranks=1,2`` or ``nodes=1,2``; raises ``UsageError`` for anything else."""
     unit, equals, numbers = text.rpartition("=")
     words = numbers.split(",")
     if (equals and unit not in ("ranks", "nodes")) or not all(word.strip().isdecimal() for word in words):

@@ -23,7 +23,7 @@ def scheduler_of(plan: Plan) -> Scheduler:
 
 
 class Watch:
-    """Polls runs, with one query per scheduler."""
+    """A poller of runs that needs only one query per scheduler."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = tuple(runs)
@@ -42,7 +42,7 @@ class Watch:
         self._began = time.monotonic()
 
     def poll(self) -> list[Status]:
-        """Return the statuses of the runs, in order."""
+        """Return the statuses of the runs, in the order of the runs."""
         found: dict[Path, Status] = {}
         for name, runs in self._by_scheduler.items():
             if name in self._schedulers:
@@ -69,8 +69,9 @@ def follow(
 
     Args:
         runs: The runs.
-        tell: Receives the status of each run after each poll.
-        interrupted: Called on an interrupt for each run that has not ended, before the interrupt is raised again.
+        tell: Function that receives the status of each run after each poll.
+        interrupted: Function that is called for each unfinished run when the user interrupts; the interrupt is then
+            raised again.
     """
     watch = Watch(runs)
     statuses: list[Status] = []
@@ -90,7 +91,7 @@ def follow(
 
 
 def ends_with_the_terminal(run: Run) -> bool:
-    """Return whether the run ends when the user's terminal closes; jobs of a scheduler do not."""
+    """Return whether the run ends when the user's terminal closes, which jobs of a batch system do not."""
     return plan_of(run).scheduler == _OF_THIS_MACHINE
 
 
@@ -100,11 +101,11 @@ def end(run: Run, state: State) -> None:
 
 
 def read_log(run: Run, file: Path, *, follow: bool) -> Iterator[bytes]:
-    """Yield the contents of a log; with ``follow``, also what is appended to it until the run ends."""
+    """Yield the contents of a log. With ``follow``, also yield what is appended to it until the run ends."""
     watch = Watch([run])
     seen = 0
     while True:
-        # Checked before the file is read, so that nothing is missed.
+        # Check before reading the file, so that no output is missed.
         ended = not follow or watch.poll()[0].state.is_final
         if file.is_file():
             with file.open("rb") as opened:

@@ -66,7 +66,7 @@ def _find_one(pattern: re.Pattern[str], words: str, name: str) -> re.Match[str]:
 
 
 def _iterations(words: str) -> list[float]:
-    """Return the images per second of each iteration; ``MetricMissing`` if one of them is missing."""
+    """Return the images per second of each iteration; raises ``MetricMissing`` if an iteration is missing."""
     found = [(int(match[1]), float(match[2])) for match in _ITERATION.finditer(words)]
     if [number for number, _ in found] != list(range(len(found))):
         raise MetricMissing(
