@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hidl_cli.commands.profile import show_profile
 from hidl_cli.commands.render import emit_json, runs_table, say, show_error, show_runs, stderr, stdout
 from hidl_cli.diagnoses import read_warnings
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, Terminated
@@ -59,6 +58,8 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
     if json:
         emit_json("hidl.run/1", **run_document(run))
     else:
+        from hidl_cli.commands.results import show_profile  # loads the commands about results
+
         show(run, conclusion)
         show_profile(run)
     if conclusion.exit_code:
