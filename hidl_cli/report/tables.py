@@ -91,7 +91,7 @@ def _nodes(each: Field) -> Table:
 # Scaling studies and sweeps, for terminals of at least 80 columns.
 
 
-BAR_WIDTH = 10
+BAR_WIDTH, MIN_BAR_WIDTH = 10, 4
 COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", None: "default"}
 
 
@@ -117,7 +117,8 @@ def scaling_table(study: Study) -> Table:
         show_edge=False,
         padding=(0, 0, 0, 1),
     )
-    for heading in (
+    cells = [_cells(step) for step in study.steps]
+    headings = (
         study.step_unit,
         "runs",
         study.unit,
@@ -125,14 +126,15 @@ def scaling_table(study: Study) -> Table:
         "speed-up",
         "efficiency",
         f"{study.confidence * 100:.3g} % interval",
-    ):
-        rows.add_column(Text(heading), justify="right", no_wrap=heading != study.unit)
-    rows.add_column("of ideal", min_width=BAR_WIDTH)
-    for step in study.steps:
-        bar = ProgressBar(
-            total=1, completed=step.efficiency, width=BAR_WIDTH, complete_style="cyan", finished_style="cyan"
+    )
+    for heading, column in zip(headings, zip(*cells, strict=True), strict=True):
+        width = max(Text.from_markup(cell).cell_len for cell in column)  # the metric's heading may wrap, but not values
+        rows.add_column(Text(heading), justify="right", no_wrap=heading != study.unit, min_width=width)
+    rows.add_column("of ideal", min_width=MIN_BAR_WIDTH, max_width=BAR_WIDTH)
+    for step, row in zip(study.steps, cells, strict=True):
+        rows.add_row(
+            *row, ProgressBar(total=1, completed=step.efficiency, complete_style="cyan", finished_style="cyan")
         )
-        rows.add_row(*_cells(step), bar)
     return rows
 
 
