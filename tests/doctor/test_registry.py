@@ -34,7 +34,7 @@ def test_rules_are_sorted_by_id_and_unique() -> None:
 
 
 def test_an_id_is_shared_only_with_a_diagnosis_of_output() -> None:
-    ids = [rule.id for rule in all_rules() if rule.check.__module__ != "hidl_cli.doctor.examine"]
+    ids = [rule.id for rule in all_rules() if rule.check.__module__ != "hidl_cli.diagnoses"]
     taken = [id for id, times in Counter(ids).items() if times > 1]
     assert taken == [], "take another id: hidl doctor rules lists those of all subjects"
 
