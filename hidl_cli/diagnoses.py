@@ -179,7 +179,7 @@ def _likely(block: bytes) -> Iterator[_Known]:
 
 
 def _first_matches(block: bytes, known: Container[str]) -> Iterator[tuple[Diagnosis, re.Match[str], int]]:
-    """Yield the first match outside of harmless lines for each diagnosis not yet ``known``, with its line from 1."""
+    """Yield the first match outside of harmless lines for each diagnosis not yet ``known``, and its line number."""
     likely = list(_likely(block))
     sought = [each for each in likely if each.diagnosis.id not in known]
     named = [each.pattern for each in likely if each.diagnosis.role != "unexplained"]

@@ -92,7 +92,7 @@ _MARK = "verification-run"
 
 @dataclass(frozen=True)
 class JobVerification:
-    """The verification of installations in jobs with the options ``job``; ``tell`` receives progress messages.
+    """A verifier that checks installations in jobs with the options ``job``; ``tell`` receives progress messages.
 
     An interrupt leaves the job in the queue, and the next call for the same installation waits for it.
     """
