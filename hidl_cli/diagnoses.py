@@ -307,7 +307,7 @@ def _read(file: Path, entries: TypeAdapter[list[_Entry]]) -> list[_Entry]:
 
 
 def _line(match: re.Match[str]) -> str:
-    """Return the line that contains the match (joined if there are several), clipped around it."""
+    """Return the line that contains the match (several lines are joined), clipped around it."""
     text = match.string
     begin = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _MAX_LINE // 3)
     end = text.find("\n", match.end())

@@ -1,4 +1,4 @@
-"""Programs of the user: the arguments after ``--`` of ``hidl run``."""
+"""User programs: the arguments after ``--`` of ``hidl run``."""
 
 from __future__ import annotations
 

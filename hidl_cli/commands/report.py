@@ -106,7 +106,7 @@ def _baseline(word: str, number: int) -> LoadedRun | list[LoadedRun]:
 
 
 def _related(read: list[LoadedRun], notes: list[str]) -> list[LoadedRun]:
-    """Return the earlier runs of runs that were named; without a results store, add a note and return an empty list."""
+    """Return earlier runs related to the named runs; without a results store, add a note and return an empty list."""
     from hidl_cli.errors import HidlError
     from hidl_cli.report.model import related_runs
     from hidl_cli.store.store import Store

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, compare and export results of runs.")
 
-#: Seconds that a command that reads the index waits for a command that is writing it.
+#: Maximum time in seconds to wait for another command that is writing the index.
 _MAX_WAIT = 15.0
 
 
