@@ -116,7 +116,7 @@ class JobVerification:
             )
 
     def is_under_way(self, plan: InstallPlan) -> bool:
-        """Return whether the installation in the prefix is already being verified."""
+        """Return whether the prefix is installed and its verification has started."""
         run = _submitted_run(plan)
         if run is None:
             return False
