@@ -182,8 +182,8 @@ def install(
       and ``time`` (limit in seconds, or ``"00:10:00"``) are options for that job
     - ``progress`` is called with a line for each step
 
-    If the only stack fails, its error is raised. If one of several fails, ``BuildFailed`` is raised after all others are
-    installed. The same call resumes an interrupted installation.
+    If the only stack fails, its error is raised. If one of several fails, ``BuildFailed`` is raised after all others
+    are installed. The same call resumes an interrupted installation.
     """
     follower = Lines(progress or ignore)
     options = InstallOptions(
