@@ -147,7 +147,7 @@ def fixed_word(pattern: str) -> str:
 
 @cache
 def _by_word() -> dict[bytes, list[_Known]]:
-    """Return all patterns by the word that their matches contain, in which all digits are replaced with 0."""
+    """Return all patterns, grouped by the word that their matches contain, with its digits replaced with 0."""
     table: dict[bytes, list[_Known]] = {}
     for diagnosis in load_diagnoses():
         for pattern in diagnosis.patterns:
@@ -179,7 +179,7 @@ def _likely(block: bytes) -> Iterator[_Known]:
 
 
 def _first_matches(block: bytes, known: Container[str]) -> Iterator[tuple[Diagnosis, re.Match[str], int]]:
-    """Yield the first match outside of harmless lines for each diagnosis not yet ``known``, with its line from 1."""
+    """Yield the first match outside of harmless lines for each diagnosis not yet ``known``, and its line number."""
     likely = list(_likely(block))
     sought = [each for each in likely if each.diagnosis.id not in known]
     named = [each.pattern for each in likely if each.diagnosis.role != "unexplained"]
@@ -328,7 +328,7 @@ def _read(file: Path, entries: TypeAdapter[list[_Entry]]) -> list[_Entry]:
 
 
 def _line(match: re.Match[str]) -> str:
-    """Return the line that contains the match (joined if there are several), clipped around it."""
+    """Return the line that contains the match (several lines are joined), clipped around it."""
     text = match.string
     begin = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _MAX_LINE // 3)
     end = text.find("\n", match.end())

@@ -137,7 +137,7 @@ def waterfalls(study: Study, found: Mapping[tuple[int, int], Sequence[Times]]) -
 
 
 def _higher_is_better(study: Study) -> bool:
-    """Return the direction of the metric, which follows from the speed-up of the largest step."""
+    """Return whether higher values of the metric are better, as the speed-up of the largest step implies."""
     return (study.steps[-1].mean > study.baseline.mean) == (study.steps[-1].speedup > 1)
 
 

@@ -29,7 +29,7 @@ def within_single_quotes(value: str) -> str:
 
 
 def comment(value: str) -> str:
-    """Return ``value`` for use in a comment, with control characters and newlines replaced with spaces."""
+    """Return ``value`` for use in a comment, in which control characters and newlines are replaced with spaces."""
     return "".join(character if character.isprintable() else " " for character in value)
 
 

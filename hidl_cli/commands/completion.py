@@ -5,7 +5,7 @@ computed here: typer's own code loads its formatting of help texts, which takes 
 into three words. A shell calls hidl with ``_HIDL_COMPLETE=complete_<shell>`` and
 
 ==== ===================================================================================================
-bash ``COMP_WORDS``, the words separated by line ends, and ``COMP_CWORD``, the index of the current word
+bash ``COMP_WORDS``, the words separated by newlines, and ``COMP_CWORD``, the index of the current word
 zsh  ``_TYPER_COMPLETE_ARGS``, the line up to the cursor
 fish ``_TYPER_COMPLETE_ARGS``, and ``_TYPER_COMPLETE_FISH_ACTION``: ``get-args``, or ``is-args`` to check for any
 ==== ===================================================================================================

@@ -1,4 +1,4 @@
-"""Programs of the user: the arguments after ``--`` of ``hidl run``."""
+"""User programs: the arguments after ``--`` of ``hidl run``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WithOwnProgram(WithWords):
     shown = "[-- PROGRAM...]"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reject ``--`` without a program, and a file instead of a workload."""
+        """Reject ``--`` without a program, and files given instead of a workload."""
         args = with_defaults(args)
         if "--" in args and args.index("--") == len(args) - 1:
             raise UsageError("no program after --", hint="for example hidl run --nodes 2 -- python train.py --lr 0.1")

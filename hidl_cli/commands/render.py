@@ -1,4 +1,4 @@
-"""Output of commands: data on stdout and messages on stderr, rendered with rich, or as JSON for programs."""
+"""Command output: data on stdout and messages on stderr, rendered with rich, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stderr() -> Console:
 
 
 def _console(**options: Any) -> Console:
-    """Return a console that hides secrets before lines are wrapped, including in cells of tables."""
+    """Return a console that hides secrets before lines are wrapped, including in table cells."""
     from rich.console import Console
     from rich.text import Text
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, compare and export results of runs.")
 
-#: Seconds that a command that reads the index waits for a command that is writing it.
+#: Maximum time in seconds to wait for another command that is writing the index.
 _MAX_WAIT = 15.0
 
 
@@ -587,7 +587,7 @@ def _baseline(word: str, number: int) -> LoadedRun | list[LoadedRun]:
 
 
 def _related(read: list[LoadedRun], notes: list[str]) -> list[LoadedRun]:
-    """Return the earlier runs of runs that were named; without a results store, add a note and return an empty list."""
+    """Return earlier runs related to the named runs; without a results store, add a note and return an empty list."""
     from hidl_cli.errors import HidlError
     from hidl_cli.report.model import related_runs
     from hidl_cli.store.store import Store

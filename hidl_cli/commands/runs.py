@@ -130,7 +130,7 @@ def logs(
     from hidl_cli.runs.follow import read_log
 
     record = find(run)
-    with suppress(HidlError):  # logs of runs by other versions are shown too
+    with suppress(HidlError):  # logs written by other versions of hidl are shown too
         plan_of(record)  # remembers the secrets that the program may print
     for log in (record.stdout, record.stderr):  # a secret recognized in one stream is hidden in the other too
         shown_output(_end(log))

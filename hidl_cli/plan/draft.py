@@ -56,7 +56,7 @@ class Option(BaseModel):
 
 
 class ProgramOptions(BaseModel):
-    """A program's title and options, and a reason if the options are incomplete."""
+    """A program's title and options, and the reason if the options are incomplete."""
 
     title: str = ""
     options: list[Option] = []

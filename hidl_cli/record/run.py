@@ -17,7 +17,7 @@ from hidl_cli.redaction import holds_secret
 
 
 class State(str, Enum):
-    """The state of a run, named as in Slurm where Slurm has it.
+    """The state of a run, using Slurm's names for the states that Slurm has.
 
     REFUSED means that the scheduler accepted the job but would never start it. LOST means that the job disappeared
     without recording its end.
@@ -135,7 +135,8 @@ class Run:
     def end_as(self, state: State, *, reason: str | None = None) -> Status:
         """Write and return the final state of a job that could not write it itself, and keep the job's other records.
 
-        If the file cannot be written, for example on a full disk, the reason says so and the next call tries again.
+        If the file cannot be written, for example on a full disk, the reason mentions it, and the next call tries
+        again.
 
         Args:
             state: The final state.

@@ -188,7 +188,7 @@ def _step_point(frame: Frame, step: StepResult, value: float, whole: float, text
 
 
 def history(trend: Trend) -> Markup:
-    """Draw a metric over time with each run's range, the levels between change points and the target."""
+    """Draw a metric over time with each run's range, the target, and the levels between change points."""
     times = [when(p.created).timestamp() for p in trend.points]
     values = [v for p in trend.points for v in (p.low, p.value, p.high) if v is not None]
     low, high = _with_room(values if trend.target is None else [*values, trend.target])

@@ -190,7 +190,7 @@ def _with_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """Judge the scaling relative to the plan's baseline; raises ``ValueError`` without a baseline or its values.
+    """Judge the scaling relative to the plan's baseline; raises ``ValueError`` if baseline or values are missing.
 
     If some ranks only coordinate the others, the sizes exclude them and count only the workers.
     """
@@ -328,7 +328,7 @@ def _add_metrics(steps: list[dict[str, Any]], recorded: list[dict[str, Any]]) ->
 
 
 def describe_company(run: Run, plan: Plan) -> str | None:
-    """Format a note on the steps during which another run used the machine's cores, or return None without any."""
+    """Describe the steps during which another run used the machine's cores, or return None if there are none."""
     steps = [run.directory / "steps" / str(number) for number in range(1, len(plan.steps) + 1)]
     steps = [step for step in steps if step.is_dir()]  # a settled study skips the remaining steps
     unbound = sum((step / UNBOUND).exists() for step in steps)

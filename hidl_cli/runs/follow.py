@@ -101,7 +101,7 @@ def end(run: Run, state: State) -> None:
 
 
 def read_log(run: Run, file: Path, *, follow: bool) -> Iterator[bytes]:
-    """Yield the contents of a log. With ``follow``, also yield what is appended to it until the run ends."""
+    """Yield the contents of a log. With ``follow``, also yield new contents until the run ends."""
     watch = Watch([run])
     seen = 0
     while True:

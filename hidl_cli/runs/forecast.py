@@ -43,7 +43,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Expected:
-    """The forecast for a placement, or the ``problem`` because of which the program rejects it."""
+    """The forecast for a placement, or the ``problem`` that causes the program to reject it."""
 
     figures: tuple[Figure, ...] = ()
     problem: str | None = None
@@ -86,7 +86,7 @@ class PointForecast:
 
 
 def find_python(plan: Plan) -> Path | None:
-    """Return the Python interpreter of the plan's installation, or else of the same stack on this machine, or None."""
+    """Return the Python of the plan's installation or, failing that, of the same stack on this machine, or None."""
     if plan.lock:
         return Path(plan.prefix, "bin", "python")
     here = load_site("local")

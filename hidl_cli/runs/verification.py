@@ -92,7 +92,7 @@ _MARK = "verification-run"
 
 @dataclass(frozen=True)
 class JobVerification:
-    """The verification of installations in jobs with the options ``job``; ``tell`` receives progress messages.
+    """A verifier that checks installations in jobs with the options ``job``; ``tell`` receives progress messages.
 
     An interrupt leaves the job in the queue, and the next call for the same installation waits for it.
     """
@@ -116,7 +116,7 @@ class JobVerification:
             )
 
     def is_under_way(self, plan: InstallPlan) -> bool:
-        """Return whether the installation in the prefix is already being verified."""
+        """Return whether the prefix is installed and its verification has started."""
         run = _submitted_run(plan)
         if run is None:
             return False

@@ -1,4 +1,4 @@
-"""Open a shell, wait for its end, and clean up whatever ends it."""
+"""Open a shell, wait for its end, and clean up regardless of what ended it."""
 
 from __future__ import annotations
 

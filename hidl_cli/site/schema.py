@@ -216,7 +216,7 @@ class NodeType(Strict):
 
 
 class WallLimit(Strict):
-    """The maximum run time of jobs up to a number of nodes."""
+    """The maximum run time of jobs with up to a given number of nodes."""
 
     max_nodes: Positive | None = Field(None, description="maximum number of nodes of these jobs; null for any number")
     max_wall: WallTime = Field(description="maximum run time, such as 48:00:00")
@@ -354,7 +354,7 @@ class Match(Strict):
 
 
 class Install(Strict):
-    """Settings of installations."""
+    """Settings for installations."""
 
     provider: ProviderName = Field("wheels", description="default provider of stacks")
     root: str | None = Field(

@@ -123,7 +123,7 @@ class _Reader:
 
 
 def _text(file: Path) -> str:
-    """Read the text of a requirements file. Raises ``UnusableRequirement`` if it is unreadable or not such a file."""
+    """Read a requirements file's text. Raises ``UnusableRequirement`` if the file is unreadable or of another kind."""
     if file.suffix in (".toml", ".yaml", ".yml", ".lock", ".cfg", ".py"):
         source = (
             "of a conda environment, write the packages under `pip` into one, or create it and use `hidl run --env DIR`"

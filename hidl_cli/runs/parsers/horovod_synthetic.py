@@ -7,7 +7,7 @@
     Total img/sec on 2 GPU(s): 632.8 +-4.4
 
 ``+-`` precedes 1.96 standard deviations of the iterations. Line breaks are treated as blanks, so that transcripts with
-wrapped lines, as on slides, can be parsed, too.
+wrapped lines, such as those on slides, can also be parsed.
 """
 
 from __future__ import annotations

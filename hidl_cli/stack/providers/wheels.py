@@ -259,7 +259,7 @@ class WheelInstaller:
         return [*argv, "--torch-backend", torch.partition("+")[2]]
 
     def _torch_options(self, stack: Stack, target: Target, directory: Path) -> list[str]:
-        """Return the options that select a torch build. PyPI's default is the CUDA build, which has several GB."""
+        """Return the options that select a torch build. PyPI's default is a CUDA build of several GB."""
         if "UV_TORCH_BACKEND" in self.environ:
             return []
         if target.accelerator == "cuda" and _DRIVER.exists():
