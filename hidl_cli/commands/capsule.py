@@ -196,7 +196,7 @@ def ask_consent() -> None:
     """Ask for confirmation before a capsule's code is installed and run; without a terminal, raise ``UsageError``."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            "a replay runs the packages and the program of the capsule on this machine",
+            "a replay installs the capsule's packages and runs its program on this machine",
             hint="check the output of --dry-run, then add --yes",
         )
     typer.confirm("Install and run this?", abort=True, err=True)

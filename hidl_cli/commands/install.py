@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _HELP = {
-    "partition": "Partition of jobs that build or verify.",
+    "partition": "Partition for build and verification jobs.",
     "account": "Account to charge for these jobs.",
     "qos": "Quality of service of these jobs.",
     "reservation": "Reservation of these jobs.",

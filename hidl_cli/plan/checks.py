@@ -156,7 +156,7 @@ def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
         message = f"weak scaling requires a rate, which is better higher, but `{name}` is better lower"
         yield Fault(("scaling", "metric"), message, "a metric that is better higher")
     if mapping(metrics, name).get("equal_on_all_ranks") is True:
-        message = f"`{name}` is equal on all ranks and cannot measure performance"
+        message = f"`{name}` has the same value on all ranks, so it cannot measure performance"
         yield Fault(("scaling", "metric"), message, "a metric without `equal_on_all_ranks`")
 
 

@@ -418,8 +418,8 @@ class Workload(Strict):
     devices: Annotated[list[DeviceEntry], Field(min_length=1)] | None = Field(
         None,
         description="devices that it supports: cpu, gpu, or an object with `device` and the parameters that select it "
-        "(`when`); if such an object matches, those without `when` do not; null: unknown, and the program reads "
-        "$HIDL_DEVICE",
+        "(`when`). If an object with `when` matches, entries without `when` are ignored. With null, they are unknown, "
+        "and the program reads $HIDL_DEVICE",
     )
     any_node: bool = Field(
         False,

@@ -94,8 +94,8 @@ class Spack(Strict):
     detect: bool = Field(False, description="detect compilers, Python and MPI on the machine that runs hidl")
     wheels: bool = Field(
         False,
-        description="install the packages that a stack marks for this as wheels, and only build MPI and what links to "
-        "it with Spack",
+        description="install as wheels the packages that the stack allows, and use Spack only to build MPI and the "
+        "packages that link to it",
     )
     target: Name | None = Field(
         None,
