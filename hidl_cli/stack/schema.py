@@ -364,7 +364,8 @@ class Stack(Strict):
     )
     devices: Annotated[list[Device], Field(min_length=1)] = Field(
         default_factory=lambda: [*_DEFAULT_DEVICES],
-        description="devices that the packages support; if gpu is included, lockfiles for sites with GPUs contain GPU builds",
+        description="devices that the packages support; if gpu is included, lockfiles for sites with GPUs contain GPU "
+        "builds",
     )
     variants: dict[Accelerator, Variant] = Field(
         default_factory=dict,
