@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hidl_cli.report.model import LoadedRun
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

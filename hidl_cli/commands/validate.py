@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import (
-    TIME,
-    JsonOption,
-    NoCheckOption,
-    limit_in_seconds,
-    with_options,
-)
+from hidl_cli.commands.arguments import TIME, JsonOption, NoCheckOption, limit_in_seconds, with_options
 from hidl_cli.plan.options import RunOptions, absolute
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from hidl_cli.plugins import Registry
 from hidl_cli.stack.schema import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 
 # Patterns that read metrics from a program's output.

@@ -37,7 +37,6 @@ from hidl_cli.stack import own_wheel
 
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
-    from hidl_cli.site.schema import Site
 
 
 #: Errors raised on file systems that do not support locks.

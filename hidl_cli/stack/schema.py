@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -15,10 +15,6 @@ from hidl_cli.inputs.check import EnvironmentVariable, FileName, Module, Name, S
 from hidl_cli.mpi import ABI_TITLES, TRAITS, WHEELS, Family
 from hidl_cli.site.schema import Spec
 from hidl_workloads.kernels import serves
-
-if TYPE_CHECKING:
-    from hidl_cli.mpi import Family
-
 
 #: Accelerators as named in PyTorch builds: ``cpu``, or the GPU programming model.
 Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]

@@ -25,7 +25,6 @@ from hidl_cli.stack.order import InstallStep, log_command
 
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.kinds import Packager
-    from hidl_cli.stack.builds.plan import PlannedBuild
     from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.target import Target

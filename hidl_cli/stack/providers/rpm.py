@@ -23,7 +23,6 @@ from hidl_cli.stack.providers.contract import Preview
 
 if TYPE_CHECKING:
     from hidl_cli.stack.order import Order, Progress
-    from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.target import Target
 
 
