@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from os import fspath
@@ -131,21 +131,10 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     least = workload.needed_ranks
     unit, placements = _placements(request, site, least, cores=_cores_of(enclosing, site, request))
     _require_room(enclosing, placements, site, request)
-    if min(placement.ranks for placement in placements) < least:
-        idle = f": {workload.overhead_ranks} of them do not compute" if workload.overhead_ranks else ""
-        raise UsageError(
-            f"workload {workload.name} requires at least {least} ranks{idle}",
-            hint=f"use --ranks-per-node {least}, or a --scale that begins with {least} ranks",
-        )
-    compares, precision = any(map(compared_variables, matrix)), request.required_precision
-    if precision is not None and not request.scale and not compares:
-        raise UsageError("--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--scale 1,2")
-    if request.until_settled and request.axes and not compares:
-        raise UsageError(
-            "--until-settled requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--repeat sets the number of rounds"
-        )
-    if request.baseline == "copies" and not can_be_copied(unit, placements):
-        raise UsageError("--baseline copies requires a study of nodes that starts at 1", hint="--scale nodes=1,2,4")
+    compares = any(map(compared_variables, matrix))
+    _check_sizes(request, workload, unit, placements, compares=compares)
+    if use.device == "gpu" and not workload.program.processes:
+        use = replace(use, notices=(*use.notices, *_idle_gpus(request, site, placements)))
     options = _resolve_options(
         request, site, workload, environment, parameters=parameters, matrix=matrix, use=use, stack=stack
     )
@@ -159,7 +148,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         target=request.target or (workload.scaling.target if workload.scaling else None),
         baseline=request.baseline,
         until_settled=request.until_settled and (request.scale is not None or compares),
-        precision=precision,
+        precision=request.required_precision,
         variables=request.rank_variables,
         max_jobs=_job_limit(request, site, workload),
     )
@@ -296,6 +285,42 @@ def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
             f"{per_node} GPUs per node are not {ranks} ranks with {each} each", hint="omit --gpus or --gpus-per-rank"
         )
     return replace(request, gpus_per_node=per_node, ranks_per_node=ranks)
+
+
+def _check_sizes(
+    request: RunRequest, workload: Workload, unit: str, placements: Sequence[Placement], *, compares: bool
+) -> None:
+    """Raise ``UsageError`` if the sizes are too small for the workload, or do not fit the other options.
+
+    ``compares`` is whether a matrix compares values of MPI run-time variables.
+    """
+    least = workload.needed_ranks
+    if min(placement.ranks for placement in placements) < least:
+        idle = f": {workload.overhead_ranks} of them do not compute" if workload.overhead_ranks else ""
+        raise UsageError(
+            f"workload {workload.name} requires at least {least} ranks{idle}",
+            hint=f"use --ranks-per-node {least}, or a --scale that begins with {least} ranks",
+        )
+    if request.required_precision is not None and not request.scale and not compares:
+        raise UsageError("--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--scale 1,2")
+    if request.until_settled and request.axes and not compares:
+        raise UsageError(
+            "--until-settled requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--repeat sets the number of rounds"
+        )
+    if request.baseline == "copies" and not can_be_copied(unit, placements):
+        raise UsageError("--baseline copies requires a study of nodes that starts at 1", hint="--scale nodes=1,2,4")
+
+
+def _idle_gpus(request: RunRequest, site: Site, placements: Sequence[Placement]) -> Iterator[str]:
+    """Yield a notice if the job requests GPUs that none of the requested ranks uses, on nodes that jobs may share."""
+    gpus, ranks = requested_gpus(site, request) or 0, max(placement.ranks_per_node for placement in placements)
+    chosen = request.gpus is not None or request.gpus_per_rank is not None or request.ranks_per_node is None
+    if chosen or ranks >= gpus or site.policies.exclusive or site.policies.cpus == "none":
+        return
+    yield (
+        f"requests all {gpus} GPUs of each node for {ranks} rank(s); for fewer: "
+        f"--gpus-per-rank 1, or --gpus N for the whole job"
+    )
 
 
 def _jobs_before(request: RunRequest, site: Site) -> list[str]:
