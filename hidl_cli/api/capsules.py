@@ -94,7 +94,6 @@ def replay(
     ``MissingPrecondition`` if its lockfile cannot be used or an input is missing, and propagates errors from
     ``install`` and ``Run.wait``.
     """
-    from hidl_cli.api.submission import submit
     from hidl_cli.capsule import (
         check_inputs,
         choose_site,
@@ -110,6 +109,7 @@ def replay(
     from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.follow import submit
     from hidl_cli.stack.install import install
     from hidl_cli.stack.verify import verification_place
 

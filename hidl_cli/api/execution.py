@@ -211,7 +211,7 @@ class Run:
 
     def cancel(self) -> Status:
         """Cancel the run with all its processes if it has not ended, and return its status."""
-        from hidl_cli.api.submission import cancel
+        from hidl_cli.runs.follow import cancel
 
         return cancel(self._record)[1]
 
@@ -303,11 +303,11 @@ def run(options: RunOptions) -> Run:
     Raises ``UsageError``, ``InvalidInput`` (``problems`` lists all errors), ``MissingPrecondition`` or
     ``SubmitRefused``. After an interrupt (Ctrl-C) during the submission, ``runs(1)`` shows whether the run exists.
     """
-    from hidl_cli.api.submission import doctor_error, submit
-    from hidl_cli.doctor.examine import before_runs
+    from hidl_cli.doctor.examine import before_runs, doctor_error
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.follow import submit
     from hidl_cli.site.load import load_site
 
     site = on_hosts(load_site(options.site), options.named_hosts)
@@ -351,7 +351,7 @@ def find(run: str | PathLike[str] | None = None) -> Run:
 
 
 def _plan(planned: LaunchPlan, script: str) -> Plan:
-    from hidl_cli.api.submission import warnings_of
+    from hidl_cli.plan.planning import warnings_of
 
     sizes = {step.size: step for step in reversed(planned.steps)}
     commands = tuple(planned.command_line(sizes[size]) for size in sorted(sizes))

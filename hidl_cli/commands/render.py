@@ -582,7 +582,7 @@ def check_before_run(plan: Plan, site: Site, *, hypothetical: bool) -> None:
 
 def stop_at_errors(examined: DoctorReport, *, hypothetical: bool = False) -> None:
     """Print errors and warnings to stderr, and raise ``MissingPrecondition`` for errors unless ``hypothetical``."""
-    from hidl_cli.api.submission import doctor_error
+    from hidl_cli.doctor.examine import doctor_error
 
     show([finding for finding in examined.findings if finding.severity != "info"], on_stderr=True)
     if examined.errors and not hypothetical:

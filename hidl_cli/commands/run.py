@@ -207,8 +207,8 @@ def _require_comparison(plan: Plan, *, wait: bool) -> None:
 
 
 def _warn(plan: Plan) -> None:
-    from hidl_cli.api.submission import warnings_of
     from hidl_cli.commands.render import say
+    from hidl_cli.plan.planning import warnings_of
 
     for warning in warnings_of(plan):
         say(warning, style="yellow")

@@ -68,9 +68,9 @@ def _watch(runs: Sequence[Run]) -> None:
 
 def cancel(run: RunArgument = None) -> None:
     """Cancel a run with all its processes."""
-    from hidl_cli.api.submission import cancel as carry_out
     from hidl_cli.commands.render import say
     from hidl_cli.record.run import find
+    from hidl_cli.runs.follow import cancel as carry_out
 
     record = find(run)
     ended_now, status = carry_out(record)

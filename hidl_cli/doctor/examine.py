@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from hidl_cli import paths
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.doctor.context import CachedHost, Context, Subject, load_subjects, stack_directories
-from hidl_cli.errors import InvalidInput, SchedulerUnreachable, UsageError
+from hidl_cli.errors import InvalidInput, MissingPrecondition, SchedulerUnreachable, UsageError
 from hidl_cli.inputs.check import Strict
 from hidl_cli.launch.library import launcher_for, library_for, site_tuning
 from hidl_cli.mpi import Library
@@ -391,3 +391,13 @@ def before_runs(plans: Iterable[Plan], site: Site) -> DoctorReport:
     host = CachedHost(ThisHost())
     planned = [Context(host, site, installation.at(Path(plan.prefix)), plan.stack, plan) for plan in plans]
     return examine(planned, [subject for subject in load_subjects() if subject.before_runs])
+
+
+def doctor_error(examined: DoctorReport, *, detailed: bool = False) -> MissingPrecondition:
+    """Return the error for a run that the doctor expects to fail; ``detailed`` includes the doctor's findings."""
+    ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
+    found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]
+    return MissingPrecondition(
+        "\n".join([f"the run would fail: {ids}; nothing was submitted", *(found if detailed else ())]),
+        hint="apply the fix and check again with hidl doctor, or skip these checks: --no-check",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SSH, SYSTEMS
 from hidl_cli.errors import UsageError
 from hidl_cli.launch import placement as limits
@@ -51,6 +53,15 @@ class Estimate:
     min_nodes: int | None
     max_nodes: int | None
     max_seconds: float | None
+
+
+def warnings_of(plan: Plan) -> tuple[str, ...]:
+    """Return a plan's warnings for the user, one sentence each."""
+    missing = f"site {plan.site} requires {' and '.join(plan.missing)}, which is not set"
+    system = batch_systems.system(plan.scheduler)
+    job = os.environ.get(system.job_id) if system else None
+    outer = f"the run is a separate job: it does not use the nodes of job {job}, and waits if that job has them all"
+    return (*plan.warnings, *([missing] if plan.missing else ()), *([outer] if job else ()))
 
 
 def estimate(plan: Plan, partition: Partition | None) -> Estimate:

@@ -1,4 +1,4 @@
-"""Follow runs until they end."""
+"""Submit and cancel runs, and follow them until they end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hidl_cli.errors import HidlError
-from hidl_cli.plan.launch_plan import Plan, plan_of
+from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers import Scheduler, scheduler
 from hidl_cli.schedulers.decision import read_status
@@ -20,6 +20,21 @@ _OF_THIS_MACHINE = "local"
 def scheduler_of(plan: Plan) -> Scheduler:
     """Return the scheduler of a plan."""
     return scheduler(plan.scheduler)
+
+
+def submit(plan: Plan, script: str) -> Run:
+    """Create the run's directory and submit its job; propagates errors raised by ``create_run`` and the scheduler."""
+    record = create_run(plan, script)
+    scheduler_of(plan).submit(record)
+    return record
+
+
+def cancel(run: Run) -> tuple[bool, Status]:
+    """Cancel a run with all its processes; return whether it was still running, and its status."""
+    scheduler = scheduler_of(plan_of(run))
+    scheduler.poll([run])
+    ended_now = scheduler.cancel(run, state=State.CANCELLED)
+    return ended_now, scheduler.poll([run])[0]
 
 
 class Watch:
