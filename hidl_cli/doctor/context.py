@@ -141,11 +141,15 @@ _OTHER_RULES = (
 
 
 @cache
-def load_subjects() -> tuple[Subject[Any], ...]:
-    """Return the ``SUBJECTS`` of every module of ``hidl_cli.doctor.rules``, sorted by module name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__))
+def load_subjects(*, before_runs: bool = False) -> tuple[Subject[Any], ...]:
+    """Return the ``SUBJECTS`` of every module of ``hidl_cli.doctor.rules``, sorted by module name.
+
+    ``before_runs`` selects those that ``hidl run`` examines before it submits a job.
+    """
+    skipped = rules.NOT_BEFORE_RUNS if before_runs else frozenset()
+    names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__) if module.name not in skipped)
     modules = [import_module(f"{rules.__name__}.{name}") for name in names]
-    return tuple(subject for module in modules for subject in module.SUBJECTS)
+    return tuple(subject for module in modules for subject in module.SUBJECTS if subject.before_runs or not before_runs)
 
 
 def all_rules() -> Iterator[Rule[Any]]:

@@ -390,7 +390,7 @@ def before_runs(plans: Iterable[Plan], site: Site) -> DoctorReport:
     """Examine the subjects whose probes are fast, before the jobs of ``plans`` are submitted."""
     host = CachedHost(ThisHost())
     planned = [Context(host, site, installation.at(Path(plan.prefix)), plan.stack, plan) for plan in plans]
-    return examine(planned, [subject for subject in load_subjects() if subject.before_runs])
+    return examine(planned, load_subjects(before_runs=True))
 
 
 def doctor_error(examined: DoctorReport, *, detailed: bool = False) -> MissingPrecondition:

@@ -20,6 +20,7 @@ from tests.conftest import REPOSITORY
 from tools.reference.rules import pages
 
 ALL = list_rules()
+RULE_FILES = tuple(Path(rules.__path__[0]).glob("[a-z]*.py"))
 HOW_TO = REPOSITORY / "docs" / "how-to" / "find-what-is-wrong.md"
 
 
@@ -67,12 +68,18 @@ def test_a_new_rule_is_one_file(tmp_path: Path) -> None:
     assert shown.stdout.startswith("HD299 (warning): The limit of processes is low")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in Path(rules.__path__[0]).glob("[a-z]*.py")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in RULE_FILES))
 def test_no_rules_of_a_module_are_forgotten(name: str) -> None:
     module = import_module(f"{rules.__name__}.{name}")
     written = [each for each in vars(module).values() if isinstance(each, Rules)]
     assert written
     assert all(any(each is subject.rules for subject in module.SUBJECTS) for each in written)
+
+
+def test_only_the_modules_without_quick_checks_are_skipped_before_runs() -> None:
+    modules = {path.stem: import_module(f"{rules.__name__}.{path.stem}") for path in RULE_FILES}
+    without = {name for name, module in modules.items() if not any(each.before_runs for each in module.SUBJECTS)}
+    assert without == rules.NOT_BEFORE_RUNS
 
 
 def test_find_rule_ignores_case() -> None:

@@ -3,3 +3,6 @@
 A module contains one or more subjects, each with a class of facts, a probe that collects them, and rules. The module's
 ``SUBJECTS`` lists them. ``hidl_cli.doctor.context`` discovers the modules of this package automatically.
 """
+
+#: Modules without a subject that is examined before runs; ``hidl run`` does not load them.
+NOT_BEFORE_RUNS = frozenset({"configuration", "site"})
