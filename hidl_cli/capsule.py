@@ -523,7 +523,7 @@ def check_inputs(original: Original) -> None:
     if wrong:
         raise MissingPrecondition(
             "\n".join(
-                [f"{len(wrong)} of {len(capsule.inputs)} inputs differ from those of the run:"]
+                [f"{len(wrong)} of {len(capsule.inputs)} inputs differ from the run's:"]
                 + [f"  {path}: {reason}" for path, reason in wrong]
             ),
             hint="restore them, or run with the current files: --changed-inputs",

@@ -88,7 +88,7 @@ def replay(
     *,
     options: AllocationOptions,
     prefix: PrefixOption = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="Number of repetitions (default: that of the run).")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Number of repetitions (default: as in the run).")] = None,
     tolerance: Annotated[
         float, typer.Option(min=0, max=100, metavar="PERCENT", help="Smallest regression worth reporting.")
     ] = 3.0,

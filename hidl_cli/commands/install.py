@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HELP = {
     "partition": "Partition for build and verification jobs.",
     "account": "Account to charge for these jobs.",
-    "qos": "Quality of service of these jobs.",
+    "qos": "Quality of service for these jobs.",
     "reservation": "Reservation of these jobs.",
     "time": "Time limit of these jobs; 10 means ten minutes.",
 }
@@ -42,7 +42,7 @@ def install(
         list[str] | None,
         typer.Argument(
             metavar="[STACK...]",
-            help="Stacks to install (default: those in the site file, else those used by its checks).",
+            help="Stacks to install (default: those in the site file, or those used by its checks).",
             autocompletion=complete_stacks,
         ),
     ] = None,

@@ -237,7 +237,7 @@ _OPTIONS = (
     *("tuning", "partition", "account", "qos", "constraint", "reservation", "prefix", "time", "check"),
 )
 _HELP = {
-    "ranks_per_node": "MPI ranks per node started by `ranks` (default: one per GPU, else 1).",
+    "ranks_per_node": "MPI ranks per node started by `ranks` (default: one per GPU, otherwise 1).",
     "time": "Time limit of the shell; 10 means ten minutes.",
 }
 

@@ -38,7 +38,7 @@ class AllocationOptions:
     """
 
     site: str | None = option(
-        None, "--site", help="Site to use (default: the detected one, else local).", completion="sites", panel=_JOB
+        None, "--site", help="Site to use (default: the detected one, or local).", completion="sites", panel=_JOB
     )
     nodes: int | None = option(
         None, "--nodes", minimum=1, help="Number of nodes (default: 1, or all of --hosts).", panel=_RESOURCES
@@ -163,7 +163,7 @@ class JobOptions(AllocationOptions):
         None,
         "--scheduler-option",
         metavar="OPTION",
-        help="Further option of the scheduler, as in a job script: --scheduler-option=--switches=1. Repeatable.",
+        help="Additional scheduler option, as in a job script: --scheduler-option=--switches=1. Repeatable.",
         repeatable=True,
         panel=_JOB,
     )

@@ -98,7 +98,7 @@ class RunOptions(JobOptions):
         None,
         "--ranks-per-node",
         minimum=1,
-        help="MPI ranks per node (default: one per GPU, else as the workload requires).",
+        help="MPI ranks per node (default: one per GPU, or as the workload requires).",
         panel=_RESOURCES,
     )
     threads: int | None = option(
@@ -167,7 +167,7 @@ class RunOptions(JobOptions):
         None,
         "--repeat",
         minimum=1,
-        help="Interleaved repetitions (default: 5 with --scale or --matrix, else 1).",
+        help="Interleaved repetitions (default: 5 with --scale or --matrix, otherwise 1).",
         panel=_STUDY,
     )
     target: float | None = option(
@@ -187,7 +187,7 @@ class RunOptions(JobOptions):
     until_done: bool = option(
         False,
         "--until-done",
-        help="Continue the program in further jobs, from its checkpoints, until it is done.",
+        help="Continue the program in additional jobs, from its checkpoints, until it is done.",
         panel=_PROGRAM,
     )
     max_jobs: int | None = option(

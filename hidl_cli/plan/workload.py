@@ -59,7 +59,7 @@ class Pattern(Strict):
 
     pattern: Regex = Field(
         description="a regular expression in RE2's syntax (without back-references and look-around). A single group "
-        "matches the number, or each named group (?P<name>...) the number of the metric of that name; a group named "
+        "matches the number, or each named group (?P<name>...) the number of the metric with that name; a group named "
         "`unit` (or name_unit) matches the printed unit"
     )
     metric: Identifier | None = Field(None, description="the metric that a single unnamed group matches")
