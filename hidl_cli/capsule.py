@@ -32,7 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 from hidl_cli import paths
 from hidl_cli.analysis.changes import Comparison, compare
 from hidl_cli.analysis.samples import instant
-from hidl_cli.documents import write_text
+from hidl_cli.documents import sha256, write_text
 from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem, UsageError
 from hidl_cli.inputs.check import FileName, Name
 from hidl_cli.inputs.load import examine, valid
@@ -52,7 +52,6 @@ from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack import lock as wheels
-from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.checks import RULES, load_stack
 from hidl_cli.stack.install import plan_install
 from hidl_cli.stack.lock import Locked
@@ -524,7 +523,7 @@ def check_inputs(original: Original) -> None:
     if wrong:
         raise MissingPrecondition(
             "\n".join(
-                [f"{len(wrong)} of {len(capsule.inputs)} inputs differ from those of the run:"]
+                [f"{len(wrong)} of {len(capsule.inputs)} inputs differ from the run's:"]
                 + [f"  {path}: {reason}" for path, reason in wrong]
             ),
             hint="restore them, or run with the current files: --changed-inputs",

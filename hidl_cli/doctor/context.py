@@ -107,7 +107,7 @@ class Context:
 
     @property
     def gpus(self) -> int | None:
-        """Number of GPUs per node(0 if the plan only uses CPUs, None if unknown)."""
+        """Number of GPUs per node (0 if the plan only uses CPUs, None if unknown)."""
         if self.plan is not None and self.plan.device == "cpu":
             return 0
         return self.site.node_type(self.plan.partition if self.plan else None).gpus
@@ -137,15 +137,19 @@ _OTHER_RULES = (
     "hidl_workloads.doctor.ranks:RULES",
     "hidl_cli.doctor.nodes:RULES",
     "hidl_cli.doctor.nodes:LAUNCH_RULES",
-    "hidl_cli.doctor.examine:RULES",
 )
 
 
 @cache
-def load_subjects() -> tuple[Subject[Any], ...]:
-    """Return the ``SUBJECT`` of every module of ``hidl_cli.doctor.rules``, sorted by module name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__))
-    return tuple(import_module(f"{rules.__name__}.{name}").SUBJECT for name in names)
+def load_subjects(*, before_runs: bool = False) -> tuple[Subject[Any], ...]:
+    """Return the ``SUBJECTS`` of every module of ``hidl_cli.doctor.rules``, sorted by module name.
+
+    ``before_runs`` selects those that ``hidl run`` examines before it submits a job.
+    """
+    skipped = rules.NOT_BEFORE_RUNS if before_runs else frozenset()
+    names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__) if module.name not in skipped)
+    modules = [import_module(f"{rules.__name__}.{name}") for name in names]
+    return tuple(subject for module in modules for subject in module.SUBJECTS if subject.before_runs or not before_runs)
 
 
 def all_rules() -> Iterator[Rule[Any]]:
@@ -153,11 +157,14 @@ def all_rules() -> Iterator[Rule[Any]]:
 
     Rules for job output may repeat an id.
     """
+    from hidl_cli.diagnoses import diagnosis_rules  # reads the catalogue, which a run does not need
+
     for subject in load_subjects():
         yield from subject.rules
     for reference in _OTHER_RULES:
         module, _, attribute = reference.partition(":")
         yield from getattr(import_module(module), attribute)
+    yield from diagnosis_rules()
 
 
 def list_rules() -> list[Rule[Any]]:

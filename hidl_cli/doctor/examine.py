@@ -18,11 +18,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from hidl_cli import paths
 from hidl_cli.batch_systems import SYSTEMS
-from hidl_cli.diagnoses import Diagnosis, load_diagnoses
 from hidl_cli.doctor.context import CachedHost, Context, Subject, load_subjects, stack_directories
-from hidl_cli.errors import InvalidInput, SchedulerUnreachable, UsageError
+from hidl_cli.errors import InvalidInput, MissingPrecondition, SchedulerUnreachable, UsageError
 from hidl_cli.inputs.check import Strict
-from hidl_cli.launch.launchers.srun import mpi_type
 from hidl_cli.launch.library import launcher_for, library_for, site_tuning
 from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan
@@ -32,32 +30,10 @@ from hidl_cli.site.load import load_site
 from hidl_cli.site.machine import machine
 from hidl_cli.site.probes.facts import SchedulerFacts
 from hidl_cli.site.probes.host import Host, ThisHost
-from hidl_cli.site.probes.survey import DESCRIPTION, RecordingHost, load_host, survey
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.installation import UNSET, roots
-from hidl_workloads.doctor.finding import Evidence, Finding, Rules, worst_first
-
-RULES: Rules[str] = Rules()
-
-
-def _register(diagnosis: Diagnosis) -> None:
-    """Register a diagnosis as a rule that is documented by its first example."""
-
-    def matches(text: str) -> Iterator[Evidence]:
-        match = diagnosis.first_match(text)
-        if match is not None:
-            finding = diagnosis.finding(match)
-            yield Evidence(finding.seen, finding.fix, finding.where)
-
-    example = next(matches(diagnosis.examples[0].text))
-    matches.__doc__ = f"Found in the output of a job, for example: {example.seen}"
-    RULES.rule(diagnosis.id, diagnosis.title, severity=diagnosis.severity, why=diagnosis.why)(matches)
-
-
-for _diagnosis in load_diagnoses():
-    _register(_diagnosis)
-
+from hidl_workloads.doctor.finding import Finding, worst_first
 
 # Published vulnerabilities of packages, read from ``recipes/advisories.yaml`` without network access.
 
@@ -191,7 +167,7 @@ def plan_job(context: Context) -> PlannedJob:
         library = _library(context)
         launcher = _launcher(context, library) if library else None
         program = _program(library, launcher) if library and launcher else None
-        srun_type = mpi_type(library) if library and launcher == "srun" else None
+        srun_type = _mpi_type(library) if library and launcher == "srun" else None
         configured = {**site.policies.environment, **_library_environment(context, library)}
     inherited = {
         name: value for name, value in context.host.environment.items() if name not in configured and name not in UNSET
@@ -226,6 +202,12 @@ def _launcher(context: Context, library: Library) -> str | None:
 
 def _program(library: Library, launcher: str) -> str:
     return launcher if launcher in _SITE_LAUNCHERS else library.program(launcher)
+
+
+def _mpi_type(library: Library) -> str | None:
+    from hidl_cli.launch.launchers.srun import mpi_type  # not loaded for sites without srun
+
+    return mpi_type(library)
 
 
 def _library_environment(context: Context, library: Library | None) -> dict[str, str]:
@@ -268,6 +250,8 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
     Returns:
         The names of the files.
     """
+    from hidl_cli.site.probes.survey import RecordingHost, survey  # loads all schedulers, which a run does not need
+
     found = load_site(site)
     host = RecordingHost(CachedHost(ThisHost()))
     this = machine()
@@ -293,6 +277,8 @@ def examine_recorded(directory: Path, site: str | None) -> tuple[DoctorReport, s
     Raises:
         UsageError: If no site matches, or if the scheduler of the site differs from that of the recording.
     """
+    from hidl_cli.site.probes.survey import DESCRIPTION, load_host
+
     saved = None
     if directory.is_dir() and not (directory / DESCRIPTION).is_file():
         from hidl_cli.site.outputs import survey_folder  # a run is examined without it
@@ -404,4 +390,14 @@ def before_runs(plans: Iterable[Plan], site: Site) -> DoctorReport:
     """Examine the subjects whose probes are fast, before the jobs of ``plans`` are submitted."""
     host = CachedHost(ThisHost())
     planned = [Context(host, site, installation.at(Path(plan.prefix)), plan.stack, plan) for plan in plans]
-    return examine(planned, [subject for subject in load_subjects() if subject.before_runs])
+    return examine(planned, load_subjects(before_runs=True))
+
+
+def doctor_error(examined: DoctorReport, *, detailed: bool = False) -> MissingPrecondition:
+    """Return the error for a run that the doctor expects to fail; ``detailed`` includes the doctor's findings."""
+    ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
+    found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]
+    return MissingPrecondition(
+        "\n".join([f"the run would fail: {ids}; nothing was submitted", *(found if detailed else ())]),
+        hint="apply the fix and check again with hidl doctor, or skip these checks: --no-check",
+    )

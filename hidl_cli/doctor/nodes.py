@@ -35,8 +35,7 @@ from hidl_cli.record.run import Run, State, Status
 from hidl_cli.runs.follow import follow, scheduler_of
 from hidl_cli.schedulers import scheduler_for
 from hidl_cli.schedulers.local import InAllocation
-from hidl_cli.schedulers.ssh.guards import Trouble
-from hidl_cli.schedulers.ssh.hosts import UnusableHosts
+from hidl_cli.schedulers.ssh.guards import Trouble, UnusableHosts
 from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.site.probes.slurm import mpi_types
 from hidl_cli.site.schema import Site

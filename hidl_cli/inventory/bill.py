@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import AttachedText, HashAlgorithm, HashType, Property
@@ -25,10 +25,6 @@ from hidl_cli import __version__
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import lock
 from hidl_cli.stack.installation import Installation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 #: ``build`` is a wheel that hidl built; ``program`` is a build without Python.
 ComponentKind = Literal["wheel", "build", "program", "spack", "external", "rpm", "own"]

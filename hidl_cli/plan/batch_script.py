@@ -30,7 +30,7 @@ _SHORT: Mapping[str, Mapping[str, str]] = {
 }
 _LONG = {"flux": {"time-limit": "time", "queue": "partition", "bank": "account", "cwd": "chdir"}}
 _MAPPED = ("nodes", "ntasks-per-node", "time", "partition", "account", "qos", "constraint", "reservation", "chdir")
-#: Options that hidl's job script sets itself, and what a run has instead.
+#: Options that hidl's job script sets itself, with the replacement for each.
 _REPLACED = {
     "job-name": "the job is named after the run",
     "output": "the output is in the run's directory (hidl logs)",
@@ -62,7 +62,7 @@ _OF_LAUNCHES = {
     "tuning": "--tune",
     "profile": "--profile",
 }
-#: Lines of hidl's own header that stay, because they name the job, its output or an option that the script sets.
+#: Lines of hidl's own header that are kept because they name the job, its output, or an option that the script sets.
 _KEPT = {
     "slurm": r"#SBATCH --(job-name|output|error|open-mode|export|time|partition|account|qos|constraint|reservation"
     r"|signal|requeue)\b",
@@ -70,7 +70,7 @@ _KEPT = {
     "lsf": r"#BSUB -(J|o|e|q|P|G|W|U|env)\b",
     "flux": r"# flux: --(job-name|output|error|queue|bank|time-limit|requires)\b",
 }
-#: Lines of hidl's own header with a size, which stay if the script requests it.
+#: Lines of hidl's own header that specify a size; they are kept if the script requests that size.
 _SIZES = {
     ("slurm", "nodes"): r"#SBATCH --nodes=",
     ("slurm", "ntasks-per-node"): r"#SBATCH --ntasks-per-node=",
@@ -82,7 +82,7 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class Directive:
-    """An option in a batch script: its ``name``, its ``value``, and its words as written."""
+    """An option in a batch script: its ``name``, its ``value``, and the original words."""
 
     name: str
     value: str
@@ -94,10 +94,10 @@ class BatchScript:
     """A batch script as the program of a run.
 
     Attributes:
-        system: The batch system whose directives it has.
-        command: Words that start the script: its interpreter, its file and its arguments.
-        carried: Directives that the job's header repeats.
-        values: Directives that became options of the run, by name.
+        system: Batch system to which its directives belong.
+        command: The command that starts the script: its interpreter, its file and its arguments.
+        carried: Directives that are copied to the job's header.
+        values: Values of the directives that became run options, by name.
         left_out: Descriptions of directives that are not carried over.
     """
 
@@ -127,7 +127,7 @@ class BatchScript:
             sizes = []
         patterns = [_KEPT[scheduler], *sizes]
         kept = [line for line in own if any(re.match(pattern, line) for pattern in patterns)]
-        if not {"qos", "constraint"} <= given.keys():  # those of the partition, which the script does not request
+        if not {"qos", "constraint"} <= given.keys():  # values of the partition, which the script does not request
             others = "|".join(name for name in ("qos", "constraint") if name not in given)
             kept = [line for line in kept if not re.match(rf"#SBATCH --({others})=", line)]
         if "partition" in carried:
@@ -138,11 +138,11 @@ class BatchScript:
 
 
 def read_batch_script(words: Sequence[str], directory: Path) -> tuple[str, list[Directive], tuple[str, ...]] | None:
-    """Return the batch system, the directives and the command of a batch script; None for any other program.
+    """Return a batch script's system, directives and command, or None for any other program.
 
     Args:
-        words: Words of a command, which is the script, perhaps after a shell.
-        directory: Directory in which it starts.
+        words: Words of a command: the script, possibly preceded by a shell.
+        directory: Directory in which the command starts.
     """
     at = 1 if re.fullmatch(r"(ba|da|z|k)?sh", PurePath(words[0]).name) else 0
     if len(words) <= at:
@@ -164,7 +164,7 @@ def read_batch_script(words: Sequence[str], directory: Path) -> tuple[str, list[
 
 
 def _directives(text: str, system: str, mark: str) -> Iterator[Directive]:
-    """Yield the directives before the first command: batch systems ignore those below."""
+    """Yield the directives before the first command; batch systems ignore any that follow it."""
     for line in text.splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             return
@@ -189,13 +189,13 @@ def _options(text: str, system: str) -> Iterator[Directive]:
 
 
 def _whole(name: str, system: str) -> str:
-    """Return the whole name of an option of sbatch, which accepts beginnings such as ``--out``."""
+    """Return the full name of an sbatch option, which may be abbreviated, as in ``--out``."""
     longer = [known for known in (*_MAPPED, *_REPLACED) if known.startswith(name)]
     return longer[0] if system == "slurm" and len(longer) == 1 and len(name) > 2 and name != "ntasks" else name
 
 
 def _resources(value: str) -> Iterator[Directive]:
-    """Yield the resources of PBS's ``-l``; the number of chunks is the number of nodes."""
+    """Yield the resources in PBS's ``-l``, where the number of chunks is the number of nodes."""
     for part in value.split(","):
         name, _, amount = part.partition("=")
         if name == "walltime":
@@ -213,10 +213,10 @@ def as_program(
 ) -> tuple[BatchScript, dict[str, object]]:
     """Return the script as the program of a run, and the options that its directives set.
 
-    Options on the command line of hidl precede those of the script.
+    Options on hidl's command line take precedence over those in the script.
 
     Args:
-        request: The options of the run.
+        request: The run options.
         site: The site.
         script: Result of ``read_batch_script``.
 
@@ -306,9 +306,7 @@ def _value(name: str, text: str, system: str, directive: Directive) -> object:
 
 
 def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScript | None]:
-    """Return the options of a run with those of its batch script, if its program is one."""
-    if not request.command:
-        return request, None
+    """Return the run options, combined with those of the batch script if the program is one."""
     directory = Path(request.directory or Path.cwd())
     found = read_batch_script(request.words, directory)
     if found is None:
@@ -330,7 +328,7 @@ def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScrip
             "a batch script runs once: --scale and --matrix do not apply",
             hint="give its program after -- instead, such as: hidl run --scale 1,2 -- python train.py",
         )
-    # The script requests its GPUs itself.
+    # The script itself requests the GPUs that it needs.
     partition = options.pop("partition", request.partition) or site.default_partition
     chosen = {"device": "cpu", **options, "partition": partition, "uses_mpi": False}
     return replace(request, command=script.command, **chosen), script  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Programs that start processes themselves: torchrun and accelerate start once per node, others are rejected."""
+"""Programs that launch processes: torchrun and accelerate start once per node, and others are rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hidl_cli.quoting import sh_line
 
 TORCHRUN, ACCELERATE, DEEPSPEED = "torchrun", "accelerate launch", "deepspeed"
 
-#: Launchers of ranks, and those of their options that take a value.
+#: Launchers that start ranks, followed by the launchers' options that take a value.
 _OF_RANKS = (
     "mpiexec",
     "mpirun",
@@ -59,19 +59,19 @@ _WRAPPERS: Mapping[str, tuple[tuple[str, ...], int]] = {
 }
 #: Options of torchrun without a value.
 _FLAGS_OF_TORCHRUN = ("--standalone", "--no-python", "--run-path", "-m", "--module", "--virtual-local-rank")
-#: A command in the text of a shell: it follows a line's begin, a separator or a keyword.
+#: A command in shell text: it follows the beginning of a line, a separator or a keyword.
 _COMMANDS = re.compile(r"(?:^|[;&|(]|\b(?:then|do|else)\s)[ \t]*([^\s;&|()#][^\n;&|]*)", re.MULTILINE)
 _LARGEST_SCRIPT = 1 << 18  # bytes
 
 
 @dataclass(frozen=True)
 class ProgramLauncher:
-    """A launcher within a user's command.
+    """A launcher in a user's command.
 
     Attributes:
-        name: ``torchrun``, ``accelerate launch``, ``deepspeed``, or the name of a launcher of ranks.
-        words: The words after it: its options, the program and its arguments.
-        in_shell: Whether a shell starts it, so that its words cannot be changed.
+        name: ``torchrun``, ``accelerate launch``, ``deepspeed``, or the name of a launcher that starts ranks.
+        words: The words after the launcher: its options, the program and the program's arguments.
+        in_shell: Whether a shell starts the launcher, in which case its words cannot be changed.
     """
 
     name: str
@@ -79,7 +79,7 @@ class ProgramLauncher:
     in_shell: bool = False
 
     def value(self, *names: str) -> str | None:
-        """Return the value of the launcher's option, whose names may be written with ``-`` or ``_``."""
+        """Return the value of a launcher option, whose name may contain ``-`` or ``_``."""
         words = list(self.words)
         while words:
             option, equals, value = words.pop(0).partition("=")
@@ -94,11 +94,11 @@ class ProgramLauncher:
 
 
 def find_launcher(command: Sequence[str], directory: Path | None = None) -> ProgramLauncher | None:
-    """Return the launcher that a command starts; None if it starts none.
+    """Return the launcher that a command starts, or None if it starts none.
 
     Args:
         command: Words of the command.
-        directory: Directory in which it starts, where scripts of a shell are read.
+        directory: Directory in which the command starts and from which shell scripts are read.
     """
     words = _without_wrappers(command)
     if not words:
@@ -140,7 +140,7 @@ def _without_wrappers(command: Sequence[str]) -> list[str]:
 
 
 def _shell_text(words: Sequence[str], directory: Path | None) -> str | None:
-    """Return what a shell executes: the word after ``-c``, or the content of a script; None for other programs."""
+    """Return the text that a shell executes, from ``-c`` or from a script, or None if the program is not a shell."""
     is_shell = _SHELL.fullmatch(PurePath(words[0]).name) is not None
     for at, word in enumerate(words[1:], start=1):
         if is_shell and re.fullmatch(r"-[a-z]*c", word):
@@ -172,16 +172,16 @@ def _in_shell(text: str) -> Iterator[ProgramLauncher]:
 
 
 def processes_per_node(launcher: ProgramLauncher, options: RunOptions, *, nodes: int, gpus: int | None) -> int:
-    """Return how many processes torchrun or accelerate start on each node.
+    """Return the number of processes that torchrun or accelerate starts on each node.
 
     Args:
         launcher: The launcher.
-        options: The options of the run.
+        options: The run options.
         nodes: Number of nodes.
         gpus: Number of GPUs on each node, if the run uses them.
 
     Raises:
-        UsageError: The launcher is another one, or its options contradict those of the run.
+        UsageError: The launcher is unsupported, or its options contradict the run options.
     """
     if launcher.name == TORCHRUN:
         given = _processes_of_torchrun(launcher, options, nodes, gpus)
@@ -253,7 +253,7 @@ def _processes_of_accelerate(
 
 
 def _rejected(launcher: ProgramLauncher, options: RunOptions) -> UsageError:
-    """Return the error for a launcher that hidl replaces, with the line to type."""
+    """Return the error for a launcher that hidl replaces, with the command line to use instead."""
     program = list(_program(launcher))
     if launcher.name == DEEPSPEED:
         line = _line(options, ["torchrun", *program])
@@ -269,7 +269,7 @@ def _rejected(launcher: ProgramLauncher, options: RunOptions) -> UsageError:
 
 
 def _program(launcher: ProgramLauncher) -> Iterator[str]:
-    """Yield the words of the program that the launcher starts, without the launcher's options."""
+    """Yield the words of the program that the launcher starts, without the launcher itself or its options."""
     words = iter(launcher.words)
     for word in words:
         if launcher.name != DEEPSPEED and _WITH_VALUE.fullmatch(word):
@@ -285,7 +285,7 @@ def _program(launcher: ProgramLauncher) -> Iterator[str]:
 
 
 def _line(options: RunOptions, words: Sequence[str], *, ranks: object = None) -> str:
-    """Return the command line of hidl that starts ``words`` instead."""
+    """Return the hidl command line that starts ``words`` instead."""
     given = {
         "--site": options.site,
         "--stack": options.stack,

@@ -17,7 +17,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import Any, Protocol
 
-from hidl_cli import process
+from hidl_cli import batch_systems, process
 from hidl_cli.batch_systems import BatchSystem
 from hidl_cli.errors import HidlError, ProcessFailed
 from hidl_cli.launch.placement import Allocation
@@ -530,3 +530,41 @@ def _submission_order(id: str) -> tuple[int, str]:
     """Return a sort key for job ids: the first digits, then the whole id."""
     digits = re.match(r"\d+", id)
     return (int(digits.group()) if digits else 0, id)
+
+
+@dataclass(frozen=True)
+class EnclosingJob:
+    """The allocation that surrounds a process; None for what its environment does not tell.
+
+    Attributes:
+        id: Id of the job.
+        nodes: Number of nodes.
+        cpus: CPUs on the node with the fewest.
+        queue: Partition of Slurm.
+    """
+
+    id: str
+    nodes: int | None = None
+    cpus: int | None = None
+    queue: str | None = None
+
+
+def enclosing_job(scheduler: str | None, environment: Mapping[str, str]) -> EnclosingJob | None:
+    """Return the job of a batch system that the environment describes; None if it describes none completely."""
+    system = batch_systems.system(scheduler)
+    if system is None or system.name == batch_systems.SSH or not environment.get(system.job_id):
+        return None
+    if system.name == "slurm" and not environment.get("SLURM_JOB_NODELIST"):
+        return None
+    each = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    count = environment.get("SLURM_JOB_NUM_NODES") or environment.get("FLUX_JOB_NNODES") or ""
+    nodes = int(count) if count.isdecimal() else None
+    for name in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
+        with suppress(OSError, KeyError):
+            nodes = nodes or len(set(Path(environment[name]).read_text(encoding="utf-8").split()))
+    return EnclosingJob(
+        environment[system.job_id],
+        nodes=nodes,
+        cpus=min(map(int, each), default=None),
+        queue=environment.get("SLURM_JOB_PARTITION"),
+    )

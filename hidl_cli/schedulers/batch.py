@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hidl_cli import process
 from hidl_cli.documents import write_text
@@ -26,8 +28,10 @@ from hidl_cli.schedulers.backend import (
     write_reference,
 )
 from hidl_cli.schedulers.decision import read_status
-from hidl_cli.schedulers.poller import SUBMISSION_SECONDS, Poller
 from hidl_cli.site.schema import Policies
+
+if TYPE_CHECKING:
+    from hidl_cli.schedulers.poller import Poller
 
 _SEARCHES = 3
 
@@ -41,7 +45,12 @@ class BatchScheduler:
         self.submits_with: str | None = backend.traits.submit
         self.directory_variable = backend.traits.submit_directory
         self._title = backend.traits.title
-        self._poller = Poller(backend)
+
+    @cached_property
+    def _poller(self) -> Poller:
+        from hidl_cli.schedulers.poller import Poller  # not loaded for a dry run
+
+        return Poller(self.backend)
 
     @property
     def functions(self) -> str:
@@ -205,6 +214,8 @@ class BatchScheduler:
             run.end_as(State.INTERRUPTED, reason="interrupted during the submission")
 
     def _end(self, run: Run, state: State) -> None:
+        from hidl_cli.schedulers.poller import SUBMISSION_SECONDS
+
         reference = read_reference(run)
         job = self._poller.find(run, max_age=0)
         id = reference.id or (job.id if job else None)

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -237,44 +237,6 @@ class InAllocation(Local):
     def functions(self) -> str:
         own = re.sub(r"^list_hosts\(\) \{.*?^\}\n", "", super().functions, count=1, flags=re.MULTILINE | re.DOTALL)
         return f"{self._functions}\n{own}"
-
-
-@dataclass(frozen=True)
-class EnclosingJob:
-    """The allocation that surrounds a process; None for what its environment does not tell.
-
-    Attributes:
-        id: Id of the job.
-        nodes: Number of nodes.
-        cpus: CPUs on the node with the fewest.
-        queue: Partition of Slurm.
-    """
-
-    id: str
-    nodes: int | None = None
-    cpus: int | None = None
-    queue: str | None = None
-
-
-def enclosing_job(scheduler: str | None, environment: Mapping[str, str]) -> EnclosingJob | None:
-    """Return the job of a batch system that the environment describes; None if it describes none completely."""
-    system = batch_systems.system(scheduler)
-    if system is None or system.name == batch_systems.SSH or not environment.get(system.job_id):
-        return None
-    if system.name == "slurm" and not environment.get("SLURM_JOB_NODELIST"):
-        return None
-    each = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    count = environment.get("SLURM_JOB_NUM_NODES") or environment.get("FLUX_JOB_NNODES") or ""
-    nodes = int(count) if count.isdecimal() else None
-    for name in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
-        with suppress(OSError, KeyError):
-            nodes = nodes or len(set(Path(environment[name]).read_text(encoding="utf-8").split()))
-    return EnclosingJob(
-        environment[system.job_id],
-        nodes=nodes,
-        cpus=min(map(int, each), default=None),
-        queue=environment.get("SLURM_JOB_PARTITION"),
-    )
 
 
 class _Where(Enum):

@@ -1,7 +1,7 @@
-"""Options of batch systems and launchers that hidl writes itself, or that would change what a run is.
+"""Options of batch systems and launchers that hidl writes itself, or that would change the nature of a run.
 
-Site files and ``--scheduler-option`` may contain any other option. The rejected ones would silently replace those of
-hidl, because a batch system uses the last value of an option.
+Site files and ``--scheduler-option`` may contain any other option. The rejected ones would silently replace hidl's own,
+because a batch system uses the last value of an option.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class ReservedOption:
     """An option that hidl rejects.
 
     Attributes:
-        names: Names without dashes, the long one first.
-        effect: What the option would do, as the end of a sentence that begins with its name.
-        instead: What to use in its place.
-        values: Pattern of the values that are rejected; all values by default.
+        names: Names without dashes, starting with the long one.
+        effect: Effect of the option, as the end of a sentence that begins with its name.
+        instead: Replacement for the option.
+        values: Pattern that matches rejected values (default: all values).
     """
 
     names: tuple[str, ...]
@@ -127,7 +127,7 @@ _LSF = (
     _reserved("pack jsdl jsdl_strict yaml json", "submits another job", "`hidl run`"),
     _reserved("h V", _NO_JOB, "a shell"),
 )
-#: Further options of bsub whose names have several letters.
+#: Additional bsub options whose names have several letters.
 _LSF_WORDS = frozenset(
     (
         *("alloc_flags", "app", "ar", "clusters", "cn_cu", "cn_mem", "core_isolation", "csm", "data", "datagrp", "Ep"),
@@ -162,15 +162,15 @@ _FLUX = (
 
 @dataclass(frozen=True)
 class _Syntax:
-    """Rules by which a program reads its options.
+    """Rules by which a program parses its options.
 
     Attributes:
         reserved: The options that hidl rejects.
-        flags: Letters of options without a value, which may be combined in one word, as in ``-Hs``.
-        has_words: Names of several letters follow a single dash, as in ``-nnodes 4``.
-        words: Such names, to distinguish them from a letter with its value.
-        joins: A value may follow a letter in the same word, as in ``-n4``.
-        abbreviates: Long names may be abbreviated.
+        flags: Letters of options without a value, which may be combined into one word, as in ``-Hs``.
+        has_words: Whether names with several letters follow a single dash, as in ``-nnodes 4``.
+        words: Names with several letters, to distinguish them from a letter followed by its value.
+        joins: Whether a value may follow a letter in the same word, as in ``-n4``.
+        abbreviates: Whether long names may be abbreviated.
     """
 
     reserved: tuple[ReservedOption, ...]
@@ -195,16 +195,16 @@ _SYNTAX = {
 
 @dataclass(frozen=True)
 class Rejection:
-    """The reason why an option is rejected, and what to use in its place."""
+    """The reason why an option is rejected, and the recommended replacement."""
 
     message: str
     instead: str
 
 
 def reject_directive(scheduler: str | None, text: str, policies: Mapping[str, Any]) -> Rejection | None:
-    """Return why hidl rejects a line of options for a scheduler; None if it accepts the line.
+    """Return why hidl rejects a line of scheduler options, or None if it accepts the line.
 
-    Options of schedulers from plug-ins are not checked.
+    Options for schedulers from plug-ins are not checked.
 
     Args:
         scheduler: Name of the scheduler.
@@ -236,7 +236,7 @@ def _by_policy(scheduler: str | None, policies: Mapping[str, Any]) -> Iterator[R
 
 
 def option_names(scheduler: str | None, text: str) -> list[str]:
-    """Return the names of the options in a line for a scheduler, with their dashes; empty for those of plug-ins."""
+    """Return the names of the options in a scheduler line, with their dashes, or none for schedulers from plug-ins."""
     syntax = _SYNTAX.get(scheduler or "")
     return [] if syntax is None else [_dashed(name, syntax) for name, _ in _split(text, syntax)]
 
@@ -300,7 +300,7 @@ def _dashed(name: str, syntax: _Syntax) -> str:
 
 
 def _split(text: str, syntax: _Syntax) -> Iterator[tuple[str, str]]:
-    """Yield the name and the value of each option in a line; ``ValueError`` if a quote is not closed."""
+    """Yield the name and value of each option in a line; raises ``ValueError`` if a quote is not closed."""
     words = shlex.split(text)
     for word, following in zip(words, [*words[1:], ""], strict=True):
         separate = "" if following.startswith("-") else following
@@ -312,7 +312,7 @@ def _split(text: str, syntax: _Syntax) -> Iterator[tuple[str, str]]:
 
 
 def _single(word: str, separate: str, syntax: _Syntax) -> Iterator[tuple[str, str]]:
-    """Yield the options in a word behind a single dash: letters without values, then one with the rest as its value."""
+    """Yield the options in a single-dash word: letters without values, then one letter with the rest as its value."""
     if syntax.has_words:
         name, equals, value = word.partition("=")
         is_whole = not syntax.joins or name in _words(syntax) | syntax.words
@@ -331,7 +331,7 @@ def _words(syntax: _Syntax) -> frozenset[str]:
     return frozenset(name for option in syntax.reserved for name in option.names)
 
 
-# Arguments of launchers, and environment variables.
+# Launcher arguments, and environment variables.
 
 
 _LABELS = "adds labels to the output, which metrics are read from"
@@ -422,7 +422,7 @@ _LAUNCHERS = {
     "ibrun": _Syntax((_reserved("n np o", _SETS, "--ranks-per-node"),)),
 }
 
-#: Variables that describe one rank, one run or one job, which hidl, the launcher and the scheduler set.
+#: Variables that describe a rank, a run or a job, and that are set by hidl, the launcher or the scheduler.
 _OF_A_RANK = re.compile(
     r"HIDL_(?!CHECKPOINT_(INTERVAL|KEEP)\b)\w+|(LOCAL_|GROUP_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TF_CONFIG"
     r"|SLURM_(JOB_?ID|JOB_(NODELIST|NUM_NODES|CPUS_PER_NODE)|NODELIST|NNODES|NTASKS\w*|NPROCS|TASKS_PER_NODE"
@@ -437,12 +437,12 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )
-#: Variables of srun that move or label the output.
+#: srun variables that move or label the output.
 _OF_THE_OUTPUT = re.compile(r"SLURM_(STD(IN|OUT|ERR)MODE|LABELIO|WORKING_DIR)|SLURM_OPEN_MODE")
 
 
 def reject_argument(launcher: str, word: str) -> Rejection | None:
-    """Return why hidl rejects an argument of a launcher; None if it accepts it, or does not know the launcher."""
+    """Return why hidl rejects a launcher argument, or None if it accepts the argument or does not know the launcher."""
     syntax = _LAUNCHERS.get(launcher)
     if syntax is None or not word.startswith("-"):
         return None
@@ -457,7 +457,7 @@ def reject_argument(launcher: str, word: str) -> Rejection | None:
 
 
 def reject_variable(name: str) -> Rejection | None:
-    """Return why a variable cannot be set for all ranks; None if it can."""
+    """Return why a variable cannot be set for all ranks, or None if it can."""
     if name in THREAD_VARIABLES:
         return Rejection(f"`{name}` {_SETS}", "--threads")
     if _OF_A_RANK.fullmatch(name):

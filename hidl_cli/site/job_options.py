@@ -1,4 +1,4 @@
-"""Options of ``hidl run`` that become options of the scheduler, in the terms of each scheduler."""
+"""Options of ``hidl run`` that become scheduler options, in the form that each scheduler uses."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MailType = Literal["begin", "end", "fail"]
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Settings of a job that are written in the same way at every site of a scheduler.
+    """Job settings that are written in the same way at every site with the same scheduler.
 
     Attributes:
         licenses: Number of licenses by name.
-        mail_types: Events to send mail about.
+        mail_types: Events about which to send mail.
         mail_user: Recipient of the mail.
         after: Ids of the jobs that must have ended successfully before this one starts.
-        hold: Submit the job in the held state.
+        hold: Whether to submit the job in the held state.
         begin: Earliest start in seconds since the epoch.
-        comment: Text that the scheduler keeps with the job.
-        scheduler_options: Further options, one per line.
+        comment: Text that the scheduler stores with the job.
+        scheduler_options: Additional options, one per line.
     """
 
     licenses: Mapping[str, int] | None = None
@@ -44,11 +44,11 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class _Term:
-    """An option in the terms of one scheduler.
+    """The form of an option for one scheduler.
 
     Attributes:
-        shown: The line in the documentation.
-        lines: Function that returns the lines of the job script; None if another module writes them.
+        shown: The line shown in the documentation.
+        lines: Function that returns the lines of the job script, or None if another module writes them.
     """
 
     shown: str
@@ -80,7 +80,7 @@ def _mail_of_lsf(settings: JobSettings) -> list[str]:
 
 _SELECT = "in `-l select=`"
 
-#: The options by their name, and their form for each scheduler that has them.
+#: The options by name, with their form for each scheduler that supports them.
 TERMS: Mapping[str, Mapping[str, _Term]] = {
     "--gpus": {
         "slurm": _Term("`--gres=gpu:N` or `--gpus-per-node=N`, by the policy `gpus`"),
@@ -155,7 +155,7 @@ TERMS: Mapping[str, Mapping[str, _Term]] = {
     },
     "--scheduler-option": {name: _Term("as given") for name in ("slurm", "lsf", "pbs", "flux")},
 }
-#: Names of the options in the policy ``forbidden``.
+#: Names of the options as used in the policy ``forbidden``.
 _FIELDS = {
     "--licenses": "licenses",
     "--mail-type": "mail_types",
@@ -169,7 +169,7 @@ _FIELDS = {
 _LETTERS = {
     "slurm": {"-d": "--dependency", "-H": "--hold", "-b": "--begin", "-L": "--licenses"},
 }
-#: Patterns of values, and hints.
+#: Patterns for values, and hints.
 _VALUES = {
     "--mail-user": (r"[A-Za-z0-9_][A-Za-z0-9_.+@-]{0,199}", "for example you@example.org"),
     "--job-name": (r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "use letters, digits and _ . - only"),
@@ -181,7 +181,7 @@ _TITLES = {**{name: system.title for name, system in SYSTEMS.items()}, "local": 
 def require_supported(site: Site, given: tuple[str, ...]) -> None:
     """Raise ``UsageError`` for the first of the ``given`` options that the site forbids or its scheduler lacks.
 
-    A scheduler from a plug-in has none of them.
+    Schedulers from plug-ins support none of them.
     """
     scheduler = site.scheduler or ""
     for name in given:
@@ -195,9 +195,10 @@ def require_supported(site: Site, given: tuple[str, ...]) -> None:
 
 
 def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -> list[str]:
-    """Return the lines of a job header for the settings, below which no further line may follow.
+    """Return the lines of a job header for the settings, which must be the last lines of the header.
 
-    Raises ``UsageError`` for an option that is given twice, ``InvalidInput`` for a scheduler option that hidl rejects.
+    Raises ``UsageError`` for an option that is given twice, and ``InvalidInput`` for a scheduler option that hidl
+    rejects.
     """
     lines: list[str] = []
     for name, field in _FIELDS.items():
@@ -235,7 +236,7 @@ def _repeated(written: set[str], scheduler: str, line: str) -> set[str]:
 
 
 def parse_licenses(text: str) -> dict[str, int]:
-    """Parse ``NAME,NAME:COUNT``; ``UsageError`` for anything else."""
+    """Parse ``NAME,NAME:COUNT``; raises ``UsageError`` for anything else."""
     found: dict[str, int] = {}
     for word in text.split(","):
         match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_.@-]*)(?::([1-9][0-9]*))?", word.strip())
@@ -246,7 +247,7 @@ def parse_licenses(text: str) -> dict[str, int]:
 
 
 def parse_mail_types(text: str) -> tuple[MailType, ...]:
-    """Parse a list of ``begin``, ``end``, ``fail`` or ``all``; ``UsageError`` for anything else."""
+    """Parse a list of ``begin``, ``end``, ``fail`` or ``all``; raises ``UsageError`` for anything else."""
     known: tuple[MailType, ...] = get_args(MailType)
     words = [word.strip().lower() for word in text.split(",")]
     if unknown := [word for word in words if word not in (*known, "all")]:
@@ -255,14 +256,14 @@ def parse_mail_types(text: str) -> tuple[MailType, ...]:
 
 
 def plain(name: str, value: str | None) -> str | None:
-    """Return the value of an option; ``UsageError`` if it would not reach the scheduler unchanged."""
+    """Return the value of an option; raises ``UsageError`` if it would not reach the scheduler unchanged."""
     if value is not None and not re.fullmatch(_VALUES[name][0], value):
         raise UsageError(f"invalid {name} {value!r}", hint=_VALUES[name][1])
     return value
 
 
 def job_options_page() -> str:
-    """Return the table of ``docs/reference/job-options.md``."""
+    """Return the table in ``docs/reference/job-options.md``."""
     systems = ("slurm", "lsf", "pbs", "flux")
     rows = [
         f"| `{name}` | {' | '.join(terms[each].shown if each in terms else 'refused' for each in systems)} |"
@@ -273,6 +274,6 @@ def job_options_page() -> str:
 
 
 def _quoted(text: str | None) -> str:
-    """Quote text for a header line; the option has rejected quotes, backslashes and line breaks."""
+    """Quote text for a header line, in which the option has already rejected quotes, backslashes and line breaks."""
     word = text or ""
     return word if shlex.quote(word) == word else f'"{word}"'

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli import process
 from hidl_cli.documents import read_json
@@ -21,9 +21,11 @@ from hidl_cli.errors import InvalidInput, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import SONAMES, TRAITS, Abi, Family
 from hidl_cli.quoting import comment, sh
 from hidl_cli.stack import content, own_wheel
-from hidl_cli.stack.installation import UNSET, Installation, variables
-from hidl_cli.stack.plan import UNUSABLE, InstallPlan
+from hidl_cli.stack.installation import UNSET, UNUSABLE, Installation, variables
 from hidl_cli.templates import render_modulefile, render_script
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.plan import InstallPlan
 
 
 @dataclass(frozen=True)

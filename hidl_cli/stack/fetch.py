@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from hidl_cli import documents, paths
+from hidl_cli.documents import sha256
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import install, own_wheel
-from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.providers.spack import caches, call, host
 from hidl_cli.stack.providers.spack.environment import COMMIT, part_of
 from hidl_cli.stack.providers.spack.host import CLINGO

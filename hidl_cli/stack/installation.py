@@ -37,7 +37,6 @@ from hidl_cli.stack import own_wheel
 
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
-    from hidl_cli.site.schema import Site
 
 
 #: Errors raised on file systems that do not support locks.
@@ -241,6 +240,8 @@ _ID = re.compile(r"[0-9a-f]{12}")
 
 #: Variables that would make the Python of a stack import modules of another Python.
 UNSET = ("PYTHONHOME", "PYTHONPATH")
+#: Characters that break PATH (colons), shells and modulefiles (newlines) or mpi4py, which expands variables in paths.
+UNUSABLE = (":", "$", "\n", "\r", "\0")
 
 
 @dataclass(frozen=True)

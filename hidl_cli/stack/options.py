@@ -15,7 +15,7 @@ _PROVIDER = "Provider"
 
 @dataclass(frozen=True, kw_only=True)
 class InstallOptions(AllocationOptions):
-    """The options of ``hidl install``, including those of jobs that build or verify. None selects the default.
+    """The options of ``hidl install``, including those for jobs that build or verify. None selects the default.
 
     Attributes:
         stacks: Names of the stacks (default: the site's stacks).

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack.builds.plan import PlannedBuild
+from hidl_cli.stack.installation import UNUSABLE
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.own_wheel import OwnWheel
 from hidl_cli.stack.schema import find_wheel
@@ -18,9 +19,6 @@ from hidl_cli.stack.target import Target
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
     from hidl_cli.site.schema import ProviderName
-
-#: Characters that break PATH (colons), shells and modulefiles (newlines) or mpi4py, which expands variables in paths.
-UNUSABLE = (":", "$", "\n", "\r", "\0")
 
 
 class ProviderPart(Protocol):

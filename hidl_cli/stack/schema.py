@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -15,10 +15,6 @@ from hidl_cli.inputs.check import EnvironmentVariable, FileName, Module, Name, S
 from hidl_cli.mpi import ABI_TITLES, TRAITS, WHEELS, Family
 from hidl_cli.site.schema import Spec
 from hidl_workloads.kernels import serves
-
-if TYPE_CHECKING:
-    from hidl_cli.mpi import Family
-
 
 #: Accelerators as named in PyTorch builds: ``cpu``, or the GPU programming model.
 Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]
@@ -364,7 +360,8 @@ class Stack(Strict):
     )
     devices: Annotated[list[Device], Field(min_length=1)] = Field(
         default_factory=lambda: [*_DEFAULT_DEVICES],
-        description="devices that the packages support; with gpu, the lockfile for a site with GPUs has GPU builds",
+        description="devices that the packages support; if gpu is included, lockfiles for sites with GPUs contain GPU "
+        "builds",
     )
     variants: dict[Accelerator, Variant] = Field(
         default_factory=dict,

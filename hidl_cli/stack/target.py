@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hidl_cli.errors import MissingPrecondition, ProcessFailed
 from hidl_cli.inputs.overlay import find
@@ -20,11 +19,6 @@ from hidl_cli.stack import installation
 from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Accelerator, Stack, bare, find_unserved, serves_any
-
-if TYPE_CHECKING:
-    from hidl_cli.site.schema import NodeType, Site
-    from hidl_cli.stack.schema import Accelerator, Stack
-
 
 #: Frameworks whose CPU and GPU builds differ in their names or local versions.
 _FRAMEWORKS = ("torch", "tensorflow")

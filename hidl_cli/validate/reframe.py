@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hidl_cli import batch_systems, paths, process
 from hidl_cli.batch_systems import SSH
@@ -30,10 +30,6 @@ from hidl_cli.schedulers import scheduler_for, slurm
 from hidl_cli.schedulers.backend import Backend, NoAnswer, Refused
 from hidl_cli.site import hidl_cluster
 from hidl_cli.site.schema import NodeType, Site
-
-if TYPE_CHECKING:
-    from hidl_cli.site.schema import Site
-
 
 _LARGEST = 4096
 FULL = "full"

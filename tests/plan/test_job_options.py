@@ -179,6 +179,24 @@ def test_gpus_per_rank_determine_the_ranks() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "site_exclusive", "noticed"),
+    [
+        ({"ranks_per_node": 1}, False, True),
+        ({"ranks_per_node": 3}, False, True),
+        ({"ranks_per_node": 4}, False, False),
+        ({}, False, False),
+        ({"ranks_per_node": 1}, True, False),
+        ({"ranks_per_node": 1, "gpus_per_rank": 1}, False, False),
+        ({"ranks_per_node": 1, "gpus": 4}, False, False),
+        ({"ranks_per_node": 1, "device": "cpu"}, False, False),
+    ],
+)
+def test_gpus_that_no_rank_uses_are_mentioned(options: dict[str, Any], site_exclusive: bool, noticed: bool) -> None:
+    plan = planned(anvil(exclusive=site_exclusive), **options)
+    assert any("requests all 4 GPUs" in warning for warning in plan.warnings) == noticed
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"gpus": 3, "nodes": 2}, "cannot be divided"),

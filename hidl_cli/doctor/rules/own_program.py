@@ -320,4 +320,4 @@ def gloo_on_nodes(facts: OwnProgram) -> Iterator[Evidence]:
         )
 
 
-SUBJECT = Subject(probe, RULES, before_runs=True)
+SUBJECTS = (Subject(probe, RULES, before_runs=True),)

@@ -10,7 +10,7 @@ from hidl_cli import batch_systems
 from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.launch.options import seconds
 from hidl_cli.quoting import sh
-from hidl_cli.site.probes import lsf, slurm, software
+from hidl_cli.site.probes import software
 from hidl_cli.site.probes.facts import ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import NodeType, Partition, Policies, Site
@@ -75,6 +75,8 @@ def _slurm(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
     if ping is None or " is UP" not in ping:
         outage = (ping or "").strip().partition("\n")[0] or "scontrol ping: no response"
         return SiteFacts(site, outage=outage, modules=known or None)
+    from hidl_cli.site.probes import slurm  # not loaded before runs, which do not examine the scheduler
+
     batch = slurm.probe(host)
     accounting = _ACCOUNTING.search(host.ask("scontrol", "show", "config", seconds=_SECONDS) or "")
     return SiteFacts(
@@ -88,6 +90,8 @@ def _slurm(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
 
 def _lsf(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
     # LSF does not list the hosts of a queue, so the nodes remain unknown.
+    from hidl_cli.site.probes import lsf
+
     batch = lsf.probe(host)
     if batch is None or not batch.sources:
         return SiteFacts(site, outage="lsid: no response", modules=known or None)
@@ -284,4 +288,4 @@ def stale_libraries(facts: SiteFacts) -> Iterator[Evidence]:
         yield Evidence(seen, f"read them again with: hidl install --site {sh(facts.site.name)}", where=f"mpi.{name}")
 
 
-SUBJECT = Subject(probe, RULES)
+SUBJECTS = (Subject(probe, RULES),)

@@ -138,7 +138,7 @@ def unread(facts: Tuning) -> Iterator[Evidence]:
             expected = f"; expected: {judged.expected}" if judged.suggestion else ""
             yield Evidence(f"{name} in your shell: {judged.message}{expected}", f"unset {name}", severity=mild)
         elif not facts.job.inherits_environment:
-            cause = "with mpirun_rsh" if facts.job.launcher == "mpirun_rsh" else "in jobs of the site (--export=NONE)"
+            cause = "with mpirun_rsh" if facts.job.launcher == "mpirun_rsh" else "in the site's jobs (--export=NONE)"
             yield Evidence(
                 f"{name} in your shell does not reach the ranks: {cause}, only variables set by hidl do",
                 f"unset {name}, and pass it to the run: hidl run --tune {sh(f'{name}={value}')}",
@@ -272,4 +272,4 @@ def _reads(library: Library | None, name: str) -> bool:
     return bool(known)
 
 
-SUBJECT = Subject(probe, RULES, before_runs=True)
+SUBJECTS = (Subject(probe, RULES, before_runs=True),)

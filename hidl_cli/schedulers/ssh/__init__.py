@@ -17,8 +17,8 @@ from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, NotSubmitted, Programs, Receipt, Refused
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.local import kill_run, send
-from hidl_cli.schedulers.ssh import header, jobs
-from hidl_cli.schedulers.ssh.hosts import check_hosts
+from hidl_cli.schedulers.ssh import jobs
+from hidl_cli.schedulers.ssh.guards import check_hosts
 from hidl_cli.site.schema import Policies
 
 #: File for the output of the supervisor and its connections.
@@ -44,7 +44,7 @@ class SshBackend(Backend):
     first_interval = 0.2
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        return header.header(allocation, policies)
+        return jobs.request_lines(allocation, policies)
 
     def this_cluster(self) -> str | None:
         return jobs.here()
@@ -75,7 +75,7 @@ class SshBackend(Backend):
     def check(self, run: Run) -> None:
         """Check the hosts. Raises ``MissingPrecondition`` listing all hosts that cannot be used."""
         try:
-            request = header.read_request(run.script.read_text(encoding="utf-8"))
+            request = jobs.read_request(run.script.read_text(encoding="utf-8"))
         except InvalidInput as invalid:
             raise Refused(invalid.message, hint=invalid.hint or "") from invalid
         check_hosts(request.hosts, run, shared=request.shared)

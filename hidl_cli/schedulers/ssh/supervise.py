@@ -22,10 +22,8 @@ from hidl_cli import process
 from hidl_cli.record.run import Run, State
 from hidl_cli.schedulers.local import birth, kill_run
 from hidl_cli.schedulers.ssh import ATTENDED
-from hidl_cli.schedulers.ssh.guards import Guards, Needs
-from hidl_cli.schedulers.ssh.header import HostsRequest, read_request
-from hidl_cli.schedulers.ssh.hosts import needs_of
-from hidl_cli.schedulers.ssh.jobs import JobRecord
+from hidl_cli.schedulers.ssh.guards import Guards, Needs, needs_of
+from hidl_cli.schedulers.ssh.jobs import HostsRequest, JobRecord, read_request
 
 #: Seconds between two messages to the guards; after 180 s without one, they assume that this machine is down.
 _BEAT = 15.0

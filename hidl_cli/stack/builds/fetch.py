@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from hidl_cli import paths
+from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed
 from hidl_cli.stack.builds import sources
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.builds.contract import Packager
+    from hidl_cli.stack.builds.kinds import Packager
     from hidl_cli.stack.builds.plan import PlannedBuild
     from hidl_cli.stack.plan import InstallPlan
 
@@ -103,7 +103,7 @@ def find_archive(build: PlannedBuild, root: Path) -> Path | None:
     file = cached_archive(build)
     if not file.is_file():
         return None
-    if sources.sha256(file) != build.source_digest:  # hidl's own copy is damaged and can be fetched again
+    if documents.sha256(file) != build.source_digest:  # hidl's own copy is damaged and can be fetched again
         file.unlink()
         return None
     return file
@@ -133,7 +133,7 @@ def fetch(build: PlannedBuild, plan: InstallPlan, provider: Packager, log: Path)
 
 
 def _check_digest(file: Path, build: PlannedBuild) -> None:
-    found = sources.sha256(file)
+    found = documents.sha256(file)
     if found != build.source_digest:
         raise BuildFailed(
             f"{file} does not match the recipe: its SHA-256 is {found}, not {build.source_digest}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli import paths
+from hidl_cli import documents, paths
 from hidl_cli.errors import InvalidInput, MissingPrecondition
 from hidl_cli.stack.builds import sources
 from hidl_cli.stack.schema import name_of
@@ -108,7 +108,7 @@ def _plan_build(recipe: Build, lock: Lock, root: Path, given: Path | None) -> Pl
     recipe = recipe.model_copy(update={"requires": _pin_requirements(recipe, lock)})
     if given is not None or digest is None:
         archive, recipe = sources.user_archive(recipe, root, given)
-        digest = digest or sources.sha256(archive)
+        digest = digest or documents.sha256(archive)
     return PlannedBuild(
         recipe=recipe,
         source_digest=digest,

@@ -7,7 +7,6 @@ manifest.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import tarfile
@@ -93,12 +92,3 @@ def missing(recipe: Build, root: Path) -> MissingPrecondition:
         hint=f"download it{origin} and pass --source {recipe.name}=FILE (or put it into {root / 'sources'} or a "
         f"directory of {PLACES})",
     )
-
-
-def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    total = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            total.update(block)
-    return total.hexdigest()

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, get_args
 
-from hidl_cli import paths
+from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, UsageError
 from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.stack.builds import sources
@@ -23,7 +23,6 @@ from hidl_cli.stack.providers.contract import Preview
 
 if TYPE_CHECKING:
     from hidl_cli.stack.order import Order, Progress
-    from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.target import Target
 
 
@@ -84,7 +83,7 @@ def find_rpm(order: Order) -> RpmPart:
             hint=f"download it{origin} and pass --source {name}=FILE (or put it into {order.root / 'sources'} or a "
             f"directory of {sources.PLACES})",
         )
-    digest = sources.sha256(file)
+    digest = documents.sha256(file)
     if described is not None and described.sha256 not in (None, digest):
         raise BuildFailed(
             f"{file} does not match site {order.site.name}: its SHA-256 is {digest}, not {described.sha256}",

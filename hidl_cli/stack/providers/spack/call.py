@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli import process
-from hidl_cli.documents import read_json
+from hidl_cli.documents import read_json, sha256
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
 from hidl_cli.site import hidl_cluster
 from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack.builds.build import first_error
-from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.order import InstallStep, log_command
 from hidl_cli.stack.providers.spack.host import Instance, cache
 

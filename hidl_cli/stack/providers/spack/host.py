@@ -168,7 +168,7 @@ def python(
     made.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=made.parent) as directory,
-        progress.step("make a Python with clingo for Spack", log),
+        progress.step("create a Python environment with clingo for Spack", log),
     ):
         beside = Path(directory, "python")
         # Scripts in it would name the temporary directory, but Spack uses only the interpreter.

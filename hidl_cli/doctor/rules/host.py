@@ -1,18 +1,22 @@
-"""File systems that hidl uses, and the quota of the home directory."""
+"""The host that hidl runs on: file systems, proxies, and the rules for compute nodes."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hidl_cli import paths
-from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.doctor.context import CachedHost, Context, Subject
+from hidl_cli.doctor.examine import plan_job
 from hidl_cli.errors import MissingPrecondition
-from hidl_cli.site.probes.host import Host
+from hidl_cli.quoting import sh
+from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.stack import installation
+from hidl_workloads.doctor import node
 from hidl_workloads.doctor.finding import Evidence, Rules
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -236,4 +240,81 @@ def _used(quota: Quota) -> str:
     return " and ".join(parts) + " used"
 
 
-SUBJECT = Subject(probe, RULES, before_runs=True)
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+@dataclass(frozen=True)
+class Network:
+    """The proxies of the ranks.
+
+    Attributes:
+        proxies: Proxy host by variable, without the user name and password.
+        affected: Names of this host that are not excluded by no_proxy.
+        no_proxy: Value of no_proxy.
+    """
+
+    proxies: Mapping[str, str]
+    affected: tuple[str, ...] = ()
+    no_proxy: str = ""
+
+
+def probe_network(context: Context) -> Network:
+    """Read the environment of the ranks, in which lower-case variables take precedence over upper-case ones."""
+    environment = plan_job(context).environment
+    proxies = {
+        name: _host(environment[name])
+        for lower in _PROXIES
+        for name in (lower, lower.upper())
+        if environment.get(name, "").strip()
+    }
+    no_proxy = environment.get("no_proxy", environment.get("NO_PROXY", ""))
+    own = ("localhost", "127.0.0.1", context.host.hostname)
+    return Network(proxies, tuple(name for name in own if proxies and not is_excluded(name, no_proxy)), no_proxy)
+
+
+def is_excluded(host: str, no_proxy: str) -> bool:
+    """Return whether no_proxy excludes ``host``: with ``*``, the host or one of its domains, as in urllib and curl."""
+    words = [word.strip().lstrip(".").lower() for word in no_proxy.split(",") if word.strip()]
+    return no_proxy.strip() == "*" or any(host.lower() == word or host.lower().endswith(f".{word}") for word in words)
+
+
+def _host(proxy: str) -> str:
+    parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    return parts.hostname or "a proxy"
+
+
+NETWORK_RULES: Rules[Network] = Rules()
+
+
+@NETWORK_RULES.rule(
+    "HD062",
+    "Proxy variables affect connections to this host",
+    severity="warning",
+    why="gRPC (TensorFlow), HTTP rendezvous (Horovod's gloo, torchrun) and dashboards connect to the proxy although "
+    "their peer is this host or a neighbour. The proxy rejects the connections, or they time out.",
+)
+def affected_by_proxy(facts: Network) -> Iterator[Evidence]:
+    """Report a warning if a proxy is set and no_proxy does not exclude localhost or the name of this host."""
+    if facts.affected:
+        names = ", ".join(f"{name} ({host})" for name, host in facts.proxies.items())
+        value = sh(",".join(word for word in (facts.no_proxy.strip(), *facts.affected) if word))
+        yield Evidence(
+            f"{names} also applies to {', '.join(facts.affected)}, which no_proxy does not exclude",
+            f"export no_proxy={value} NO_PROXY={value}",
+        )
+
+
+def probe_node(context: Context) -> node.Node | None:
+    """Collect the facts about this host.
+
+    Returns None if it is not part of the site or if a recorded host is examined.
+    """
+    host = context.host.host if isinstance(context.host, CachedHost) else context.host
+    return node.probe() if context.is_here and isinstance(host, ThisHost) else None
+
+
+SUBJECTS = (
+    Subject(probe, RULES, before_runs=True),
+    Subject(probe_network, NETWORK_RULES, before_runs=True),
+    Subject(probe_node, node.RULES),
+)
