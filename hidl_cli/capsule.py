@@ -46,7 +46,7 @@ from hidl_cli.plan.parameters import matrix_word
 from hidl_cli.record.run import Run
 from hidl_cli.redaction import Secrets, fill, names_in, shown
 from hidl_cli.runs.verification import Provenance, differences
-from hidl_cli.schedulers.build_allocation import build_command
+from hidl_cli.schedulers.build_allocation import build_job
 from hidl_cli.site.checks import RULES as SITE_RULES
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
@@ -432,8 +432,8 @@ def order_for(
     write_text(lock, capsule.text("lock.txt"))
     site = site_for_accelerator(site, getattr(read_lock(lock), "accelerator", None))  # Spack lockfiles have none
     root = installation.root_of(site, stack.name, prefix)
-    attached = build_command(site, os.environ, job) if site.install.provider == "spack" else ()
-    order = Order(site, stack, root, locked=True, offline=offline, mirror=directory, attached=attached)
+    building = build_job(site, os.environ, job) if site.install.provider == "spack" else None
+    order = Order(site, stack, root, locked=True, offline=offline, mirror=directory, build_job=building)
     try:
         in_use = installation.find(site, stack.name, root=root).lock == original.plan.lock
     except MissingPrecondition:

@@ -48,7 +48,8 @@ def complete(
     """Detect the values that a site's file leaves open: MPI libraries and, for Spack, compilers and externals.
 
     Nothing is probed if no value is missing and no modulefile has changed, if the site takes everything from this
-    machine anyway (``spack: {detect: true}``), or if its ``match`` does not match this machine.
+    machine anyway (``spack: {detect: true}``), or if its ``match`` does not match this machine. If the site has no
+    ``match``, its nodes must have processors of this machine's family, and only what its own modules provide is saved.
 
     Args:
         site: The site to complete.
@@ -72,9 +73,9 @@ def complete(
     if not due:
         return CompletedSite(site)
     host = host or ThisHost()
-    mismatch = next((one for one in conditions_of(site, host) if not one.holds), None)
-    if mismatch is not None:
-        say(f"site {site.name} does not set its MPI libraries, and this machine does not match it: {mismatch.reason}")
+    mismatch = next((one.reason for one in conditions_of(site, host) if not one.holds), None) or _foreign(site, host)
+    if mismatch:
+        say(f"site {site.name} does not set its MPI libraries, and this machine does not match it: {mismatch}")
         return CompletedSite(site)
     results = probe(site, due, host)
     if results.contradictions:
@@ -91,7 +92,22 @@ def complete(
         say(f"unknown: {remark}")
     for line in summary(done.site, answers):
         say(line)
-    return _kept(done, results, record, say) if keep else done
+    if not keep:
+        return done
+    modules = {entry.path for entry in due if entry.modules}
+    certain = answers if site.match else tuple(answer for answer in answers if answer.path[:2] in modules)
+    for path in dict.fromkeys(answer.path[:2] for answer in answers if answer not in certain):
+        say(f"not saved: {'.'.join(path)}, because site {site.name} has no `match` and may be another machine")
+    return replace(_kept(replace(done, answers=certain), results, record, say), answers=answers)
+
+
+def _foreign(site: Site, host: Host) -> str | None:
+    """Return why this machine cannot belong to a site that has no ``match``, or None if it may."""
+    here = (host.ask("uname", "-m") or "").strip()
+    arch = site.node_type().arch
+    if site.match is not None or not here or arch in (None, here):
+        return None
+    return f"its nodes are {arch}, and this machine is {here}"
 
 
 def summary(site: Site, answers: Sequence[ProbedValue]) -> list[str]:

@@ -76,12 +76,22 @@ SpackSection = Literal[
 ]  # fmt: skip
 
 
+#: Prefixes of the URLs of OCI registries.
+OCI = ("oci://", "oci+http://")
+
+
 class BuildCache(Strict):
     """A cache of packages built by Spack."""
 
     url: Url = Field(description="URL (https:, s3:, oci:, file:) or absolute path")
-    signed: bool = Field(True, description="only install packages signed with a trusted key")
+    signed: bool = Field(
+        True, description="only install packages signed with a trusted key; false for oci:, where Spack signs nothing"
+    )
     keys: list[Place] = Field(default_factory=list, description="files with trusted public keys")
+    user: str | None = Field(None, min_length=1, max_length=128, description="user of the registry of an oci: URL")
+    password_variable: EnvironmentVariable | None = Field(
+        None, description="environment variable with the password or token of `user`"
+    )
 
 
 class Spack(Strict):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from hidl_cli.quoting import sh_line
 
 if TYPE_CHECKING:
+    from hidl_cli.batch_systems import BuildJob
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.schema import Stack
 
@@ -41,7 +42,7 @@ class Order:
         mirror: Directory created by ``hidl stack fetch``, if any.
         jobs: Number of parallel compile jobs (default: the site's setting).
         platform: Platform of the lockfile (default: this machine's platform).
-        attached: Command prefix that runs a build in an allocation. If empty, builds run here.
+        build_job: Job that builds run in; None to build here.
         cache_only: Install all packages from build caches and build nothing from source (Spack).
     """
 
@@ -56,7 +57,7 @@ class Order:
     mirror: Path | None = None
     jobs: int | None = None
     platform: str | None = None
-    attached: tuple[str, ...] = ()
+    build_job: BuildJob | None = None
     cache_only: bool = False
 
     @property
@@ -70,13 +71,15 @@ class InstallStep:
     """A command of an installation.
 
     ``variables`` are added to its environment. ``without_network`` is the same command without network access; it is
-    tried first, because it takes half the time if everything is cached.
+    tried first, because it takes half the time if everything is cached. ``cancel`` is the command that cancels the job
+    of the command, if it runs in one.
     """
 
     title: str
     argv: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     without_network: tuple[str, ...] | None = None
+    cancel: tuple[str, ...] = ()
 
 
 def log_command(log: Path, argv: Sequence[str]) -> None:
