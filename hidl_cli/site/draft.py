@@ -199,7 +199,10 @@ class DraftPartitions:
 
     @property
     def default(self) -> str | None:
-        """The key of the default queue's partition, or of its most frequent kind of node if the queue has several."""
+        """The key of the default queue's partition.
+
+        If the queue has several partitions, this is the one for its most frequent kind of node.
+        """
         return next((part.key for part in self.parts if part.queue.is_default), None)
 
     def kinds(self) -> tuple[NodeKind, ...]:
