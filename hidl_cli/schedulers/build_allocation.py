@@ -19,7 +19,7 @@ from hidl_cli.schedulers.backend import options
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
 
-#: Maximum time in seconds that a build requests unless the user specifies a time. Longer jobs wait longer in the queue.
+#: Maximum time in seconds that a build requests if the user does not specify one. Longer jobs wait longer in the queue.
 _LONGEST_BUILD = 12 * 3600.0
 
 
@@ -31,7 +31,7 @@ def build_job(site: Site, environ: Mapping[str, str], job: AllocationOptions) ->
 
     Args:
         site: The site, whose policies apply.
-        environ: Environment of this process.
+        environ: This process's environment.
         job: Job options. The partition defaults to ``spack.partition``. The time limit defaults to the partition's
             maximum, but at most 12 hours unless the site's default time is longer.
 

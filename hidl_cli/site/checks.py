@@ -111,7 +111,7 @@ def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Require that each MPI library reads the variables that the site sets for it, and that their values are valid."""
     libraries = mapping(data, "mpi")
     if data.get("tuning") or any(mapping(libraries, name).get("tuning") for name in libraries):
-        from hidl_cli.tuning.judge import check_site  # takes 13 ms, so it is imported only if needed
+        from hidl_cli.tuning.judge import check_site  # importing this takes 13 ms, so it is done only if needed
 
         yield from check_site(data)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompletedSite:
-    """A site with detected values; ``file`` is the file they were saved to, or None if they were not saved."""
+    """A site with detected values. ``file`` is the file they were saved to, or None if they were not saved."""
 
     site: Site
     answers: tuple[ProbedValue, ...] = ()
@@ -45,7 +45,7 @@ class CompletedSite:
 def complete(
     site: Site, provider: ProviderName | None, *, keep: bool, say: Callable[[str], object], host: Host | None = None
 ) -> CompletedSite:
-    """Detect the values that a site's file leaves open: MPI libraries and, for Spack, compilers and externals.
+    """Detect values that a site's file leaves open: MPI libraries and, for Spack, compilers and externals.
 
     Nothing is probed if no value is missing and no modulefile has changed, if the site takes everything from this
     machine anyway (``spack: {detect: true}``), or if its ``match`` does not match this machine. If the site has no
@@ -53,16 +53,16 @@ def complete(
 
     Args:
         site: The site to complete.
-        provider: Provider of the installation (default: the site's provider).
+        provider: Provider for the installation (default: the site's provider).
         keep: Save the detected values in the user's own file for the site.
-        say: Called with each line for the user.
+        say: Called with each line to be shown to the user.
         host: Host to probe (default: this machine).
 
     Raises ``InvalidInput`` listing all values that contradict the file.
     """
     if site.spack.detect:
         return CompletedSite(site)
-    from hidl_cli.site import record as records  # imported only if needed because this takes 60 ms
+    from hidl_cli.site import record as records  # imported only if needed, because this takes 60 ms
     from hidl_cli.site.detect import conditions_of  # as above
     from hidl_cli.site.discovery import changed, entries, probe  # as above
     from hidl_cli.site.probes.host import ThisHost  # as above
@@ -127,7 +127,10 @@ def summary(site: Site, answers: Sequence[ProbedValue]) -> list[str]:
 
 
 def _due(site: Site, entry: ProbeEntry, record: DetectionRecord) -> ProbeEntry | None:
-    """Return the entry with the keys to probe: unknown ones and, if a modulefile has changed, those detected before."""
+    """Return the entry with the keys to probe.
+
+    These are the unknown keys and, if a modulefile has changed, the previously detected ones.
+    """
     if not record.is_stale(entry.path):
         return entry if entry.unknown else None
     keys = ("version", "prefix", "fortran")

@@ -1,4 +1,4 @@
-"""Installation requests, the commands of an installation, and progress reports."""
+"""Installation requests, installation commands, and progress reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Progress(Protocol):
         """Print one line."""
 
     def step(self, title: str, log: Path | None = None) -> AbstractContextManager[None]:
-        """Show a step while it runs; the output of its program is in ``log``."""
+        """Show a step while it runs; its program's output is in ``log``."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Order:
         root: Root of the installations.
         locked: Fail instead of creating a new lockfile.
         offline: Do not use the network.
-        sources: Source archives from the command line, by the name of the build.
+        sources: Source archives from the command line, by build name.
         provider: Name of the provider (default: the site's provider).
         spack: Path of Spack (default: the site's Spack).
-        mirror: Directory created by ``hidl stack fetch``, if any.
+        mirror: Directory created by ``hidl stack fetch``, or None.
         jobs: Number of parallel compile jobs (default: the site's setting).
-        platform: Platform of the lockfile (default: this machine's platform).
+        platform: Platform that the lockfile is for (default: this machine's platform).
         build_job: Job that builds run in; None to build here.
         cache_only: Install all packages from build caches and build nothing from source (Spack).
     """
@@ -68,11 +68,11 @@ class Order:
 
 @dataclass(frozen=True)
 class InstallStep:
-    """A command of an installation.
+    """An installation command.
 
-    ``variables`` are added to its environment. ``without_network`` is the same command without network access; it is
-    tried first, because it takes half the time if everything is cached. ``cancel`` is the command that cancels the job
-    of the command, if it runs in one.
+    ``variables`` are added to its environment. ``without_network`` is the same command without network access, which is
+    tried first because it takes half the time if everything is cached. ``cancel`` is the command that cancels the
+    command's job, if it runs in one.
     """
 
     title: str

@@ -689,7 +689,7 @@ class SpackPart:
         return self.environment.text
 
     def to_json(self) -> Mapping[str, Any]:
-        """Return the part for a JSON document."""
+        """Return the Spack-specific part of the plan as plain data."""
         return {
             "root": str(self.instance.root),
             "version": self.instance.version,
