@@ -216,6 +216,17 @@ def test_a_batch_script_runs_once_as_if_it_had_been_submitted(on_cluster: Callab
     assert (first, sorted(hosts)) == (f"once in {here}: a b", ["node1", "node2"])
 
 
+def test_steps_of_a_batch_script_do_not_share_cores(on_cluster: Callable[..., Hidl], here: Path) -> None:
+    """As outside hidl, the second of two steps with one core each waits if there is only one core."""
+    hidl = on_cluster()
+    step = "srun --ntasks=1 --exact sh -c 'echo begin; sleep 2; echo end' &\n"
+    (here / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --time=5\n{2 * step}wait\n")
+    done = hidl("run", *SITE, "--", "./job.sh")
+    assert done.returncode == 0, done.stderr
+    (run,) = hidl.runs.iterdir()
+    assert (run / "stdout.log").read_text().split() == ["begin", "end", "begin", "end"]
+
+
 def test_a_run_within_an_allocation_uses_it(
     on_cluster: Callable[..., Hidl], cluster: LivingCluster, here: Path
 ) -> None:
@@ -239,6 +250,11 @@ def test_a_run_within_an_allocation_uses_it(
     job, said, status = within("--nodes", "3", "--no-mpi")
     assert status == 6
     assert f"3 nodes requested, but the allocation {job} around hidl has 2" in " ".join(said.split())
+
+    for option in (["--after", run.name], ["--begin", "+1:00:00"], ["--mem", "1G"], ["--account", "mine"], ["--hold"]):
+        job, said, status = within(*option, "--no-mpi")
+        assert status == 2
+        assert f"{option[0]} applies to a new job, but hidl uses the allocation {job}" in " ".join(said.split())
 
     _, said, status = within("--nodes", "3", "--no-mpi", "--new-job", "--dry-run")
     assert (status, "#SBATCH --nodes=3" in said) == (0, True)
