@@ -36,15 +36,15 @@ Verdict = Literal["pass", "fail", "inconclusive"]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A single measurement of a scaling study.
+    """A single measurement in a scaling study.
 
-    A *copy* is one of several one-node programs that run concurrently. The sum over all copies is the limit for larger
-    steps.
+    A *copy* is one of several single-node runs executed concurrently. Their summed throughput is an upper bound for
+    larger steps.
 
     Attributes:
         step: Size in ranks or nodes, depending on the study; for a copy, the size of that copy.
         value: Throughput for weak scaling, and time for strong scaling.
-        hosts: Hosts of the step, which is compared with the copies on the same hosts. A copy has one host.
+        hosts: Hosts used by the step. The step is compared with the copies on those hosts; a copy has one host.
     """
 
     step: int

@@ -78,7 +78,7 @@ class Arranged:
 def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]) -> Arranged:
     """Resolve the options of ``hidl install`` into orders; ``keep`` saves the facts probed on this machine."""
     from hidl_cli.mpi import FAMILIES
-    from hidl_cli.schedulers.build_allocation import build_command
+    from hidl_cli.schedulers.build_allocation import build_job
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import install as several
@@ -115,7 +115,7 @@ def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]
             hint=f"add `spack: {{build_caches: {{centre: URL}}}}` to the file of site {where.name}",
         )
     wanted = [with_specs(stack, options.specs or (), by_spack=with_spack) for stack in wanted]
-    attached = build_command(where, os.environ, options) if with_spack else ()
+    job = build_job(where, os.environ, options) if with_spack else None
     orders = [
         Order(
             where,
@@ -128,7 +128,7 @@ def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]
             spack=_path(options.spack),
             mirror=_path(options.mirror),
             jobs=options.jobs,
-            attached=attached,
+            build_job=job,
             cache_only=options.cache_only,
         )
         for stack in wanted

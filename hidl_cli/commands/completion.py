@@ -94,7 +94,7 @@ def complete_partitions(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_launchers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete launchers of the site that is given on the command line, and launchers from plug-ins."""
+    """Complete the names of launchers: those of the site given on the command line and those from plug-ins."""
     from hidl_cli.plugins import entries
 
     added = (entry.name for entry in entries("hidl.launchers"))

@@ -256,20 +256,36 @@ class _StepSpinner:
         from rich.console import Group
         from rich.live import Live
         from rich.spinner import Spinner
+        from rich.text import Text
 
         from hidl_cli.stack.pip_settings import Downloads
+        from hidl_cli.stack.providers.spack.call import Builds
 
         began = time.monotonic()
         old = _size(log) if log is not None else 0
 
         class Status:
-            """The spinner's text for each frame, with a progress bar of the downloaded bytes while uv downloads."""
+            """The spinner's text for each frame, with the last package that Spack has built.
+
+            While uv downloads, a progress bar shows the downloaded bytes.
+            """
+
+            builds, known, built = Builds(), 0, ""
 
             def __rich__(self) -> RenderableType:
                 spinner.update(text=_status(title, time.monotonic() - began, log))
-                lines = [] if log is None else _read(log, old).decode("utf-8", "replace").splitlines()
+                new = b"" if log is None else _read(log, old)
+                lines = new[: new.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines()
+                for line in lines[self.known :]:
+                    self.built = self.builds.read(line, time.monotonic()) or self.built
+                self.known = len(lines)
                 downloads = Downloads().after_all(lines)
-                return Group(spinner, _bar(downloads)) if downloads.under_way else spinner
+                rows: list[RenderableType] = [spinner]
+                if self.built:
+                    rows.append(Text(f"  {self.built}", "dim"))
+                if downloads.under_way:
+                    rows.append(_bar(downloads))
+                return Group(*rows)
 
         spinner = Spinner("dots")
         with Live(Status(), console=stderr(), transient=True, refresh_per_second=10):

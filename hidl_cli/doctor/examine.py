@@ -35,7 +35,7 @@ from hidl_cli.stack import installation
 from hidl_cli.stack.installation import UNSET, roots
 from hidl_workloads.doctor.finding import Finding, worst_first
 
-# Published vulnerabilities of packages, read from ``recipes/advisories.yaml`` without network access.
+# Published package vulnerabilities, read from ``recipes/advisories.yaml`` without network access.
 
 
 def _specifier(text: str) -> str:
@@ -51,7 +51,7 @@ class SecurityAdvisory(Strict):
 
     Attributes:
         affected: Ranges of affected versions.
-        fixed: First fixed version, or None.
+        fixed: First fixed version, or None if there is none.
         fix: Workaround, if there is no fixed version.
     """
 
@@ -121,18 +121,18 @@ _GPU_ARRAYS = ("cupy", "numba")
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """The job of a plan, or the one that hidl would plan by default.
+    """The job in a plan, or the one that hidl would plan by default.
 
     Attributes:
         library: MPI library that the ranks are linked to, or None if unknown.
         program: Path or name of the launcher's program.
         mpi_type: Value of ``srun --mpi=``.
-        configured: Variables that hidl or the site sets for all ranks.
-        inherited: Other variables of the shell that started hidl.
+        configured: Variables set by hidl or the site for all ranks.
+        inherited: Other variables in the shell that started hidl.
         inherits_environment: Whether the ``inherited`` variables reach the ranks.
         planned: Whether the job is about to be submitted.
         device_buffers: Whether the program passes GPU memory to MPI.
-        is_active: Whether the stack is activated in the shell, where users may call launchers manually.
+        is_active: Whether the stack is activated in the shell, in which users may call launchers manually.
     """
 
     library: Library | None = None
@@ -153,7 +153,7 @@ class PlannedJob:
 
 
 def plan_job(context: Context) -> PlannedJob:
-    """Return the job of the plan or the installation, or if there is neither, a job with only an environment."""
+    """Return the job of the plan or the installation or, if there is neither, a job with only an environment."""
     plan, site = context.plan, context.site
     library: Library | None
     launcher: str | None
@@ -224,7 +224,7 @@ def _exports(library: Library | None) -> bool:
 
 
 def uses_device_buffers(plan: Plan) -> bool:
-    """Return whether any step passes arrays in GPU memory to MPI."""
+    """Return whether any step passes arrays that are in GPU memory to MPI."""
     on_gpus = plan.device == "gpu"
     return any(_on_device({**plan.parameters, **step.point}, on_gpus=on_gpus) for step in plan.steps)
 
@@ -250,7 +250,7 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
     Returns:
         The names of the files.
     """
-    from hidl_cli.site.probes.survey import RecordingHost, survey  # loads all schedulers, which a run does not need
+    from hidl_cli.site.probes.survey import RecordingHost, survey  # loads all schedulers, which is not needed for runs
 
     found = load_site(site)
     host = RecordingHost(CachedHost(ThisHost()))
@@ -275,13 +275,13 @@ def examine_recorded(directory: Path, site: str | None) -> tuple[DoctorReport, s
         The report, the name of the site and the name of the host.
 
     Raises:
-        UsageError: If no site matches, or if the scheduler of the site differs from that of the recording.
+        UsageError: If no site matches, or if the site's scheduler differs from the recorded one.
     """
     from hidl_cli.site.probes.survey import DESCRIPTION, load_host
 
     saved = None
     if directory.is_dir() and not (directory / DESCRIPTION).is_file():
-        from hidl_cli.site.outputs import survey_folder  # a run is examined without it
+        from hidl_cli.site.outputs import survey_folder  # not needed to examine a run
 
         saved = survey_folder(directory).batch
     host = load_host(directory)
@@ -355,16 +355,16 @@ def contexts(
     deep: bool = False,
     saved: SchedulerFacts | None = None,
 ) -> list[Context]:
-    """Return a context for each installation in use, or a single one for the host and the site if there is none.
+    """Return a context for each installation in use, or a single context for the host and the site if there is none.
 
     Args:
         site: Site to examine.
-        roots: Directories of installations.
-        stack: Name of the only stack to examine; by default, all stacks below ``roots`` and the activated one.
+        roots: Installation roots.
+        stack: Name of the only stack to examine (default: all stacks below ``roots`` and the activated one).
         nodes: Number of compute nodes to examine.
-        host: Host to examine; by default, this one.
+        host: Host to examine (default: this host).
         deep: Whether to read every file of the installations.
-        saved: Description of the scheduler from saved output.
+        saved: Scheduler description from saved output.
     """
     shared = CachedHost(host or ThisHost())
     directories = stack_directories(roots, site.name, stack) or ([roots[-1] / site.name / stack] if stack else [])

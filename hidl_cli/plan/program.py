@@ -133,7 +133,10 @@ def _with_patterns(program: Program, patterns: Sequence[Pattern], names: set[str
 
 
 def _parse(word: str, known: Mapping[str, Metric]) -> MetricRequest | list[Problem]:
-    """Parse a value of ``--metric``, or return all problems with it; ``known`` are the workload's metrics."""
+    """Parse a ``--metric`` value; if it is invalid, return all of its problems instead.
+
+    ``known`` contains the workload's metrics.
+    """
     found = _WORD.fullmatch(word)
     if not found:
         return [Problem(f"--metric {word!r} has no '='", _EXPECTED)]

@@ -23,7 +23,7 @@ FOUND = "found.json"
 
 
 def main(words: list[str]) -> int:
-    """Write the metrics of the round that has just ended to the round's steps; return the exit status."""
+    """Record the metrics of the round that just ended in its steps, and return the exit status."""
     run, done = Run(Path(words[0])), int(words[1])
     try:
         plan = plan_of(run)

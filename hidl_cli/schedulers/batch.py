@@ -1,4 +1,4 @@
-"""Submit, poll and cancel jobs of any batch system through its ``Backend``."""
+"""Submit, poll and cancel jobs on any batch system through its ``Backend``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SEARCHES = 3
 
 
 class BatchScheduler:
-    """The ``Scheduler`` of a batch system."""
+    """A ``Scheduler`` for batch systems."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -72,7 +72,7 @@ class BatchScheduler:
     def submit(self, run: Run) -> None:
         """Submit the run's script exactly once: after an unclear failure, search for the job instead of retrying.
 
-        In addition to errors raised by ``Scheduler.submit``, raises ``MissingPrecondition`` if the batch system's
+        In addition to the errors raised by ``Scheduler.submit``, raises ``MissingPrecondition`` if the batch system
         programs are not found.
         """
         self._ping(run)
@@ -190,7 +190,7 @@ class BatchScheduler:
         return SchedulerUnreachable(f"{self._title} does not respond: {error}", hint=self.backend.hint())
 
     def _find_submitted(self, run: Run, reference: JobReference, why: str) -> None:
-        """Find the job of an unclear submission by its mark; ``why`` is the reason why no id is known."""
+        """After an unclear submission, find the job by its mark; ``why`` explains why its id is unknown."""
         for attempt in range(_SEARCHES):
             time.sleep(attempt)
             try:
@@ -231,7 +231,7 @@ class BatchScheduler:
         if reference.id is None:
             write_reference(run, self.name, replace(reference, id=job.id))
         reason = run.directory / "reason"
-        with suppress(OSError):  # the job script reads why it ends; if the disk is full, the state is recorded below
+        with suppress(OSError):  # the job script reads this file; if the disk is full, the state is recorded below
             write_text(reason, state.value)
         try:
             self.backend.kill(job.id, self._poller.elsewhere(reference.cluster))
@@ -262,6 +262,6 @@ class BatchScheduler:
 
 
 def _beat(file: Path) -> None:
-    """Update the file, to show that hidl is alive."""
+    """Update the file to show that hidl is alive."""
     with suppress(OSError):
         write_text(file, f"{time.time()}\n")

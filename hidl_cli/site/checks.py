@@ -12,7 +12,7 @@ from hidl_cli.inputs.load import Rules
 from hidl_cli.inputs.problems import Fault, clipped, mapping, nearest, one_of
 from hidl_cli.launchers import misfit_of_ssh, through_ssh
 from hidl_cli.site.directives import Rejection, reject_argument, reject_directive, reject_variable
-from hidl_cli.site.schema import Site
+from hidl_cli.site.schema import OCI, Site
 
 
 def references(data: Mapping[str, Any]) -> Iterator[Fault]:
@@ -82,6 +82,21 @@ def launchers(data: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault(("launchers", place), misfit, one_of(through_ssh()))
 
 
+def build_caches(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Require that only caches outside OCI registries are signed, and that a user has a password."""
+    caches = mapping(mapping(data, "spack"), "build_caches")
+    for name in caches:
+        cache = mapping(caches, name)
+        path = ("spack", "build_caches", name)
+        if str(cache.get("url")).startswith(OCI):
+            for key, value in (("signed", cache.get("signed") is True), ("keys", cache.get("keys"))):
+                if value:
+                    yield Fault((*path, key), "Spack verifies no signatures in OCI registries", f"no `{key}`")
+        if bool(cache.get("user")) != bool(cache.get("password_variable")):
+            key = "user" if cache.get("user") else "password_variable"
+            yield Fault((*path, key), "`user` and `password_variable` require each other", "both, or neither")
+
+
 def login_host(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Require that the login host matches ``match.hostname``."""
     host, pattern = data.get("login_host"), mapping(data, "match").get("hostname")
@@ -96,7 +111,7 @@ def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Require that each MPI library reads the variables that the site sets for it, and that their values are valid."""
     libraries = mapping(data, "mpi")
     if data.get("tuning") or any(mapping(libraries, name).get("tuning") for name in libraries):
-        from hidl_cli.tuning.judge import check_site  # takes 13 ms, so it is imported only if needed
+        from hidl_cli.tuning.judge import check_site  # importing this takes 13 ms, so it is done only if needed
 
         yield from check_site(data)
 
@@ -148,6 +163,6 @@ def _does_not_compile(pattern: str) -> str | None:
 RULES = Rules(
     "site",
     Site,
-    (references, stacks_for_gpus, node_limits, conditions, launchers, login_host, tuning, job_scripts),
+    (references, stacks_for_gpus, node_limits, conditions, launchers, build_caches, login_host, tuning, job_scripts),
     own=frozenset({"name", "extends", "match", "login_host"}),
 )

@@ -1,7 +1,7 @@
-"""Options of batch systems and launchers that hidl writes itself, or that would change the nature of a run.
+"""Batch system and launcher options that hidl writes itself, or that would change the nature of a run.
 
-Site files and ``--scheduler-option`` may contain any other option. The rejected ones would silently replace hidl's own,
-because a batch system uses the last value of an option.
+Site files and ``--scheduler-option`` may contain any other option. The rejected options would silently replace hidl's
+own, because a batch system uses the last value of an option.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReservedOption:
 
     Attributes:
         names: Names without dashes, starting with the long one.
-        effect: Effect of the option, as the end of a sentence that begins with its name.
+        effect: Effect of the option, worded as the end of a sentence that begins with the option's name.
         instead: Replacement for the option.
         values: Pattern that matches rejected values (default: all values).
     """
@@ -127,7 +127,7 @@ _LSF = (
     _reserved("pack jsdl jsdl_strict yaml json", "submits another job", "`hidl run`"),
     _reserved("h V", _NO_JOB, "a shell"),
 )
-#: Additional bsub options whose names have several letters.
+#: Additional bsub options that have multi-letter names.
 _LSF_WORDS = frozenset(
     (
         *("alloc_flags", "app", "ar", "clusters", "cn_cu", "cn_mem", "core_isolation", "csm", "data", "datagrp", "Ep"),
@@ -167,10 +167,10 @@ class _Syntax:
     Attributes:
         reserved: The options that hidl rejects.
         flags: Letters of options without a value, which may be combined into one word, as in ``-Hs``.
-        has_words: Whether names with several letters follow a single dash, as in ``-nnodes 4``.
-        words: Names with several letters, to distinguish them from a letter followed by its value.
-        joins: Whether a value may follow a letter in the same word, as in ``-n4``.
-        abbreviates: Whether long names may be abbreviated.
+        has_words: True if multi-letter names follow a single dash, as in ``-nnodes 4``.
+        words: Multi-letter names, which must be distinguished from a letter followed by its value.
+        joins: True if a value may follow a letter in the same word, as in ``-n4``.
+        abbreviates: True if long names may be abbreviated.
     """
 
     reserved: tuple[ReservedOption, ...]
@@ -204,7 +204,7 @@ class Rejection:
 def reject_directive(scheduler: str | None, text: str, policies: Mapping[str, Any]) -> Rejection | None:
     """Return why hidl rejects a line of scheduler options, or None if it accepts the line.
 
-    Options for schedulers from plug-ins are not checked.
+    Options for plug-in schedulers are not checked.
 
     Args:
         scheduler: Name of the scheduler.
@@ -236,7 +236,7 @@ def _by_policy(scheduler: str | None, policies: Mapping[str, Any]) -> Iterator[R
 
 
 def option_names(scheduler: str | None, text: str) -> list[str]:
-    """Return the names of the options in a scheduler line, with their dashes, or none for schedulers from plug-ins."""
+    """Return the option names in a scheduler line, including their dashes, or no names for plug-in schedulers."""
     syntax = _SYNTAX.get(scheduler or "")
     return [] if syntax is None else [_dashed(name, syntax) for name, _ in _split(text, syntax)]
 
@@ -312,7 +312,7 @@ def _split(text: str, syntax: _Syntax) -> Iterator[tuple[str, str]]:
 
 
 def _single(word: str, separate: str, syntax: _Syntax) -> Iterator[tuple[str, str]]:
-    """Yield the options in a single-dash word: letters without values, then one letter with the rest as its value."""
+    """Yield the options in a single-dash word: letters without values, then one whose value is the rest of the word."""
     if syntax.has_words:
         name, equals, value = word.partition("=")
         is_whole = not syntax.joins or name in _words(syntax) | syntax.words

@@ -27,7 +27,7 @@ _UNUSABLE = ":$\0\n\r"  # characters that PATH and modulefiles cannot contain
 
 @dataclass(frozen=True)
 class ProbedValue:
-    """A detected value: ``path`` is its key in the site's file, ``source`` the program that printed it."""
+    """A detected value. ``path`` is its key in the site's file, and ``source`` is the program that printed it."""
 
     path: Path_
     value: str
@@ -36,7 +36,7 @@ class ProbedValue:
 
 @dataclass(frozen=True)
 class ProbeEntry:
-    """An entry of the site's file that can be probed; ``unknown`` lists the keys that the file leaves open."""
+    """An entry in the site's file that can be probed. ``unknown`` lists the keys that the file leaves open."""
 
     path: Path_
     modules: tuple[str, ...]
@@ -45,7 +45,7 @@ class ProbeEntry:
 
 @dataclass
 class ProbeResults:
-    """Detected values, contradictions, and remarks for the user; ``files`` are the modulefiles of each entry."""
+    """Detected values, contradictions, and remarks for the user. ``files`` contains each entry's modulefiles."""
 
     answers: list[ProbedValue] = field(default_factory=list)
     contradictions: list[Problem] = field(default_factory=list)
@@ -56,7 +56,7 @@ class ProbeResults:
 def entries(site: Site, *, software: bool) -> Iterator[ProbeEntry]:
     """Return the entries that can be probed: MPI libraries and, with ``software``, compilers and externals for Spack.
 
-    A site without compilers has a single entry for them: the compiler that its MPI library was built with.
+    If a site lists no compilers, there is a single compiler entry: the one that its MPI library was built with.
     """
     for name, library in site.mpi.items():
         yield _entry(("mpi", name), library)
@@ -73,7 +73,7 @@ def entries(site: Site, *, software: bool) -> Iterator[ProbeEntry]:
 
 
 def probe(site: Site, wanted: Sequence[ProbeEntry], host: Host) -> ProbeResults:
-    """Probe this machine for entries of ``site``, without reading its file again."""
+    """Probe this machine for the entries of ``site``, without reading its file again."""
     results = ProbeResults()
     shells = _Shells(host)
     for entry in wanted:
@@ -89,13 +89,13 @@ def probe(site: Site, wanted: Sequence[ProbeEntry], host: Host) -> ProbeResults:
 
 @dataclass
 class _Shells:
-    """Login shells with loaded modules, each started once."""
+    """Login shells with loaded modules, each of which is started once."""
 
     host: Host
     started: dict[tuple[str, ...], probes.ModuleEnvironment] = field(default_factory=dict)
 
     def loaded(self, names: tuple[str, ...]) -> probes.ModuleEnvironment:
-        """Return the shell with these modules. Raises ``MissingPrecondition`` if they cannot be loaded."""
+        """Return the shell with these modules loaded. Raises ``MissingPrecondition`` if they cannot be loaded."""
         if names not in self.started:
             self.started[names] = probes.load(self.host, names)
         return self.started[names]
@@ -205,7 +205,7 @@ def _entry(path: Path_, model: Mpi | Compiler | External) -> ProbeEntry:
 
 
 def _learn(entry: ProbeEntry, values: Mapping[str, str | None], source: str, results: ProbeResults) -> None:
-    """Add values of unknown keys; a value that the file could not contain becomes a remark."""
+    """Add values for unknown keys. A value that is not valid in the file becomes a remark."""
     for key, value in values.items():
         if value is None or key not in entry.unknown:
             continue
@@ -217,7 +217,7 @@ def _learn(entry: ProbeEntry, values: Mapping[str, str | None], source: str, res
 
 
 def _source(key: str, value: str, source: str) -> str:
-    """Return the source of a value; prefixes and Fortran compilers are reported by different programs than versions."""
+    """Return a value's source. Prefixes and Fortran compilers are reported by different programs than versions."""
     program, _, arguments = source.partition(" ")
     if key == "fortran":
         return f"{value} {arguments}"

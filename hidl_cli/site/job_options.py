@@ -1,4 +1,4 @@
-"""Options of ``hidl run`` that become scheduler options, in the form that each scheduler uses."""
+"""``hidl run`` options that become scheduler options, in the form that each scheduler uses."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MailType = Literal["begin", "end", "fail"]
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Job settings that are written in the same way at every site with the same scheduler.
+    """Job settings that are written in the same way at all sites with the same scheduler.
 
     Attributes:
         licenses: Number of licenses by name.
         mail_types: Events about which to send mail.
         mail_user: Recipient of the mail.
         after: Ids of the jobs that must have ended successfully before this one starts.
-        hold: Whether to submit the job in the held state.
-        begin: Earliest start in seconds since the epoch.
+        hold: True if the job is submitted in the held state.
+        begin: Earliest start time, in seconds since the epoch.
         comment: Text that the scheduler stores with the job.
         scheduler_options: Additional options, one per line.
     """
@@ -48,7 +48,7 @@ class _Term:
 
     Attributes:
         shown: The line shown in the documentation.
-        lines: Function that returns the lines of the job script, or None if another module writes them.
+        lines: Function that returns the job script lines, or None if another module writes them.
     """
 
     shown: str
@@ -80,7 +80,7 @@ def _mail_of_lsf(settings: JobSettings) -> list[str]:
 
 _SELECT = "in `-l select=`"
 
-#: The options by name, with their form for each scheduler that supports them.
+#: The options by name, each with its form for every scheduler that supports it.
 TERMS: Mapping[str, Mapping[str, _Term]] = {
     "--gpus": {
         "slurm": _Term("`--gres=gpu:N` or `--gpus-per-node=N`, by the policy `gpus`"),
@@ -155,7 +155,7 @@ TERMS: Mapping[str, Mapping[str, _Term]] = {
     },
     "--scheduler-option": {name: _Term("as given") for name in ("slurm", "lsf", "pbs", "flux")},
 }
-#: Names of the options as used in the policy ``forbidden``.
+#: Names of the options, as used in the ``forbidden`` policy.
 _FIELDS = {
     "--licenses": "licenses",
     "--mail-type": "mail_types",
@@ -179,9 +179,9 @@ _TITLES = {**{name: system.title for name, system in SYSTEMS.items()}, "local": 
 
 
 def require_supported(site: Site, given: tuple[str, ...]) -> None:
-    """Raise ``UsageError`` for the first of the ``given`` options that the site forbids or its scheduler lacks.
+    """Raise ``UsageError`` for the first ``given`` option that the site forbids or its scheduler lacks.
 
-    Schedulers from plug-ins support none of them.
+    Plug-in schedulers support none of the options.
     """
     scheduler = site.scheduler or ""
     for name in given:
@@ -195,7 +195,7 @@ def require_supported(site: Site, given: tuple[str, ...]) -> None:
 
 
 def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -> list[str]:
-    """Return the lines of a job header for the settings, which must be the last lines of the header.
+    """Return the job header lines for the settings. They must be the last lines in the header.
 
     Raises ``UsageError`` for an option that is given twice, and ``InvalidInput`` for a scheduler option that hidl
     rejects.
@@ -256,7 +256,7 @@ def parse_mail_types(text: str) -> tuple[MailType, ...]:
 
 
 def plain(name: str, value: str | None) -> str | None:
-    """Return the value of an option; raises ``UsageError`` if it would not reach the scheduler unchanged."""
+    """Return an option's value. Raises ``UsageError`` if it would not reach the scheduler unchanged."""
     if value is not None and not re.fullmatch(_VALUES[name][0], value):
         raise UsageError(f"invalid {name} {value!r}", hint=_VALUES[name][1])
     return value
@@ -274,6 +274,6 @@ def job_options_page() -> str:
 
 
 def _quoted(text: str | None) -> str:
-    """Quote text for a header line, in which the option has already rejected quotes, backslashes and line breaks."""
+    """Quote text for a header line. The option has already rejected quotes, backslashes and line breaks."""
     word = text or ""
     return word if shlex.quote(word) == word else f'"{word}"'

@@ -1,4 +1,4 @@
-"""Derived stacks: existing stacks with additional requirements, stored in the user's overlay."""
+"""Derived stacks, which add requirements to existing stacks and are stored in the user's overlay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class UserRequirement:
-    """A normalized requirement and its origin, which is a line of a file or ``--with``."""
+    """A normalized requirement and its origin, which is a line in a file or ``--with``."""
 
     text: str
     by: str
@@ -123,7 +123,10 @@ class _Reader:
 
 
 def _text(file: Path) -> str:
-    """Read a requirements file's text. Raises ``UnusableRequirement`` if the file is unreadable or of another kind."""
+    """Read a requirements file's text.
+
+    Raises ``UnusableRequirement`` if the file is unreadable or a different kind of file.
+    """
     if file.suffix in (".toml", ".yaml", ".yml", ".lock", ".cfg", ".py"):
         source = (
             "of a conda environment, write the packages under `pip` into one, or create it and use `hidl run --env DIR`"
@@ -160,14 +163,14 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 _MADE_BY = "# Made by: "
-#: The NumPy versions in a stack for a project that needs NumPy 1. The packages in the shipped stacks work with them.
+#: NumPy versions in stacks for projects that need NumPy 1. The packages in the shipped stacks work with these versions.
 _OLD_NUMPY = ">=1.26"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A derived stack, the text of its file, and the origin of each requirement."""
+    """A derived stack, the text of its file, and each requirement's origin."""
 
     stack: Stack
     base: Stack
@@ -191,8 +194,8 @@ def derive(
         name: Name of the new stack.
         words: Requirements from the command line.
         files: Requirements files.
-        accelerator: Accelerator of the nodes.
-        command: Command line to record in the file.
+        accelerator: The nodes' accelerator.
+        command: Command line to be recorded in the file.
 
     Raises:
         UsageError: The name is invalid or taken.
@@ -277,7 +280,7 @@ def _check_name(name: str, base: str) -> None:
 
 
 def _format_stack(name: str, base: Stack, required: Sequence[str], limits: Sequence[str], command: str) -> str:
-    """Return the text of the stack file, with strings in JSON form, which is also valid YAML."""
+    """Return the stack file's text, with strings in JSON notation, which is also valid YAML."""
     shown = ", ".join(dict.fromkeys(schema.name_of(text) for text in required))
     title = f"{base.title}, with {shown if len(shown) <= 60 else f'{len(required)} more requirements'}"
     lines = [

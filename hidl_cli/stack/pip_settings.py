@@ -1,4 +1,6 @@
-"""Package indexes and wheel directories: the settings of the site and of pip, passed to uv, which does not read pip's.
+"""Package index and wheel directory settings, which the site and pip define and uv uses.
+
+They are passed to uv explicitly, because uv does not read pip's settings.
 
 The user's own uv settings (``UV_*``) always take precedence.
 """
@@ -26,7 +28,7 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 @dataclass(frozen=True)
 class Downloads:
-    """The progress of downloads: the size of each package in bytes, and the names of completed packages."""
+    """Download progress: the size of each package in bytes, and the names of completed packages."""
 
     sizes: tuple[tuple[str, float], ...] = ()
     done: frozenset[str] = frozenset()
@@ -48,7 +50,7 @@ class Downloads:
         return bool(self.sizes) and not self.over
 
     def after(self, line: str) -> Downloads:
-        """Return the progress after uv has printed ``line``."""
+        """Return the progress after uv prints ``line``."""
         if begun := _BEGUN.fullmatch(line):
             name, number, unit = begun.groups()
             others = tuple(each for each in self.sizes if each[0] != name)
@@ -60,7 +62,7 @@ class Downloads:
         return self
 
     def after_all(self, lines: Iterable[str]) -> Downloads:
-        """Return the progress after uv has printed these lines."""
+        """Return the progress after uv prints these lines."""
         found = self
         for line in lines:
             found = found.after(line)
@@ -75,7 +77,7 @@ _KEYS = ("index-url", "extra-index-url", "find-links", "cert", "no-index")
 _SECTIONS = ("global", "install")
 _TRUE = ("1", "true", "yes", "on")
 
-# Variables that are removed from uv's environment, because they would point uv or Python to another environment.
+# Variables that are removed from uv's environment because they would point uv or Python to another environment.
 _FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_SYSTEM_PYTHON", "UV_REQUIRE_HASHES")
 
 
@@ -99,7 +101,7 @@ class Sources:
 
 
 def read(wheels: Wheels, environ: Mapping[str, str], *, link: str = "copy") -> Sources:
-    """Return the sources of a site, followed by those in pip's environment variables and configuration files."""
+    """Return a site's sources, followed by those in pip's environment variables and configuration files."""
     pip = _pip(environ)
     links = [_absolute(link) for link in (*wheels.find_links, *pip.get("find-links", "").split())]
     absent = [link for link in links if _is_local(link) and not _directory(link).exists()]
@@ -118,8 +120,8 @@ def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]
     """Return the settings as uv variables, except for those that the user has set.
 
     By default, uv stops at the first index that has a package, even if the index lacks the required version. If there
-    are several indexes, a strategy is selected that continues as pip does, so that a site's incomplete index does no
-    harm. The hashes of the lockfile are still checked.
+    are several indexes, a strategy is selected that continues with the next index like pip, so that a site's incomplete
+    index does no harm. The hashes of the lockfile are still checked.
     """
     indexes = sources.extra_index_urls
     wanted = {
@@ -153,7 +155,7 @@ def uv_flags(sources: Sources, environ: Mapping[str, str]) -> list[str]:
 
 
 def environment(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return uv's environment, which is the user's with ``variables`` added and downloads of Python disabled."""
+    """Return uv's environment, which is the user's with ``variables`` added and Python downloads disabled."""
     own = {name: value for name, value in environ.items() if name not in _FOREIGN}
     if own.get("UV_CACHE_DIR"):  # may be relative, but uv runs in another directory
         own["UV_CACHE_DIR"] = str(Path(own["UV_CACHE_DIR"]).absolute())
@@ -173,7 +175,7 @@ def _pip(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _files(environ: Mapping[str, str]) -> list[Path]:
-    """Return pip's configuration files in the order pip reads them, or none if ``PIP_CONFIG_FILE=/dev/null``."""
+    """Return pip's configuration files in the order pip reads them, or no files if ``PIP_CONFIG_FILE=/dev/null``."""
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []

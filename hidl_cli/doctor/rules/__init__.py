@@ -1,7 +1,7 @@
 """Rules for the host that hidl runs on.
 
 A module contains one or more subjects, each with a class of facts, a probe that collects them, and rules. The module's
-``SUBJECTS`` lists them. ``hidl_cli.doctor.context`` discovers the modules of this package automatically.
+``SUBJECTS`` lists them. ``hidl_cli.doctor.context`` discovers this package's modules automatically.
 """
 
 #: Modules without a subject that is examined before runs; ``hidl run`` does not load them.

@@ -28,9 +28,9 @@ _ROOT = 0
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration directory of hidl.
+    """One of hidl's configuration directories.
 
-    ``exposed`` maps the paths that other users may change to the name of the user, or to ``anyone``.
+    ``exposed`` maps each path that other users may change to the name of such a user, or to ``anyone``.
     """
 
     directory: Path
@@ -45,7 +45,7 @@ def probe(_context: Context) -> tuple[Configuration, ...]:
 def find_exposed(directory: Path) -> Configuration:
     """Find paths in a directory that anyone may write to, or that belong neither to root nor to this user.
 
-    The owner of a directory that is set with ``HIDL_SYSTEM_CONFIG`` is trusted as well.
+    If a directory is set with ``HIDL_SYSTEM_CONFIG``, its owner is trusted as well.
     """
     trusted = {_ROOT, os.geteuid()}
     if os.environ.get(paths.SYSTEM_CONFIG) and directory == paths.system_config():
@@ -167,7 +167,7 @@ def retired(site: Site) -> Iterator[Evidence]:
     why="hidl cannot write job scripts for the site, so `hidl run` and `hidl validate` always fail.",
 )
 def unsupported_scheduler(site: Site) -> Iterator[Evidence]:
-    """Report an error if the file has no scheduler, or one that hidl does not support."""
+    """Report an error if the file specifies no scheduler, or one that hidl does not support."""
     if reason := unusable(site):
         supported = ", ".join(names())
         fix = f"set `scheduler` in the site file to one of: {supported}" if site.scheduler is None else None

@@ -1,4 +1,4 @@
-"""The MPI library of a job: the programs that start it, and GPU support."""
+"""A job's MPI library: the programs that start its ranks, and its GPU support."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hidl_workloads.doctor.finding import Evidence, Rules
 
 @dataclass(frozen=True)
 class Starter:
-    """An ``mpiexec``, its path, and the ABI of the ranks that it starts (None if unknown)."""
+    """An ``mpiexec``: its path, and the ABI of the ranks that it starts (None if unknown)."""
 
     path: str
     starts: Abi | None
@@ -29,14 +29,14 @@ class Starter:
 
 @dataclass(frozen=True)
 class Libraries:
-    """Libraries and launchers of a job.
+    """A job's libraries and launchers.
 
     Attributes:
         abi: ABI of the job's MPI library.
         prefix: Prefix of the installation.
         mpiexec: First mpiexec on PATH.
         mpi4py: ABIs that the installation's mpi4py was built for, or None if unknown.
-        requested_abi: ``$MPI4PY_MPIABI`` of the ranks.
+        requested_abi: Value of ``$MPI4PY_MPIABI`` in the ranks.
         program_exists: Whether the launcher's program exists on this host, or None if that depends on the job's
             modules.
         supported_types: Types that ``srun --mpi=`` supports, or None if unknown.
@@ -55,7 +55,7 @@ class Libraries:
 
 
 def probe(context: Context) -> Libraries:
-    """Examine the libraries of the job. On a host outside the site, only files are read."""
+    """Examine the job's libraries. On a host outside the site, only files are read."""
     job = plan_job(context)
     return Libraries(
         job=job,
@@ -78,7 +78,7 @@ def built_for(installation: Installation) -> frozenset[str] | None:
 
 
 def _mpi_types(host: Host) -> tuple[str, ...]:
-    from hidl_cli.site.probes.slurm import mpi_types  # not loaded for other launchers than srun
+    from hidl_cli.site.probes.slurm import mpi_types  # not loaded for launchers other than srun
 
     return mpi_types(host)
 
@@ -106,7 +106,7 @@ def _program_exists(context: Context, job: PlannedJob) -> bool | None:
 def _program(context: Context, job: PlannedJob) -> str | None:
     """Return the path of the job's launcher, or None if it is missing or depends on the job's modules.
 
-    If the MPI library is on PATH, the job script uses the programs in the directory of ``mpicc`` (templates/job.sh.j2).
+    If the MPI library is on PATH, the job script uses the programs next to ``mpicc`` (templates/job.sh.j2).
     """
     program, host = job.program, context.host
     if program is None or os.sep in program or not (job.launcher and LAUNCHERS.get(job.launcher).of_library):
@@ -120,7 +120,7 @@ def _program(context: Context, job: PlannedJob) -> str | None:
 
 
 def _has_modules(context: Context) -> bool:
-    """Return whether the job loads modules, which may change its PATH."""
+    """Return whether the job loads modules, which may change the job's PATH."""
     if context.plan is not None:
         return bool(context.plan.modules)
     library = context.site.mpi.get(context.site.default_mpi or "")
@@ -240,7 +240,7 @@ def probe_gpu(context: Context) -> GpuSupport:
 
 
 def cuda_aware(host: Host, library: Library) -> bool | None:
-    """Return whether the library accepts pointers to GPU memory (``FamilyTraits.gpu_aware``); None if unknown."""
+    """Return whether the library accepts pointers to GPU memory (``FamilyTraits.gpu_aware``), or None if unknown."""
     aware = library.traits.gpu_aware
     if not isinstance(aware, Query):
         return True if aware == "always" else None

@@ -1,4 +1,4 @@
-"""The Python environment of a stack or program: modules on its search path, and packages that were built for MPI."""
+"""A stack's or program's Python environment: modules on its search path, and packages that were built for MPI."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class SearchedDirectory:
 
 @dataclass(frozen=True)
 class Python:
-    """Directories outside the stack that its Python searches.
+    """Directories outside of the stack that its Python searches.
 
     Attributes:
         version: Version of the stack's Python, such as 3.11.
         configured: Directories in the PYTHONPATH that the site file sets for jobs.
         shell: Directories in the PYTHONPATH of a shell in which the stack is activated. Activating a stack unsets an
-            earlier PYTHONPATH, and so do jobs.
+            earlier PYTHONPATH, as do jobs.
         user_site: The user's site-packages, if this Python searches it.
     """
 
@@ -86,7 +86,7 @@ def _entries(path: str) -> list[str]:
 
 
 def _searched(host: Host, directories: Iterable[str], own: Iterable[str]) -> tuple[SearchedDirectory, ...]:
-    """Return the directories that contain modules."""
+    """Return the directories that contain any modules."""
     found = []
     for directory in directories:
         if modules := _modules(host, directory):
@@ -97,7 +97,7 @@ def _searched(host: Host, directories: Iterable[str], own: Iterable[str]) -> tup
 
 
 def _modules(host: Host, directory: str) -> set[str]:
-    """Return the names of modules and packages in a directory."""
+    """Return the names of the modules and packages in a directory."""
     found = (_MODULE.fullmatch(name) for name in host.list(directory))
     return {match[1] for match in found if match and match[1] not in _NO_MODULES}
 
@@ -105,7 +105,7 @@ def _modules(host: Host, directory: str) -> set[str]:
 def _user_site(host: Host, installation: Installation, version: str | None) -> str | None:
     """Return the user's site-packages, if the stack's Python searches it.
 
-    As in CPython's site.py, a virtual environment only searches it with ``include-system-site-packages``.
+    As in CPython's site.py, a virtual environment only searches this directory with ``include-system-site-packages``.
     """
     settings = host.read(str(installation.prefix / "pyvenv.cfg"))
     is_isolated = re.search(r"^include-system-site-packages\s*=\s*false\s*$", settings, re.MULTILINE | re.IGNORECASE)
@@ -147,7 +147,7 @@ def user_site(facts: Python) -> Iterator[Evidence]:
     "built for another Python, NumPy or MPI. Activating a stack unsets it; a value set afterwards applies.",
 )
 def python_path(facts: Python) -> Iterator[Evidence]:
-    """Report an error if a directory contains modules of the stack or of Python, or is for another Python version."""
+    """Report an error if a directory shadows modules of the stack or of Python, or is for another Python version."""
     for directories, origin, fix in (
         (facts.configured, "PYTHONPATH of the site file", "remove PYTHONPATH from `environment` in the site file"),
         (facts.shell, "PYTHONPATH of your shell", "unset PYTHONPATH"),
@@ -176,19 +176,19 @@ _STACKS: dict[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 
 @dataclass(frozen=True)
 class PythonEnvironment:
-    """A Python environment and the MPI library of the ranks.
+    """A Python environment and the MPI library that the ranks use.
 
     Attributes:
         directory: Directory of the environment.
         linked: ABIs that each package was built for.
-        own_abi: ABI of the environment's own MPI library, or None.
-        library: Name of the MPI library of the ranks.
+        own_abi: ABI of the environment's own MPI library, or None if it has none.
+        library: Name of the MPI library that the ranks use.
         family: Family of that library.
         abi: ABI of that library.
         is_own: Whether that library is the environment's own.
         uses_mpi: Whether the program is known to use MPI.
-        fitting: One of the site's MPI libraries that has the ABI of the packages.
-        torch: Version of PyTorch, or None.
+        fitting: A site MPI library whose ABI matches the packages.
+        torch: Version of PyTorch, or None if it is not installed.
         gpus: Number of GPUs per node.
     """
 
@@ -207,7 +207,7 @@ class PythonEnvironment:
 
 
 def probe_environment(context: Context) -> PythonEnvironment | None:
-    """Return the environment of the planned run, or None if it has none."""
+    """Return the planned run's environment, or None if it has none."""
     plan = context.plan
     if plan is None or plan.user_environment is None:
         return None
@@ -277,7 +277,7 @@ def _fix(facts: PythonEnvironment, package: str, abis: tuple[str, ...]) -> str:
     "ranks that load it are singletons and do not use the fast network. The check before the program detects this.",
 )
 def own_library_beside(facts: PythonEnvironment) -> Iterator[Evidence]:
-    """Report a warning, for conda environments only: mpi4py wheels use the library in LD_LIBRARY_PATH."""
+    """Report a warning for conda environments, because mpi4py wheels use the library in LD_LIBRARY_PATH."""
     if facts.kind != "conda" or facts.own_abi is None or facts.is_own or facts.own_abi != facts.abi or not facts.linked:
         return
     package = "mpich" if facts.own_abi == "mpich" else "openmpi"

@@ -1,4 +1,4 @@
-"""The packages of a stack, read from its installation or lockfile, and the state of the installation."""
+"""A stack's packages, read from its installation or lockfile, and the state of the installation."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _HOROVOD = "lib/python*/site-packages/horovod"
 
 @dataclass(frozen=True)
 class StackContents:
-    """The packages of a stack.
+    """A stack's packages.
 
     Attributes:
         source: Prefix of the installation, or the lockfile.
-        versions: Versions of packages and builds by PyPI name.
+        versions: Versions of packages and builds, by PyPI name.
         horovod_supports_keras_3: Whether Horovod supports Keras 3, or None if it is not part of the stack.
         faults: Problems with the installation.
         reinstall: Command that installs the stack again.
@@ -50,7 +50,7 @@ class StackContents:
 
 
 def probe(context: Context) -> StackContents:
-    """Read the installation in use, even if it is damaged, or else a lockfile of the stack."""
+    """Read the installation in use, even if it is damaged, or else one of the stack's lockfiles."""
     if context.installation is not None:
         found = replace(_installed(context.installation, context.site), before_run=context.plan is not None)
         return found if found.before_run else replace(found, damage=content.look(Path(found.source), deep=context.deep))
@@ -213,7 +213,7 @@ _MODULE_VARIABLES = {"LMOD_CMD", "MODULES_CMD", "MODULESHOME"}
 
 @dataclass(frozen=True)
 class InUse:
-    """The installations of a stack.
+    """A stack's installations.
 
     Attributes:
         complete: Ids of all complete installations.
@@ -231,7 +231,7 @@ class InUse:
 
 
 def probe_installation(context: Context) -> tuple[InUse, ...]:
-    """Examine the stack of the context, or by default all installed stacks of the site."""
+    """Examine the context's stack (default: all stacks installed for the site)."""
     try:
         roots = context.roots or installation.roots(context.site)
     except MissingPrecondition:
@@ -283,7 +283,10 @@ def none_in_use(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
     why="`module avail` does not show the stack, and `module load` does not find it; hidl run does not need it.",
 )
 def not_shown(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
-    """Report a warning, or an info if the shell has no `module` command. --fix restores the installation's copy."""
+    """Report a warning, or an info if the shell has no `module` command.
+
+    --fix restores the modulefile from the copy in the installation.
+    """
     for facts in stacks:
         if facts.current is not None and not facts.has_modulefile:
             yield Evidence(

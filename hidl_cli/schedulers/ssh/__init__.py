@@ -1,4 +1,4 @@
-"""Run jobs on hosts without a scheduler: a supervisor runs the job script here, and ranks start through ssh."""
+"""Run jobs on hosts without a scheduler. A supervisor runs the job script here, and ranks are started through ssh."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from hidl_cli.schedulers.ssh import jobs
 from hidl_cli.schedulers.ssh.guards import check_hosts
 from hidl_cli.site.schema import Policies
 
-#: File for the output of the supervisor and its connections.
+#: File for output from the supervisor and its connections.
 OUTPUT = "ssh.log"
 _START_SECONDS = 30.0
 _SUPERVISOR = "hidl_cli.schedulers.ssh.supervise"
-#: Option of the supervisor that runs the script at the supervisor's terminal.
+#: Supervisor option that runs the script in the supervisor's terminal.
 ATTENDED = "--attended"
 PROGRAMS = Programs(
-    # A launcher that finds variables of another scheduler would get its hosts from that scheduler.
+    # A launcher that finds another scheduler's variables would get its hosts from that scheduler.
     dropped=("SLURM_", "LSB_", "PBS_", "FLUX_", "PMI_", "PMIX_", "HYDRA_", "HIDL_SSH_JOB"),
     kept=frozenset({"SLURM_CONF", "HYDRA_IFACE", "HYDRA_LAUNCHER_EXEC"}),
     unreachable=re.compile(r"(?!)"),
@@ -36,7 +36,7 @@ PROGRAMS = Programs(
 
 
 class SshBackend(Backend):
-    """Hosts that are reached through ssh; the id of a job is the pid of its supervisor on this machine."""
+    """Hosts that are reached through ssh. A job's id is the pid of its supervisor on this machine."""
 
     traits = SYSTEMS["ssh"]
     programs = PROGRAMS

@@ -1,6 +1,6 @@
-"""Connect to the hosts of a run: on each, a guard (``guard.sh``) checks the host, locks it, and cleans up afterwards.
+"""Connect to a run's hosts. On each, a guard (``guard.sh``) checks the host, locks it, and cleans up afterwards.
 
-The login shell of a host only sees ``exec bash -s hidl-guard RUN``; all values are sent through standard input.
+The host's login shell only sees ``exec bash -s hidl-guard RUN``; all values are sent through standard input.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from hidl_cli.record.run import Run
 #: The directory that runs lock: every Linux host has its own, and all users can open it.
 LOCK = "/dev/shm"
 CONNECT_SECONDS = 10
-#: Seconds for the connection and the checks of a guard.
+#: Seconds that a guard may take to connect and to check its host.
 LOOK_SECONDS = 45.0
-#: Seconds that a guard may take to end the remaining processes of a run.
+#: Seconds that a guard may take to end a run's remaining processes.
 SWEEP_SECONDS = 30.0
 _OPTIONS = {
     "BatchMode": "yes",
@@ -56,12 +56,12 @@ class Needs:
 
     Attributes:
         prefix: Directory of the installation.
-        manifest: SHA-256 of the manifest of the installation.
+        manifest: SHA-256 of the installation's manifest.
         directory: Directory of the run.
-        token: Content of the file ``.token`` in that directory.
+        token: Content of the ``.token`` file in that directory.
         lock: Directory to lock.
         origin: Host name under which the hosts must reach this machine.
-        port: Port on which this machine listens for them.
+        port: Port on which this machine listens for connections from the hosts.
     """
 
     prefix: str
@@ -74,7 +74,7 @@ class Needs:
 
     @property
     def lines(self) -> str:
-        """The values as lines for the guard. Raises ``HidlError`` if a value contains a line break."""
+        """The values, formatted as lines for the guard. Raises ``HidlError`` if a value contains a line break."""
         values = (self.prefix, self.manifest, self.directory, self.token, self.lock, self.origin, self.port)
         if any(set(value) & set("\n\r\0") for value in values):
             raise HidlError(f"the name of directory {self.directory!r} or {self.prefix!r} contains a line break")
@@ -85,7 +85,7 @@ class Guard:
     """The guard on a host.
 
     Attributes:
-        messages: The guard's messages so far, with the last value of each.
+        messages: The guard's messages so far, with the latest value of each.
         ended: True if the connection is closed.
     """
 
@@ -115,7 +115,7 @@ class Guard:
         return self._child.stdout
 
     def read(self) -> None:
-        """Read the guard's next messages, blocking until there are some."""
+        """Read the guard's next messages, blocking until some arrive."""
         new = os.read(self.output.fileno(), 65536)
         if not new:
             self.ended = True
@@ -131,7 +131,7 @@ class Guard:
 
     @property
     def complaint(self) -> str:
-        """Last error message of ssh, on one line."""
+        """The last error message from ssh, as a single line."""
         self._errors.seek(0)
         lines = [_plain(line) for line in self._errors.read(100_000).decode("utf-8", "replace").splitlines()]
         errors = [line for line in lines if line and not line.startswith(("Warning:", "**"))]
@@ -193,7 +193,7 @@ class Guards:
         self._selector.close()
 
     def listen(self, seconds: float) -> None:
-        """Read messages of the guards; return after the first ones, or after ``seconds``."""
+        """Read messages from the guards; return once the first messages arrive, or after ``seconds``."""
         for key, _ in self._selector.select(seconds):
             guard: Guard = key.data
             guard.read()
@@ -201,7 +201,7 @@ class Guards:
                 self._selector.unregister(guard.output)
 
     def listen_until(self, done: Callable[[], bool], *, seconds: float) -> bool:
-        """Read messages of the guards until ``done()``; return False if that takes more than ``seconds``."""
+        """Read messages from the guards until ``done()`` is True; return False if that takes more than ``seconds``."""
         deadline = time.monotonic() + seconds
         while not done():
             left = deadline - time.monotonic()
@@ -213,7 +213,7 @@ class Guards:
         return True
 
     def look(self) -> list[Trouble]:
-        """Wait for the checks of the guards on all hosts; return hosts without a response or named twice."""
+        """Wait for the guards' checks on all hosts; return the hosts that did not respond or were named twice."""
         self.listen_until(lambda: all("looked" in g.messages or g.ended for g in self.all), seconds=LOOK_SECONDS)
         return [*(trouble for guard in self.all if (trouble := _unanswered(guard))), *self._same_host()]
 
@@ -231,7 +231,7 @@ class Guards:
         return sorted(self.all, key=lambda guard: (guard.messages.get("name", ""), guard.host))
 
     def end(self) -> list[str]:
-        """End all remaining processes of the run; return the hosts that did not confirm it."""
+        """End all of the run's remaining processes; return the hosts that did not confirm this."""
         for guard in self.all:
             guard.say("end")
         self.listen_until(lambda: all("swept" in g.messages or g.ended for g in self.all), seconds=SWEEP_SECONDS)
@@ -240,7 +240,7 @@ class Guards:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A reason why a host cannot be used, and how to fix it."""
+    """A reason why a host cannot be used, and a fix."""
 
     host: str
     what: str
@@ -252,7 +252,7 @@ def troubles_of(guard: Guard, needs: Needs, arch: str) -> list[Trouble]:
 
     Args:
         guard: The guard on the host.
-        needs: What the run needs.
+        needs: Requirements of the run.
         arch: Architecture that the installation was built for.
     """
     messages, host = guard.messages, guard.host
@@ -346,7 +346,7 @@ def needs_of(run: Run, *, shared: bool) -> Needs:
 
 
 def check_hosts(hosts: tuple[str, ...], run: Run, *, shared: bool) -> None:
-    """Connect to all hosts, and raise ``UnusableHosts`` if the run cannot use one. Nothing is left on the hosts."""
+    """Connect to all hosts, and raise ``UnusableHosts`` if the run cannot use one. Leaves nothing on the hosts."""
     needs = needs_of(run, shared=shared)
     try:
         with socket.create_server(("", 0), backlog=len(hosts) + 16) as back:

@@ -1,6 +1,6 @@
-"""Records of the jobs that run through ssh, and the ``# ssh:`` lines of job scripts, which request hosts.
+"""Records of jobs that run through ssh, and the ``# ssh:`` lines in job scripts, which request hosts.
 
-Supervisors keep the records in a directory on this machine. The lines have the form of ``hidl run`` options.
+Supervisors keep the records in a directory on this machine. The lines look like ``hidl run`` options.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class JobRecord:
     Attributes:
         id: Pid of the supervisor.
         birth: Value of ``local.birth`` for the supervisor, which identifies it even if its pid is reused.
-        run: Id of the run, which is in the environment of all processes of the job.
-        reason: Why the job waits, or how it ended.
-        ended: Time of the end, in seconds since the epoch.
+        run: Id of the run, which is in the environment of all of the job's processes.
+        reason: Why the job is waiting, or how it ended.
+        ended: Time when the job ended, in seconds since the epoch.
         by_itself: False if the job was ended by a user or administrator.
     """
 
@@ -68,7 +68,7 @@ def here() -> str:
 
 
 def records() -> list[JobRecord]:
-    """Read all records; a job whose supervisor was killed ends once none of its processes is left on this machine."""
+    """Read all records. A job whose supervisor was killed ends once none of its processes are left on this machine."""
     found = []
     for file in sorted(_place().glob("*.json")):
         with suppress(OSError, ValueError, TypeError, KeyError):
@@ -89,7 +89,7 @@ def format_lines(found: Iterable[JobRecord]) -> list[str]:
 
 
 def parse(lines: Iterable[str]) -> list[Job]:
-    """Parse the lines of ``format_lines``."""
+    """Parse lines written by ``format_lines``."""
     return [_job(json.loads(line)) for line in lines]
 
 
@@ -132,9 +132,9 @@ class HostsRequest:
     """The hosts that a job script requests.
 
     Attributes:
-        seconds: Time limit, or None if there is none.
+        seconds: Time limit in seconds, or None if there is none.
         shared: True if the job does not lock the hosts.
-        run: Id of the run whose job script is started, or None if this is itself the job script of a run.
+        run: Id of the run whose job script this script starts, or None if this script is itself a run's job script.
     """
 
     hosts: tuple[str, ...]
@@ -161,12 +161,12 @@ def request_lines(allocation: Allocation, policies: Policies) -> tuple[str, ...]
 
 
 def started_run(run: str) -> str:
-    """Return the header line of a script that starts the job script of a run in another directory."""
+    """Return the header line for a script that starts the job script of a run in another directory."""
     return f"# ssh: --run={run}"
 
 
 def read_request(script: str) -> HostsRequest:
-    """Parse the header of a job script. Raises ``InvalidInput`` if a line is invalid or the hosts are missing."""
+    """Parse a job script's header. Raises ``InvalidInput`` if a line is invalid or the hosts are missing."""
     given: dict[str, str] = {}
     for name, value in _LINE.findall(script):
         given.setdefault(name, value)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The directories and settings of one build.
+    """A build's directories and settings.
 
     ``source`` is the patched source tree, in which the commands run, ``product`` is an empty directory for the product,
     ``prefix`` is the stack's prefix, and ``tools`` is the directory that contains the build requirements. ``jobs`` is
@@ -35,7 +35,7 @@ class BuildContext:
     objects: tuple[Path, ...] = ()
 
     def fill(self, text: str) -> str:
-        """Replace ``{tools}`` in a text of the recipe with the tools directory."""
+        """Replace ``{tools}`` in one of the recipe's texts with the tools directory."""
         return text.replace("{tools}", str(self.tools))
 
 
@@ -48,16 +48,16 @@ class BuildKind(Protocol):
         """Return the commands that build the product, in order; they run in ``place.source``."""
 
     def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[InstallStep, ...]:
-        """Return the commands that install a product into the prefix of the plan."""
+        """Return the commands that install a product into the plan's prefix."""
 
 
 class Packager(Protocol):
-    """An installer of wheels and of their build requirements."""
+    """An installer for wheels and their build requirements."""
 
     def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> InstallStep:
         """Return the command that downloads the source archive into ``directory``.
 
-        ``wanted`` is a requirements file with the hash of the archive.
+        ``wanted`` is a requirements file that contains the archive's hash.
         """
 
     def build_tools(self, plan: InstallPlan, build: Build, directory: Path) -> InstallStep:
@@ -75,7 +75,7 @@ class _Autotools:
 
     The product is a directory tree that contains the prefix with the installed files (DESTDIR).
 
-    The files contain the path of the prefix, for example as run paths, so a product can only be used under one prefix.
+    The files contain the path of the prefix, for example in run paths, so a product can only be used under one prefix.
     """
 
     relocatable = False

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from hidl_cli.stack.target import Target
 
 # On a machine with a newer C library, lockfiles are created for the first of these versions, so that older machines can
-# use them as well. Both manylinux tags and uv's --python-platform support these versions.
+# use them as well. These versions are supported by both manylinux tags and uv's --python-platform.
 _PORTABLE_GLIBC = ((2, 28), (2, 17))
 # uv reads the configuration of the project in its working directory, so it runs outside of any project.
 _CWD = Path("/")
 _CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
-#: Builds of a package for a particular CUDA version, such as nvidia-nccl-cu12 and cupy-cuda13x. The files of different
-#: builds conflict.
+#: Packages built for a particular CUDA version, such as nvidia-nccl-cu12 and cupy-cuda13x. The files of different
+#: builds of a package conflict.
 _CUDA_BUILD = re.compile(r"(.+)-cu(?:da)?(\d+)x?")
 #: File that contains the version of NVIDIA's driver. If it exists, uv selects the matching build of torch.
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -50,7 +50,7 @@ _CHATTER = re.compile(r"(Using (CPython|Python)|Resolved|Prepared|Installed|Down
 
 
 def _locked_glibc(target: Target) -> tuple[int, int] | None:
-    """Return the oldest glibc that a lockfile for ``target`` supports."""
+    """Return the oldest glibc supported by a lockfile for ``target``."""
     if target.glibc is None or target.platform not in PORTABLE_PLATFORMS:
         return target.glibc
     return next((version for version in _PORTABLE_GLIBC if version <= target.glibc), target.glibc)
@@ -65,7 +65,7 @@ class WheelInstaller:
 
     @classmethod
     def for_site(cls, site: Site, mirror: Path | None = None) -> WheelInstaller:
-        """Return uv with the settings of ``site`` and the wheels of ``mirror``."""
+        """Return uv with the settings from ``site`` and the wheels in ``mirror``."""
         environ = dict(os.environ)
         wheels = site.wheels
         if mirror is not None and (mirror / "wheels").is_dir():
@@ -159,7 +159,7 @@ class WheelInstaller:
             return tuple(lacking)
 
     def steps(self, plan: InstallPlan, interpreter: Path | None = None) -> tuple[InstallStep, ...]:
-        """Return the commands that create the virtual environment and install the wheels.
+        """Return the commands for creating the virtual environment and installing the wheels.
 
         All hashes are checked, except for those of hidl's own wheels, which are built here.
         """
@@ -201,7 +201,7 @@ class WheelInstaller:
         )
 
     def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> InstallStep:
-        # uv cannot download a source archive without building it, but pip can.
+        # pip can download a source archive without building it, but uv cannot.
         tools = [word for tool in ("pip", *_requirements(build.requires)) for word in ("--with", tool)]
         python = ("--python", str(plan.target.interpreter))
         options = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes")
@@ -247,7 +247,7 @@ class WheelInstaller:
             _redact_log(log)
 
     def _install_arguments(self, plan: InstallPlan, *options: str) -> list[str]:
-        """Return the arguments of ``uv pip install`` for locked packages, including the index of the torch build."""
+        """Return the ``uv pip install`` arguments for locked packages, including the index for the torch build."""
         argv = ["pip", "install", "--no-deps", *pip_settings.uv_flags(self.sources, self.environ), *options]
         argv += ["--offline"] if plan.offline else []
         torch = plan.lock.wheels.version("torch")
@@ -276,7 +276,7 @@ class WheelInstaller:
         return ["--constraints", str(constraint)]
 
     def _torch_in_find_links(self, requirement: str, target: Target, directory: Path) -> str | None:
-        """Return the torch in the find-links that satisfies the requirement, as ``torch==<version>``, or None."""
+        """Return a torch in the find-links that satisfies the requirement, as ``torch==<version>``, or None."""
         if not self.sources.find_links and "UV_FIND_LINKS" not in self.environ:
             return None
         required = directory / "torch.in"
@@ -300,7 +300,7 @@ class WheelInstaller:
     def _unresolvable_offline(
         self, stack: Stack, target: Target, directory: Path, failure: ProcessFailed
     ) -> MissingPrecondition:
-        """Return an error that lists all requirements of the stack that are not in the cache or a wheelhouse."""
+        """Return an error that lists all of the stack's requirements that are not in the cache or a wheelhouse."""
         lacking = []
         for requirement in _bare_requirements(stack):
             required = directory / "one.in"
@@ -346,7 +346,7 @@ def _check_hardware(stack: Stack, target: Target, packages: Iterable[Package]) -
 
 
 def _check_cuda_versions(stack: Stack, target: Target, packages: Iterable[Package]) -> None:
-    """Raise ``BuildFailed`` for builds of a package for two CUDA versions, which overwrite each other's files."""
+    """Raise ``BuildFailed`` if builds of a package for two CUDA versions would overwrite each other's files."""
     builds: dict[str, dict[int, str]] = {}
     for package in packages:
         if match := _CUDA_BUILD.fullmatch(package.name):
@@ -364,7 +364,10 @@ def _check_cuda_versions(stack: Stack, target: Target, packages: Iterable[Packag
 
 
 def _restrict_hashes(stack: Stack, packages: Iterable[Package]) -> tuple[Package, ...]:
-    """Restrict the packages' hashes to those in the requirements. Raises ``BuildFailed`` if a package has none left."""
+    """Restrict the packages' hashes to those in the requirements.
+
+    Raises ``BuildFailed`` if no hash is left for a package.
+    """
     permitted: dict[str, frozenset[str]] = {}
     for line in (*stack.requirements, *stack.constraints):
         if hashes := hashes_of(line):
@@ -384,7 +387,7 @@ def _restrict_hashes(stack: Stack, packages: Iterable[Package]) -> tuple[Package
 
 
 def _packages(pylock: str) -> tuple[Package, ...]:
-    """Read the packages in a ``pylock.toml``, in which uv lists only the wheels that fit the target."""
+    """Read the packages in a ``pylock.toml``, in which uv only lists wheels that fit the target."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -423,7 +426,7 @@ def _explain(failure: ProcessFailed, what: str) -> HidlError:
 
 
 def _redact_log(log: Path) -> None:
-    """Redact credentials in the log, because uv hides passwords, but not always user names and tokens."""
+    """Redact credentials in the log, because uv always hides passwords, but not always user names and tokens."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     clean = redact(text)
     if clean != text:
@@ -431,6 +434,6 @@ def _redact_log(log: Path) -> None:
 
 
 def _output(failure: ProcessFailed) -> str:
-    """Return uv's output without progress messages and credentials."""
+    """Return uv's output with progress messages and credentials removed."""
     lines = [line for line in failure.output.splitlines() if line.strip() and not _CHATTER.fullmatch(line.strip())]
     return redact("\n".join(f"  {line}" for line in lines))
