@@ -50,7 +50,7 @@ def kill_run(run: str) -> None:
 
 
 def processes_of(run: str) -> Iterator[int]:
-    """Yield the pids of the processes that ``kill_run`` kills."""
+    """Yield the pids of the processes that ``kill_run`` would kill."""
     return _with_variable("HIDL_RUN_ID", lambda value: value == run)
 
 
@@ -246,7 +246,7 @@ class InAllocation(Local):
 
 
 class _Where(Enum):
-    """Location of a job's process."""
+    """The location of a job's process."""
 
     HERE = auto()
     GONE = auto()
@@ -256,7 +256,7 @@ class _Where(Enum):
 
 @dataclass(frozen=True)
 class _Process:
-    """The process of a job, according to ``job.json``."""
+    """A job's process, according to ``job.json``."""
 
     where: _Where
     pid: int | None = None
@@ -328,7 +328,7 @@ def _variables_of_jobs() -> tuple[re.Pattern[str], set[str]]:
 
 
 def _bash() -> str:
-    """Return the system's bash; the first one on PATH may be another program."""
+    """Return the system's bash, because the first one on PATH may be another program."""
     return shutil.which("bash", path="/usr/bin:/bin") or "bash"
 
 

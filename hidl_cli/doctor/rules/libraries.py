@@ -261,7 +261,7 @@ GPU_RULES: Rules[GpuSupport] = Rules()
     "segmentation fault. Programs that copy data through host memory work, but are slower.",
 )
 def not_cuda_aware(facts: GpuSupport) -> Iterator[Evidence]:
-    """Report an error if the planned program passes GPU memory to MPI, and an info otherwise."""
+    """Report an error if the planned program passes GPU memory to MPI, or an info finding otherwise."""
     library = facts.job.library
     if library is None or facts.cuda_aware is not False:
         return
