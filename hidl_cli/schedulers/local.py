@@ -69,9 +69,10 @@ def kill_job(directory: Path) -> None:
 
 
 def send(pid: int, number: signal.Signals, matches: Callable[[], bool]) -> None:
-    """Send a signal to a process if ``matches()`` returns True and the process belongs to this user (even root).
+    """Send a signal to a process if ``matches()`` returns True and the process belongs to this user.
 
-    The process is opened before the check, so that a new process with the same pid cannot receive the signal.
+    This restriction also applies to root. The process is opened before the check, so that a new process with the same
+    pid cannot receive the signal.
     """
     with suppress(OSError):
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

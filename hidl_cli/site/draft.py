@@ -347,7 +347,7 @@ def sentence(topic: Topic, how: str) -> str:
 
 _MOST_SHAPES, _LONGEST_PATTERN = 6, 500
 _OWN_LAUNCHERS = {"slurm": "srun", "flux": "flux"}
-_EXAMPLES = 60  # characters of node names in a comment
+_EXAMPLES = 60  # maximum length of node names in a comment
 
 
 @dataclass(frozen=True)

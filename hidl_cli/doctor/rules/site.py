@@ -22,7 +22,7 @@ _ACCOUNTING = re.compile(r"^AccountingStorageType\s*= (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """A site file and facts about the machine that it describes. On other machines, it is only the site file.
+    """A site file and facts about the machine that it describes. On other machines, only the site file is set.
 
     Attributes:
         program: Name of the missing scheduler program.
