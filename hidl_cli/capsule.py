@@ -671,7 +671,7 @@ def _read_members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
 def keeps_sources(run: Run) -> bool:
     """Return whether the run kept its site and its stack's recipe.
 
-    Runs of hidl 0.1 did not, so their capsules contain the current ones.
+    Runs made with hidl 0.1 did not, so their capsules contain the current versions of both.
     """
     return run.document("stack") is not None
 

@@ -38,13 +38,23 @@ def listen() -> None:
     before = {number: signal.signal(number, _note) for number in SIGNALS}
     _state["listening"] = True
 
+    masks = threading.local()
+
+    def block() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
     def forget() -> None:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         _state.update(listening=False, requested=False)
+        restore()
 
-    # A worker that is forked, as by multiprocessing, does not look for requests: SIGTERM must end it.
-    os.register_at_fork(after_in_child=forget)
+    # A worker that is forked, as by multiprocessing, does not look for requests: SIGTERM must end it, even one that
+    # arrives before the worker has its handlers back.
+    os.register_at_fork(before=block, after_in_parent=restore, after_in_child=forget)
 
 
 def should_stop(communicator: MPI.Comm | None = None) -> bool:

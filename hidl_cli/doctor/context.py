@@ -77,9 +77,9 @@ class Context:
         installation: The installation, or None if the stack is not installed or no stack is given.
         stack: Name of the stack.
         plan: The run that is about to be submitted, or None for ``hidl doctor``.
-        nodes: Number of compute nodes to examine.
+        nodes: Number of compute nodes to examine, or None to examine none.
         roots: Installation roots (default: the user's and the site's).
-        deep: Whether to read every file of the installation.
+        deep: Whether to read every file in the installation.
         saved: Scheduler description from saved output, used instead of the host's scheduler.
     """
 

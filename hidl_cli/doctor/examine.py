@@ -363,7 +363,7 @@ def contexts(
         stack: Name of the only stack to examine (default: all stacks below ``roots`` and the activated one).
         nodes: Number of compute nodes to examine.
         host: Host to examine (default: this host).
-        deep: Whether to read every file of the installations.
+        deep: Whether to read every file in the installations.
         saved: Scheduler description from saved output.
     """
     shared = CachedHost(host or ThisHost())

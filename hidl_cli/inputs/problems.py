@@ -13,7 +13,7 @@ from hidl_cli.redaction import HIDDEN, shown
 
 _TAB = "    "
 _BEFORE, _SPAN, _AFTER = 60, 60, 40  # number of characters shown before, within and after the marked part of a line
-_MAX_LENGTH = 400  # number of characters shown of a message
+_MAX_LENGTH = 400  # maximum length of a message
 
 
 def render(problem: Problem) -> str:

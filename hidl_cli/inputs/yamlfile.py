@@ -148,7 +148,7 @@ class _Builder:
 
     def _scalar(self, event: yaml.ScalarEvent) -> YamlNode:
         span = self._span(event)
-        if UNPRINTABLE.search(event.value):  # from an escape sequence in double quotes
+        if UNPRINTABLE.search(event.value):  # comes from an escape sequence in double quotes
             self._fault(span, "the text contains a control character", "printable text")
         if (event.tag is None and not event.implicit[0]) or event.tag in (_TAG + "str", "!"):
             return YamlNode(span, event.value)

@@ -29,7 +29,7 @@ from hidl_cli.stack.installation import Installation
 #: ``build`` is a wheel built by hidl, and ``program`` is a build without Python.
 ComponentKind = Literal["wheel", "build", "program", "spack", "external", "rpm", "own"]
 
-_MAX_LICENSE = 100  # characters; a longer `License` field contains the license's text instead of its name
+_MAX_LICENSE = 100  # maximum length; a longer `License` field contains the license's text instead of its name
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from hidl_cli.plan.options import RunRequest, absolute
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
 from hidl_cli.plan.program import own_workload, with_metrics
-from hidl_cli.plan.workload import Value, Workload, holds
+from hidl_cli.plan.workload import Value, Workload, holds, ranks_kept
 from hidl_cli.quoting import sh
 from hidl_cli.record.run import State, find
 from hidl_cli.redaction import remember
@@ -104,12 +104,12 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     if (stdin := request.stdin_file) not in (None, PIPED) and not request.hypothetical:
         require_readable(Path(stdin))
     scheduler_for(site)  # report an unsupported scheduler before anything else
-    script = None
+    given, script = request, None
     if request.command:
         from hidl_cli.plan.batch_script import with_script
 
         request, script = with_script(request, site)
-    request, enclosing = _in_allocation(request, site)
+    request, enclosing = _in_allocation(request, site, given)
     environment = _environment(request, site)
     workload = with_metrics(
         workload or _workload(request, environment, once=script is not None),
@@ -117,6 +117,10 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         judged=request.scale is not None or bool(request.axes),
         scaling=request.scaling,
     )
+    if script is not None and ranks_kept(workload.program.patterns) is not None:
+        raise UsageError(
+            "a batch script starts its ranks itself: --metric cannot choose ranks", hint="omit ranks from --metric"
+        )
     if request.scale and workload.scaling is None:
         raise UsageError(f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to it")
     if request.scale and request.axes:
@@ -134,8 +138,10 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         if chosen:
             notice = f"defaults on these GPUs: {format_parameters(chosen)} (--set changes them)"
             use = replace(use, notices=(*use.notices, notice))
-    left_out = () if script is None else script.left_out
-    use = replace(use, notices=(*use.notices, *(f"not carried over: {each}" for each in left_out)))
+    left_out = [] if script is None else [f"not carried over: {each}" for each in script.left_out]
+    if script is not None and enclosing is not None:
+        left_out = ["the script's requests do not change the allocation"]
+    use = replace(use, notices=(*use.notices, *left_out))
     request, workload = _once_per_node(request, site, workload)
     least = workload.needed_ranks
     unit, placements = _placements(request, site, least, cores=_cores_of(enclosing, site, request))
@@ -166,14 +172,17 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     return plan
 
 
-def _in_allocation(request: RunRequest, site: Site) -> tuple[RunRequest, EnclosingJob | None]:
-    """Return the request with the partition of the job in which hidl runs, and that job, or None if it is not used."""
+def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[RunRequest, EnclosingJob | None]:
+    """Return the request with the partition of the job in which hidl runs, and that job, or None if it is not used.
+
+    Raises ``UsageError`` if an option that the user has ``given`` applies to a new job.
+    """
     if not request.in_allocation or request.named_hosts is not None:
         return request, None
     job = enclosing_job(site.scheduler, os.environ)
     if job is None or not _is_running(job, site.scheduler or ""):
         return request, None
-    if name := next((name for field, name in _OF_NEW_JOBS.items() if getattr(request, field)), None):
+    if name := next((name for field, name in _OF_NEW_JOBS.items() if getattr(given, field)), None):
         raise UsageError(
             f"{name} applies to a new job, but hidl uses the allocation {job.id} around it",
             hint=f"--new-job to submit another job, or omit {name}",

@@ -16,7 +16,7 @@ def names() -> tuple[str, ...]:
     return SCHEDULERS.names()
 
 
-#: End of the name of a scheduler that runs jobs in the allocation that surrounds hidl.
+#: Suffix for the name of a scheduler that runs jobs in the allocation that surrounds hidl.
 IN_ALLOCATION = "-allocation"
 
 

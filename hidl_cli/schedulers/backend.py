@@ -112,7 +112,8 @@ class JobReference:
         id: The scheduler's job id, or None if hidl was killed during the submission or got no response.
         cluster: Name of the cluster, or None if unknown.
         submitted: Time of the submission, in seconds since the epoch.
-        directory: Directory the job was submitted from, if it is not the run's (ReFrame uses its own).
+        directory: Directory the job was submitted from, if it is not the run's directory (ReFrame uses a different
+            one).
         foreign: True if the run's directory is a copy, in which case its job is unknown.
         cancelled: True if hidl has cancelled the job.
     """
@@ -480,7 +481,7 @@ class Backend(ABC):
         return []
 
     def look_up(self, id: str, cluster: str | None) -> Job | None:
-        """Query a job that ``query`` does not list; return None if the system does not know its id.
+        """Query a job that ``query`` does not list. Returns None if the job's id is unknown to the system.
 
         A listing may lack a job if it was cut off between two lines.
         """

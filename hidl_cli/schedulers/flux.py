@@ -59,7 +59,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
 
 
 def _slots(allocation: Allocation) -> list[str]:
-    """Return the options that request a part of each node; Flux allocates whole nodes without them."""
+    """Return the options that request a part of each node. Without them, Flux allocates whole nodes."""
     ranks, gpus = allocation.ranks_per_node, allocation.gpus_per_node or 0
     cores = allocation.cores_per_node or ranks * (allocation.cores_per_rank or 1)
     return [

@@ -50,7 +50,7 @@ def kill_run(run: str) -> None:
 
 
 def processes_of(run: str) -> Iterator[int]:
-    """Yield the pids of the processes that ``kill_run`` kills."""
+    """Yield the pids of the processes that ``kill_run`` would kill."""
     return _with_variable("HIDL_RUN_ID", lambda value: value == run)
 
 
@@ -69,9 +69,10 @@ def kill_job(directory: Path) -> None:
 
 
 def send(pid: int, number: signal.Signals, matches: Callable[[], bool]) -> None:
-    """Send a signal to a process if ``matches()`` returns True and the process belongs to this user (even root).
+    """Send a signal to a process if ``matches()`` returns True and the process belongs to this user.
 
-    The process is opened before the check, so that a new process with the same pid cannot receive the signal.
+    This restriction also applies to root. The process is opened before the check, so that a new process with the same
+    pid cannot receive the signal.
     """
     with suppress(OSError):
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -246,7 +247,7 @@ class InAllocation(Local):
 
 
 class _Where(Enum):
-    """Location of a job's process."""
+    """The location of a job's process."""
 
     HERE = auto()
     GONE = auto()
@@ -256,7 +257,7 @@ class _Where(Enum):
 
 @dataclass(frozen=True)
 class _Process:
-    """The process of a job, according to ``job.json``."""
+    """A job's process, according to ``job.json``."""
 
     where: _Where
     pid: int | None = None
@@ -328,7 +329,7 @@ def _variables_of_jobs() -> tuple[re.Pattern[str], set[str]]:
 
 
 def _bash() -> str:
-    """Return the system's bash; the first one on PATH may be another program."""
+    """Return the system's bash, because the first one on PATH may be another program."""
     return shutil.which("bash", path="/usr/bin:/bin") or "bash"
 
 

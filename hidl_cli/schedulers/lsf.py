@@ -71,7 +71,7 @@ def history(id: str) -> str:
 
 
 def describe(id: str, fields: str) -> list[str]:
-    """Return the lines that ``bjobs`` prints about a job (none if LSF does not know it). Raises ``NoAnswer``."""
+    """Return the lines that ``bjobs`` prints about a job (none if it is unknown to LSF). Raises ``NoAnswer``."""
     completed = call("bjobs", "-a", "-noheader", "-o", fields, id)
     if re.search(rf"Job <{id}> is not found", completed.stdout + completed.stderr):
         return []
@@ -127,7 +127,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
 
 
 def options(script: str) -> list[str]:
-    """Return the options in the ``#BSUB`` lines of a job script as command-line arguments.
+    """Return the options in a job script's ``#BSUB`` lines as command-line arguments.
 
     LSF reads ``#BSUB`` lines anywhere in a script. A ``#BSUB`` line below the first command can only be part of a
     value, and raises ``InvalidInput``.
@@ -167,7 +167,7 @@ def _run_limit(seconds: float | None) -> str | None:
 
 
 def _environment(policies: Policies) -> list[str]:
-    """Return the ``-env`` option; without it, LSF passes the whole environment to the job."""
+    """Return the ``-env`` option, without which LSF passes the whole environment to the job."""
     return [] if policies.export == "never" else [f"-env {policies.export}"]
 
 
@@ -303,7 +303,7 @@ class LsfBackend(Backend):
         return "try again later; `lsid` shows whether LSF can be reached from here"
 
     def submit(self, run: Run) -> Receipt | None:
-        # Some LSF installations read #BSUB lines only from standard input, others, like Summit's, only from a named
+        # Some LSF installations only read #BSUB lines from standard input, and others, like Summit's, only from a named
         # script. All of them accept options, so the lines are also passed as options.
         given = options(run.script.read_text(encoding="utf-8"))
         directory = str(run.directory.resolve())

@@ -60,7 +60,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
 
 
 def _queue(allocation: Allocation, policies: Policies) -> str | None:
-    """Return the queue; in PBS, each reservation has its own queue."""
+    """Return the queue. In PBS, each reservation has its own queue."""
     return (allocation.reservation if policies.reservation != "never" else None) or allocation.queue
 
 

@@ -137,7 +137,7 @@ class QueryCache:
 
 
 def _is_fresh(snapshot: Snapshot, max_age: float) -> bool:
-    """Return whether the last response or query is recent; a time in the future comes from a wrong clock."""
+    """Return whether the last response or query is recent. A time in the future is due to a wrong clock."""
     return -1 < time.time() - max(snapshot.asked, snapshot.answered) < max_age
 
 
@@ -183,7 +183,7 @@ class Poller:
         return [known.get(str(run.directory), status) for run, status in zip(runs, recorded, strict=True)]
 
     def find(self, run: Run, *, max_age: float) -> Job | None:
-        """Return the run's job as reported by the scheduler, or None if the scheduler does not know it.
+        """Return the run's job as reported by the scheduler, or None if the job is unknown to the scheduler.
 
         Raises ``NoAnswer``, and ``HidlError`` if the job is on a cluster that cannot be queried from this host.
         """
@@ -265,7 +265,7 @@ class Poller:
         return min([interval, *(max(1.0, first, since / 20) for since in ended)])
 
     def _carry_out(self, each: _OpenRun, decided: Decision) -> Status:
-        """Record the end of a run, after cancelling its job if it will never start."""
+        """Record a run's end. If its job will never start, the job is cancelled first."""
         if decided.action is Action.SHOW:
             return decided.status
         if decided.action is Action.REFUSE and not self._cancel_pending(each):
@@ -308,7 +308,7 @@ class _Response:
         return job is not None and job.state is State.PENDING and each.recorded.state is not State.PENDING
 
     def decide(self, here: Sequence[_OpenRun]) -> list[Decision]:
-        """Decide what to do with each run."""
+        """Determine the action for each run."""
         title, clock = self._backend.traits.title, Clock.of(self._backend.grace_seconds)
         if self.snapshot.error is not None:
             answered = self.snapshot.answered
@@ -348,7 +348,7 @@ class _Response:
         return self._confirm(each, decided, clock) if decided.action is Action.END else decided
 
     def _confirm(self, each: _OpenRun, decided: Decision, clock: Clock) -> Decision:
-        """Query the job by its id, and return a new decision, or ``decided`` if the scheduler does not know the job."""
+        """Query the job by its id, and return a new decision, or ``decided`` if the job is unknown to the scheduler."""
         title = self._backend.traits.title
         try:
             job = _look_up(self._backend, each.run, each.job, self._elsewhere)

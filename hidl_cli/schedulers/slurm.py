@@ -78,7 +78,7 @@ call = PROGRAMS.call
 def ping() -> None:
     """Check that a controller responds; raise ``NoAnswer`` within seconds if none does.
 
-    ``scontrol ping`` returns at once if nothing listens; other programs take ten to twenty seconds.
+    ``scontrol ping`` returns immediately if nothing listens, while other programs take ten to twenty seconds.
     """
     completed = call("scontrol", "ping", timeout=PING_SECONDS)
     if " is UP" in completed.stdout or (completed.status == 0 and "DOWN" not in completed.stdout):
@@ -96,7 +96,7 @@ def accounting_answers() -> bool:
 
 
 def keys(text: str) -> dict[str, str]:
-    """Parse the ``Key=value`` output of ``scontrol show``; a value ends before the next key."""
+    """Parse the ``Key=value`` output of ``scontrol show``, in which a value ends before the next key."""
     return dict(re.findall(r"([A-Za-z][\w/:]*)=(.*?)(?=\s+[A-Za-z][\w/:]*=|\s*$)", text, re.MULTILINE))
 
 
@@ -172,7 +172,7 @@ _FOR_EVER = {
     "AssociationTimeLimit": "it requests more time than the account allows",
 }
 #: Seconds for which some of these reasons must persist: cloud nodes may still be booting, and a controller that started
-#: before its database does not know any accounts yet.
+#: before its database does not have any accounts yet.
 _AFTER = {"BadConstraints": 600.0, "InvalidAccount": 60.0, "InvalidQOS": 60.0}
 #: Per-job limits set by accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on
 #: a user's or account's jobs combined (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) are temporary.
@@ -391,7 +391,7 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
-    """Return the options that request cores; by default, Slurm counts hardware threads instead."""
+    """Return the options that request cores, because Slurm counts hardware threads by default."""
     cores = allocation.cores_per_node or allocation.cores_per_rank
     if (policies.cpus == "none" and allocation.exclusive is not False) or cores is None:
         return {}
@@ -400,7 +400,7 @@ def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
 
 
 def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
-    """Return the options that request memory; ``--mem=0`` requests all memory of a node."""
+    """Return the options that request memory. ``--mem=0`` requests all of a node's memory."""
     gib = allocation.memory_gib
     if allocation.requests_memory and gib is not None:
         return {"mem": f"{int(gib * 1024)}M"}

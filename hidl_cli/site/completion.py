@@ -149,7 +149,7 @@ def _value(site: Site, path: tuple[str, ...]) -> Any:
 def _kept(
     done: CompletedSite, results: ProbeResults, record: DetectionRecord, say: Callable[[str], object]
 ) -> CompletedSite:
-    """Save the detected values; on failure, print what to add and continue."""
+    """Save the detected values. If that fails, print the lines to add to the file, and continue."""
     from hidl_cli.site import record as records  # imported only if needed, as in `complete`
 
     origin = records.Origin(done.host or "", f"{datetime.now(timezone.utc):%Y-%m-%d}")

@@ -442,7 +442,7 @@ _OF_THE_OUTPUT = re.compile(r"SLURM_(STD(IN|OUT|ERR)MODE|LABELIO|WORKING_DIR)|SL
 
 
 def reject_argument(launcher: str, word: str) -> Rejection | None:
-    """Return why hidl rejects a launcher argument, or None if it accepts the argument or does not know the launcher."""
+    """Return why hidl rejects a launcher argument, or None if it is accepted or if the launcher is unsupported."""
     syntax = _LAUNCHERS.get(launcher)
     if syntax is None or not word.startswith("-"):
         return None

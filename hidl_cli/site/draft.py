@@ -29,7 +29,7 @@ from hidl_cli.site.yamledit import YamlItem, document
 _ALIKE = 1.03  # firmware reserves different amounts of memory, so smaller differences do not define another node type
 _PLACES = 3  # a feature with more numbered variants (rack1, rack2, ...) is a location, not a property of the nodes
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
-_MOST_CLASSES = 8  # kinds with the same hardware, by features; if there are more, the features describe something else
+_MOST_CLASSES = 8  # kinds with equal hardware; if there are more, the features describe something else
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,7 @@ def sentence(topic: Topic, how: str) -> str:
 
 _MOST_SHAPES, _LONGEST_PATTERN = 6, 500
 _OWN_LAUNCHERS = {"slurm": "srun", "flux": "flux"}
-_EXAMPLES = 60  # characters of node names in a comment
+_EXAMPLES = 60  # maximum length of node names in a comment
 
 
 @dataclass(frozen=True)

@@ -85,10 +85,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def load_site(name: str | None = None) -> Site:
-    """Load a site by name; without a name, load the detected site or else ``local``.
+    """Load a site by name or, without a name, the detected site or else ``local``.
 
-    Node types with ``detect: true`` are completed from this machine. Raises ``UsageError`` for an unknown name,
-    ``InvalidInput`` for an invalid file or if more than one site matches.
+    Node types with ``detect: true`` are completed from this machine. Raises ``UsageError`` for an unknown name, and
+    ``InvalidInput`` if the file is invalid or if more than one site matches.
     """
     return resolve(load(RULES, name or choose(detect()) or "local"))
 

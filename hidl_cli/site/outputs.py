@@ -42,7 +42,7 @@ from hidl_cli.site.probes.survey import RecordedHost, SurveyResult, file_name
 
 
 class UnexpectedOutput(ValueError):
-    """A line (counted from 1; 0 for the whole text) that the program would not print."""
+    """A line (counted from 1, or 0 for the whole text) that the program would not print."""
 
     def __init__(self, line: int, expected: str, found: str) -> None:
         super().__init__(f"line {line}: expected {expected}, found {found}")
@@ -475,7 +475,7 @@ def _without_reasons(text: str) -> str:
 
 
 def _hardware(cells: Mapping[str, str]) -> Hardware:
-    """Return the hardware in a row of ``sinfo -Nl``; a number with a suffix varies between nodes and is ignored."""
+    """Return the hardware in a row of ``sinfo -Nl``. A number with a suffix varies between nodes and is ignored."""
     shape = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,4}):([0-9]{1,3})", cells.get("S:C:T", ""))
     memory, processors = cells.get("MEMORY", ""), cells.get("CPUS", "")
     return Hardware(
@@ -837,7 +837,7 @@ class Output:
     ``convert`` returns, or all of it, through ``batch``. All three functions raise ``UnexpectedOutput``.
 
     Attributes:
-        title: The command as users know it.
+        title: The command as it is commonly written.
         looks_like: Pattern that matches this kind of output, but no earlier one in the list.
         command: The command, as run by the probes.
     """

@@ -186,7 +186,7 @@ _GPU_VENDORS: tuple[Literal["nvidia", "amd", "intel"], ...] = ("nvidia", "amd", 
 
 
 class NodeType(Strict):
-    """A kind of compute node; ``null`` means unknown."""
+    """A kind of compute node. Unknown values are ``null``."""
 
     detect: bool = Field(False, description="detect unknown values on the machine that runs hidl, at run time")
     cpu: str | None = Field(None, description="model name of the processor")

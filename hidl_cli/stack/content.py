@@ -35,7 +35,7 @@ _ENTRY = struct.Struct("<QQ")
 
 
 def needed(file: Path) -> tuple[str, ...] | None:
-    """Return the needed libraries of a 64-bit ELF file, such as ``libmpi.so.12``, or None for other files."""
+    """Return the libraries that a 64-bit ELF file needs, such as ``libmpi.so.12``, or None for other files."""
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return tuple(_needed(data)) if data[: len(_MAGIC)] == _MAGIC else None

@@ -109,7 +109,7 @@ def _sources(plan: InstallPlan, uv: WheelInstaller, to: Path, log: Path, progres
     part = part_of(plan)
     interpreter = host.python(plan.target, uv, log, progress, offline=False, wheels=to / "wheels")
     with paths.temporary_directory("fetch") as directory:
-        # Spack empties the stages of the packages that it mirrors, so it gets a separate stage directory.
+        # Spack empties the stages of the packages that it mirrors, so a separate stage directory is used.
         staged = part.environment.staged_in(Path(directory, "stage"))
         Path(directory, "spack.yaml").write_text(staged.text, encoding="utf-8")
         Path(directory, "spack.lock").write_text(part.lock.spack_lock, encoding="utf-8")

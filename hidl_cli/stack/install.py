@@ -1,4 +1,4 @@
-"""Install stacks: lock, fill the prefix, verify, publish.
+"""Install stacks: lock them, fill their prefixes, verify them and publish them.
 
 An installation can be interrupted and restarted at any time.
 """
@@ -89,7 +89,7 @@ def _missing_source(order: Order) -> HidlError | None:
 def install_each(
     orders: Sequence[Order], carry_out: Callable[[Order, Progress], InstallResult], progress: Progress
 ) -> Iterator[Result]:
-    """Install stacks one after another; an error does not stop the next one."""
+    """Install stacks one after another. An error does not prevent the installation of the next stack."""
     for number, order in enumerate(orders, start=1):
         name, began = order.stack.name, time.monotonic()
         if len(orders) > 1:
@@ -212,7 +212,7 @@ def _environment(plan: InstallPlan | None, provider: Provider, order: Order, tar
 
 
 def install(order: Order, progress: Progress, verifier: Verifier | None = None) -> InstallResult:
-    """Install the stack unless it is already installed; ``verifier`` defaults to ``verify.Here``.
+    """Install the stack unless it is already installed. ``verifier`` defaults to ``verify.Here``.
 
     Raises ``BuildFailed`` or ``MissingPrecondition``, in which case nothing is published.
     """

@@ -50,8 +50,8 @@ def hold_lock(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
 
     If another process holds it, ``on_wait`` is called with a message.
 
-    Raises ``HidlError`` if the path is a link or not a regular file: in a directory that others can write to, it could
-    point to a file of this user, which would be overwritten.
+    Raises ``HidlError`` if the path is a link or not a regular file: in a directory that others can write to, a link
+    could point to one of this user's files, which would be overwritten.
 
     The kernel frees the lock when its owner exits, so there are no stale locks, although the file remains. We call
     ``flock`` directly because the locked file records the owner, and because importing the ``filelock`` package takes
@@ -100,7 +100,7 @@ def _open_lock(file: Path) -> int:
             file.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
             break
-        except (FileNotFoundError, FileExistsError):  # the last owner removed the directory just now
+        except (FileNotFoundError, FileExistsError):  # the last owner has just removed the directory
             if attempt == _ATTEMPTS - 1:
                 raise
         except OSError as error:
@@ -318,7 +318,7 @@ def variables(prefix: Path, stack: str) -> dict[str, str]:
 
 
 def installation_root(site: Site, prefix: str | None = None) -> Path:
-    """Return the root for ``site``: ``prefix`` if given, else the site's ``install.root``, or the user's own root.
+    """Return the root for ``site``: ``prefix``, or else the site's ``install.root``, or else the user's own root.
 
     Raises ``MissingPrecondition`` if ``install.root`` contains an unset variable.
     """
@@ -473,12 +473,12 @@ def explain_os_errors(stack_directory: Path) -> Iterator[None]:
 
 
 def modulefiles(root: Path, site: str, stack: str) -> Path:
-    """Return the directory of a stack's modulefiles; its parent is the argument of ``module use``."""
+    """Return the directory that contains a stack's modulefiles; its parent is the argument for ``module use``."""
     return root / "modulefiles" / site / stack
 
 
 def prefixes(stack_directory: Path) -> list[Path]:
-    """Return all prefixes of a stack, complete or not, without the links to them."""
+    """Return all of a stack's prefixes, complete or not, without the links to them."""
     if not stack_directory.is_dir():
         return []
     return sorted(p for p in stack_directory.iterdir() if _ID.fullmatch(p.name) and p.is_dir() and not p.is_symlink())
@@ -506,7 +506,7 @@ def list_all(root: Path) -> Iterator[Installation]:
 
 
 def size(prefix: Path) -> int:
-    """Return the disk usage of ``prefix`` in bytes; hard links count once and vanished files are ignored."""
+    """Return the disk usage of ``prefix`` in bytes. Hard links count once, and vanished files are ignored."""
     seen: dict[tuple[int, int], int] = {}
     for directory, _, files in os.walk(prefix):
         for name in files:
@@ -533,7 +533,7 @@ def discard(prefix: Path) -> None:
 
 @dataclass(frozen=True)
 class Switch:
-    """The installation in use and the one used before; both are the same if nothing changed."""
+    """The installation in use and the one that was used before. Both are the same if nothing changed."""
 
     used: Installation
     before: Path | None
@@ -567,9 +567,9 @@ def choose(site: Site, stack: str, which: str, *, root: Path) -> Installation:
 
 
 def rollback(site: Site, stack: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:
-    """Switch back to the previous installation; calling this twice undoes it.
+    """Switch back to the previous installation. Calling this function twice undoes the switch.
 
-    Raises ``MissingPrecondition`` if there is no previous installation, or it is gone.
+    Raises ``MissingPrecondition`` if there is no previous installation, or if it has been removed.
     """
     before = current(root / site.name / stack, PREVIOUS)
     found = at(before) if before else None

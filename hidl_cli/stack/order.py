@@ -62,7 +62,7 @@ class Order:
 
     @property
     def stack_directory(self) -> Path:
-        """The directory of all installations of the stack."""
+        """The directory that contains all of the stack's installations."""
         return self.root / self.site.name / self.stack.name
 
 

@@ -1,6 +1,6 @@
-"""Package index and wheel directory settings, which the site and pip define and uv uses.
+"""Package indexes and wheel directories from the settings of the site and of pip.
 
-They are passed to uv explicitly, because uv does not read pip's settings.
+These are passed to uv explicitly, because uv does not read pip's settings.
 
 The user's own uv settings (``UV_*``) always take precedence.
 """

@@ -119,12 +119,12 @@ class InstallPlan:
 
     @property
     def stack_directory(self) -> Path:
-        """The directory of all installations of the stack."""
+        """The directory that contains all of the stack's installations."""
         return self.root / self.site / self.stack
 
     @property
     def prefix(self) -> Path:
-        """The directory of the installation."""
+        """The installation directory."""
         return self.stack_directory / self.id
 
     @property

@@ -144,7 +144,7 @@ _TEMPORARY = re.compile(
 _COLLECTIONS = ("~/.config/lmod", "~/.lmod.d")
 _LONGEST_FILE = 2**20  # bytes
 _OTHER_USERS = "another user's"
-#: The id of an installation with the preceding path or module name, as in ``/opt/hidl/local/mpi/0123456789ab``.
+#: An installation's id after a path or module name, as in ``/opt/hidl/local/mpi/0123456789ab``.
 _MENTION = re.compile(r"""([^\s"'`=:,;()<>\[\]{}]*/)?\b([0-9a-f]{12})\b""")
 
 
@@ -389,9 +389,7 @@ def _items(places: Iterable[Path], item: Callable[[Path], PruneItem | None]) -> 
 
 
 def _names_prefix(prefix: Path, mention: str) -> bool:
-    """Return True if the text refers to this prefix or its modulefile.
-
-    It may instead refer to another installation with the same id.
+    """Return True if the text refers to this prefix or its modulefile, not to another one with the same id.
 
     Stacks with equal lockfiles have equal ids. A path that does not exist here may be the prefix on another host.
     """

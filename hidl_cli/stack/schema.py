@@ -77,7 +77,7 @@ def last_for_cuda(package: str, major: int, machine: str) -> Wheel | None:
 
 
 def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str | None) -> Unserved | None:
-    """Return the first GPU that a release has no kernels for, or None if it supports all of them.
+    """Return the first GPU for which a release has no kernels, or None if it supports all of them.
 
     Unknown releases, builds from other indexes (``2.13.0+cu126``) and GPUs from vendors other than NVIDIA are not
     checked.

@@ -62,7 +62,7 @@ def reason_without_gpu(
 
     Args:
         stack: The stack.
-        installed: Installed versions by package; if empty, the stack file decides.
+        installed: Installed versions by package. If empty, the versions in the stack file are used.
         needed: Packages that the program needs. If empty, only CPU builds of frameworks and builds for other GPUs count
             as reasons.
         node: Node type with the GPUs to support.

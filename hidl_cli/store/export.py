@@ -20,7 +20,7 @@ from hidl_cli.errors import HidlError, MissingPrecondition, hint_for
 Format = Literal["json", "csv", "parquet"]
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Sample))
-#: Rows per Parquet row group.
+#: Number of rows per Parquet row group.
 _GROUP = 10_000
 
 

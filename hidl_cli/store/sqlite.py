@@ -185,7 +185,7 @@ class _LockWatch:
 
 
 def _break(file: Path, owner: dict[str, Any]) -> None:
-    """Remove an abandoned lock; only one process may do so for each token."""
+    """Remove an abandoned lock. Only one process may do so for each token."""
     claim = file.with_name(f"{file.name}.{owner.get('token')}.left")
     try:
         os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))

@@ -21,7 +21,7 @@ from hidl_cli.store.sqlite import Database, Key, MissingStore, drop, insert, not
 
 @dataclass(frozen=True)
 class Filters:
-    """Conditions on samples; None matches any value.
+    """Conditions on samples, in which None matches any value.
 
     ``since`` and ``until`` limit the run's creation time (inclusive). ``host`` matches a step if it is one of the
     step's hosts. ``of_ranks`` includes values of individual ranks.

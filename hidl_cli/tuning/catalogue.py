@@ -263,7 +263,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable as read by a group of families.
+    """A variable, as read by a group of families.
 
     Attributes:
         values: Valid words for an enumeration (``a|b``; ``osu_*`` for any word with this prefix) or for

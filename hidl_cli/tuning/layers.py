@@ -75,7 +75,7 @@ class Preset:
 
     Attributes:
         compared: True if the run's times are compared with those of other launches.
-        needs: Variables and values of which at least one must be in effect.
+        needs: Variables with their values, at least one of which must be in effect.
     """
 
     family: Family

@@ -67,7 +67,8 @@ class Nightly:
             further: Options that affect the output, such as ``--json``.
 
         Raises:
-            UsageError: If ``at`` is not a time of day, or a value contains a line break, which crontabs do not support.
+            UsageError: If ``at`` is not a time of day, or if a value contains a line break, which crontabs do not
+                support.
         """
         match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", at)
         if match is None:

@@ -262,7 +262,7 @@ def register_backends(site: Site) -> None:
 
 
 def registrations(site: Site) -> list[str]:
-    """Return the names of the launchers and the scheduler that ``register_backends`` registers."""
+    """Return the names of the launchers and the scheduler registered by ``register_backends``."""
     system = batch_systems.system(site.scheduler)
     return [*missing_launchers(site), *([system.name] if system is not None and system.reframe is None else [])]
 

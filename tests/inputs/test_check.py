@@ -239,7 +239,7 @@ def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int
         (("  size:", "  Size:"), 7, "invalid value `Size`", None),
         (("metric: speed", "metric: sped"), 12, "unknown metric `sped`", "speed"),
         (("metric: speed", "metric: time"), 12, "`time` is better lower", None),
-        (("metric: speed", "metric: checksum"), 12, "is equal on all ranks", None),
+        (("metric: speed", "metric: checksum"), 12, "has the same value on all ranks", None),
         (("target: 0.7", "target: 70"), 12, "`scaling.target` is 70", None),
     ],
 )

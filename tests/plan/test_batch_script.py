@@ -238,3 +238,19 @@ def test_a_batch_script_reads_the_standard_input(hidl: Hidl, tmp_path: Path) -> 
         )
         assert done.returncode == 0, done.stderr
         assert (max(hidl.runs.iterdir()) / "stdout.log").read_text() == printed
+
+
+@pytest.mark.real
+def test_a_failed_batch_script_is_not_blamed_on_a_stack(hidl: Hidl, tmp_path: Path) -> None:
+    """It uses none, and none is installed."""
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=1\nexit 3\n")
+    done = hidl("run", "--site", "local", "--no-check", "--", str(tmp_path / "job.sh"))
+    assert done.returncode == 8
+    assert "status 3" in done.stderr
+    assert "installation" not in done.stderr
+
+
+def test_a_metric_of_one_rank_is_rejected(hidl: Hidl, tmp_path: Path) -> None:
+    words = ["--metric", "speed[ranks=0]=speed ([0-9]+)"]
+    header, errors = dry_run(hidl, tmp_path, "#!/bin/bash\n#SBATCH --nodes=1\nsrun ./a\n", *words)
+    assert (header, "--metric cannot choose ranks" in errors) == ([], True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -232,9 +232,11 @@ def test_a_run_within_an_allocation_uses_it(
 ) -> None:
     hidl = on_cluster("mpi")
 
-    def within(*arguments: str) -> tuple[str, str, int]:
+    def within(
+        *arguments: str, program: Sequence[str] = ("sh", "-c", "echo $SLURM_JOB_ID $(hostname)")
+    ) -> tuple[str, str, int]:
         """The job's id, and the output and status of hidl within an allocation of two nodes."""
-        line = sh_line([*hidl.command("run", *SITE, *arguments), "--", "sh", "-c", "echo $SLURM_JOB_ID $(hostname)"])
+        line = sh_line([*hidl.command("run", *SITE, *arguments), "--", *program])
         script = f"cd {here}; echo $SLURM_JOB_ID; {line} 2>&1; echo $?"
         done = cluster("salloc", "--nodes=2", "--time=5", "bash", "-c", script, **hidl.environment)
         job, *said, status = done.stdout.splitlines()
@@ -255,6 +257,10 @@ def test_a_run_within_an_allocation_uses_it(
         job, said, status = within(*option, "--no-mpi")
         assert status == 2
         assert f"{option[0]} applies to a new job, but hidl uses the allocation {job}" in " ".join(said.split())
+
+    (here / "job.sh").write_text("#!/bin/bash\n#SBATCH --account=mine --mem=1G\nexit 3\n")
+    _, said, status = within(program=["./job.sh"])
+    assert (status, "the script's requests do not change the allocation" in " ".join(said.split())) == (8, True)
 
     _, said, status = within("--nodes", "3", "--no-mpi", "--new-job", "--dry-run")
     assert (status, "#SBATCH --nodes=3" in said) == (0, True)

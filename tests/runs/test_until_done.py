@@ -148,3 +148,20 @@ def test_slurm_continues_a_run_in_the_same_directory(
     assert [(each["state"], each["exit_status"]) for each in attempts(run)] == [expected]
     assert printed(run) == ["begins at 0", "begins at 2", "done at 4"]
     assert json.loads((run / "job.json").read_text())["id"] == job
+
+
+def test_a_job_that_slurm_cancels_does_not_return(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
+) -> None:
+    """The program stops in good order after SIGTERM, which is no reason to continue."""
+    hidl = on_cluster("mpi")
+    program = tmp_path / "counts.py"
+    program.write_text(COUNTS.read_text())
+    run = start(hidl, "--site", "test-cluster", "--nodes", "1", "--", "python", str(program), "4", "2", "")
+    job = json.loads((run / "job.json").read_text())["id"]
+    count = run / "checkpoint" / "count"
+    until(lambda: count.exists() and count.read_text() == "2", otherwise=(run / "stderr.log").read_text)
+    cluster("scancel", job)
+    until(lambda: hidl.json("status", run.name)["state"] == "CANCELLED")
+    assert not (run / "attempts.jsonl").exists()
+    assert "CANCELLED" in cluster("squeue", "--states=all", "--noheader", "--format=%T", f"--jobs={job}").stdout

@@ -87,7 +87,7 @@ def probe(context: Context) -> FileSystems:
 
 
 def read_mounts(text: str) -> tuple[Mount, ...]:
-    """Parse /proc/self/mounts, in which spaces in names are octal escapes (see fstab(5))."""
+    """Parse /proc/self/mounts, in which spaces in names are written as octal escapes (see fstab(5))."""
     found = []
     for line in text.splitlines():
         fields = [_OCTAL.sub(lambda match: chr(int(match[1], 8)), field) for field in line.split()]

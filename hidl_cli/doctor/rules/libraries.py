@@ -136,7 +136,10 @@ _SINGLETONS = (
 
 @RULES.rule("HD002", "mpiexec on PATH belongs to another MPI library", severity="error", why=_SINGLETONS)
 def another_mpiexec(facts: Libraries) -> Iterator[Evidence]:
-    """Report an error if the plan or a shell with the activated stack calls mpiexec by name, and an info otherwise."""
+    """Report an error if the plan or a shell with the activated stack calls mpiexec by name.
+
+    Otherwise, report an info finding.
+    """
     found, job = facts.mpiexec, facts.job
     if found is None or found.starts in (None, facts.abi) or facts.abi is None or job.library is None:
         return
@@ -261,7 +264,7 @@ GPU_RULES: Rules[GpuSupport] = Rules()
     "segmentation fault. Programs that copy data through host memory work, but are slower.",
 )
 def not_cuda_aware(facts: GpuSupport) -> Iterator[Evidence]:
-    """Report an error if the planned program passes GPU memory to MPI, and an info otherwise."""
+    """Report an error if the planned program passes GPU memory to MPI, or an info finding otherwise."""
     library = facts.job.library
     if library is None or facts.cuda_aware is not False:
         return

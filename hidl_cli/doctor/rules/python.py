@@ -128,7 +128,7 @@ _SHOWN = 6
     "versions than locked, often built for another NumPy or MPI.",
 )
 def user_site(facts: Python) -> Iterator[Evidence]:
-    """Report an error if the user site contains a package that is part of the stack, and an info otherwise."""
+    """Report an error if the user site contains a package that is part of the stack, or an info finding otherwise."""
     directory = facts.user_site
     if directory is None:
         return

@@ -22,7 +22,7 @@ _ACCOUNTING = re.compile(r"^AccountingStorageType\s*= (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """A site file and facts about the machine that it describes. On other machines, it is only the site file.
+    """A site file and facts about the machine that it describes. On other machines, only the site file is set.
 
     Attributes:
         program: Name of the missing scheduler program.
@@ -70,7 +70,7 @@ def _of_scheduler(context: Context) -> SiteFacts:
 
 
 def _slurm(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
-    # scontrol ping fails immediately if slurmctld is down; other commands retry for ten to twenty seconds.
+    # scontrol ping fails immediately if slurmctld is down, while other commands retry for ten to twenty seconds.
     ping = host.ask("scontrol", "ping", seconds=_SECONDS)
     if ping is None or " is UP" not in ping:
         outage = (ping or "").strip().partition("\n")[0] or "scontrol ping: no response"
@@ -217,8 +217,8 @@ def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> 
 def gone_modules(facts: SiteFacts) -> Iterator[Evidence]:
     """Report a warning if the module is not in `module avail`.
 
-    For a module that is loaded after others, only an info is reported, since the module may be hidden until the others
-    are loaded.
+    For a module that is loaded after others, only an info finding is reported, since the module may be hidden until the
+    others are loaded.
     """
     if facts.modules is None:
         return
@@ -255,7 +255,7 @@ def _modules(site: Site) -> dict[str, tuple[str, str | None]]:
     "`squeue`).",
 )
 def no_accounting(facts: SiteFacts) -> Iterator[Evidence]:
-    """Report an info if Slurm's AccountingStorageType is ``accounting_storage/none``."""
+    """Report an info finding if Slurm's AccountingStorageType is ``accounting_storage/none``."""
     if facts.accounting is not None and facts.accounting.endswith("/none"):
         yield Evidence(f"AccountingStorageType={facts.accounting}", "nothing required; slurmdbd adds accounting")
 

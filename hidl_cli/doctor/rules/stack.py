@@ -156,7 +156,7 @@ def unpatched_horovod(facts: StackContents) -> Iterator[Evidence]:
     "packages of its own stacks.",
 )
 def vulnerable(facts: StackContents) -> Iterator[Evidence]:
-    """Report a warning, or an info if there is no fixed version. This is not checked before runs."""
+    """Report a warning, or an info finding if there is no fixed version. This is not checked before runs."""
     if facts.before_run:
         return
     for package, version, found in examine.find_advisories(facts.versions):
@@ -283,7 +283,7 @@ def none_in_use(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
     why="`module avail` does not show the stack, and `module load` does not find it; hidl run does not need it.",
 )
 def not_shown(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
-    """Report a warning, or an info if the shell has no `module` command.
+    """Report a warning, or an info finding if the shell has no `module` command.
 
     --fix restores the modulefile from the copy in the installation.
     """

@@ -30,7 +30,7 @@ from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.record.run import Run
 
-#: The directory that runs lock: every Linux host has its own, and all users can open it.
+#: The directory that runs lock. Every Linux host has its own, which all users can open.
 LOCK = "/dev/shm"
 CONNECT_SECONDS = 10
 #: Seconds that a guard may take to connect and to check its host.
@@ -139,7 +139,7 @@ class Guard:
         return errors[-1] if errors else f"ssh ended with status {status}" if status is not None else "no answer"
 
     def close(self) -> None:
-        """Close the connection; if the run was started, the guard ends its remaining processes."""
+        """Close the connection. If the run was started, the guard ends the run's remaining processes."""
         assert self._child.stdin is not None
         with suppress(OSError):
             self._child.stdin.close()
@@ -159,7 +159,7 @@ class Guard:
 
 
 class Guards:
-    """The guards of a run, one on each host. A context manager that ends them."""
+    """A run's guards, one on each host. This is a context manager that ends them."""
 
     def __init__(
         self, hosts: Sequence[str], run: str, needs: Needs, environment: Mapping[str, str] | None = None
@@ -319,7 +319,7 @@ _TOKEN = ".token"
 
 
 class UnusableHosts(MissingPrecondition):
-    """Some hosts of a run cannot be used; ``troubles`` lists the reasons in the order of the hosts."""
+    """Some of a run's hosts cannot be used. ``troubles`` lists the reasons in the order of the hosts."""
 
     def __init__(self, hosts: tuple[str, ...], troubles: list[Trouble]) -> None:
         order = {host: place for place, host in enumerate(hosts)}

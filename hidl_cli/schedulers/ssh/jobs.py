@@ -25,7 +25,7 @@ from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.local import birth, processes_of
 from hidl_cli.site.schema import Policies
 
-#: Seconds after the end of a job after which its record is removed.
+#: Seconds after a job's end until its record is removed.
 _KEPT_SECONDS = 7 * 86400.0
 KILLED = "its supervisor was killed"
 

@@ -153,7 +153,7 @@ def _queues(text: str) -> Iterator[Queue]:
 
 
 def _range(text: str) -> tuple[int, int | None]:
-    """Parse a range such as ``0-4`` or ``1-inf``; an infinite upper bound becomes None."""
+    """Parse a range such as ``0-4`` or ``1-inf``. An infinite upper bound becomes None."""
     low, _, high = text.partition("-")
     return _number(low) or 0, _number(high) or None
 

@@ -135,7 +135,7 @@ def of_amd_json(text: str) -> Cards | None:
 
 
 def of_amd(cards: Sequence[Mapping[str, Any]]) -> Cards:
-    """Convert the values that ``rocm-smi`` prints for each GPU; their capitalization differs between releases."""
+    """Convert the values that ``rocm-smi`` prints for each GPU, whose capitalization differs between releases."""
     sizes = [str(card.get("VRAM Total Memory (B)", "")) for card in cards]
     return Cards(
         len(cards),

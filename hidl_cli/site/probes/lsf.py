@@ -77,7 +77,7 @@ def describe(
 
 
 def _named(text: str) -> Iterator[ProbedNode]:
-    """Yield the hosts that queues name individually; the members of host groups and patterns are unknown."""
+    """Yield the hosts that queues name individually. The members of host groups and patterns are unknown."""
     queues: dict[str, list[str]] = {}
     for name, block in split_blocks(_QUEUE, text):
         its = _HOSTS.search(block)

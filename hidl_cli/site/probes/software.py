@@ -138,7 +138,7 @@ _USER = ("HOME", "USER", "LOGNAME")
 #: Variables that define a module tree. Users can set them, and loaded modules may have extended them.
 _TREE = ("MODULEPATH", "MODULESHOME", "LMOD_CMD", "LMOD_PKG", "LMOD_DIR", "MODULES_CMD")
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-_LONGEST = 300  # number of characters of a module command's output in a message
+_LONGEST = 300  # maximum length of a module command's output in a message
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def plan(
         given: Source archives from the command line, by build name.
 
     Raises:
-        InvalidInput: A patch or an object file is missing.
+        InvalidInput: The patches or one of the ``objects`` are missing.
         MissingPrecondition: A source archive without a hash is missing.
     """
     return tuple(_plan_build(recipe, lock, root, (given or {}).get(recipe.name)) for recipe in recipes)

@@ -1,7 +1,7 @@
 """Source archives on this machine, provided by the user or by an earlier installation.
 
 Archives are searched for in the directories listed in ``$HIDL_SOURCES``, in ``<root>/sources`` and in hidl's cache. If
-the recipe has a SHA-256, the archive must match it; otherwise the SHA-256 of the user's archive is recorded in the
+the recipe has a SHA-256, the archive must match it. Otherwise, the SHA-256 of the user's archive is recorded in the
 manifest.
 """
 
@@ -66,7 +66,7 @@ def newest(recipe: Build, root: Path) -> Path | None:
 
 
 def _version_of(archive: Path, recipe: Build) -> str:
-    """Read the version from the name of the archive or of its top directory.
+    """Read the version from the archive's name or from the name of its top directory.
 
     The default is the version in the recipe.
     """

@@ -60,9 +60,10 @@ class RpmPart:
 
 
 def find_rpm(order: Order) -> RpmPart:
-    """Return the RPM from the command line (--source NAME=FILE), or else the RPM of the site's default MPI library.
+    """Return the RPM from the command line (--source NAME=FILE), or else the RPM for the site's default MPI library.
 
-    Raises ``MissingPrecondition`` if it is missing, and ``BuildFailed`` if its SHA-256 differs from the site file.
+    Raises ``MissingPrecondition`` if the RPM is missing, and ``BuildFailed`` if its SHA-256 differs from the one in the
+    site file.
     """
     names = [name for name in order.sources if name in (*order.site.rpms, *order.site.mpi, *get_args(Family))]
     name = names[0] if names else order.site.default_mpi or next(iter(order.site.rpms), None)

@@ -138,9 +138,9 @@ class WheelInstaller:
                 raise _explain(failure, f"failed to resolve stack {stack.name}") from failure
 
     def missing(self, plan: InstallPlan) -> tuple[str, ...]:
-        """Return the plan's wheels that are not available offline; this may fill the cache.
+        """Return the plan's wheels that are not available offline. This check may fill the cache.
 
-        The packages are tried one by one, because uv stops at the first one that is missing.
+        The packages are tried individually, because uv stops at the first missing one.
         """
         with tempfile.TemporaryDirectory(dir=plan.stack_directory, prefix=".offline-") as directory:
             file = Path(directory, "lock.txt")
@@ -180,7 +180,7 @@ class WheelInstaller:
         )
 
     def add(self, title: str, python: Path, *words: str) -> InstallStep:
-        """Return the command that installs wheels for an interpreter; ``words`` are requirements and options."""
+        """Return the command that installs wheels for an interpreter. ``words`` contains requirements and options."""
         flags = pip_settings.uv_flags(self.sources, self.environ)
         options = ("--python", str(python), "--only-binary", ":all:")
         argv = (find_uv_bin(), "pip", "install", *flags, *options, *words)
