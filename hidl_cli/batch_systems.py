@@ -23,11 +23,21 @@ class Attached:
         command: The words of the command.
         begin: Prefix of the lines in a job script's header whose options are passed to the command.
         left_out: Options of the header that are not passed on.
+        cancel: Shell command that cancels the user's jobs with the name ``$1``.
     """
 
     command: tuple[str, ...]
     begin: str
     left_out: tuple[str, ...]
+    cancel: str
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """A command prefix that runs a build in a new job, and the command that cancels this job."""
+
+    command: tuple[str, ...]
+    cancel: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,10 @@ _ROWS = (
         ),
         reframe_without_records="squeue",
         attached=Attached(
-            ("srun", "--ntasks=1"), "#SBATCH", ("--ntasks-per-node", "--output", "--error", "--open-mode", "--export")
+            ("srun", "--ntasks=1"),
+            "#SBATCH",
+            ("--ntasks-per-node", "--output", "--error", "--open-mode", "--export"),
+            'scancel --user="$(id -u)" --name="$1"',
         ),
         requeue='scontrol requeue "$SLURM_JOB_ID"',
     ),
@@ -112,7 +125,7 @@ _ROWS = (
         access=r"#BSUB -[qPGU] ",
         reframe="lsf",
         reframe_writes=r"#BSUB -(J|o|e|W|q|P|G|U)\b",
-        attached=Attached(("bsub", "-I"), "#BSUB", ("-o", "-e")),
+        attached=Attached(("bsub", "-I"), "#BSUB", ("-o", "-e"), 'bkill -J "$1" 0'),
     ),
     BatchSystem(
         name="pbs",
@@ -142,7 +155,12 @@ _ROWS = (
         cluster_name=r"^([A-Za-z][A-Za-z_-]*)",
         access=r"# flux: --(queue|bank|requires)=",
         reframe=None,  # ReFrame's backend needs Flux's bindings in its own Python
-        attached=Attached(("flux", "run"), "# flux:", ("--output", "--error")),
+        attached=Attached(
+            ("flux", "run"),
+            "# flux:",
+            ("--output", "--error"),
+            'flux jobs --no-header --format="{id}" --name="$1" | xargs -r flux cancel',
+        ),
     ),
     BatchSystem(
         name=SSH,

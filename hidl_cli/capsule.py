@@ -1,4 +1,4 @@
-"""The capsule of a run: a zip archive of the run's documents, its lockfile, its stack and its site.
+"""A run's capsule, which is a zip archive of the run's documents, lockfile, stack and site.
 
 ::
 
@@ -8,8 +8,8 @@
     lock.txt                           exact versions and hashes of the stack
     stack.yaml  site.yaml              stack and site, with everything they extend
 
-A capsule may come from an untrusted source: only members with known names are read, their size is limited, and no
-member chooses the path that it is unpacked to.
+A capsule may come from an untrusted source. Therefore, only members with known names are read, their size is limited,
+and no member can choose the path that it is unpacked to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 from hidl_cli import paths
 from hidl_cli.analysis.changes import Comparison, compare
 from hidl_cli.analysis.samples import instant
-from hidl_cli.documents import write_text
+from hidl_cli.documents import sha256, write_text
 from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem, UsageError
 from hidl_cli.inputs.check import FileName, Name
 from hidl_cli.inputs.load import examine, valid
@@ -46,13 +46,12 @@ from hidl_cli.plan.parameters import matrix_word
 from hidl_cli.record.run import Run
 from hidl_cli.redaction import Secrets, fill, names_in, shown
 from hidl_cli.runs.verification import Provenance, differences
-from hidl_cli.schedulers.build_allocation import build_command
+from hidl_cli.schedulers.build_allocation import build_job
 from hidl_cli.site.checks import RULES as SITE_RULES
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack import lock as wheels
-from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.checks import RULES, load_stack
 from hidl_cli.stack.install import plan_install
 from hidl_cli.stack.lock import Locked
@@ -65,7 +64,7 @@ from hidl_cli.store.extract import samples_of
 SCHEMA = "hidl.capsule/1"
 SUFFIX = ".capsule"
 
-#: Documents of a run that a capsule contains; the first three are required.
+#: The run documents that a capsule contains, the first three of which are required.
 RUN_DOCUMENTS = (
     "plan.json",
     "status.json",
@@ -80,19 +79,20 @@ _REQUIRED = ("run/plan.json", "run/status.json", "run/metrics.json", "lock.txt",
 _KNOWN = frozenset({*(f"run/{name}" for name in RUN_DOCUMENTS), *_REQUIRED})
 _INDEX = "capsule.json"
 
-#: Maximum size in bytes of a member and of all members; a plan with thousands of steps has a few megabytes.
+#: Maximum sizes in bytes of a single member and of all members. A plan with thousands of steps has a few megabytes.
 _MAX_MEMBER = 32 << 20
 _MAX_TOTAL = 64 << 20
-#: Time of all members, the earliest that a zip archive supports, so that the same run yields the same bytes.
+#: Timestamp of all members, which is the earliest that a zip archive supports, so that the same run yields the same
+#: bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input file of the run, as it was when the run was submitted.
+    """One of the run's input files, as it was when the run was submitted.
 
-    ``modified`` means that it had changed by the time the capsule was made; ``sha256`` is empty if the content that the
-    run used is unknown in that case.
+    ``modified`` is True if the file had changed by the time the capsule was made. In that case, ``sha256`` is empty if
+    the content that the run used is unknown.
     """
 
     path: str
@@ -103,7 +103,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Hidden:
-    """A hidden word, shown as ``***NAME***`` in the members at ``places`` like ``run/plan.json: parameters.token``."""
+    """A hidden word, shown as ``***NAME***`` at ``places`` in members, such as ``run/plan.json: parameters.token``."""
 
     name: str
     places: tuple[str, ...]
@@ -111,7 +111,7 @@ class Hidden:
 
 @dataclass(frozen=True)
 class Capsule:
-    """The content of a capsule.
+    """A capsule's content.
 
     Attributes:
         lock_name: File name under which the lockfile is found.
@@ -138,7 +138,7 @@ class Capsule:
             raise _invalid(f"{member} is not UTF-8 text") from error
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of the file; equal capsules have equal bytes."""
+        """Return the file's bytes. Equal capsules have equal bytes."""
         index = {
             "schema": SCHEMA,
             "run": self.run,
@@ -217,7 +217,7 @@ def parse(whole: bytes) -> Capsule:
 
 
 def _members(whole: bytes) -> dict[str, bytes]:
-    """Return the members of the archive. Reading stops at the size limits, regardless of what the archive claims."""
+    """Return the archive's members. Reading stops at the size limits, regardless of the sizes the archive claims."""
     members: dict[str, bytes] = {}
     left = _MAX_TOTAL
     try:
@@ -265,7 +265,7 @@ def _invalid(message: str) -> InvalidInput:
 def read_lock(file: Path) -> Locked:
     """Read a wheel or Spack lockfile, recognized by its content.
 
-    Raises ``InvalidInput`` if it is neither and ``OSError`` if it cannot be read.
+    Raises ``InvalidInput`` if the file is neither, and ``OSError`` if it cannot be read.
     """
     with file.open("rb") as content:
         is_json = content.read(64).lstrip().startswith(b"{")
@@ -281,7 +281,7 @@ ROOT = "replays"
 
 @dataclass(frozen=True)
 class Original:
-    """The original run of a replay, read from a capsule and checked: the run, its plan and its stack.
+    """A replay's original run, read from a capsule and checked: the run, its plan and its stack.
 
     ``given`` lists the names of the hidden words that the user has supplied; their values are filled into the paths of
     ``inputs``.
@@ -300,7 +300,7 @@ class Original:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the hidden words that the run requires and the user has not supplied.
+        """Names of the hidden words that the run requires, but the user has not supplied.
 
         An unnamed word has an empty name.
         """
@@ -309,7 +309,7 @@ class Original:
 
     @property
     def replaced(self) -> tuple[str, ...]:
-        """A description of each hidden word that the user has supplied."""
+        """Descriptions of the hidden words that the user has supplied."""
         return tuple(f"hidden word {name}: not in the capsule → supplied" for name in self.given)
 
     @property
@@ -340,14 +340,14 @@ class Replayed:
 
 
 def required_words(capsule: Capsule) -> tuple[str, ...]:
-    """Return the names of the hidden words that the run of a capsule requires. An unnamed word has an empty name."""
+    """Return the names of the hidden words that a capsule's run requires. An unnamed word has an empty name."""
     found = names_in(capsule.text("run/plan.json") + capsule.text("stack.yaml"))
     listed = None if capsule.hidden is None else {each.name for each in capsule.hidden}
     return tuple(name for name in found if listed is None or name in listed)
 
 
 def read_hidden_words(capsules: Sequence[Capsule], assignments: Sequence[str]) -> dict[str, str]:
-    """Return the values of the hidden words that the runs of the capsules require, if they are known.
+    """Return the values of the hidden words that the capsules' runs require, if these values are known.
 
     A value comes from ``assignments`` (``NAME=VALUE``), or else from the environment variable with that name. Raises
     ``UsageError`` for an assignment to a name that no capsule hides.
@@ -383,9 +383,9 @@ def require_words(original: Original) -> None:
 
 @contextmanager
 def unpacked(capsule: Capsule, words: Mapping[str, str] | None = None) -> Iterator[Original]:
-    """Unpack the run of a capsule in a temporary directory; ``words`` are the values of hidden words, by name.
+    """Unpack a capsule's run in a temporary directory. ``words`` contains the values of hidden words, by name.
 
-    Raises ``InvalidInput`` with every problem of its plan, its stack or its metrics.
+    Raises ``InvalidInput`` with every problem in the run's plan, stack or metrics.
     """
     with paths.temporary_directory("capsule") as directory:
         run = Run(directory / "run")
@@ -425,16 +425,16 @@ def order_for(
     """Return the order that installs the capsule's stack from its lockfile, which is written to ``directory``.
 
     Nothing is installed if the stack in use has the same lockfile. Otherwise the stack is installed in a separate
-    directory, and the stack in use is not changed. ``job`` contains the options for a job that builds. Raises
+    directory, and the stack in use is not changed. ``job`` contains the options for a build job. Raises
     ``MissingPrecondition`` if the lockfile cannot be used on this site.
     """
     capsule, stack = original.capsule, original.stack
     lock = directory / "locks" / capsule.lock_name
     write_text(lock, capsule.text("lock.txt"))
-    site = site_for_accelerator(site, getattr(read_lock(lock), "accelerator", None))  # Spack lockfiles have none
+    site = site_for_accelerator(site, getattr(read_lock(lock), "accelerator", None))  # Spack lockfiles do not have this
     root = installation.root_of(site, stack.name, prefix)
-    attached = build_command(site, os.environ, job) if site.install.provider == "spack" else ()
-    order = Order(site, stack, root, locked=True, offline=offline, mirror=directory, attached=attached)
+    building = build_job(site, os.environ, job) if site.install.provider == "spack" else None
+    order = Order(site, stack, root, locked=True, offline=offline, mirror=directory, build_job=building)
     try:
         in_use = installation.find(site, stack.name, root=root).lock == original.plan.lock
     except MissingPrecondition:
@@ -457,9 +457,9 @@ def request_of(
 ) -> RunRequest:
     """Return the request that runs the capsule's plan on ``site``.
 
-    On the site of the original run, the request keeps its partition, launcher and MPI library; on another site, it uses
-    that site's defaults. ``job`` contains the user's job options, and ``repeat`` replaces the number of repetitions if
-    it is not None.
+    On the original run's site, the request keeps the run's partition, launcher and MPI library. On another site, it
+    uses that site's defaults. ``job`` contains the user's job options, and ``repeat`` replaces the number of
+    repetitions if it is not None.
     """
     plan = original.plan
     here = plan.site == site.name
@@ -516,7 +516,7 @@ def stdin_of(original: Original) -> str | None:
 
 
 def check_inputs(original: Original) -> None:
-    """Raise ``MissingPrecondition`` that lists every input of the run that is missing or has changed."""
+    """Raise ``MissingPrecondition`` listing every run input that is missing or has changed."""
     capsule = original.capsule
     wrong = [
         (each.path, reason) for each in original.inputs if (reason := _input_problem(Path(each.path), each.sha256))
@@ -524,7 +524,7 @@ def check_inputs(original: Original) -> None:
     if wrong:
         raise MissingPrecondition(
             "\n".join(
-                [f"{len(wrong)} of {len(capsule.inputs)} inputs differ from those of the run:"]
+                [f"{len(wrong)} of {len(capsule.inputs)} inputs differ from the run's:"]
                 + [f"  {path}: {reason}" for path, reason in wrong]
             ),
             hint="restore them, or run with the current files: --changed-inputs",
@@ -532,7 +532,7 @@ def check_inputs(original: Original) -> None:
 
 
 def compare_replay(original: Original, run: Run, packages: Mapping[str, str], tolerance: float) -> Replayed:
-    """Compare the replay ``run`` with its original. Raises ``InvalidInput`` if no metric is in both."""
+    """Compare the replay ``run`` with its original. Raises ``InvalidInput`` if they have no metric in common."""
     try:
         comparison = compare(samples_of(original.run), samples_of(run), tolerance=tolerance)
     except ValueError as error:
@@ -542,7 +542,7 @@ def compare_replay(original: Original, run: Run, packages: Mapping[str, str], to
 
 
 def write_result(original: Original, run: Run, replayed: Replayed) -> dict[str, Any]:
-    """Write the result to ``replay.json`` in the directory of the replay, and return it as plain data."""
+    """Write the result to ``replay.json`` in the replay's directory, and return it as plain data."""
     document = {
         "capsule": original.capsule.digest,
         "original": original.plan.run,
@@ -556,7 +556,7 @@ def write_result(original: Original, run: Run, replayed: Replayed) -> dict[str, 
 
 
 def choose_site(plan: Plan, name: str | None) -> Site:
-    """Return the site with this name. The default is the run's site if it is known here, or else the detected site."""
+    """Return the site with this name (default: the run's site if it is known here, or else the detected site)."""
     known = any(entry.name == plan.site for entry in list_all("site"))
     return load_site(name or (plan.site if known else None))
 
@@ -570,7 +570,7 @@ def _filled(data: bytes, words: Mapping[str, str]) -> bytes:
 
 
 def _of_study(plan: Plan, per_node: set[int]) -> int | None:
-    """Return the ranks per node of a study over nodes, or None for a study over ranks on one node."""
+    """Return the ranks per node in a study over nodes, or None for a study over ranks on one node."""
     return per_node.pop() if plan.unit == "nodes" and len(per_node) == 1 else None
 
 
@@ -596,15 +596,15 @@ def _input_problem(file: Path, expected: str) -> str | None:
         return str(error.strerror)
 
 
-# Create the capsule of a run.
+# Create a run's capsule.
 
 
-#: Number of bytes at the end of a log that a capsule contains.
+#: Number of bytes from the end of a log that a capsule contains.
 LOG_BYTES = 256 << 10
 
 
 def capsule_of(run: Run) -> Capsule:
-    """Create the capsule of a run that has metrics, without secrets, because capsules are shared.
+    """Create the capsule of a run that has metrics. Secrets are omitted, because capsules are shared.
 
     Raises ``MissingPrecondition`` if the run has no metrics or its lockfile is gone.
     """
@@ -644,7 +644,7 @@ def capsule_of(run: Run) -> Capsule:
 
 
 def _read_members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
-    """Return the members of the capsule except its lockfile, without secrets."""
+    """Return the capsule's members, without the lockfile and without secrets."""
     documents: dict[str, Any] = {}
     texts: dict[str, str] = {}
     for name in RUN_DOCUMENTS:
@@ -687,7 +687,7 @@ def _dump(name: str, document: Any) -> bytes:
 
 
 def _read_back(capsule: Capsule) -> None:
-    """Read the capsule as a replay does. Raises ``HidlError`` if a replay could not."""
+    """Read the capsule in the same way as a replay. Raises ``HidlError`` if a replay could not read it."""
     try:
         with unpacked(parse(capsule.to_bytes())) as original:
             site = original.file(f"{original.plan.site}.yaml")
@@ -726,10 +726,11 @@ def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:
 def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
     """Yield the input files as they were when the run was submitted.
 
-    A file is ``modified`` if it has changed since; its hash is then the recorded one, or empty if none was recorded.
+    A file is ``modified`` if it has changed since then. In that case, its hash is the recorded one, or empty if none
+    was recorded.
     """
     recorded = (run.document("inputs") or {}).get("files")
-    if recorded is None:  # run by hidl 0.1; a replaced file may keep its mtime, but not its ctime
+    if recorded is None:  # run by hidl 0.1: a replaced file may keep its mtime, but not its ctime
         planned = instant(plan.created).timestamp()
         for file in input_files(plan):
             status = file.stat()
@@ -743,7 +744,7 @@ def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
 
 
 def _read(file: Path) -> bytes | None:
-    """Return a document of the run, or the end of a log, or None if it does not exist."""
+    """Return one of the run's documents, or the end of a log, or None if the file does not exist."""
     try:
         data = file.read_bytes()
     except FileNotFoundError:

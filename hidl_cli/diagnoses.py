@@ -1,8 +1,8 @@
-"""Search output of any length for known errors, in one pass and with bounded memory.
+"""Search output of any length for known errors in a single pass and with bounded memory.
 
-Most blocks of a long log contain no error, and most lines differ from others only in their digits. The lines of a block
-that differ in more than digits are therefore searched for the fixed words of all patterns, and each pattern found this
-way is then searched around its word.
+Most blocks of a long log contain no error, and most lines differ from others only in their digits. Therefore, only
+lines that differ in more than digits are searched for the fixed words of all patterns. Each pattern whose word is found
+is then matched around that word.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -26,14 +26,14 @@ from hidl_cli.inputs.check import Strict
 from hidl_cli.inputs.problems import clipped, visible
 from hidl_cli.quoting import sh
 from hidl_cli.record.run import Run
-from hidl_workloads.doctor.finding import SEVERITIES, Finding, Severity
+from hidl_workloads.doctor.finding import SEVERITIES, Evidence, Finding, Rules, Severity
 
-_BLOCK = 1024 * 1024  # bytes read at once
-_STEM = 4  # letters of the substring that is searched first
+_BLOCK = 1024 * 1024  # number of bytes read at once
+_STEM = 4  # number of letters in the substring that is searched first
 _OVERLAP = 4096  # bytes at the end of an overlong line that are searched again with the next block
-_LONGEST_LINE = 2000  # characters around a match in which a harmless pattern counts
+_LONGEST_LINE = 2000  # number of characters around a match in which a harmless pattern counts
 _PLACES = 100  # occurrences of a word in a block; beyond that, searching the whole block is faster
-_TRIES = 100  # candidates for a program's own error message that are examined per block
+_TRIES = 100  # number of candidates for a program's own error message that are examined per block
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]{0,30}[ -/]{0,5}[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
 _TOKEN = re.compile(
@@ -43,7 +43,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True)
 class Cause:
-    """A finding and the number of its line, counted from 1."""
+    """A finding and its line number, counted from 1."""
 
     finding: Finding
     line: int
@@ -51,14 +51,14 @@ class Cause:
 
 @dataclass(frozen=True)
 class _Known:
-    """A pattern of a diagnosis, and a word that each of its matches contains. A match spans at most two lines."""
+    """A diagnosis's pattern and a word that each of its matches contains. A match spans at most two lines."""
 
     diagnosis: Diagnosis
     pattern: re.Pattern[str]
     word: str
 
     def matches(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield all matches in ``text``, in order."""
+        """Yield all matches in ``text`` in order."""
         begin = after = 0
         for _ in range(_PLACES):
             if (place := text.find(self.word, after)) < 0:
@@ -97,9 +97,9 @@ def search_file(name: str) -> list[Cause]:
 
 
 def search(blocks: Iterable[bytes]) -> list[Cause]:
-    """Find the known causes in blocks of whole lines, each once, most likely first.
+    """Find the known causes in blocks of whole lines, each only once, starting with the most likely one.
 
-    Errors come before warnings; within a severity, causes are sorted by role and position. The result leaves out causes
+    Errors come before warnings; within a severity, causes are sorted by role and position. The result excludes causes
     that another one explains, a program's own error message if a cause or symptom explains it, consequences of an error
     of another role, and matches in harmless lines. Escape sequences stay in the quoted line unless they interrupt the
     match.
@@ -122,7 +122,7 @@ def search(blocks: Iterable[bytes]) -> list[Cause]:
 
 
 def _explains(diagnosis: Diagnosis, found: Container[str]) -> bool:
-    """Return whether the diagnosis says more than a program's own error message."""
+    """Return whether the diagnosis provides more information than a program's own error message."""
     return (
         diagnosis.severity == "error"
         and diagnosis.role in ("cause", "symptom")
@@ -131,7 +131,7 @@ def _explains(diagnosis: Diagnosis, found: Container[str]) -> bool:
 
 
 def fixed_word(pattern: str) -> str:
-    """Return the longest text that every match of ``pattern`` contains; empty if there is none."""
+    """Return the longest text that every match of ``pattern`` contains, or an empty string if there is none."""
     words, depth = [""], 0
     for token in _TOKEN.findall(pattern):
         depth += token.startswith("(")
@@ -147,7 +147,7 @@ def fixed_word(pattern: str) -> str:
 
 @cache
 def _by_word() -> dict[bytes, list[_Known]]:
-    """Return all patterns by the word that their matches contain, with all digits replaced by 0."""
+    """Return all patterns, grouped by the word that their matches contain, with its digits replaced with 0."""
     table: dict[bytes, list[_Known]] = {}
     for diagnosis in load_diagnoses():
         for pattern in diagnosis.patterns:
@@ -159,7 +159,7 @@ def _by_word() -> dict[bytes, list[_Known]]:
 
 @cache
 def _by_stem() -> dict[bytes, list[bytes]]:
-    """Return the words of all patterns by a common substring: for each word, the one that most words share."""
+    """Return the words of all patterns, grouped by the substring of each word that occurs in the most words."""
     parts = {word: {word[at : at + _STEM] for at in range(max(1, len(word) - _STEM + 1))} for word in _by_word()}
     frequency = Counter(part for those in parts.values() for part in those)
     table: dict[bytes, list[bytes]] = {}
@@ -179,12 +179,12 @@ def _likely(block: bytes) -> Iterator[_Known]:
 
 
 def _first_matches(block: bytes, known: Container[str]) -> Iterator[tuple[Diagnosis, re.Match[str], int]]:
-    """Yield the first match outside harmless lines for each diagnosis not yet ``known``, with its line from 1."""
+    """Yield the first match outside of harmless lines for each diagnosis not yet ``known``, and its line number."""
     likely = list(_likely(block))
     sought = [each for each in likely if each.diagnosis.id not in known]
     named = [each.pattern for each in likely if each.diagnosis.role != "unexplained"]
     plain = block.decode("utf-8", "replace") if sought else ""
-    text = plain.replace("\r\n", " \n").replace("\r", "\n")  # keeps the length
+    text = plain.replace("\r\n", " \n").replace("\r", "\n")  # preserves the length
     first: dict[str, tuple[Diagnosis, re.Match[str], int]] = {}
     for each in sought:
         diagnosis, matches = each.diagnosis, each.matches(text)
@@ -202,7 +202,7 @@ def _harmless() -> tuple[re.Pattern[str], ...]:
 
 
 def _matches(patterns: Iterable[re.Pattern[str]], match: re.Match[str]) -> bool:
-    """Return whether any of ``patterns`` occurs in the line of a match."""
+    """Return whether any of ``patterns`` occurs in the line that contains a match."""
     text, begin, end = match.string, match.start(), match.end()
     begin = max(text.rfind("\n", 0, begin) + 1, begin - _LONGEST_LINE)
     stop = text.find("\n", end, end + _LONGEST_LINE)
@@ -215,7 +215,7 @@ def _matches(patterns: Iterable[re.Pattern[str]], match: re.Match[str]) -> bool:
 
 _ID = r"^HD[0-9]{3}$"
 _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
-_MAX_LINE = 300  # characters of a line that a finding quotes
+_MAX_LINE = 300  # number of characters of a line that a finding quotes
 _HARMLESS = "harmless.yaml"
 
 Role = Literal["cause", "symptom", "consequence", "unexplained"]
@@ -225,7 +225,7 @@ _Entry = TypeVar("_Entry")
 
 
 class Example(Strict):
-    """Example output that matches, and its source: a public report, or a program with its version."""
+    """Example output that matches, and its source, which is a public report or a program with its version."""
 
     text: str
     source: str
@@ -242,9 +242,9 @@ class Harmless(Strict):
 class Diagnosis(Strict):
     """An entry of the catalogue: patterns that match a cause's output, why it matters, and how to fix it.
 
-    ``role`` orders findings of one log: a ``cause`` comes before a ``symptom`` (how a rank ended, or an error with many
-    possible causes), and both before a ``consequence`` (the output of other ranks after one has died). An
-    ``unexplained`` entry quotes a program's own error message, and is only reported if there is neither cause nor
+    ``role`` orders the findings in a log: a ``cause`` comes before a ``symptom`` (how a rank ended, or an error with
+    many possible causes), and both come before a ``consequence`` (the output of other ranks after one has died). An
+    ``unexplained`` entry quotes a program's own error message, and is only reported if there is neither a cause nor a
     symptom. ``fix`` may contain ``{name}`` for a named group of every pattern; the group ``host`` is the node. The
     entry is not reported together with those in ``unless``, which explain it.
     """
@@ -281,6 +281,27 @@ def load_diagnoses() -> tuple[Diagnosis, ...]:
 
 
 @cache
+def diagnosis_rules() -> Rules[str]:
+    """Return a doctor rule for each diagnosis, which is documented by the diagnosis's first example."""
+    rules: Rules[str] = Rules()
+    for diagnosis in load_diagnoses():
+        rules.rule(diagnosis.id, diagnosis.title, severity=diagnosis.severity, why=diagnosis.why)(_check(diagnosis))
+    return rules
+
+
+def _check(diagnosis: Diagnosis) -> Callable[[str], Iterator[Evidence]]:
+    def matches(text: str) -> Iterator[Evidence]:
+        match = diagnosis.first_match(text)
+        if match is not None:
+            finding = diagnosis.finding(match)
+            yield Evidence(finding.seen, finding.fix, finding.where)
+
+    example = next(matches(diagnosis.examples[0].text))
+    matches.__doc__ = f"Found in the output of a job, for example: {example.seen}"
+    return matches
+
+
+@cache
 def load_harmless() -> tuple[Harmless, ...]:
     """Return the harmless lines; raises ``InvalidInput`` if the file is invalid."""
     return tuple(_read(_folder() / _HARMLESS, TypeAdapter(list[Harmless])))
@@ -288,7 +309,7 @@ def load_harmless() -> tuple[Harmless, ...]:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Return the compiled pattern, from a cache."""
+    """Return the compiled pattern, using a cache."""
     return re.compile(pattern, re.MULTILINE)
 
 
@@ -307,7 +328,7 @@ def _read(file: Path, entries: TypeAdapter[list[_Entry]]) -> list[_Entry]:
 
 
 def _line(match: re.Match[str]) -> str:
-    """Return the line of the match (several lines joined), clipped around it."""
+    """Return the line that contains the match (several lines are joined), clipped around it."""
     text = match.string
     begin = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _MAX_LINE // 3)
     end = text.find("\n", match.end())
@@ -315,7 +336,7 @@ def _line(match: re.Match[str]) -> str:
     return clipped(visible(lines), _MAX_LINE)
 
 
-# Likely causes of a failed run, from its output and from the findings of its job on nodes and ranks.
+# Likely causes of a failed run, based on its output and on its job's findings about nodes and ranks.
 
 
 MAX_TEXT = 256 * 1024
@@ -327,21 +348,21 @@ _CAUSES, _FINDINGS = "causes", "findings"
 
 
 def find_causes(text: str) -> list[Finding]:
-    """Find the known causes in ``text``, each once, most likely first."""
+    """Find the known causes in ``text``, each only once, starting with the most likely one."""
     return [cause.finding for cause in search([text[-MAX_TEXT:].encode("utf-8", "replace")])]
 
 
 def read_causes(run: Run) -> list[Finding]:
-    """Return the likely causes of a run's failure, most likely first, from ``causes.json`` or else from its logs.
+    """Return the likely causes of a run's failure, starting with the most likely, from ``causes.json`` or its logs.
 
-    Errors come before warnings, and findings of the job itself before those from its stdout and stderr.
+    Errors come before warnings, and the job's own findings come before those from its stdout and stderr.
     """
     written = _read_findings(run, _CAUSES)
     return _causes_of(run) if written is None else written
 
 
 def read_warnings(run: Run) -> list[Finding]:
-    """Return the problems that the job found on its nodes and ranks, errors first."""
+    """Return the problems that the job found on its nodes and ranks, with errors first."""
     found = [finding for finding in _read_findings(run, _FINDINGS) or () if finding.severity in ("error", "warning")]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -358,7 +379,7 @@ def write_causes(run: Run, proven: Sequence[Finding] = ()) -> None:
 
 
 def format_causes(causes: Sequence[Finding]) -> str:
-    """Format the first cause with its reason, and the titles of a few more; a warning is called a possible cause."""
+    """Format the first cause with its reason, and the titles of a few others; a warning is called a possible cause."""
     if not causes:
         return ""
     likely, *others = causes
@@ -379,7 +400,7 @@ def _causes_of(run: Run) -> list[Finding]:
 
 
 def _read_findings(run: Run, name: str) -> list[Finding] | None:
-    """Return the findings in a document of the run; None if it is missing or invalid."""
+    """Return the findings in a document of the run, or None if it is missing or invalid."""
     try:
         document = run.document(name)
         return None if document is None else [Finding.from_json(one) for one in document["findings"]]
@@ -388,7 +409,7 @@ def _read_findings(run: Run, name: str) -> list[Finding] | None:
 
 
 def _tail(log: Path) -> str:
-    """Return the last ``MAX_TEXT // 2`` bytes of a log; empty if it cannot be read."""
+    """Return the last ``MAX_TEXT // 2`` bytes of a log, or an empty string if it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - MAX_TEXT // 2))

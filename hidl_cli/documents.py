@@ -1,7 +1,8 @@
-"""Read and write files atomically: a document is written to a temporary file, which is then renamed."""
+"""Read and hash files, and write them atomically: each document is written to a temporary file that is then renamed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -17,7 +18,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write ``data`` to ``path`` atomically and create the directory if needed.
 
-    Raises ``OSError`` with the name of the file, which the error of a full disk lacks.
+    Raises ``OSError`` with the name of the file, which the error for a full disk lacks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -43,6 +44,15 @@ def write_json(path: Path, document: Any) -> None:
 def read_json(path: Path) -> Any:
     """Return the parsed document.
 
-    Raises ``OSError`` if the file cannot be read and ``ValueError`` if it is not JSON.
+    Raises ``OSError`` if the file cannot be read, and ``ValueError`` if it is not JSON.
     """
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def sha256(file: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    total = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()

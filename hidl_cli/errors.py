@@ -1,4 +1,4 @@
-"""Error classes, and the exit code of each.
+"""Error classes and their exit codes.
 
 ::
 
@@ -46,7 +46,7 @@ class ExitCode(IntEnum):
 
 
 class Terminated(KeyboardInterrupt):
-    """An interrupt by SIGHUP (the terminal is gone) or SIGTERM (the host shuts down), which the user may not intend."""
+    """An interrupt by SIGHUP (lost terminal) or SIGTERM (host shutdown), which the user may not intend."""
 
 
 class HidlError(Exception):
@@ -55,7 +55,7 @@ class HidlError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.UNEXPECTED
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        # Imported here because most commands raise no error.
+        # Imported here because most commands do not raise an error.
         from hidl_cli.redaction import shown
 
         self.message = shown(message)
@@ -67,7 +67,7 @@ class HidlError(Exception):
 class Mark:
     """A position in a file; line 0 stands for the whole file.
 
-    ``line`` and ``column`` count from 1, ``length`` is the number of characters marked, and ``text`` is the whole line.
+    ``line`` and ``column`` count from 1, ``length`` is the number of marked characters, and ``text`` is the whole line.
     """
 
     file: Path
@@ -147,7 +147,7 @@ class MetricMissing(HidlError):
 class ProcessFailed(HidlError):
     """A process exited with a non-zero status or could not be started.
 
-    ``status`` is the exit status, negative for a signal; ``output`` is the end of its output.
+    ``status`` is the exit status, which is negative if a signal ended the process; ``output`` is the end of its output.
     """
 
     def __init__(self, command: Sequence[str], *, cwd: Path | None, status: int, output: str, log: Path | None) -> None:
@@ -166,9 +166,9 @@ _SPACE_HINT = (
 _ACCESS_HINT = (
     "make it writable, or use another directory: XDG_STATE_HOME (runs), XDG_CONFIG_HOME, XDG_CACHE_HOME, TMPDIR"
 )
-#: Size of the file by which ``tempfile`` tests a directory, in bytes.
+#: Size in bytes of the file that ``tempfile`` writes to test a directory.
 _TEST_FILE_BYTES = 4
-#: Hints for errors of the machine or its limits, by errno.
+#: Hints for errors caused by the machine or its limits, by errno.
 _SYSTEM_HINTS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _SPACE_HINT),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _ACCESS_HINT),
@@ -185,14 +185,14 @@ def hint_for(error: OSError, space: str) -> str:
 
     Args:
         error: The error raised by the system call.
-        space: The next step if the disk is full, or if the error has no step of its own.
+        space: The next step if the disk is full, or if there is no specific next step for the error.
     """
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return space if is_full else _SYSTEM_HINTS.get(error.errno or 0, space)
 
 
 def describe_system_error(error: OSError | MemoryError | RuntimeError) -> HidlError | None:
-    """Return the error for a failure of the machine or its limits, or None if hidl itself may be at fault."""
+    """Return the error for a failure caused by the machine or its limits, or None if hidl itself may be at fault."""
     if isinstance(error, MemoryError):
         return MissingPrecondition("out of memory", hint=_SYSTEM_HINTS[errno.ENOMEM])
     if isinstance(error, RuntimeError):

@@ -1,4 +1,4 @@
-"""The launchers by name, and the MPI families that each one starts. Their code is in ``hidl_cli/launch/launchers``."""
+"""The launchers by name, and the MPI families that each one starts. The code is in ``hidl_cli/launch/launchers``."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from hidl_cli.plugins import Registry
 class LauncherTraits:
     """Properties of a launcher that are known without launching anything.
 
-    ``starts`` lists the MPI families that it can start. The launcher and the library must share a process-management
-    interface (PMI); otherwise the ranks start as N separate worlds of one rank, and exit with status 0.
+    ``starts`` lists the MPI families that it can start. The launcher and the library must share a process management
+    interface (PMI). Otherwise, the ranks start as N separate worlds of one rank each and still exit with status 0.
     """
 
     name: ClassVar[str]
     starts: ClassVar[tuple[Family, ...]]
-    #: Name of the executable; None if it is the launcher's name.
+    #: Name of the executable, or None if it is the launcher's name.
     program: ClassVar[str | None] = None
-    #: Pattern of the executable's path if another launcher's executable has the same name.
+    #: Pattern for the executable's path if another launcher's executable has the same name.
     place: ClassVar[str | None] = None
-    #: The executable comes with each MPI library and must belong to the library that the ranks are linked to.
+    #: Whether the executable comes with each MPI library and must belong to the library that the ranks are linked to.
     of_library: ClassVar[bool] = False
-    #: It supports only the site's libraries: a stack's own is not built for its PMI, or cannot be found by it.
+    #: Whether only the site's libraries are supported, because a stack's own library is not built for its PMI or cannot
+    #: be found by it.
     needs_site_library: ClassVar[bool] = False
-    #: It starts ranks over ssh on the hosts of a host file, without a scheduler.
+    #: Whether it starts ranks over ssh on the hosts in a host file, without a scheduler.
     through_ssh: ClassVar[bool] = False
-    #: ReFrame's launcher of the same name starts ranks in the same way.
+    #: Whether ReFrame's launcher with the same name starts ranks in the same way.
     in_reframe: ClassVar[bool] = False
 
 
@@ -40,7 +41,7 @@ def _instance(found: Any) -> LauncherTraits:
 
 _PACKAGE = "hidl_cli.launch.launchers"
 
-#: A launcher is one file and one line here, or a plug-in. A drafted site gets the first one found on the machine.
+#: A launcher is one file and one line here, or a plug-in. A drafted site uses the first one found on the machine.
 LAUNCHERS: Registry[LauncherTraits] = Registry(
     "hidl.launchers",
     "launcher",
@@ -66,17 +67,17 @@ def starts(name: str, library: Library, *, of_site: bool = True) -> bool:
 
 
 def fitting(family: Family) -> tuple[str, ...]:
-    """Return the launchers that can start ranks of ``family``; plug-ins that cannot be loaded are skipped."""
+    """Return the launchers that can start ranks of ``family``, skipping plug-ins that cannot be loaded."""
     return tuple(name for name, traits in LAUNCHERS.usable() if family in traits.starts)
 
 
 def through_ssh() -> tuple[str, ...]:
-    """Return the launchers that work without a scheduler; plug-ins that cannot be loaded are skipped."""
+    """Return the launchers that work without a scheduler, skipping plug-ins that cannot be loaded."""
     return tuple(name for name, traits in LAUNCHERS.usable() if traits.through_ssh)
 
 
 def misfit_of_ssh(name: object) -> str | None:
-    """Return why the launcher cannot start ranks on hosts without a scheduler; None if it can or is unknown."""
+    """Return why the launcher cannot start ranks on hosts without a scheduler, or None if it can or is unknown."""
     if name not in LAUNCHERS or name in through_ssh():
         return None
     return f"launcher {name} requires a scheduler; hosts over ssh have none"

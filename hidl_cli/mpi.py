@@ -1,4 +1,4 @@
-"""MPI libraries: a table of the traits of each family, and the library of a run."""
+"""MPI libraries: a table of each family's traits, and the library that a run uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Family = Literal[
     "spectrum-mpi",  # IBM's Open MPI
 ]
 
-#: The binary interface, named as in mpi4py's wheels. Programs built for one ABI do not run with the other.
+#: The binary interface, named as in mpi4py's wheels. Programs built for one ABI do not run with the other ABI.
 Abi = Literal["mpich", "openmpi"]
 
 #: Types of ``srun --mpi=``: Slurm's own plugins, Cray's, and ParaStation's for psslurm (JSC).
@@ -28,7 +28,7 @@ SrunMpi = Literal["pmi2", "pmix", "pmix_v3", "pmix_v4", "pmix_v5", "cray_shasta"
 FAMILIES: tuple[Family, ...] = get_args(Family)
 ABI_TITLES: Mapping[str, str] = {"mpich": "MPICH or a derivative", "openmpi": "Open MPI"}
 SONAMES: Mapping[str, Abi] = {"libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
-#: The library itself or one of its language bindings: a Fortran program is often linked only to libmpifort.so.12,
+#: The library itself or one of its language bindings. A Fortran program is often linked only to libmpifort.so.12,
 #: libmpi_mpifh.so.40 or libmpi_usempif08-gfortran.so.40.
 _LIBRARY = re.compile(r"libmpi\w*(-\w+)?\.so\.(12|40)")
 #: Python distributions that contain an MPI library, or mpi4py together with one.
@@ -42,26 +42,27 @@ RUNTIMES: Mapping[Abi, str] = {
 #: The network modules in the MPICH wheels on PyPI (3.4.3 to 5.0.2).
 WHEEL_NETMODS = ("ofi", "ucx")
 
-#: Variables that MPICH with these netmods needs over Slurm's pmi2. With UCX it publishes 4096 bytes per node (the
-#: address and the memory behind it) in lines of up to 1041 bytes. The plugin reads PMI-1 in pieces of 1024 bytes and
-#: drops longer lines, so all ranks wait forever for its reply (MPICH 5.0.2, Slurm 22.05: handle_pmi1_cmd). The lines
-#: are long if that memory has few zeros, which are packed; this depends on the program and its environment, and every
-#: additional node adds to the risk. Addresses of OFI are short. Without a fabric, however, MPICH uses libfabric's old
-#: provider ``sockets``, and on a busy machine ranks that connect to each other at the same moment hang in MPI_Init (4
-#: of 144 starts of 16 ranks on 4 nodes). With ``sockets`` excluded, MPICH uses ``tcp``: 0 of 240 starts hang.
+#: Variables that MPICH with these netmods needs when it uses Slurm's pmi2. With UCX, it publishes 4096 bytes per node
+#: (the address and the memory behind it) in lines of up to 1041 bytes. The plugin reads PMI-1 in pieces of 1024 bytes
+#: and drops longer lines, so all ranks wait forever for its reply (MPICH 5.0.2, Slurm 22.05: handle_pmi1_cmd). The
+#: lines are long if that memory contains few zeros, since zeros are packed. This depends on the program and its
+#: environment, and every additional node adds to the risk. OFI addresses are short. Without a fabric, however, MPICH
+#: uses libfabric's old provider ``sockets``, and on a busy machine, ranks that connect to each other at the same moment
+#: hang in MPI_Init (in 4 of 144 starts with 16 ranks on 4 nodes). With ``sockets`` excluded, MPICH uses ``tcp``, and 0
+#: of 240 starts hang.
 WHEEL_OVER_PMI2 = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "^sockets"}
 
 #: Variables that MPICH needs if all ranks are on one host. Builds from PyPI, Spack and Linux distributions may use UCX,
-#: which opens TCP on every network interface in MPI_Init even if all ranks communicate through shared memory. It fails
-#: (`MPIDI_UCX_init_worker No such device`) if an interface disappears at that moment, as the interfaces of containers
-#: and hidl's own clusters do (6 of 60 starts while interfaces came and went; 0 of 60 without TCP). Builds without UCX
-#: ignore the variable.
+#: which opens TCP on every network interface in MPI_Init even if all ranks communicate through shared memory. This
+#: fails (`MPIDI_UCX_init_worker No such device`) if an interface disappears at that moment, as may happen with the
+#: interfaces of containers and of hidl's own clusters (6 of 60 starts failed while interfaces came and went, and 0 of
+#: 60 without TCP). Builds without UCX ignore this variable.
 MPICH_ON_ONE_HOST = {"UCX_TLS": "^tcp"}
 
 
 @dataclass(frozen=True)
 class Query:
-    """A program of a library that reports a property; ``yes`` and ``no`` are patterns of its output."""
+    """A library program that reports a property. ``yes`` and ``no`` are patterns for its output."""
 
     argv: tuple[str, ...]
     yes: str
@@ -73,26 +74,26 @@ class FamilyTraits:
     """Facts about one MPI family.
 
     Attributes:
-        printed: Name of the family in the output of its programs.
-        product: Pattern of that name, which does not match any family before this one in ``TRAITS``.
-        versions: Pattern of the versions of this family.
+        printed: Name of the family in its programs' output.
+        product: Pattern for that name, which does not match any family before this one in ``TRAITS``.
+        versions: Pattern for this family's versions.
         told_by: Names of the family's programs in ``TELLERS``.
-        modules: First words of the names of its environment modules.
+        modules: First words in the names of its environment modules.
         module_variables: Variables in which these modules store the version and the prefix, if no program prints them.
-        srun_mpi: Type for ``srun --mpi=`` that starts its ranks.
-        srun_mpi_tried: True if the type was tested. For other families, it depends on how they were built.
-        srun_mpi_is_default: True if this type is Slurm's default on machines that have it, so ``--mpi`` is omitted
-            unless the site file sets it.
-        flux_options: Options for ``flux run -o``.
+        srun_mpi: ``srun --mpi=`` type that starts its ranks.
+        srun_mpi_tried: True if the type was tested. For other families, the type depends on how the library was built.
+        srun_mpi_is_default: True if this type is Slurm's default on machines that have it, in which case ``--mpi`` is
+            omitted unless the site file sets it.
+        flux_options: ``flux run -o`` options.
         spack: Name of the Spack package.
-        of_site_only: True if it must be provided by the site, since hidl can neither build nor unpack it.
-        is_binary: True if it is distributed only as a binary.
-        is_deprecated: True if Spack 1.x marks every version as deprecated and builds it only if allowed to.
+        of_site_only: True if the site must provide the library, since hidl can neither build nor unpack it.
+        is_binary: True if the library is only distributed in binary form.
+        is_deprecated: True if Spack 1.x marks every version as deprecated, and only builds it if allowed to.
         rpms: OSU's RPM packages.
-        binds_by: Prefix of the variables with which the library binds ranks to cores itself.
-        gpu_aware: Whether the library accepts pointers to GPU memory: always, or if a query of its build reports it
-            (None if unknown).
-        last_version: The latest release, which twins report if the site file has no version.
+        binds_by: Prefix of the variables through which the library itself binds ranks to cores.
+        gpu_aware: Whether the library accepts pointers to GPU memory: ``always``, a query that finds out, or None if
+            unknown.
+        last_version: The latest release, which twins report if the site file does not specify a version.
     """
 
     abi: Abi
@@ -234,9 +235,9 @@ TRAITS: Mapping[Family, FamilyTraits] = {
 
 @dataclass(frozen=True)
 class VersionProgram:
-    """A program that prints the product and the version of an MPI library.
+    """A program that prints an MPI library's product name and version.
 
-    ``pattern`` matches both in its output; ``line`` is such a line, for stand-ins.
+    ``pattern`` matches both of these in the output. ``line`` is an example of such output, for stand-ins.
     """
 
     arguments: tuple[str, ...]
@@ -256,7 +257,7 @@ TELLERS: Mapping[str, VersionProgram] = {
 
 
 def tell(program: str, text: str) -> tuple[Family, str] | None:
-    """Return the family and version in the output of one of the ``TELLERS``, or None if the output has neither."""
+    """Return the family and version in the output of one of the ``TELLERS``, or None if it contains neither."""
     found = re.search(TELLERS[program].pattern, text)
     if found is None:
         return None
@@ -273,7 +274,7 @@ def abi_of(soname: str) -> Abi | None:
     return None if found is None else "mpich" if found[2] == "12" else "openmpi"
 
 
-#: Words before the library's name in the name of a module: a category, or the compiler of a module tree.
+#: Words before the library's name in a module name: a category, or the compiler in a module tree.
 _BEFORE_LIBRARY = re.compile(
     r"mpi|mpilibs|libs?|librar(y|ies)|parallel|devel"
     r"|(gcc|intel|intel-compilers|oneapi|nvhpc|aocc|clang|llvm|pgi|cce|xl)(-?[0-9][\w.+-]*)?|[0-9][\w.+-]*"
@@ -285,7 +286,7 @@ _AFTER_NAME = r"(?P<major>[0-9])?(?:-(?:x86_64|aarch64|ppc64le|i[36]86)|[-_](?P<
 
 @dataclass(frozen=True)
 class ModuleName:
-    """The name of a module of an MPI library: family, version (None if absent) and the rest of the name."""
+    """The parts of an MPI library's module name: family, version (None if absent) and the rest of the name."""
 
     family: Family
     version: str | None
@@ -293,9 +294,9 @@ class ModuleName:
 
 
 def library_of_module(name: str) -> ModuleName | None:
-    """Parse the name of a module that provides an MPI library. Returns None if it provides none.
+    """Parse the name of a module that provides an MPI library. Returns None if the module provides none.
 
-    Known forms are ``openmpi/4.1.6``, ``OpenMPI/4.1.6-GCC-13.2.0`` (EasyBuild), ``openmpi4/4.1.6`` (OpenHPC),
+    Known forms include ``openmpi/4.1.6``, ``OpenMPI/4.1.6-GCC-13.2.0`` (EasyBuild), ``openmpi4/4.1.6`` (OpenHPC),
     ``mpi/openmpi-x86_64`` (Red Hat), ``openmpi-4.1.6-gcc-13.2.0-abcdefg`` and ``gcc/13.2.0/openmpi/4.1.6`` (Spack). The
     version of NVIDIA's HPC-X is not the version of the Open MPI that it contains.
     """
@@ -314,22 +315,22 @@ def library_of_module(name: str) -> ModuleName | None:
 
 
 def family_of_module(name: str) -> Family | None:
-    """Return the family of the MPI library that a module of this name provides, or None if it provides none."""
+    """Return the family of the MPI library provided by a module with this name, or None if it provides none."""
     found = library_of_module(name)
     return found.family if found else None
 
 
 @dataclass(frozen=True)
 class Library:
-    """The MPI library that the ranks of a run are linked to.
+    """The MPI library that a run's ranks are linked to.
 
     Attributes:
-        name: Its key in the site's ``mpi``, or the name of the stack if the stack has its own library.
-        prefix: Directory of the installation, or None if its programs are on PATH once ``modules`` are loaded.
-        srun_mpi: Type for ``srun --mpi=``; ``default`` omits the option, and None selects the family's type.
+        name: The library's key in the site's ``mpi``, or the stack's name if the stack has its own library.
+        prefix: Installation directory, or None if the library's programs are on PATH once ``modules`` are loaded.
+        srun_mpi: ``srun --mpi=`` type. ``default`` omits the option, and None selects the family's type.
         netmods: MPICH's network modules that are known to be built in.
-        environment: Variables that the site sets for this library.
-        launcher_arguments: Arguments that the site sets for this library, by launcher.
+        environment: Variables set by the site for this library.
+        launcher_arguments: Arguments set by the site for this library, by launcher.
     """
 
     name: str
@@ -344,9 +345,9 @@ class Library:
 
     @property
     def traits(self) -> FamilyTraits:
-        """Facts about its family."""
+        """The traits of the library's family."""
         return TRAITS[self.family]
 
     def program(self, name: str) -> str:
-        """Return one of its programs, with its path if the prefix is known."""
+        """Return the named program, including its path if the installation prefix is known."""
         return f"{self.prefix}/bin/{name}" if self.prefix else name

@@ -1,7 +1,7 @@
 """Start and supervise processes. Every process that hidl starts is started here.
 
-Commands are lists of arguments, never shell strings. A child runs in its own process group, which is ended as a whole
-on a timeout, an interrupt or an error. The kernel sends the child SIGTERM if hidl itself is killed.
+Commands are lists of arguments, never shell strings. A child runs in its own process group, which is terminated as a
+whole after a timeout, an interrupt or an error. The kernel sends the child SIGTERM if hidl itself is killed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from hidl_cli.errors import ProcessFailed
 _PR_SET_PDEATHSIG = 1
 _TAIL = 4000
 _GRACE_SECONDS = 5.0
-#: Seconds that an attended command has to end after an interrupt, and seconds between two calls of ``beat``.
+#: Seconds that an attended command has to end after an interrupt, and seconds between two calls to ``beat``.
 _ATTENDED_GRACE_SECONDS = 20.0
 _BEAT_SECONDS = 10.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Functions that are called with the arguments of each command before it starts.
+#: Functions that are called with each command's arguments before it starts.
 observers: list[Callable[[Sequence[str]], object]] = []
 
 
@@ -46,7 +46,7 @@ def _words(command: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Completed:
-    """A process that has ended: its exit status (negative for a signal) and its output."""
+    """A process that has ended, with its exit status (negative for a signal) and its output."""
 
     command: tuple[str, ...]
     status: int
@@ -68,16 +68,15 @@ def run(
 
     Args:
         command: The program and its arguments.
-        cwd: Working directory (default: the current one).
+        cwd: Working directory (default: the current directory).
         env: The complete environment (default: this process's environment).
         timeout: Time limit in seconds.
-        log: File that both output streams are appended to, in which case ``Completed.stdout`` is the text that was
-            added.
-        check: Raise ``ProcessFailed`` if the exit status is not 0.
+        log: File to which both output streams are appended, in which case ``Completed.stdout`` is the added text.
+        check: If set, raise ``ProcessFailed`` if the exit status is not 0.
         meanwhile: Called while the program runs. If it raises an exception, the program is ended.
 
-    Raises ``ProcessFailed`` if the program cannot be started, runs out of time (status -SIGKILL) or, with ``check``,
-    exits with a status other than 0.
+    Raises ``ProcessFailed`` if the program cannot be started, if it runs out of time (status -SIGKILL) or, with
+    ``check``, if it exits with a status other than 0.
     """
     argv = tuple(_words(command))
     with _output_files(log) as (out, err), signals_deferred() as deferred:
@@ -129,7 +128,7 @@ def start_detached(
 def start_bound(
     command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path
 ) -> subprocess.Popen[bytes]:
-    """Start ``command`` like ``start_detached``, but in this session; SIGTERM ends it when hidl ends."""
+    """Start ``command`` like ``start_detached``, but in this session. SIGTERM ends the command when hidl ends."""
     argv = _words(command)
     with stdout.open("ab") as out, stderr.open("ab") as err:
         return subprocess.Popen(
@@ -159,9 +158,9 @@ def start_conversation(command: Sequence[str], *, env: Mapping[str, str], stderr
 def start_attached(
     command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], own_session: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Start ``command`` with the standard streams and inherited descriptors of this process.
+    """Start ``command`` with this process's standard streams and inherited descriptors.
 
-    If ``own_session`` is set, it does not receive the signals that are sent to this process group.
+    If ``own_session`` is set, the command does not receive signals that are sent to this process group.
     """
     argv = _words(command)
     return subprocess.Popen(argv, cwd=cwd, env=dict(env), close_fds=False, start_new_session=own_session)
@@ -176,18 +175,18 @@ def attend(
     started: Callable[[int], object] = lambda _: None,
     beat: Callable[[], object] = lambda: None,
 ) -> int:
-    """Run ``command`` with the streams of this process, in the foreground if they are a terminal.
+    """Run ``command`` with this process's streams, in the foreground if they are a terminal.
 
-    An interrupt of this process ends the command and its process group; SIGTERM reaches it if this process is killed. A
-    command that is suspended from the terminal is resumed, since nothing else could resume it. The terminal modes are
-    restored at the end.
+    An interrupt of this process ends the command and its process group. If this process is killed, the command receives
+    SIGTERM. A command that is suspended from the terminal is resumed, since nothing else could resume it. The terminal
+    modes are restored at the end.
 
     Args:
         command: The program and its arguments.
         cwd: Working directory.
         env: The complete environment.
-        deferred: Signals of this process that arrive while the command runs.
-        started: Called with the process id.
+        deferred: This process's signals that arrive while the command runs.
+        started: Called with the command's process id.
         beat: Called immediately and then every few seconds.
 
     Returns the exit status (negative for a signal). Raises ``ProcessFailed`` if the command cannot be started.
@@ -238,7 +237,7 @@ def replace_with(command: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
 
 
 class _output_files:
-    """The files for the output of a child: the log for both streams, or two temporary files."""
+    """The files for a child's output: the log for both streams, or two temporary files."""
 
     def __init__(self, log: Path | None) -> None:
         self._log = log
@@ -271,7 +270,7 @@ class Deferred:
                 signal.signal(number, lambda number, _: self.arrived.append(number))
 
     def deliver(self) -> None:
-        """Restore the handlers and run them for the signals that have arrived."""
+        """Restore the handlers, and run them for the signals that have arrived."""
         while self._handlers:
             signal.signal(*self._handlers.popitem())
         while self.arrived:
@@ -293,7 +292,7 @@ def signals_deferred() -> Iterator[Deferred]:
 
 
 def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object]) -> int | None:
-    """Return the exit status, or None after a timeout. The whole process group has ended in either case."""
+    """Return the exit status, or None after a timeout. In either case, the whole process group has ended."""
     try:
         meanwhile()
         return child.wait() if timeout is None or _ends_within(child, timeout) else None
@@ -303,7 +302,7 @@ def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Call
 
 
 def _ends_within(child: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Return whether the child ends within ``timeout`` seconds; ``Popen.wait`` would poll every 50 ms."""
+    """Return whether the child ends within ``timeout`` seconds. ``Popen.wait`` would poll every 50 ms."""
     if sys.platform != "linux":
         try:
             child.wait(timeout)
@@ -338,7 +337,7 @@ def _wakes() -> Iterator[Callable[[float], object]]:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether a child was suspended since the last call."""
+    """Return whether a child has been suspended since the last call."""
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None
     except ChildProcessError:
@@ -359,7 +358,7 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
 
 def _new_group_that_dies_with_parent() -> Callable[[], None]:
     """Return the function that the child calls between fork and exec."""
-    # Looked up before the fork: in the child, a thread that no longer exists may hold a lock of the dynamic linker.
+    # Looked up before the fork because, in the child, a thread that no longer exists may hold a dynamic linker lock.
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     parent = os.getpid()
 

@@ -1,4 +1,4 @@
-"""The profile of a run: who sent what to whom, who waited, and where the efficiency of a scaling study went.
+"""The profile of a run: who sent what to whom, who waited, and where the efficiency of a scaling study was lost.
 
 Each rank of a run with ``--profile`` writes a file (``mpitraffic``). After the run, the files of each step are merged
 into ``steps/N/profile.json``, and the steps are summarized in ``profile.json``.
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from mpitraffic.profile import Profile
 
 SCHEMA = "hidl.profile/1"
-#: The document of a run, and of a step.
+#: Name of the documents for a run and for each of its steps.
 NAME = "profile"
 
-#: The causes of lost efficiency in the order in which they are shown; ``rest`` is what the profile does not explain.
+#: The causes of lost efficiency in the order in which they are shown; ``rest`` is whatever the profile does not
+#: explain.
 CAUSES: Mapping[str, str] = {
     "computing": "more or slower computing",
     "input": "reading the input",
@@ -43,14 +44,14 @@ CAUSES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Times:
-    """The seconds of a step, without preparation; they add up to ``total``.
+    """The time of a step in seconds, without preparation; the parts add up to ``total``.
 
     Attributes:
-        computing: Time of the typical rank that is neither for exchanging data nor for ``input``.
-        input: Time of the typical rank for reading data.
+        computing: Time that the typical rank spends neither on exchanging data nor on ``input``.
+        input: Time that the typical rank spends on reading data.
         imbalance: Additional time of the slowest rank.
-        waiting: Time in which the slowest rank waits for others.
-        transfer: The other time in which the slowest rank exchanges data.
+        waiting: Time that the slowest rank spends waiting for others.
+        transfer: Time that the slowest rank spends exchanging data without waiting.
     """
 
     computing: float
@@ -61,13 +62,13 @@ class Times:
 
     @property
     def total(self) -> float:
-        """The sum, which is the time of the slowest rank."""
+        """The sum of the parts, which is the time of the slowest rank."""
         return self.computing + self.input + self.imbalance + self.waiting + self.transfer
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The part of the efficiency that a cause takes, as a fraction of 1, with its interval over the repetitions."""
+    """The loss of efficiency due to a cause, as a fraction of 1, with its interval over the repetitions."""
 
     cause: str
     value: float
@@ -76,7 +77,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """The losses from an efficiency of 1 to that of the step of ``n``: 1 minus their sum is ``efficiency``."""
+    """The losses from an efficiency of 1 to that of the step of size ``n``: 1 minus their sum is ``efficiency``."""
 
     n: int
     efficiency: float
@@ -84,11 +85,11 @@ class Waterfall:
 
 
 def times_of(profile: Profile) -> Times:
-    """Divide the time of a program into its parts, at the slowest rank."""
+    """Divide the time that a program takes on its slowest rank into parts."""
     regions = [each.region for each in profile.ranks]
     outside = [each.outside_ns for each in regions]
     inputs = [each.phases[INPUT].outside_ns if INPUT in each.phases else 0.0 for each in profile.ranks]
-    # With two ranks, the other one is the typical one.
+    # If there are two ranks, the faster one is the typical one.
     typical = min if len(regions) <= 2 else median
     slowest = max(range(len(regions)), key=outside.__getitem__)
     whole, waited = regions[slowest].ns, min(regions[slowest].wait_ns, regions[slowest].mpi_ns)
@@ -100,12 +101,12 @@ def times_of(profile: Profile) -> Times:
 def waterfalls(study: Study, found: Mapping[tuple[int, int], Sequence[Times]]) -> tuple[Waterfall, ...]:
     """Divide the lost efficiency of each step of a study among its causes.
 
-    Time is compared for the same work: with strong scaling, a step of twice the size does half of it per rank. The
-    causes other than ``rest`` are means over the rounds.
+    Times are compared for the same amount of work: with strong scaling, each rank does half as much of it in a step of
+    twice the size. The causes other than ``rest`` are means over the rounds.
 
     Args:
         study: The judged study, whose baseline is part of it.
-        found: Times by size and round; several for concurrent copies.
+        found: Times by size and round, with several entries for concurrent copies.
     """
     first = study.baseline.n
     rounds = sorted({round_ for n, round_ in found if n == first})
@@ -136,7 +137,7 @@ def waterfalls(study: Study, found: Mapping[tuple[int, int], Sequence[Times]]) -
 
 
 def _higher_is_better(study: Study) -> bool:
-    """Return the direction of the metric, as the speed-up of the largest step shows it."""
+    """Return whether higher values of the metric are better, as the speed-up of the largest step implies."""
     return (study.steps[-1].mean > study.baseline.mean) == (study.steps[-1].speedup > 1)
 
 
@@ -146,20 +147,20 @@ def _mean(several: Sequence[Times]) -> Times:
 
 
 def keep_profile(run: Run, plan: Plan, study: Study | None = None) -> dict[str, Any] | None:
-    """Merge what the ranks of an ended run recorded, unless that is done, and return the document ``profile.json``.
+    """Merge the recordings of an ended run's ranks, unless that is already done, and return ``profile.json``.
 
-    A failure never fails the run: it is part of the document. None if the run was not recorded.
+    A failure does not fail the run but becomes part of the document. Returns None if the run was not recorded.
     """
     if plan.profile is None:
         return None
     document = _kept(run) or _merged(run, plan, study)
-    with suppress(OSError):  # on a full disk, the profile is merged again when it is shown
+    with suppress(OSError):  # if the disk is full, the profile is merged again when it is shown
         run.write(NAME, document)
     return document
 
 
 def read_profile(run: Run, plan: Plan) -> dict[str, Any]:
-    """Return the document ``profile.json`` of a run; while the run goes on, what its ranks have recorded so far.
+    """Return the document ``profile.json`` of a run, or what the ranks have recorded so far if the run has not ended.
 
     Raises ``UsageError`` if the run was not recorded.
     """
@@ -219,7 +220,7 @@ def _places(run: Run, plan: Plan, number: int, step: Step) -> Iterator[tuple[Pat
 
 
 def _merge(place: Path, about: dict[str, Any], command: str) -> tuple[dict[str, Any], Times | None]:
-    """Merge the files of a step and write its ``profile.json``; return its summary and its times."""
+    """Merge the files of a step and write its ``profile.json``; return the step's summary and times."""
     from mpitraffic import profile
     from mpitraffic.errors import TrafficError
 
@@ -264,7 +265,7 @@ def waterfall_document(fall: Waterfall) -> dict[str, Any]:
 
 
 def metrics_of(step: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the metrics of a step's summary, which the history of results contains."""
+    """Return the metrics in a step's summary that become part of the results history."""
     found = {"mpi_share": step["mpi_share"], "compute_imbalance": step["imbalance"]}
     return {name: {"value": value, "unit": "fraction", "samples": [value]} for name, value in found.items()}
 
@@ -273,7 +274,7 @@ def find_step(run: Run, document: Mapping[str, Any], number: int | None) -> dict
     """Return the summary of a step (default: the last of the largest size).
 
     Raises:
-        UsageError: There is no such step, or it has no profile.
+        UsageError: The step does not exist or has no profile.
     """
     recorded = [each for each in document["steps"] if not each["problem"]]
     chosen = [each for each in recorded if number in (None, each["step"])]
@@ -289,7 +290,7 @@ def find_step(run: Run, document: Mapping[str, Any], number: int | None) -> dict
 
 def step_document(run: Run, plan: Plan, step: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merged profile of a step."""
-    with suppress(OSError, ValueError):  # on a full disk, it could not be written
+    with suppress(OSError, ValueError):  # it could not be written if the disk was full
         found: dict[str, Any] = read_json(run.directory / step["file"])
         return found
     from mpitraffic.profile import as_document
@@ -298,7 +299,7 @@ def step_document(run: Run, plan: Plan, step: Mapping[str, Any]) -> dict[str, An
 
 
 def describe_traffic(run: Run, plan: Plan, step: Mapping[str, Any], *, matrix: bool) -> str:
-    """Return the tables of calls and ranks of a step, or the matrix of its traffic."""
+    """Return a step's tables of calls and ranks, or the matrix of its traffic."""
     from mpitraffic import summary
 
     found = _load(run, plan, step)
@@ -306,7 +307,7 @@ def describe_traffic(run: Run, plan: Plan, step: Mapping[str, Any], *, matrix: b
 
 
 def export_profile(run: Run, plan: Plan, step: Mapping[str, Any], form: str, output: Path) -> str:
-    """Write a table, the trace or an OTF2 archive of a step; return a description of what was written."""
+    """Write a step's table, trace or OTF2 archive, and return a description of what was written."""
     from mpitraffic import export
     from mpitraffic.errors import TrafficError
 
@@ -317,6 +318,8 @@ def export_profile(run: Run, plan: Plan, step: Mapping[str, Any], form: str, out
         export.write_table(_load(run, plan, step), form, output)
     except TrafficError as error:
         raise UsageError(f"cannot export the profile: {error}", hint=error.hint or None) from error
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror or error}", hint="choose another --output") from error
     return f"table of {form}"
 
 
@@ -332,7 +335,7 @@ def _load(run: Run, plan: Plan, step: Mapping[str, Any]) -> Profile:
         found = profile.load(_directory(run, step))
     except TrafficError as error:
         raise UsageError(f"the profile of run {run.id} cannot be read: {error}") from error
-    # The ranks' own command line may have secrets, and is cut off.
+    # Replace the ranks' own command line, which may contain secrets and is cut off.
     found.command = plan.summary(plan.steps[step["step"] - 1])
     return found
 
@@ -358,7 +361,7 @@ def _describe_slow(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_waterfall(fall: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a waterfall from an efficiency of 1 to the measured one."""
+    """Yield the lines of a waterfall that leads from an efficiency of 1 to the measured one."""
     yield f"efficiency at {fall['n']}: {fall['efficiency']:.3f}; lost to"
     for loss in fall["losses"]:
         interval = loss["interval"]

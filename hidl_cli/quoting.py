@@ -10,7 +10,7 @@ from hidl_cli.errors import InvalidInput
 
 
 def sh(value: str) -> str:
-    """Quote ``value`` as one word of a POSIX shell; raises ``InvalidInput`` for a NUL character."""
+    """Quote ``value`` as a single word for a POSIX shell; raises ``InvalidInput`` for a NUL character."""
     if "\0" in value:
         raise InvalidInput(f"the value {value!r} contains a NUL character, which is invalid in a program's arguments")
     return shlex.quote(value)
@@ -29,19 +29,19 @@ def within_single_quotes(value: str) -> str:
 
 
 def comment(value: str) -> str:
-    """Return ``value`` for use in a comment, with control characters and line ends replaced by spaces."""
+    """Return ``value`` for use in a comment, in which control characters and newlines are replaced with spaces."""
     return "".join(character if character.isprintable() else " " for character in value)
 
 
 def tcl(value: str) -> str:
-    """Quote ``value`` as one word of Tcl (for modulefiles); raises ``InvalidInput`` for a control character."""
+    """Quote ``value`` as a single Tcl word (for modulefiles); raises ``InvalidInput`` for a control character."""
     if not value.isprintable():
         raise InvalidInput(f"the value {value!r} contains a control character, which is invalid in a modulefile")
     return "".join(c if c.isalnum() or c in "_./-+@%:," else f"\\{c}" for c in value) or "{}"
 
 
 def word(value: str) -> str:
-    """Return ``value`` if it needs no quotes in any configuration file; raises ``InvalidInput`` otherwise."""
+    """Return ``value`` if it needs no quotes in any configuration file, and raise ``InvalidInput`` otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9._/@+~:-]+", value):
         raise InvalidInput(f"the value {value!r} cannot be used in a configuration file without quotes")
     return value

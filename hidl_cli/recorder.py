@@ -1,4 +1,4 @@
-"""The recorder of MPI calls for ``hidl run --profile``, and the script that loads it into the ranks."""
+"""The MPI call recorder for ``hidl run --profile``, and the script that loads it into the ranks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.mpi import Library
 
-#: Whether a run that cannot be recorded is an error.
+#: Values that determine whether it is an error if a run cannot be recorded.
 Profiling = Literal["required", "if-possible"]
 
-#: Directory of the recorder's files, one for each rank, beside the metrics of a step.
+#: Directory of the recorder's files, one for each rank, next to the metrics of a step.
 DIRECTORY = "profile"
 
-#: The command that starts a rank's program, relative to the run's directory, in which launchers start the ranks.
+#: The command that starts a rank's program. Its path is relative to the run's directory, in which launchers start
+#: ranks.
 STARTER = ("/bin/sh", "record.sh")
 
 _LIBRARY = "recorder.so"
-_EVENTS = 2_000_000  # calls in the trace of all ranks: 128 MB
-_MOST_EVENTS = 10_000  # of one rank
+_EVENTS = 2_000_000  # number of calls in the trace of all ranks: 128 MB
+_MOST_EVENTS = 10_000  # number of calls in the trace of one rank
 
-# A launcher may give its own variables to the ranks alone, so the recorder is added where they start.
+# Launchers may pass their own variables only to the ranks, so the recorder is added where the ranks start.
 _RECORD = f"""\
 #!/bin/sh
 # Loads the recorder of MPI calls into a rank: /bin/sh record.sh PROGRAM [ARGUMENT...]
@@ -44,7 +45,7 @@ exec "$@"
 
 
 def build_recorder(library: Library) -> Path:
-    """Return the recorder for an MPI library, which is built when it is first used.
+    """Return the recorder for an MPI library, building it on first use.
 
     Raises:
         MissingPrecondition: The library has no compiler wrapper, or there is no compiler.
@@ -68,10 +69,10 @@ def build_recorder(library: Library) -> Path:
 def install_recorder(library: Library, profiling: Profiling, directory: Path) -> str | None:
     """Write the recorder and the script that starts ranks with it into a run's directory.
 
-    Returns the reason why the run is not recorded, for which ``profiling`` must be ``if-possible``.
+    Returns None, or the reason why the run will not be recorded if ``profiling`` is ``if-possible``.
 
     Raises:
-        MissingPrecondition: The run cannot be recorded, but must be.
+        MissingPrecondition: The run must be recorded but cannot be.
         OSError: The directory cannot be written.
     """
     reason = None

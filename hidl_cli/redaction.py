@@ -19,7 +19,7 @@ T = TypeVar("T")
 class _Pattern:
     """A regular expression that is compiled on first use.
 
-    Compiling the expressions of this module takes 50 ms, and most texts can be ruled out without them.
+    Compiling this module's expressions takes 50 ms, and most texts can be ruled out without them.
     """
 
     def __init__(self, source: str, flags: int = 0) -> None:
@@ -41,8 +41,8 @@ _MARK = _Pattern(r"\*\*\*(?:(?P<name>[A-Z0-9_]+)\*\*\*)?")
 # Up to the last @ before the path, query or fragment, because a password may contain an @.
 _USER = _Pattern(r"(?<=://)[^\s/?#]+(?=@)")
 # A password with an unquoted /, ? or #, which URLs forbid but users write: the match extends to the last @ in the word.
-# The port of an address is not a password, and some @ belong to the path: name.git@v1, :8080/@scope, name@sha256:1,
-# name@1.2.
+# An address's port is not a password, and some @ characters belong to the path: name.git@v1, :8080/@scope,
+# name@sha256:1, name@1.2.
 _VERSION = r"(?!\d+(?:\.\d+){3})v?\d+(?:\.\d+)*(?:[.-]?(?:a|b|rc|alpha|beta|dev|post)[.-]?\d*)?(?:[\s\"'<>,;|)]|$)"
 _TO_LAST_AT = (
     r"[^\s\"'<>,;|]*(?:[,;|](?!\w[\w+.-]*://)[^\s\"'<>,;|]*)*(?<!\.git)"
@@ -52,7 +52,7 @@ _USER_WITH_SLASH = _Pattern(
     r"(?<=://)(?!(?:localhost|[\d.]+):\d+(?:[/?#]|$))"
     rf"[^\s/?#@:]*:(?!\d{{1,5}}(?:[/?#][^\s@]*)?/@[^\s@]*(?:@{_VERSION}|\s|$)){_TO_LAST_AT}"
 )
-# The same for a token, which has no user before it: the text after its first @ is not a host.
+# The same for a token, which is not preceded by a user. The text after its first @ is not a host.
 _TOKEN_WITH_SLASH = _Pattern(
     r"(?<=://)[^\s/?#@:]+@(?!(?:(?:[\w-]+\.)+[A-Za-z]{2,}|localhost|\d+(?:\.\d+){3}|\[[\da-fA-F:.]+\]"
     r"|[\w-]+:\d{1,5}(?=[/?#]|$))(?:[:/?#]|$))"
@@ -62,7 +62,7 @@ _WITH_QUERY = _Pattern(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _QUERY_VALUE = _Pattern(r"(?P<name>[^&?=\s]*)=(?P<value>[^&\s]+)")
 _SIGNS = _Pattern(r"(?:[a-z0-9-]*[-_])?(?:sig|signature|key|auth|code)", re.IGNORECASE)
 
-# First parts of names such as API_KEY and DB_PASS; KEY and PASS alone have other meanings.
+# First parts of names such as API_KEY and DB_PASS, because KEY and PASS alone have other meanings.
 _KEYS = (
     *("api", "access", "private", "auth", "signing", "encryption", "account", "shared", "storage", "subscription"),
     *("license", "deploy", "ssh", "wandb", "openai", "anthropic", "comet", "mistral", "azure"),
@@ -91,7 +91,7 @@ _IS_PLAIN = _Pattern(r"[a-z]+(?:[_-][a-z]+)*|[-+]?[\d.,]{1,5}|.{0,3}|(?:[~.$]|\.
 _NAME = rf"[A-Z0-9_-]{{0,60}}(?:{_WORDS})[A-Z0-9_-]{{0,60}}"
 _IS_NAME = _Pattern(_NAME, re.IGNORECASE)
 _IS_WORD = _Pattern(_WORDS, re.IGNORECASE)
-# Terms of language models, and names of files that contain a secret: `pad_token_id`, `eos_token`, `HF_TOKEN_PATH`.
+# Language model terms, and names of files that contain a secret: `pad_token_id`, `eos_token`, `HF_TOKEN_PATH`.
 _IS_NO_SECRET = _Pattern(
     r"(?:^|[_-])(?:PAD|BOS|EOS|UNK|MASK|CLS|SEP|IMAGE|SPECIAL|START|END|STOP|FIRST|LAST|NEXT|PER|EACH|NUM)[_-]?TOKEN"
     r"|TOKEN[_-]?(?:IDS?|TYPES?|COUNT|LIMIT|BUDGET|LEN|LENGTH|SIZE|DROP|DROPOUT|EMBED\w*|MIX\w*|RATE|THROUGHPUT|SPEED|LATENCY|TIME|PER|ACCURACY|LOSS)(?:[_-]|$)"
@@ -147,7 +147,7 @@ _LINE = _Pattern(
     rf"^[ \t-]*(?P<name>{_NAME}):[ \t]+(?P<value>\S(?:[^\n]*?\S)??)[ \t]*(?:[ \t]#[^\n]*)?$",
     re.IGNORECASE | re.MULTILINE,
 )
-# A value of several words that is not the beginning of a sentence.
+# A value that consists of several words, but is not the beginning of a sentence.
 _IS_PASSPHRASE = _Pattern(
     r"(?!(?:the|an?|not?|is|was|for|of|your|must|required|invalid|incorrect|wrong|permission|enter|see|by)\b)"
     r"[^\n]*(?<![.?!:,])",
@@ -165,7 +165,7 @@ _OTHER_HINTS = (
     *("sshpass", "mysql", "mariadb", "login", "redis-cli", "pass:"),
 )
 
-# References to a secret: a file that the shell reads, a variable, a placeholder of a workload.
+# References to a secret: a file that the shell reads, a variable, or a workload placeholder.
 _FILE_REFERENCE = _Pattern(r"\$\(\s*(?:cat\s|<)[^()`$]*\)|`\s*cat\s[^`]*`")
 _VARIABLE_REFERENCE = _Pattern(r"\$\w+|\$\{\w+(?::?\?[^{}]*)?\}")
 _PLACEHOLDER = _Pattern(r"\{(?P<name>\w+)(?:\?[^{}]+)?\}|%(?P<variable>\w+)%")
@@ -175,9 +175,9 @@ _EXPANSION = _Pattern(r"\$\w+|\$\{[^{}]*\}|\$\([^()]*\)")
 _NO_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", "value", "..."})
 #: Keys whose value is named by the enclosing object.
 _VALUE_KEYS = frozenset({"default", "value", "values"})
-#: Shell options that are followed by a script.
+#: Shell options followed by a script.
 _TAKES_SCRIPT = _Pattern(r"-[a-z]*c")
-#: Options and commands that are followed by the name and the value of a variable.
+#: Options and commands followed by a variable's name and value.
 _SETS_VARIABLE = frozenset({"-env", "-genv", "setenv"})
 #: Characters with a special meaning in a shell.
 _SYNTAX = _Pattern(r"[^\w@%+=:,./#~^*?!{}\[\]<>-]")
@@ -186,7 +186,7 @@ _SYNTAX = _Pattern(r"[^\w@%+=:,./#~^*?!{}\[\]<>-]")
 _LEAST_WORD = 4
 #: Smaller numbers are not secrets.
 _LEAST_NUMBER = 1000
-#: Elsewhere, shorter values are only hidden as whole words.
+#: Elsewhere, shorter values are only hidden if they are whole words.
 _LEAST_PART = 8
 
 
@@ -194,7 +194,7 @@ _LEAST_PART = 8
 class _Span:
     """A secret in a text.
 
-    Unless it is empty, ``value`` is also hidden in other places; ``parts`` are substrings that are secrets by
+    Unless it is empty, ``value`` is also hidden in other places. ``parts`` contains substrings that are secrets by
     themselves.
     """
 
@@ -212,7 +212,8 @@ class Secrets:
     recognizable in another document.
 
     Args:
-        named: Replace a secret by its name, such as ``***HF_TOKEN***``, which ``fill`` can restore, instead of ``***``.
+        named: Replace a secret with its name, such as ``***HF_TOKEN***``, which ``fill`` can restore, instead of
+            ``***``.
     """
 
     def __init__(self, *, named: bool = False) -> None:
@@ -236,7 +237,7 @@ class Secrets:
         return self
 
     def learn_output(self, text: str) -> Secrets:
-        """Find the secrets in the output of a program, except values that could be words of a sentence."""
+        """Find the secrets in a program's output, except values that could be words in a sentence."""
         for span in _spans(text, self._parameters):
             if len(span.value) >= _LEAST_PART and any(map(str.isdigit, span.value)):
                 self._remember(span.name, span.value)
@@ -247,7 +248,7 @@ class Secrets:
 
         Args:
             text: A word, a command line or any other text.
-            where: Its location, recorded in ``places``.
+            where: The text's location, which is recorded in ``places``.
             literal: True if no shell expands the text, so that ``$NAME`` is a value.
         """
         spans = _union([*_spans(text, self._parameters, literal=literal), *self._known(text)])
@@ -262,7 +263,7 @@ class Secrets:
         return "".join([*parts, text[last:]])
 
     def hide_document(self, document: T, where: str = "") -> T:
-        """Return plain data or dataclasses without secrets; ``where`` is the location recorded in ``places``."""
+        """Return plain data or dataclasses without secrets. ``where`` is the location recorded in ``places``."""
         self._parameters.update(_parameters_in(document))
         found: T = self._walk(document, "", where)
         return found
@@ -289,9 +290,9 @@ class Secrets:
         return value
 
     def _element(self, words: Sequence[Any], at: int, name: str, where: str, secret: _Span | None) -> Any:
-        """Return an element of a list without secrets.
+        """Return a list element without secrets.
 
-        The element may be a word of a command line that ends with a secret.
+        The element may be a word in a command line that ends with a secret.
         """
         word = words[at]
         if secret:
@@ -320,7 +321,7 @@ class Secrets:
         return self.hide(text, where, literal=bool(name) and not re.search(r"\s", text))
 
     def _is_secret(self, name: str, value: str) -> bool:
-        """Return whether an entry of a document, which no shell expands, is a secret."""
+        """Return whether an entry in a document, which no shell expands, is a secret."""
         return _is_secret(name, value, self._parameters, literal=True)
 
     def _mark(self, name: str, text: str, value: str, where: str) -> str:
@@ -339,7 +340,7 @@ class Secrets:
         return known
 
     def _name(self, name: str, value: str) -> str:
-        """Return the name of a value: the name of its option, numbered if another value already has it."""
+        """Return a value's name, which is its option's name, numbered if another value already has that name."""
         if value not in self._names:
             base = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") or "SECRET"
             taken = {*self._names.values(), *self._literal}
@@ -348,7 +349,7 @@ class Secrets:
         return self._names[value]
 
     def _known(self, text: str) -> Iterator[_Span]:
-        """Yield the spans of known values, in any form that they take in a shell, JSON, a URL or HTML."""
+        """Yield the spans of known values, in any form that they can have in a shell, JSON, a URL or HTML."""
         if not self._spread:
             return
         if self._pattern is None:
@@ -365,7 +366,7 @@ class Secrets:
 
 
 def of_this_process() -> Secrets:
-    """Return the secrets of this process: from its command line, its environment and the documents it has read."""
+    """Return this process's secrets, found in its command line, its environment and the documents it has read."""
     return _of_process(tuple(sys.argv[1:]))
 
 
@@ -378,17 +379,17 @@ def _of_process(words: tuple[str, ...]) -> Secrets:
 
 
 def remember(*documents: Any) -> None:
-    """Hide the secrets in these documents and texts in everything that this process prints from now on."""
+    """Hide the secrets found in these documents and texts in everything that this process prints from now on."""
     of_this_process().learn(*documents)
 
 
 def shown(value: T) -> T:
-    """Return text, plain data or dataclasses for display: without secrets, including those known to this process."""
+    """Return text, plain data or dataclasses for display, without secrets (including those known to this process)."""
     return of_this_process().hide_document(value)
 
 
 def shown_output(text: str) -> str:
-    """Return the output of a program for display, and hide its secrets from now on."""
+    """Return a program's output for display, and hide its secrets from now on."""
     return of_this_process().learn_output(text).hide(text)
 
 
@@ -406,12 +407,12 @@ def may_hold(text: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Return ``text`` without passwords and tokens, and without users and query values of URLs."""
+    """Return ``text`` without passwords and tokens, and without the users and query values in URLs."""
     return Secrets().hide(text)
 
 
 def redact_variable(name: str, value: str) -> str:
-    """Return the value of an environment variable for display."""
+    """Return an environment variable's value for display."""
     return HIDDEN if _is_secret(name, value, literal=True) else redact(value)
 
 
@@ -421,7 +422,7 @@ def redact_document(document: Any) -> Any:
 
 
 def fill(document: Any, values: Mapping[str, str]) -> Any:
-    """Return a document with marks replaced by the values of their names. Marks with other names are kept."""
+    """Return a document with each mark replaced by the value with its name. Marks with other names are kept."""
     if isinstance(document, str):
         return _MARK.sub(lambda mark: values.get(mark["name"] or "", mark[0]), document)
     if isinstance(document, dict):
@@ -430,12 +431,12 @@ def fill(document: Any, values: Mapping[str, str]) -> Any:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names of the hidden words in a text; an empty string for a hidden word without a name."""
+    """Return the names of the hidden words in a text. The name of an unnamed word is an empty string."""
     return tuple(dict.fromkeys(mark["name"] or "" for mark in _MARK.finditer(text)))
 
 
 def _marks_in(document: Any) -> set[str]:
-    """Return the names in texts of a document that only look like marks; no secret may get such a name."""
+    """Return the names in a document's texts that only look like marks. No secret may get such a name."""
     if isinstance(document, Mapping):
         return {name for each in document.values() for name in _marks_in(each)}
     if isinstance(document, (list, tuple)):
@@ -450,7 +451,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _name_within(around: Mapping[Any, Any], key: Any, each: Any, name: str) -> str:
-    """Return the name for the value of ``key``, which is the key itself or the name of the enclosing object."""
+    """Return the name for the value of ``key``: either the key itself or the enclosing object's name."""
     if key not in _VALUE_KEYS:
         is_part = isinstance(each, (Mapping, list, tuple)) or (isinstance(each, str) and _looks_secret(each))
         return name if is_part and is_secret_name(name) and not is_secret_name(str(key)) else str(key)
@@ -459,7 +460,7 @@ def _name_within(around: Mapping[Any, Any], key: Any, each: Any, name: str) -> s
 
 
 def _option(words: Sequence[Any], at: int) -> str:
-    """Return the name of the secret option whose value is word ``at`` (empty if there is none)."""
+    """Return the name of the secret option whose value is word ``at``, or an empty string if there is none."""
     before, word = words[at - 1] if at else None, words[at]
     if not isinstance(before, str) or not isinstance(word, str) or word.startswith("-"):
         return ""
@@ -482,7 +483,7 @@ def _is_value(value: str, parameters: Collection[str] = (), *, literal: bool = F
     Args:
         value: The text after the name.
         parameters: Names that may appear in braces in place of a value.
-        literal: True if the value is used as it is. Otherwise, a shell may expand variables in it.
+        literal: True if the value is used unchanged. Otherwise, a shell may expand variables in it.
     """
     bare = value.strip().strip("\"'")
     if not bare or _MARK.fullmatch(bare) or bare.rstrip(",;").lower() in _NO_VALUES:
@@ -496,7 +497,7 @@ def _is_value(value: str, parameters: Collection[str] = (), *, literal: bool = F
 
 
 def _parameters_in(document: Any) -> Iterator[str]:
-    """Yield the names of the parameters that a document or a command line sets."""
+    """Yield the names of parameters that a document or a command line sets."""
     if isinstance(document, Mapping):
         for key, each in document.items():
             if key == "parameters" and isinstance(each, Mapping):
@@ -514,7 +515,7 @@ def _parameters_in(document: Any) -> Iterator[str]:
 
 
 def _secrets_of_programs(words: Sequence[Any], parameters: Collection[str]) -> dict[int, _Span]:
-    """Return the matches of ``_of_programs`` in a command line, by the index of the word that contains them."""
+    """Return the ``_of_programs`` matches in a command line, by the index of the word that contains them."""
     if not all(isinstance(word, str) for word in words):
         return {}
     line = " ".join(words)
@@ -542,7 +543,7 @@ def _is_telling(value: str) -> bool:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the value as it is, and as written in JSON, URLs, HTML and one or two levels of shell quoting."""
+    """Return the value unchanged, and as written in JSON, URLs, HTML and one or two levels of shell quoting."""
     once = value.replace("'", "'\"'\"'")
     page = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     forms = {value, once, once.replace("'", "'\"'\"'"), quote(value, safe=""), page}
@@ -560,7 +561,7 @@ def _as_pattern(form: str) -> str:
 
 
 def _spans(text: str, parameters: Collection[str] = (), *, literal: bool = False) -> Iterator[_Span]:
-    """Yield the secrets that are recognizable in the text itself."""
+    """Yield the secrets that can be recognized in the text itself."""
     if "://" in text and ("@" in text or "?" in text):
         addresses = text
         for span in _users(text):
@@ -585,7 +586,7 @@ def _spans(text: str, parameters: Collection[str] = (), *, literal: bool = False
 
 
 def _named(text: str, parameters: Collection[str], *, literal: bool) -> Iterator[_Span]:
-    """Yield the values of options, variables and keys whose name indicates a secret."""
+    """Yield the values of options, variables and keys whose names indicate a secret."""
     for found in (*_ASSIGNED.finditer(text), *_OPTION.finditer(text)):
         start, end = _shell_word(text, found.end())
         if _is_secret(found["name"], text[start:end], parameters, literal=literal or _is_quoted(text, start)):
@@ -611,7 +612,7 @@ def _named(text: str, parameters: Collection[str], *, literal: bool) -> Iterator
 
 
 def _of_headers_and_files(text: str) -> Iterator[_Span]:
-    """Yield the secrets without a name in headers and files of other programs."""
+    """Yield the unnamed secrets in other programs' headers and files."""
     for pattern in (_COOKIE, _PRIVATE_KEY, _WEBHOOK):
         for found in pattern.finditer(text):
             yield _Span(found.start("value"), found.end("value"), "secret", found["value"].strip())
@@ -621,7 +622,7 @@ def _of_headers_and_files(text: str) -> Iterator[_Span]:
 
 
 def _of_programs(line: str, parameters: Collection[str]) -> Iterator[_Span]:
-    """Yield the passwords without a name in command lines of other programs."""
+    """Yield the unnamed passwords in other programs' command lines."""
     for found in (*_PROGRAM_PASSWORD.finditer(line), *_LOGIN.finditer(line)):
         start, end = _shell_word(line, found.end())
         name = "password"
@@ -639,12 +640,12 @@ def _looks_secret(value: str) -> bool:
 
 
 def _is_scheme(found: re.Match[str]) -> bool:
-    """Return whether the value begins with a scheme, after which ``_AUTHORIZATION`` finds the secret."""
+    """Return whether the value begins with a scheme, in which case ``_AUTHORIZATION`` finds the secret after it."""
     return found["name"].casefold().endswith("authorization") and " " in found["value"]
 
 
 def _may_name(text: str) -> bool:
-    """Return False if the text certainly contains no name of a secret."""
+    """Return False if the text certainly contains no secret's name."""
     folded = text.casefold()
     if any(hint in folded for hint in _HINTS):
         return True
@@ -652,7 +653,7 @@ def _may_name(text: str) -> bool:
 
 
 def _users(text: str) -> Iterator[_Span]:
-    """Yield the users and passwords in URLs, up to the last @ that may end them."""
+    """Yield the user and password in each URL, up to the last @ that may end them."""
     ends: dict[int, list[int]] = {}
     for found in (*_USER.finditer(text), *_USER_WITH_SLASH.finditer(text), *_TOKEN_WITH_SLASH.finditer(text)):
         if not _MARK.fullmatch(found[0]):
@@ -666,7 +667,7 @@ def _users(text: str) -> Iterator[_Span]:
 
 
 def _query_values(text: str) -> Iterator[_Span]:
-    """Yield the values in the queries of URLs."""
+    """Yield the values in URL queries."""
     for url in _WITH_QUERY.finditer(text):
         for found in _QUERY_VALUE.finditer(url[0], url[0].index("?") + 1):
             start, end = (url.start() + place for place in found.span("value"))
@@ -676,7 +677,7 @@ def _query_values(text: str) -> Iterator[_Span]:
 
 
 def _union(spans: Sequence[_Span]) -> list[_Span]:
-    """Return the spans in order, with overlapping ones merged so that no part of a secret remains."""
+    """Return the spans in order, merging overlapping ones so that no part of a secret remains."""
     found: list[_Span] = []
     for span in sorted(spans, key=lambda each: (each.start, -each.end)):
         if found and span.start < found[-1].end:
@@ -727,7 +728,7 @@ def _after(text: str, at: int) -> int:
 
 
 def _is_quoted(text: str, start: int) -> bool:
-    """Return whether the text at ``start`` is in single quotes, directly or at the end of a single quoted word."""
+    """Return whether the text at ``start`` is in single quotes, directly or at the end of a single-quoted word."""
     opening = text.rfind("'", 0, start)
     if opening < 0 or _quote_around(text, opening):
         return False
@@ -736,7 +737,7 @@ def _is_quoted(text: str, start: int) -> bool:
 
 
 def _quote_around(text: str, place: int) -> str:
-    """Return the quote that is open at ``place`` in its line (empty if there is none)."""
+    """Return the quote that is open at ``place`` in its line, or an empty string if there is none."""
     at, quote_ = text.rfind("\n", 0, place) + 1, ""
     if text.find("'", at, place) < 0 and text.find('"', at, place) < 0:
         return ""

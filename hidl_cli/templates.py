@@ -1,4 +1,4 @@
-"""Jinja2 environments for the shipped ``templates/``, with quoting for shells, Tcl, Lua and HTML built in."""
+"""Jinja2 environments for the shipped ``templates/``, with built-in quoting for shells, Tcl, Lua and HTML."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from hidl_cli.quoting import comment, lua, sh, sh_line, tcl, word
 def render_script(template: str, values: Mapping[str, Any], directory: Path | None = None) -> str:
     """Render a shell script from a template in ``directory`` (default: hidl's own).
 
-    Every ``{{ }}`` is quoted as one shell word unless it passes through one of the filters ``words`` (several words),
-    ``comment`` (text of a comment) or ``raw_name`` (name of a variable). Undefined values are errors.
+    Every ``{{ }}`` is quoted as a single shell word unless it passes through one of the filters ``words`` (several
+    words), ``comment`` (text of a comment) or ``raw_name`` (name of a variable). Undefined values are errors.
     """
     return _render(template, values, sh, directory)
 
 
 def render_modulefile(template: str, values: Mapping[str, Any]) -> str:
-    """Render a modulefile, with every value quoted as one word of Tcl."""
+    """Render a modulefile in which every value is quoted as a single Tcl word."""
     return _render(template, values, tcl)
 
 
 def render_configuration(template: str, values: Mapping[str, Any], directory: Path | None = None) -> str:
-    """Render a daemon's configuration file; every value must be one plain word, because these files have no quoting."""
+    """Render a daemon's configuration file; every value must be a plain word, because these files have no quoting."""
     return _render(template, values, word, directory)
 
 
 def render_lua(template: str, values: Mapping[str, Any], directory: Path | None = None) -> str:
-    """Render a Lua program, with every value quoted as a string unless it passes through the filter ``number``."""
+    """Render a Lua program in which each value is quoted as a string unless it passes through the filter ``number``."""
     return _render(template, values, lua, directory)
 
 
 def render_page(template: str, values: Mapping[str, Any]) -> str:
-    """Render HTML; every ``{{ }}`` except ``Markup`` is escaped, with control characters made visible."""
+    """Render HTML in which every ``{{ }}`` except ``Markup`` is escaped and control characters are made visible."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(paths.shipped() / "templates"),
         undefined=jinja2.StrictUndefined,
@@ -61,7 +61,7 @@ def _render(
 
 @cache
 def environment(directory: Path, quote: Callable[[str], str]) -> jinja2.Environment:
-    """Return the environment for the templates in ``directory``; ``quote`` is applied to every ``{{ }}``."""
+    """Return the environment for the templates in ``directory``, in which ``quote`` is applied to every ``{{ }}``."""
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(directory),
         undefined=jinja2.StrictUndefined,
@@ -83,9 +83,9 @@ def environment(directory: Path, quote: Callable[[str], str]) -> jinja2.Environm
 
 
 def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:
-    """Quote the command line ``words`` of one copy, with its own host file and with its host appended to ``option``.
+    """Quote the command line ``words`` of a copy, with its own host file and with its host appended to ``option``.
 
-    The option precedes the launcher's other options, such as after ``srun`` or ``flux run``.
+    The option precedes the launcher's other options: it follows ``srun`` or ``flux run``, for example.
     """
     quoted = ['"steps/$step/hosts"' if word == hostfile else sh(word) for word in words]
     at = next((number for number, word in enumerate(words) if word.startswith("-")), 1)

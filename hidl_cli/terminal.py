@@ -1,4 +1,4 @@
-"""The terminal that hidl was started on: its foreground process group and its modes."""
+"""The terminal on which hidl was started: its foreground process group and its modes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-#: The descriptor of the terminal's input.
+#: The file descriptor of the terminal's input.
 _INPUT = 0
 
 
@@ -19,7 +19,7 @@ def attached() -> bool:
 
 
 def in_foreground() -> bool:
-    """Return whether standard input is the terminal of this session and this process may read from it."""
+    """Return whether standard input is this session's terminal and this process may read from it."""
     try:
         return os.tcgetpgrp(_INPUT) == os.getpgrp()
     except OSError:
@@ -27,16 +27,16 @@ def in_foreground() -> bool:
 
 
 def take() -> None:
-    """Move this process's group to the foreground of the terminal; does nothing if the terminal is gone."""
+    """Move this process's group to the foreground of the terminal, or do nothing if the terminal is gone."""
     with suppress(OSError), _without_stop():
         os.tcsetpgrp(_INPUT, os.getpgrp())
 
 
 @contextmanager
 def lent() -> Iterator[Callable[[], None]]:
-    """Provide a function with which a child in its own group moves to the foreground; restore the terminal afterwards.
+    """Provide a function that moves a child in its own group to the foreground, and restore the terminal afterwards.
 
-    Does nothing if standard input is not a terminal or this process is in the background.
+    Does nothing if standard input is not a terminal or if this process is in the background.
     """
     if not in_foreground():
         yield lambda: None
@@ -52,7 +52,7 @@ def lent() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _without_stop() -> Iterator[None]:
-    """Block SIGTTOU, which would stop a process in the background."""
+    """Block SIGTTOU, which would stop a background process."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         yield

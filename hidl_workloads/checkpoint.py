@@ -30,7 +30,7 @@ from mpi4py import MPI
 
 from hidl_workloads import stop
 from hidl_workloads.metrics import write_json
-from hidl_workloads.refusal import Refused
+from hidl_workloads.refusal import Refused, agree
 
 DIRECTORY = "HIDL_CHECKPOINT"
 """Variable with the directory of the checkpoints; without it, programs save nothing."""
@@ -163,12 +163,13 @@ class Checkpoints:
         """Write a checkpoint; return False, with a message, if it could not be written, for example on a full disk.
 
         Raises:
-            Refused: Another job has taken over the directory.
+            Refused: Another job has taken over the directory, or the snapshot of a rank failed.
         """
         name = _name(step)
         beside = self._directory / f".{name}.{self._token[:8]}"
         fault = self._on_first(lambda: self._prepare(beside))
         files: dict[str, dict[str, Any]] = {}
+        broken: str | None = None
         if fault is None:
             parts = {_own(self._communicator.rank): snapshot.own}
             if self._communicator.rank == 0:
@@ -177,6 +178,9 @@ class Checkpoints:
                 files = {part: _write(beside / part, writer) for part, writer in parts.items()}
             except OSError as error:
                 fault = _because(error)
+            except Exception as error:  # the other ranks wait for this one
+                broken = f"checkpoint {self._directory / name}: {_described(error)}"
+        agree(self._communicator, broken)
         every = self._communicator.gather((files, fault))
         fault = self._on_first(lambda: self._publish(step, beside, every or [], snapshot.document))
         self._saved_at = time.monotonic()
@@ -358,7 +362,7 @@ class Checkpoints:
                 shutil.rmtree(self._directory / name, ignore_errors=True)
 
     def _on_first(self, act: Callable[[], Result]) -> Result:
-        """Call ``act`` on rank 0; return its result, or raise its ``Refused`` or ``OSError``, on all ranks."""
+        """Call ``act`` on rank 0; return its result, or raise ``Refused`` with its error on all ranks."""
         outcome: tuple[Any, str | None] = (None, None)
         if self._communicator.rank == 0:
             try:
@@ -367,6 +371,8 @@ class Checkpoints:
                 outcome = None, str(error)
             except OSError as error:
                 outcome = None, f"checkpoint directory {self._directory} cannot be used: {_because(error)}"
+            except Exception as error:  # the other ranks wait for this one
+                outcome = None, f"checkpoint directory {self._directory}: {_described(error)}"
         result, refused = self._communicator.bcast(outcome)
         if refused is not None:
             raise Refused(refused)
@@ -472,6 +478,10 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 def _because(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _number(variable: str, default: float, *, least: float) -> float:

@@ -35,6 +35,7 @@ class GPT(Model):
         if parameters.width % parameters.heads:
             raise ValueError(f"width must be a multiple of heads, {parameters.heads}, not {parameters.width}")
         self._parameters = parameters
+        self.recomputes = parameters.recompute == "always"
 
     def items_per_step(self) -> int:
         """Return the tokens of a step."""
@@ -65,10 +66,10 @@ class GPT(Model):
 
     def torch_network(self, *, empty: bool = False) -> Any:
         """Return the network; if ``empty``, its weights have no memory yet."""
-        return torch_network(self._parameters, empty=empty)
+        return torch_network(self._parameters, empty=empty, recomputes=self.recomputes)
 
 
-def torch_network(parameters: Gpt, *, empty: bool = False) -> Any:
+def torch_network(parameters: Gpt, *, empty: bool = False, recomputes: bool = False) -> Any:
     """Return the decoder of GPT-2, without dropout: 124,439,808 parameters as GPT-2 small.
 
     Radford et al., Language Models are Unsupervised Multitask Learners (2019): normalisation before each part of a
@@ -77,6 +78,7 @@ def torch_network(parameters: Gpt, *, empty: bool = False) -> Any:
     Args:
         parameters: of the workload.
         empty: leave the weights without memory, for ranks that keep a part of them and then call ``fill``.
+        recomputes: keep only the input of each block for the backward pass.
     """
     import torch
     from torch import nn
@@ -95,8 +97,8 @@ def torch_network(parameters: Gpt, *, empty: bool = False) -> Any:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             """Map (N, T, width) to the same shape."""
-            if parameters.recompute == "always" and torch.is_grad_enabled():
-                return checkpoint(self.compute, x, use_reentrant=False)
+            if recomputes and torch.is_grad_enabled():
+                return checkpoint(self.compute, x, use_reentrant=False, preserve_rng_state=False)
             return self.compute(x)
 
         def compute(self, x: torch.Tensor) -> torch.Tensor:

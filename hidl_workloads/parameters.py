@@ -93,6 +93,12 @@ class Training:
     cycle_time_ms: float = parameter(1.0, min=0.001, unit="ms", help="Horovod: interval between checks for gradients")
     fusion_mib: float = parameter(128.0, min=0, unit="MiB", help="Horovod: size of the fusion buffer")
     timeline: bool = parameter(False, help="Horovod: write timeline.json, for chrome://tracing, beside the metrics")
+    memory_limit: int = parameter(
+        0,
+        min=0,
+        unit="MiB",
+        help="PyTorch: limit for the memory of a training step on a rank, which is predicted and may not be exceeded; 0: none",
+    )
     seed: int = parameter(0, min=0, help="random seed")
     note: str = parameter("", help="free text stored with the metrics")
 
@@ -120,8 +126,8 @@ class Gpt(Training):
     micro_batches: int = parameter(
         0, min=0, help="parts of a batch whose gradients are accumulated; 0: one (pp: up to 4 for each stage)"
     )
-    recompute: Literal["always", "never"] = parameter(
-        "never", help="compute the activations of a block again in the backward pass"
+    recompute: Literal["auto", "always", "never"] = parameter(
+        "auto", help="compute the activations of a block again in the backward pass; auto: if memory_limit requires it"
     )
     batch: int = parameter(4, min=1, unit="sequences", help="sequences per rank and step")
     optimizer: Literal["sgd", "adam"] = parameter("adam", help="optimizer")

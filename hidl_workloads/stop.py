@@ -35,9 +35,16 @@ def listen() -> None:
     """Take ``SIGNALS`` as requests from now on; before, they end the process. Requires the main thread."""
     if _state["listening"] or threading.current_thread() is not threading.main_thread():
         return
-    for number in SIGNALS:
-        signal.signal(number, _note)
+    before = {number: signal.signal(number, _note) for number in SIGNALS}
     _state["listening"] = True
+
+    def forget() -> None:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _state.update(listening=False, requested=False)
+
+    # A worker that is forked, as by multiprocessing, does not look for requests: SIGTERM must end it.
+    os.register_at_fork(after_in_child=forget)
 
 
 def should_stop(communicator: MPI.Comm | None = None) -> bool:
@@ -59,7 +66,8 @@ def is_requested() -> bool:
         if now - _state["looked"] >= _LOOK_SECONDS:
             _state["looked"] = now
             path = os.environ.get(STOP_FILE, "")
-            _state["requested"] = os.path.exists(path)  # noqa: PTH110 - pathlib is not imported here
+            if os.path.exists(path):  # noqa: PTH110 - pathlib is not imported here
+                _state["requested"] = True  # a signal may have set it meanwhile
     return bool(_state["requested"])
 
 

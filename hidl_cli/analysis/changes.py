@@ -1,4 +1,4 @@
-"""Compare metrics of two sets of runs, and detect changes of a metric over time."""
+"""Compare metrics between two sets of runs, and detect changes of a metric over time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Values below this fraction of another value count as 0; smaller changes are floating-point errors.
+#: Values below this fraction of another value count as 0, because smaller changes are floating-point errors.
 NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class ValueScale:
-    """The scale on which values are compared: logarithmic if ``ratios``, else linear."""
+    """The scale on which values are compared: logarithmic if ``ratios`` is true, and linear otherwise."""
 
     ratios: bool
 
@@ -52,14 +52,14 @@ class ValueScale:
         return math.exp(position) if self.ratios else position
 
     def mean(self, values: Iterable[float]) -> float:
-        """Return the geometric mean on a logarithmic scale, else the arithmetic mean."""
+        """Return the geometric mean on a logarithmic scale, and the arithmetic mean on a linear one."""
         return self.value(fmean(self.positions(values)))
 
     def change(self, shift: float, before: float, after: float) -> float:
         """Convert a shift of positions to a fraction of ``before``, or of ``after`` if ``before`` is 0.
 
-        A change from 72 to 0 is -1.0, from 0 to 72 it is +1.0. If both values are negligible compared with the shift,
-        the result is 1.0 or -1.0.
+        A change from 72 to 0 is -1.0, and a change from 0 to 72 is +1.0. If both values are negligible compared with
+        the shift, the result is 1.0 or -1.0.
         """
         if self.ratios:
             return math.expm1(shift)
@@ -69,9 +69,9 @@ class ValueScale:
         return shift / (base or 1.0)
 
     def rounding(self, values: Sequence[float]) -> float:
-        """Return the largest rounding error of the positions, given the number of digits of the values.
+        """Return the largest rounding error of the positions, given the number of digits in the values.
 
-        Programs print few digits (OMB: two decimals), so equal values are not necessarily free of noise.
+        Programs print only a few digits (OMB: two decimals), so equal values are not necessarily free of noise.
         """
         digit = 10.0 ** min(0, *(_exponent(value) for value in values))
         typical = median(map(abs, values)) or 1.0
@@ -89,7 +89,8 @@ def _exponent(value: float) -> int:
 # Rank tests for two samples: Mann-Whitney test, Hodges-Lehmann shift, Cliff's delta, Holm correction.
 
 
-#: Largest total number of values for which the rank-sum distribution is exact. Above, it is nearly normal.
+#: Largest total number of values for which the exact rank-sum distribution is used. Above it, the distribution is
+#: nearly normal.
 EXACT_UP_TO = 60
 
 
@@ -99,10 +100,10 @@ class Shift:
 
     Attributes:
         p: Two-sided p-value of the hypothesis that both samples have the same distribution.
-        delta: Probability that a value of ``b`` exceeds one of ``a``, minus that of the reverse: -1 to 1 (Cliff 1993,
-            Psychological Bulletin 114, 494-509).
+        delta: Probability that a value of ``b`` exceeds one of ``a``, minus the reverse probability: from -1 to 1
+            (Cliff 1993, Psychological Bulletin 114, 494-509).
         shift: Median of all differences ``b - a``.
-        interval: Confidence interval of ``shift``; None for too few values.
+        interval: Confidence interval of ``shift``, or None if there are too few values.
     """
 
     p: float
@@ -191,7 +192,7 @@ def _rank_sums(doubled: tuple[int, ...], m: int) -> NDArray[Any]:
 
 
 def _interval(differences: Sequence[float], m: int, confidence: float) -> Interval | None:
-    """Return the interval of shifts that the test would not reject: all but the ``k`` smallest and largest."""
+    """Return the interval of shifts that the test would not reject: all but the ``k`` smallest and ``k`` largest."""
     n = len(differences) // m
     k = _excluded(m, n, confidence)
     return Interval(differences[k - 1], differences[-k]) if k else None
@@ -199,7 +200,7 @@ def _interval(differences: Sequence[float], m: int, confidence: float) -> Interv
 
 @lru_cache(maxsize=256)
 def _excluded(m: int, n: int, confidence: float) -> int:
-    """Return the largest k with P(U < k) <= (1 - confidence) / 2, or 0 if no k satisfies it."""
+    """Return the largest k with P(U < k) <= (1 - confidence) / 2, or 0 if there is no such k."""
     tail = (1 - confidence) / 2
     if m + n > EXACT_UP_TO:
         z = NormalDist().inv_cdf(1 - tail)
@@ -208,12 +209,12 @@ def _excluded(m: int, n: int, confidence: float) -> int:
     return int((counts.cumsum() / counts.sum() <= tail).sum())
 
 
-# Comparison of two sets of runs, metric by metric, with rank tests corrected for multiple metrics.
+# Comparison of two sets of runs, metric by metric, with rank tests that are corrected for multiple metrics.
 
 
 TOLERANCE = 0.03  # smallest regression worth reporting, as a fraction
 ALPHA = 0.05
-PER_SIDE = 10  # largest number of values per side to recommend
+PER_SIDE = 10  # largest number of values per side that is recommended
 
 ComparisonOutcome = Literal["worse", "better", "different", "same", "inconclusive"]
 Independent = Literal["runs", "repetitions"]
@@ -226,7 +227,7 @@ class MetricDifference:
 
     Attributes:
         independent: The unit that counts as one observation.
-        shift: Change from A to B as a fraction of A's median (of B's, if A's is 0): -0.05 is 5 % less in B.
+        shift: Change from A to B as a fraction of A's median (or B's, if A's is 0): -0.05 means 5 % less in B.
         interval: 95 % confidence interval of ``shift``, for this metric alone.
         effect: Cliff's delta.
         p: p-value of the Mann-Whitney test.
@@ -255,7 +256,7 @@ class MetricDifference:
 class Comparison:
     """A comparison of all metrics that A and B share.
 
-    ``outcome`` is the most severe outcome of any metric, and ``same`` if every metric is the same or better.
+    ``outcome`` is the most severe outcome of any metric, or ``same`` if every metric is the same or better.
     """
 
     tolerance: float
@@ -278,8 +279,8 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     """Compare the samples of B with those of A.
 
     Two single runs are compared by their repetitions, so the result holds for these two runs only. If a side has
-    several runs, each run counts once, with the median of its repetitions: repetitions in one allocation are not
-    independent, and counting each of them would find differences between any two nights. The points of a sweep are
+    several runs, each run counts once, with the median of its repetitions. Repetitions in one allocation are not
+    independent, so counting each of them would find differences between any two nights. The points of a sweep are
     compared one by one, and so are concurrent copies on hosts that both sides used. Values are converted to a common
     unit. The outcome of a metric is
 
@@ -342,7 +343,7 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
 
 
 def _describe_units(a: Iterable[Measure], b: Iterable[Measure]) -> str | None:
-    """Describe the first measure that differs between A and B only in its unit; None if no measure does."""
+    """Describe the first measure that differs between A and B only in its unit, or return None if there is none."""
     units = {measure._replace(unit=""): measure.unit for measure in a}
     for measure in b:
         unit = units.get(measure._replace(unit=""))
@@ -374,7 +375,7 @@ def _is_disturbed(runs: Sequence[RunValues], disturbed: set[_SeriesKey]) -> bool
 
 
 def _without_outcome(difference: MetricDifference, disturbed: Sequence[bool]) -> MetricDifference:
-    """Mark the difference inconclusive if a side was ``disturbed``, since the other run may have caused it."""
+    """Mark the difference inconclusive if a side was ``disturbed``, since another run may have caused it."""
     sides = [side for side, is_disturbed in zip("AB", disturbed, strict=True) if is_disturbed]
     if not sides:
         return difference
@@ -454,23 +455,23 @@ def _outcome(
 
 
 def _too_few(m: int, n: int, independent: Independent, metrics: int) -> str:
-    """Explain that there are too few values to find a difference, and how many are required."""
+    """Explain that there are too few values to find a difference, and how many are necessary."""
     enough = next((k for k in range(2, PER_SIDE + 1) if metrics * least_p(k, k) <= ALPHA), PER_SIDE + 1)
     among = f" among {metrics} metrics" if metrics > 1 else ""
     return f"{m} and {n} {independent} are too few to show a difference{among}; use at least {enough} on each side"
 
 
-# Change points: runs at which the level of a metric changed, as opposed to noise, outliers and drifts.
+# Change points, the runs at which the level of a metric changed, as opposed to noise, outliers and drifts.
 
 
 LEAST_RUNS = 20  # with fewer runs, noise and changes cannot be distinguished
-SHORTEST = 3  # minimum number of runs on a level: one or two bad nights are not a change
+SHORTEST = 3  # minimum number of runs on a level, because one or two bad nights are not a change
 PENALTY = 12.0  # variation that each additional level must explain, in variances of one run
 STEP_OR_DRIFT = 10.0  # variation that a step must explain beyond a straight line, in variances of one run
-FEW = 5  # both limits are raised by FEW/n, because n runs give only an estimate of the noise
-CLIPPED = 2.5  # runs are clipped to this many deviations from the median of their neighbours
-NEIGHBOURS = 7  # number of runs in that median
-_PERIODS = 3  # separate periods of use required to tell the level of a set of nodes from a change
+FEW = 5  # both limits are raised by FEW/n, because n runs provide only an estimate of the noise
+CLIPPED = 2.5  # runs are clipped to this many deviations from their neighbours' median
+NEIGHBOURS = 7  # number of runs in the neighbours' median
+_PERIODS = 3  # separate periods of use required to distinguish the level of a set of nodes from a change
 _REWEIGHTED = 10
 _MOST_CORRELATED = 0.9
 _LARGE = 4.0  # levels of correlated noise rarely differ by more than this many deviations of one run
@@ -484,9 +485,9 @@ class Circumstance:
 
     Attributes:
         what: ``lock``, ``mpi``, ``stack``, ``launcher``, ``hosts`` or the name of a tuning variable.
-        before: Most frequent value in the runs just before the change; None if the variable was not set. For
-            ``hosts``, the nodes used only before.
-        after: The same for the runs just after the change.
+        before: Most frequent value in the runs just before the change, or None if the variable was not set. For
+            ``hosts``, the nodes that were only used before it.
+        after: The same information for the runs just after the change.
     """
 
     what: str
@@ -496,15 +497,15 @@ class Circumstance:
 
 @dataclass(frozen=True, slots=True)
 class LevelChange:
-    """A change of the level of a metric.
+    """A change in the level of a metric.
 
     Attributes:
-        index: Index of the first run on the new level, from 0.
+        index: Index of the first run on the new level, counted from 0.
         run: Name of that run.
-        created: Time at which it was planned.
-        change: Change as a fraction of the old level (of the new level, if the old one is 0): -0.05 is 5 % less.
+        created: Time at which that run was planned.
+        change: Change as a fraction of the old level (or of the new level, if the old one is 0): -0.05 means 5 % less.
         interval: 95 % confidence interval of ``change``, given its position.
-        worse: Whether the change is a regression; None if the metric has no direction.
+        worse: Whether the change is a regression, or None if the metric has no direction.
     """
 
     index: int
@@ -522,7 +523,7 @@ class LevelChange:
 class MetricHistory:
     """The values of a measure over time, one per run.
 
-    ``noise`` is the relative standard deviation of a run from its level. ``reason`` explains why changes were not
+    ``noise`` is the relative standard deviation of a run from its level. ``reason`` explains why no changes were
     searched for, and is None if they were.
     """
 
@@ -539,7 +540,7 @@ class MetricHistory:
 
 
 def histories(samples: Iterable[Sample], *, metric: str | None = None) -> list[MetricHistory]:
-    """Return the history of each series and metric, or only of ``metric`` if given, with the oldest run first."""
+    """Return the history of each series and metric (or only of ``metric``, if given), starting with the oldest run."""
     measures = by_measure(sample for sample in samples if metric in (None, sample.metric))
     return [_history(measure, runs) for measure, runs in measures.items()]
 
@@ -552,14 +553,14 @@ def find_changes(
     The logarithms of the values (or the values, if any of them is not positive) are clipped at 2.5 deviations from the
     median of seven neighbours to limit the weight of outliers. The deviation is at least the rounding error. PELT
     (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ``KernelCPD`` of ruptures with a linear
-    kernel) divides them into levels. Each boundary must then explain more variation than a straight line through the
-    levels on both sides; the weakest boundary is dropped until all do, so that a slow drift does not count as a change.
-    Both limits are in units of the long-run variance, because the noise of consecutive nights is often correlated.
-    Returns an empty list for fewer than 20 values or if a value is not finite.
+    kernel) divides the result into levels. Each boundary must then explain more variation than a straight line through
+    the levels on both sides; the weakest boundary is dropped until all do, so that a slow drift does not count as a
+    change. Both limits are in units of the long-run variance, because the noise of consecutive nights is often
+    correlated. Returns an empty list for fewer than 20 values or if a value is not finite.
 
     Args:
-        values: One value per run, with the oldest run first.
-        days: Times of the runs in days; by default, one run per day.
+        values: One value per run, starting with the oldest run.
+        days: Times of the runs in days (default: one run per day).
         hosts: Nodes of each run. The level of a set of nodes that was used in several periods is subtracted.
     """
     import numpy as np
@@ -581,7 +582,7 @@ def find_changes(
 
 
 def _beyond_hosts(y: NDArray[Any], design: NDArray[Any], changes: Sequence[int]) -> list[int]:
-    """Drop the changes that are also explained by the levels of the sets of nodes, starting with the weakest."""
+    """Drop the changes that the levels of the sets of nodes explain as well, starting with the weakest."""
     import numpy as np
 
     def squares(kept: Sequence[int]) -> float:
@@ -662,7 +663,7 @@ def _robust_fit(design: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
 
 
 def _recurring(hosts: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the sets of nodes used in at least three separate periods; none if all runs used the same set."""
+    """Return the sets of nodes used in at least three separate periods, or none if all runs used the same set."""
     periods = Counter(each for index, each in enumerate(hosts) if not index or hosts[index - 1] != each)
     found = [each for each, count in periods.items() if each and count >= _PERIODS]
     return found if len(periods) > 1 else []
@@ -671,10 +672,10 @@ def _recurring(hosts: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def _long_run(positions: NDArray[Any], *, cautious: bool = False) -> float:
     """Return the variance of the mean of many runs relative to that of independent runs with the same deviation.
 
-    It is estimated from the deviations of differences between runs that are one, two and four apart, for noise whose
-    correlation decays geometrically. Differences across the strongest step are excluded if the step is larger than
-    correlated noise would cause, unless ``cautious``: 40 runs with 1 % of independent noise and a step of 10 % can
-    otherwise look so correlated that the step is missed (15 of 200 simulated series).
+    The ratio is estimated from the deviations of differences between runs that are one, two and four apart, assuming
+    that the correlation of the noise decays geometrically. Differences across the strongest step are excluded if the
+    step is larger than correlated noise would cause, unless ``cautious``: otherwise, 40 runs with 1 % of independent
+    noise and a step of 10 % can look so correlated that the step is missed (15 of 200 simulated series).
     """
     import numpy as np
 
@@ -695,7 +696,7 @@ def _long_run(positions: NDArray[Any], *, cautious: bool = False) -> float:
 
 
 def _strongest_step(positions: NDArray[Any]) -> int:
-    """Return the index where splitting the runs into two levels of at least ``SHORTEST`` runs explains the most."""
+    """Return the index at which splitting the runs into two levels of at least ``SHORTEST`` runs explains the most."""
     import numpy as np
 
     n = len(positions)
@@ -739,7 +740,7 @@ def _clipped(positions: NDArray[Any], deviation: float) -> NDArray[Any]:
 
 
 def _beyond_a_line(y: NDArray[Any], times: NDArray[Any], begin: int, step: int, end: int) -> float:
-    """Return the reduction of the sum of squares by a step, relative to a straight line through both levels."""
+    """Return how much a step reduces the sum of squares, relative to a straight line through both levels."""
     import numpy as np
 
     x, after = times[begin:end] - times[step], np.arange(begin, end) >= step
@@ -840,5 +841,5 @@ def _circumstances(before: Sequence[Sample], after: Sequence[Sample]) -> tuple[C
 
 
 def _mode(values: Sequence[str | None]) -> str | None:
-    """Return the most frequent value; the first one if several are equally frequent."""
+    """Return the most frequent value, or the first one if several are equally frequent."""
     return max(dict.fromkeys(values), key=values.count)

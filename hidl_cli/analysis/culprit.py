@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 #: ``none``: no difference; ``one``: a single change; ``together``: two changes that only matter in combination;
 #: ``both``: two changes that each contribute a part; ``either``: two changes that each have the whole effect;
-#: ``opposite``: one change that slows the program down and a second that speeds it up by less; ``several``: all else.
+#: ``opposite``: one change that slows the program down and a second that speeds it up by less; ``several``: any other
+#: combination.
 Kind = Literal["none", "one", "together", "both", "either", "opposite", "several"]
 
 #: Prior probabilities of the kinds. Few slowdowns require two changes, and many are not reproducible.
@@ -46,23 +47,24 @@ PRIORS: dict[Kind, float] = {
     "several": 0.025,
 }
 
-#: Mean and standard deviation of the speed-up by the second of two ``opposite`` changes, in recorded slowdowns.
+#: Mean and standard deviation of the speed-up by the second of two ``opposite`` changes, as multiples of the recorded
+#: slowdown.
 _GAIN = (2.0, 1.5)
 
-#: Prior probabilities that the machine has the level of the good night, that of the bad night, or another one if the
-#: configurations are equal today. The other level has a normal prior around half of the recorded slowdown, with the
+#: Prior probabilities, given that the configurations are equal today, that the machine has the level of the good night,
+#: of the bad night, or a different one. The latter has a normal prior around half of the recorded slowdown, with the
 #: slowdown as its standard deviation.
 LEVELS = (0.45, 0.45, 0.1)
-#: Standard deviation of the prior of an effect, as a fraction of the recorded slowdown.
+#: Standard deviation of an effect's prior, as a fraction of the recorded slowdown.
 _SPREAD = 0.4
-#: Standard deviation of the prior of the logarithmic noise, if noise was recorded and if it was not.
+#: Standard deviation of the prior of the logarithmic noise if noise was recorded, and if it was not.
 _NOISE_SPREAD, _NOISE_UNKNOWN = 0.7, 1.2
 _NOISE_STEPS = 41
 _LEAST_NOISE = 2e-4
-#: Multiple of the standard error of an effect in its 95 % interval. The posterior has heavier tails than a normal
+#: Half-width of an effect's 95 % interval, in standard errors. The posterior has heavier tails than a normal
 #: distribution: 1.96 covered 92 % of the effects in 223 simulated bisects.
 _QUANTILE = 2.2
-#: Maximum number of effects of an explanation: that of all its changes together, and those of two changes.
+#: Maximum number of effects in an explanation: one for all its changes together, and one for each of two changes.
 _MOST_EFFECTS = 3
 
 
@@ -79,7 +81,7 @@ class RunObservation:
 class Expectation:
     """The prior implied by the recorded runs.
 
-    ``slowdown`` and ``noise`` (None if unknown) are logarithms. ``weights`` are the relative probabilities that each
+    ``slowdown`` and ``noise`` (None if unknown) are logarithms. ``weights`` contains the relative probability that each
     change matters.
     """
 
@@ -96,7 +98,7 @@ class Explanation:
     changes: tuple[int, ...] = ()
 
     def share(self, present: frozenset[int]) -> float:
-        """Return the fraction of the slowdown predicted for a mixture with the changes ``present``.
+        """Return the predicted fraction of the slowdown for a mixture with the changes ``present``.
 
         The fraction is unknown for ``several``, which predicts half of the slowdown for any mixture.
         """
@@ -118,7 +120,8 @@ class Explanation:
 class Belief:
     """An explanation with its probability and estimated effects on the logarithm of the slowness.
 
-    ``effect`` and its standard ``error`` belong to all changes together; ``effects`` are (effect, error) by change.
+    ``effect`` and its standard ``error`` are for all changes combined; ``effects`` maps each change to its (effect,
+    error) pair.
     """
 
     explanation: Explanation
@@ -187,7 +190,7 @@ def explanations(count: int) -> list[Explanation]:
 
 
 def beliefs(observations: Sequence[RunObservation], expected: Expectation) -> list[Belief]:
-    """Return the beliefs in all explanations, with the most probable first."""
+    """Return the beliefs in all explanations, starting with the most probable one."""
     return list(_beliefs(tuple(observations), expected))
 
 
@@ -282,7 +285,7 @@ _Design = tuple[list[list[float]], list[float], list[float], list[tuple[float, .
 def _design(explanation: Explanation, observations: Sequence[RunObservation], slowdown: float) -> _Design:
     """Return the columns of the model, the prior means and standard deviations of their coefficients, and the effects.
 
-    Effects are given as weights of the coefficients, first for all changes together and then for each change.
+    Effects are expressed as weights of the coefficients, first for all changes together and then for each change.
     """
     kind = explanation.kind
     if kind == "none":
@@ -296,7 +299,7 @@ def _design(explanation: Explanation, observations: Sequence[RunObservation], sl
     if kind == "both":
         effects: list[tuple[float, ...]] = [(1.0, 1.0), (1.0, 0.0), (0.0, 1.0)]
         return present, [slowdown / 2] * 2, [slowdown / 2 * _SPREAD * 1.5] * 2, effects
-    if kind == "opposite":  # the first coefficient is the net (recorded) slowdown, the second is the speed-up
+    if kind == "opposite":  # the first coefficient is the net (recorded) slowdown, and the second is the speed-up
         first, second = present
         columns = [first, [one - other for one, other in zip(first, second, strict=True)]]
         mean, deviation = _GAIN
@@ -308,7 +311,7 @@ def _design(explanation: Explanation, observations: Sequence[RunObservation], sl
 
 
 class _Centred:
-    """Observations from which the levels of their rounds are subtracted."""
+    """Observations from which the level of each round is subtracted."""
 
     def __init__(self, observations: Sequence[RunObservation]) -> None:
         import numpy as np
@@ -345,7 +348,7 @@ class _Centred:
             noise: Grid of standard deviations of the noise.
 
         Returns:
-            An array with the axes (model, noise), and two with (model, effect, noise).
+            An array with the axes (model, noise), and two arrays with the axes (model, effect, noise).
         """
         import numpy as np
 
@@ -367,12 +370,14 @@ class _Centred:
         return log, effect, error
 
 
-# The search: pure functions of the observations that choose the next round and decide when to stop.
+# The search, which consists of pure functions of the observations that choose the next round and determine when to
+# stop.
 
 
-#: Minimum number of rounds for an answer: fewer rounds do not show how noisy the machine is today.
+#: Minimum number of rounds for an answer, because fewer rounds do not show how noisy the machine is today.
 LEAST_ROUNDS = 4
-#: Minimum number of runs with only the suspected changes, and with all others, before they are called guilty.
+#: Minimum number of runs with only the suspected changes, and also with all other changes, before the suspects are
+#: called guilty.
 _LEAST_CONFIRMING = 2
 #: Largest deviation of the median of these runs from the prediction, as a fraction of the effect.
 _TOLERANCE = 0.25
@@ -385,7 +390,7 @@ _NEGLIGIBLE = 1e-3
 Mixture = frozenset[int]
 #: ``changes``: one or two changes explain the slowdown; ``several``: more than two changes; ``machine``: the good
 #: configuration is slow today; ``not reproducible``: both configurations are fast today; ``undecided``: more runs are
-#: required.
+#: needed.
 Outcome = Literal["changes", "several", "machine", "not reproducible", "undecided"]
 
 
@@ -401,7 +406,7 @@ class Recorded:
 class Today:
     """The change of the good configuration since it was recorded, as a fraction of the run time.
 
-    ``interval`` is None for too few values.
+    ``interval`` is None if there are too few values.
     """
 
     shift: float
@@ -414,8 +419,8 @@ class CulpritAnswer:
 
     Attributes:
         confidence: Probability that ``outcome`` is right and its effects have the predicted signs.
-        beliefs: All explanations, with the most probable first.
-        today: None before the good configuration has run.
+        beliefs: All explanations, starting with the most probable one.
+        today: How the good configuration has changed, or None before it has run.
     """
 
     outcome: Outcome
@@ -437,7 +442,7 @@ def next_round(
     seed: int,
     broken: Collection[Mixture] = (),
 ) -> list[Mixture]:
-    """Return the mixtures to run in the next round, in order. The result is reproducible.
+    """Return the mixtures to run in the next round, in order. The choice is reproducible.
 
     Args:
         observations: Runs of all previous rounds.
@@ -464,7 +469,7 @@ def next_round(
 def answer(
     observations: Sequence[RunObservation], expected: Expectation, recorded: Recorded, *, confidence: float
 ) -> CulpritAnswer:
-    """Evaluate the runs so far."""
+    """Evaluate the runs completed so far."""
     found = tuple(beliefs(observations, expected))
     today = _today(observations, recorded)
     if not expected.weights:
@@ -491,7 +496,7 @@ def _compare_with_records(
     found: tuple[Belief, ...],
     today: Today | None,
 ) -> CulpritAnswer:
-    """Return which recorded level the machine has today, given that the configurations are probably equal.
+    """Determine which recorded level the machine has today, given that the configurations are probably equal.
 
     Args:
         observations: All runs.
@@ -507,10 +512,10 @@ def _compare_with_records(
 
 
 def _levels(values: Sequence[float], recorded: Recorded) -> tuple[float, float]:
-    """Return the probabilities that today's level is that of the good night or less, or that of the bad night or more.
+    """Return the probabilities that today's level is at most the good night's, or at least the bad night's.
 
     The difference from a night has Student's t distribution with Welch's degrees of freedom; ``LEVELS`` are the priors.
-    Both are 0 for fewer than 3 values.
+    Both probabilities are 0 if there are fewer than 3 values.
     """
     if len(values) < MIN_REPETITIONS or not (recorded.good and recorded.bad):
         return 0.0, 0.0
@@ -533,7 +538,7 @@ def _levels(values: Sequence[float], recorded: Recorded) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Difference:
-    """The difference of today's mean from that of a night, with its standard error and degrees of freedom."""
+    """The difference between today's mean and that of a night, with its standard error and degrees of freedom."""
 
     mean: float
     error: float
@@ -548,7 +553,7 @@ class _Difference:
 
 
 def _difference(values: Sequence[float], night: Sequence[float]) -> _Difference:
-    """Compare today's values with a night, using today's noise if too few values were recorded."""
+    """Compare today's values with a night, using today's noise if too few values were recorded that night."""
     of_today = variance(values) / len(values)
     enough = len(night) >= MIN_REPETITIONS
     of_night = variance(night if enough else values) / len(night)
@@ -571,10 +576,10 @@ def _today(observations: Sequence[RunObservation], recorded: Recorded) -> Today 
 
 
 def _is_confirmed(observations: Sequence[RunObservation], best: Belief, count: int) -> bool:
-    """Check that the suspected changes alone are slow, and that all others without them are fast.
+    """Check that the suspected changes alone are slow, and that all other changes without them are fast.
 
     The likelihood tolerates single runs that contradict an explanation, for example because a third change is required
-    as well. If these runs contradict it, the next round repeats them.
+    as well. If the runs of this check contradict it, the next round repeats them.
     """
     suspects = frozenset(best.explanation.changes)
     alone = _above_good(observations, suspects)
@@ -586,7 +591,7 @@ def _is_confirmed(observations: Sequence[RunObservation], best: Belief, count: i
 
 
 def _above_good(observations: Sequence[RunObservation], mixture: Mixture) -> list[float]:
-    """Return by how much each run of the mixture was slower than the good configuration in the same round."""
+    """Return how much slower each run of the mixture was than the good configuration in the same round."""
     good = {each.round: each.value for each in observations if not each.changes}
     return [each.value - good[each.round] for each in observations if each.changes == mixture and each.round in good]
 
@@ -598,7 +603,7 @@ def _probability_of_none(found: Sequence[Belief]) -> float:
 def _choose(
     found: Sequence[Belief], count: int, confidence: float, chance: random.Random, broken: set[Mixture]
 ) -> Mixture | None:
-    """Return the most informative mixture; None if all are broken."""
+    """Return the most informative mixture, or None if all are broken."""
     every = frozenset(range(count))
     slow = [each for each in found if each.explanation.kind != "none"]
     slow = [each for each in slow if each.probability >= _NEGLIGIBLE * slow[0].probability]
@@ -615,7 +620,7 @@ def _choose(
 
 
 def _candidates(slow: Sequence[Belief], count: int, chance: random.Random) -> Iterator[Mixture]:
-    """Yield mixtures that may distinguish explanations: random halves, and the changes of the most probable ones."""
+    """Yield mixtures that may distinguish explanations: random halves, and the changes in the most probable ones."""
     numbers = list(range(count))
     for _ in range(_CANDIDATES):
         yield frozenset(chance.sample(numbers, chance.choice([count // 2, (count + 1) // 2])))

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 Pair = tuple[str, str]
 
-LEAST_FOR_LINKS = 5  # nodes: four nodes have 6 links, of which fitting the nodes leaves only two
-_STEPS = 60  # iterations; three of them gain about one digit
+LEAST_FOR_LINKS = 5  # nodes: four nodes have 6 links, of which only two are left after fitting the nodes
+_STEPS = 60  # number of iterations; three of them gain about one digit
 _STEPS_OF_SIMULATION = 15
 _SIMULATED = 2000
-_MOST_ROUNDS = 3  # in the simulation, a conservative limit: medians of more rounds have lighter tails
-_MANY = 32  # nodes, above which the fit changes links so little that the simulation skips it
+_MOST_ROUNDS = 3  # simulated rounds; the limit is conservative, because medians of more rounds have lighter tails
+_MANY = 32  # number of nodes above which the fit changes links so little that the simulation skips it
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The link between two nodes; ``relative`` is its rate relative to the other links of both nodes."""
+    """A link between two nodes; ``relative`` is its rate relative to the other links of both nodes."""
 
     pair: Pair
     relative: float
@@ -51,9 +51,9 @@ class Field:
     """The analysis of a metric measured between all pairs of nodes.
 
     Attributes:
-        values: Median of the repetitions of each pair.
-        nodes: Speeds relative to the median node, with the slowest first.
-        links: All links with the slowest first; empty for too few nodes.
+        values: Median of the repetitions, by pair.
+        nodes: Speeds relative to the median node, starting with the slowest node.
+        links: All links, starting with the slowest, or none if there are too few nodes.
     """
 
     metric: str
@@ -70,7 +70,7 @@ class Field:
 
     @property
     def slow_links(self) -> tuple[Link, ...]:
-        """The links that are slower than can be explained by their nodes and chance."""
+        """The links that are slower than can be explained by their nodes and by chance."""
         return tuple(link for link in self.links if link.slow)
 
     @property
@@ -141,10 +141,10 @@ def _fit(y: NDArray[Any], steps: int) -> NDArray[Any]:
 
 
 def _links(residuals: Mapping[Pair, float], count: int, rounds: int, digits: float) -> tuple[Link, ...]:
-    """Return all links, with the slowest first.
+    """Return all links, starting with the slowest.
 
-    The distance of each link, in spreads, is compared by simulation with that of the slowest link in fields of the same
-    size whose nodes and links are equal, fitted in the same way.
+    The distance of each link, in spreads, is compared with simulated distances: those of the slowest link in fields of
+    the same size that have equal nodes and links and are fitted in the same way.
 
     Args:
         residuals: Logarithmic residuals of the pairs, as medians over the rounds.
@@ -166,7 +166,7 @@ def _links(residuals: Mapping[Pair, float], count: int, rounds: int, digits: flo
 
 
 def _spread(distances: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return the spread of links by chance: the median distance of the links that the fit does not match exactly.
+    """Return the spread of links due to chance: the median distance of the links that the fit does not match exactly.
 
     The fit matches as many links exactly as there are nodes (Maronna, Martin & Yohai, Robust Statistics, section 4.4).
     """
@@ -178,7 +178,7 @@ def _spread(distances: NDArray[Any], count: int) -> NDArray[Any]:
 
 @lru_cache(maxsize=32)
 def _farthest(count: int, rounds: int) -> NDArray[Any]:
-    """Simulate the distance, in spreads, of the slowest link among equal nodes, once per field.
+    """Simulate the distance, in spreads, of the slowest link between equal nodes, once per field.
 
     As in ``field``, each round is fitted separately and the medians over the rounds are used.
     """
@@ -186,7 +186,8 @@ def _farthest(count: int, rounds: int) -> NDArray[Any]:
 
     first, second = np.triu_indices(count, 1)
     shape = (_SIMULATED if count <= _MANY // 2 else _SIMULATED // 4, min(rounds, _MOST_ROUNDS), len(first))
-    # Student's t with 3 degrees of freedom: limits for normal noise would report a slow link in 5 % of equal fields.
+    # Student's t has 3 degrees of freedom, because limits for normal noise would report a slow link in 5 % of equal
+    # fields.
     values = np.random.default_rng(0).standard_t(3, shape)
     if count <= _MANY:
         y = np.full((*shape[:2], count, count), np.nan)
@@ -199,7 +200,7 @@ def _farthest(count: int, rounds: int) -> NDArray[Any]:
 
 
 def relative_rates(each: Field) -> dict[Pair, float]:
-    """Return the rate of each pair relative to the median pair, in both directions: above 1 is better."""
+    """Return the rate of each pair relative to the median pair, for both orders of the nodes; above 1 is better."""
     rates = {pair: value if each.better == "higher" else 1 / value for pair, value in each.values.items()}
     typical = median(rates.values())
     return {pair: rate / typical for (a, b), rate in rates.items() for pair in ((a, b), (b, a))}
@@ -211,7 +212,7 @@ def natural(name: str) -> tuple[object, ...]:
 
 
 def to_json(fields: Sequence[Field]) -> list[dict[str, Any]]:
-    """Return a JSON-serializable form of the fields, without their values, which are part of the metrics."""
+    """Return a JSON-serializable form of the fields without their values, which are part of the metrics."""
     return [
         {
             "metric": each.metric,
@@ -222,12 +223,12 @@ def to_json(fields: Sequence[Field]) -> list[dict[str, Any]]:
     ]
 
 
-# The verdict on the nodes and links, and the nodes to exclude.
+# The verdict on nodes and links, and the nodes to exclude.
 
 
 @dataclass(frozen=True)
 class PairsVerdict:
-    """The verdict on nodes and links: ``pass``, ``fail`` if any is slow, or None for too few nodes."""
+    """The verdict on nodes and links: ``pass``, ``fail`` if any is slow, or None if there are too few nodes."""
 
     verdict: str | None
     reason: str
@@ -235,7 +236,7 @@ class PairsVerdict:
 
 
 def fields_of(promised: Mapping[str, Metric], steps: Sequence[Mapping[str, Any]]) -> tuple[Field, ...]:
-    """Analyse each metric that was measured between pairs of nodes; ``steps`` are the repetitions of one plan."""
+    """Analyse each metric that was measured between pairs of nodes; ``steps`` are the repetitions of a single plan."""
     fields = []
     for name, metric in promised.items():
         rounds = [dict(_pairs(step["metrics"].get(name, {}))) for step in steps]
@@ -245,7 +246,7 @@ def fields_of(promised: Mapping[str, Metric], steps: Sequence[Mapping[str, Any]]
 
 
 def judge_fields(fields: Sequence[Field]) -> PairsVerdict:
-    """Return the verdict on all nodes and links, over all metrics."""
+    """Return the verdict on all nodes and links, based on all metrics."""
     if not fields:
         return PairsVerdict(None, "not judged: no metric of pairs declares whether higher or lower is better", None)
     count = len(fields[0].names)
@@ -270,7 +271,7 @@ def describe_slow(fields: Sequence[Field]) -> list[str]:
 def slow_host_list(fields: Sequence[Field]) -> str:
     """Return the slow nodes as a folded host list for the scheduler (``node[07,12]``).
 
-    Returns an empty string if no node is slow, or if the names are ranks of one node instead of hosts.
+    Returns an empty string if no node is slow, or if the names refer to ranks of one node instead of hosts.
     """
     try:
         return fold({node.host for each in fields for node in each.slow_nodes})

@@ -13,7 +13,7 @@ from hidl_cli.analysis.statistics import SAME, Interval, coefficient_of_variatio
 from hidl_cli.plan.parameters import format_parameters
 from hidl_workloads.repetitions import LEAST, WRONG, compare_rates, confidence, rounding
 
-_SIMULATED = 20_000  # rankings of equal points, from which the width of the intervals is derived
+_SIMULATED = 20_000  # number of rankings of equal points from which the width of the intervals is derived
 _LEAST_SIMULATED, _MOST_VALUES = 2_000, 4_000_000
 
 
@@ -24,9 +24,9 @@ class RankedPoint:
     Attributes:
         mean: Geometric mean of the repetitions.
         variation: Coefficient of variation of the repetitions.
-        relative: Performance relative to the reference (the default or the best point): 0.8 is 4/5 of its rate or 5/4
-            of its time.
-        interval: Confidence interval of ``relative``; None for the reference and for too few repetitions.
+        relative: Performance relative to the reference (the default or the best point): 0.8 means 4/5 of its rate or
+            5/4 of its time.
+        interval: Confidence interval of ``relative``, or None for the reference and if there are too few repetitions.
     """
 
     point: Mapping[str, bool | int | float | str]
@@ -54,8 +54,8 @@ class Ranking:
     Attributes:
         confidence: Confidence level of each interval, or of all intervals together if they are relative to the best
             point.
-        default: Point that the others are compared with; None to compare them with the best one.
-        size: Message size of the values in bytes; None if the metric has no sizes.
+        default: Point with which the others are compared; if None, they are compared with the best one.
+        size: Message size of the values in bytes, or None if the metric has no sizes.
         worse_at: Message sizes at which the winner is worse than the default.
     """
 
@@ -140,12 +140,12 @@ class Ranking:
 
 
 def rank(metric: str, unit: str, better: str, values: Sequence[tuple[Mapping[str, Any], Sequence[float]]]) -> Ranking:
-    """Rank two or more points by their values, round by round.
+    """Rank two or more points by comparing their values within each round.
 
     The points of a round ran one after another, so slowdowns of a whole round cancel in their ratios. The intervals are
-    those of the mean logarithms of these ratios, ``mean ± c·s/√n``, widened by half of the last digit of the values
-    (``repetitions.rounding``). All of them hold together with the confidence of the ranking, although the best point is
-    chosen by the same values (see ``_multiple``).
+    those of the mean logarithms of these ratios, ``mean ± c·s/√n``, widened by half a unit in the last digit of the
+    values (``repetitions.rounding``). All of them hold simultaneously with the confidence of the ranking, although the
+    best point is selected by the same values (see ``_multiple``).
 
     Args:
         metric: Name of the metric.
@@ -174,8 +174,9 @@ def rank(metric: str, unit: str, better: str, values: Sequence[tuple[Mapping[str
 def _multiple(points: int, rounds: int) -> float:
     """Return the multiple of the standard error that no point exceeds in ``1 - WRONG`` of rankings of equal points.
 
-    Simulated with normal noise. The best point is the highest of all by chance, so a correction for the number of
-    comparisons is not sufficient: with 8 points and 20 rounds, 10 % instead of 5 % of rankings reported a difference.
+    The multiple is simulated with normal noise. The best of equal points is the highest by chance, so correcting for
+    the number of comparisons is not sufficient: with 8 points and 20 rounds, 10 % instead of 5 % of rankings reported a
+    difference.
     """
     import numpy as np
 
@@ -196,7 +197,7 @@ def compare(
     *,
     rounds: int | None = None,
 ) -> Ranking:
-    """Compare points with the first one, which is the default, by their values, round by round.
+    """Compare the values of each point, round by round, with those of the first point (the default).
 
     The intervals cover the typical ratios (``hidl_workloads.repetitions``) of all comparisons simultaneously.
 
@@ -247,10 +248,11 @@ def to_json(ranking: Ranking) -> dict[str, Any]:
     return {**found, "winner": winner and dict(winner.point), "gain": winner and ranking.gain_in_short}
 
 
-# The overhead of Python: the same benchmark in C and in Python, interleaved in one allocation, by message size.
+# The overhead of Python: the same benchmark in C and in Python, interleaved in one allocation and compared by message
+# size.
 
 
-#: The parameter of a workload that selects its implementation in C or Python, and its two values.
+#: The workload parameter that selects the implementation (C or Python), and its two values.
 SUITE, C, PYTHON = "suite", "c", "python"
 
 
@@ -264,18 +266,18 @@ class Row:
 
     @property
     def difference(self) -> float:
-        """The value added by Python, in the metric's unit."""
+        """The amount that Python adds, in the metric's unit."""
         return self.python - self.c
 
     @property
     def relative(self) -> float | None:
-        """The difference relative to the value of C; None if that is 0."""
+        """The difference relative to the C value, or None if that value is 0."""
         return self.difference / self.c if self.c else None
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """The overhead of Python in one metric; ``point`` lists the other swept parameters."""
+    """The overhead of Python for one metric; ``point`` contains the other swept parameters."""
 
     metric: str
     unit: str
@@ -284,9 +286,9 @@ class Overhead:
 
 
 def overheads(steps: Sequence[Mapping[str, Any]]) -> tuple[Overhead, ...]:
-    """Return the overheads of Python in a run, or an empty tuple if it did not run both suites.
+    """Return a run's Python overheads, or an empty tuple if it did not run both suites.
 
-    Metrics and sizes that only one suite measured are excluded. ``steps`` has the form of metrics.json.
+    Metrics and sizes measured by only one suite are excluded. ``steps`` has the form of metrics.json.
     """
     points: dict[str, list[Mapping[str, Any]]] = {}
     for step in steps:
@@ -308,7 +310,7 @@ def _of_point(point: str, steps: Sequence[Mapping[str, Any]]) -> Iterator[Overhe
 
 
 def _medians(metric: str, steps: Sequence[Mapping[str, Any]], suite: str) -> dict[int | None, float]:
-    """Return the median over the repetitions for each size."""
+    """Return the median over the repetitions, by message size."""
     values: dict[int | None, list[float]] = {}
     for step in steps:
         found = step["metrics"].get(metric)

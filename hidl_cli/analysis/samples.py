@@ -21,10 +21,10 @@ class Sample:
     Attributes:
         created: Time at which the run was planned (ISO 8601, UTC).
         series: Digest of everything that must be equal for values to be comparable over time: site, partition,
-            workload, parameters, stack, launcher, MPI library and placement. The lockfile, hosts and tuning are not
-            part of it, because the effects of their changes are of interest.
-        rank: Number of the rank, or None for a value of the whole step.
-        point: The subset of ``parameters`` varied by a sweep.
+            workload, parameters, stack, launcher, MPI library and placement. The lockfile, hosts and tuning are
+            excluded, because the effects of changing them are of interest.
+        rank: Number of the rank, or None for a value that belongs to the whole step.
+        point: The subset of ``parameters`` that a sweep varies.
     """
 
     run: str
@@ -66,7 +66,7 @@ class Measure(NamedTuple):
     Values whose units cannot be converted into each other belong to different measures.
 
     Attributes:
-        series: Series of the samples; empty if series are compared with each other.
+        series: Series of the samples, which is empty if series are compared with each other.
         point: Swept parameters, for example ``batch=32``.
         copy: Host of a concurrent copy, or ``all`` for the copies of all hosts together.
     """
@@ -82,7 +82,7 @@ class Measure(NamedTuple):
 
     @property
     def which(self) -> str:
-        """The swept parameters and the copy in words, `` (batch=32)`` for example; empty without both."""
+        """The swept parameters and the copy, for example `` (batch=32)``, or an empty string if there are neither."""
         copy = {"": "", "all": "copies"}.get(self.copy, f"copy on {self.copy}")
         words = ", ".join(filter(None, [self.point, copy]))
         return f" ({words})" if words else ""
@@ -90,7 +90,7 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True)
 class RunValues:
-    """The values of a measure in one run, one per repetition, and a ``sample`` of the run for its provenance."""
+    """The values of a measure in one run, one per repetition, and a ``sample`` that provides the run's provenance."""
 
     sample: Sample
     values: tuple[float, ...]
@@ -108,25 +108,25 @@ def by_measure(
     swept: Collection[str] | None = None,
     hosts: Collection[str] = (),
 ) -> dict[Measure, list[RunValues]]:
-    """Group samples by measure and run, with the oldest run first.
+    """Group samples by measure and run, starting with the oldest run.
 
-    All values of a metric are converted to the unit of its newest sample. If a metric was only measured for single
+    All values of a metric are converted to the unit of its newest sample. If a metric was only measured for individual
     ranks, the value of a repetition is the median over the ranks.
 
     Args:
         samples: Samples of any number of runs.
         across_series: Whether to ignore the series, which otherwise separates all parameters.
-        swept: Parameters that separate measures if ``across_series``; by default, the parameters of the samples'
-            points.
+        swept: Parameters that separate measures if ``across_series`` is true (default: the parameters of the samples'
+            points).
         hosts: Hosts whose concurrent copies are separate measures.
     """
-    from hidl_cli.plan.parameters import format_parameters  # lazily: imports pydantic, which is slow in notebooks
+    from hidl_cli.plan.parameters import format_parameters  # imports pydantic, which is slow in notebooks
 
     every = in_common_units(samples)
     if swept is None:
         swept = swept_parameters(every)
     copies = {_step_of(sample) for sample in copies_of(every)}
-    # The series depends on all parameters, so all samples of a series have the same point.
+    # All samples of a series have the same point, because the series depends on all parameters.
     of_series = {} if across_series else {sample.series: sample for sample in every}
     points = {series: format_parameters(_point(sample, swept)) for series, sample in of_series.items()}
     found: dict[Measure, dict[tuple[str, str], dict[int, list[Sample]]]] = {}
@@ -152,11 +152,11 @@ def by_measure(
 def in_common_units(samples: Iterable[Sample], *, unit: str | None = None) -> list[Sample]:
     """Convert the values of each metric to a common unit.
 
-    Values keep their unit if it cannot be converted, or only to its reciprocal.
+    Values keep their unit if it cannot be converted to the common unit, or only to its reciprocal.
 
     Args:
         samples: Samples of any number of runs.
-        unit: Unit to convert to; by default, the unit of the metric's newest sample.
+        unit: Unit to convert to (default: the unit of the metric's newest sample).
     """
     every = list(samples)
     newest: dict[tuple[str, str], dict[str, str]] = {}
@@ -187,12 +187,12 @@ def _in_unit(sample: Sample, unit: str) -> Sample:
 
 
 def swept_parameters(samples: Iterable[Sample]) -> list[str]:
-    """Return the names of the parameters varied by a sweep."""
+    """Return the names of the parameters that a sweep varies."""
     return sorted({name for sample in samples for name in sample.point})
 
 
 def copies_of(samples: Iterable[Sample]) -> list[Sample]:
-    """Return the samples of concurrent copies, that is, of steps that ran on several sets of hosts at once."""
+    """Return the samples of concurrent copies, that is, of steps that ran on several sets of hosts at the same time."""
     steps: dict[tuple[object, ...], list[Sample]] = {}
     for sample in samples:
         if sample.rank is None:
@@ -210,7 +210,7 @@ def _point(sample: Sample, swept: Collection[str]) -> dict[str, bool | int | flo
 
 
 def instant(created: str) -> datetime:
-    """Parse an ISO 8601 time, which defaults to UTC.
+    """Parse an ISO 8601 time, assuming UTC if it has no time zone.
 
     Raises:
         ValueError: If the time is invalid.

@@ -36,15 +36,15 @@ Verdict = Literal["pass", "fail", "inconclusive"]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A single measurement of a scaling study.
+    """A single measurement in a scaling study.
 
-    A *copy* is one of several one-node programs that run concurrently. The sum of all copies is the limit for larger
-    steps.
+    A *copy* is one of several single-node runs executed concurrently. Their summed throughput is an upper bound for
+    larger steps.
 
     Attributes:
-        step: Size in ranks or nodes, depending on the study; for a copy, its own size.
-        value: Throughput for weak scaling, time for strong scaling.
-        hosts: Hosts of the step, which is compared with the copies on the same hosts; a copy has one host.
+        step: Size in ranks or nodes, depending on the study; for a copy, the size of that copy.
+        value: Throughput for weak scaling, and time for strong scaling.
+        hosts: Hosts used by the step. The step is compared with the copies on those hosts; a copy has one host.
     """
 
     step: int
@@ -62,11 +62,12 @@ class StepResult:
 
     Attributes:
         mean: Geometric mean, in the study's unit.
-        variation: Coefficient of variation of the repetitions; None for a single one.
+        variation: Coefficient of variation of the repetitions, or None if there is only one.
         speedup: Typical value over the rounds, like ``efficiency``.
         efficiency: Typical value over the rounds: the pseudomedian (``hidl_workloads.repetitions``), which is robust to
             outliers.
-        repetitions_needed: Estimated number of repetitions that would settle a step that is too noisy for a verdict.
+        repetitions_needed: Estimated number of repetitions that would settle the step, if it is too noisy for a
+            verdict.
     """
 
     n: int
@@ -88,8 +89,8 @@ class NodeSpeed:
     """The speed of a node, measured by concurrent copies over all rounds.
 
     Attributes:
-        relative: Speed relative to the median node: 0.9 is 10 % slower.
-        p: Probability that the slowest of the same number of equal nodes is at least this far behind.
+        relative: Speed relative to the median node: 0.9 means 10 % slower.
+        p: Probability that the slowest among as many equal nodes is at least this far behind.
         slow: Whether ``p`` is below 1 % and the node is at least 3 % behind.
     """
 
@@ -101,7 +102,7 @@ class NodeSpeed:
 
 @dataclass(frozen=True, slots=True)
 class SerialFraction:
-    """The serial fraction of the step of ``n``, or of all steps together if ``n`` is None."""
+    """The serial fraction of the step of size ``n``, or of all steps together if ``n`` is None."""
 
     n: int | None
     value: float
@@ -112,8 +113,8 @@ class SerialFraction:
 class SerialFit:
     """A fit of Amdahl's law (strong scaling) or Gustafson's law (weak scaling), and the serial fraction of each step.
 
-    If ``rising``, the fractions increase with the size of the steps. The loss is then not caused by a fixed serial part
-    but by something that grows, such as communication. None means that this is unknown.
+    If ``rising``, the fractions increase with the size of the steps. In this case, the loss is not caused by a fixed
+    serial part but by something that grows, such as communication. If ``rising`` is None, this is unknown.
     """
 
     law: Literal["amdahl", "gustafson"]
@@ -127,13 +128,13 @@ class Study:
     """A scaling study with its verdict.
 
     Attributes:
-        max_half_width: Precision required by the user, or None.
-        verdict: None if only the baseline was measured.
+        max_half_width: Precision that the user requires, or None.
+        verdict: Verdict on the study, or None if only the baseline was measured.
         hint: Recommended next step.
         against: Kind of baseline.
         confidence: Confidence level of each interval (``repetitions.confidence``).
         nodes: Speeds of the nodes, measured by copies.
-        reference: Sentence about earlier or published results, for comparison.
+        reference: Sentence about earlier or published results to compare with.
     """
 
     kind: Kind
@@ -155,7 +156,7 @@ class Study:
 
     @property
     def baseline(self) -> StepResult:
-        """The step that the others are compared with."""
+        """The step with which the others are compared."""
         return self.steps[0]
 
 
@@ -196,12 +197,12 @@ def _with_interval(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "interval": Interval(**interval) if interval else None}
 
 
-# Slow nodes, detected with copies of a program that run on all nodes at once.
+# Slow nodes, detected with copies of a program that run concurrently on all nodes.
 
 
 LEAST_NODES = 4  # of three equal nodes, two are too often close to each other by chance
 LEAST_BEHIND = 0.03  # smaller deficits are not worth reporting
-SLOW = 0.01  # false-positive rate: sets of equal nodes with one that is reported as slow
+SLOW = 0.01  # false-positive rate: fraction of sets of equal nodes in which one is reported as slow
 _SIMULATED = 5_000
 _PASSES = 10
 _QUANTILES = 4000
@@ -210,20 +211,20 @@ _QUANTILES = 4000
 def nodes(
     rates: Mapping[int, Mapping[str, float]], *, medians_of: int = 1, digits: float | None = None
 ) -> tuple[NodeSpeed, ...]:
-    """Return the speed of each host, with the slowest first.
+    """Return the speed of each host, starting with the slowest.
 
     The speed of a host is the median of its rates relative to those of all hosts in the same round; values may be
-    missing. Its distance from the median host, in median absolute deviations of all hosts, is compared by simulation
-    with that of the slowest of the same number of equal hosts with heavy-tailed noise, which corrects for multiple
-    comparisons. Hosts with fewer values have less weight. With fewer than four hosts, none is slow. The deviation is at
-    least the rounding error: if most hosts have exactly the same value, a host that differs in the last digit is not
-    slow.
+    missing. Its distance from the median host, in median absolute deviations of all hosts, is compared with simulated
+    distances of the slowest among as many equal hosts with heavy-tailed noise, which corrects for multiple comparisons.
+    Hosts with fewer values have less weight. If there are fewer than four hosts, none is reported as slow. The
+    deviation is at least the rounding error, so that a host that differs only in the last digit is not slow if most
+    hosts have exactly the same value.
 
     Args:
         rates: Rates by round and host; higher is better.
         medians_of: Number of measured values of which each rate is the median.
-        digits: Rounding error of the logarithms (``repetitions.rounding``); by default, that of ``rates``. Required if
-            the rates are inverted times, whose digits are not those printed.
+        digits: Rounding error of the logarithms (``repetitions.rounding``; default: that of ``rates``). It is required
+            if the rates are inverted times, whose digits differ from the printed ones.
     """
     logs = {(round_, host): math.log(rate) for round_, of_round in rates.items() for host, rate in of_round.items()}
     hosts = sorted({host for _, host in logs})
@@ -272,9 +273,9 @@ def _node(host: str, log: float, weight: float, deviation: float, farthest: NDAr
 
 @lru_cache(maxsize=32)
 def _farthest(hosts: int, values: int) -> NDArray[Any] | None:
-    """Simulate the distance of the slowest of equal hosts, in median absolute deviations; None for too few hosts.
+    """Simulate the distance of the slowest of equal hosts, in median absolute deviations (None for too few hosts).
 
-    ``values`` is the number of values of which the rate of a host is the median.
+    ``values`` is the number of values whose median is the rate of a host.
     """
     if hosts < LEAST_NODES:
         return None
@@ -290,9 +291,9 @@ def _farthest(hosts: int, values: int) -> NDArray[Any] | None:
 def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: int) -> NDArray[Any]:
     """Draw medians of ``values`` variables with Student's t distribution with 3 degrees of freedom.
 
-    Times on shared machines have such heavy tails: with a limit for normal noise, 3.4 % instead of 1 % of all sets of
-    16 equal nodes have one that is reported as slow. The tails of the median of an even number of values are those of
-    one value fewer.
+    Times on shared machines have such heavy tails. With a limit for normal noise, one node is reported as slow in 3.4 %
+    instead of 1 % of all sets of 16 equal nodes. The median of an even number of values has the same tails as with one
+    value fewer.
     """
     import numpy as np
 
@@ -303,10 +304,10 @@ def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: i
     return quantiles
 
 
-# The baselines of a study: the smallest step, concurrent copies, or earlier runs.
+# The baselines of a study: its smallest step, concurrent copies, or earlier runs.
 
 
-LEAST_EARLIER = 5  # earlier runs: fewer hardly show how much nights differ
+LEAST_EARLIER = 5  # number of earlier runs; fewer hardly show how much nights differ
 
 
 @dataclass(frozen=True)
@@ -316,7 +317,7 @@ class Earlier:
     Attributes:
         step: Size of the baseline in ranks or nodes.
         values: One value per run, in the study's unit.
-        printed: Values of all repetitions, whose means are ``values``; by default, ``values`` themselves.
+        printed: Values of all repetitions, whose means are ``values`` (default: ``values`` themselves).
     """
 
     step: int
@@ -329,7 +330,7 @@ class Efficiencies:
     """The logarithmic efficiencies of a step in all complete rounds.
 
     Attributes:
-        missing: The (step, round) of missing values.
+        missing: The (step, round) pairs of missing values.
         reference: Logarithms of earlier baselines minus their typical value, if the rounds have no baseline.
         margin: Rounding error of the logarithms (``repetitions.rounding``).
     """
@@ -340,10 +341,10 @@ class Efficiencies:
     margin: float = 0.0
 
     def interval(self, steps: int, rounds: int | None) -> Interval | None:
-        """Return the interval of the typical logarithm; None if values are missing or too few.
+        """Return the interval of the typical logarithm, or None if values are missing or too few.
 
-        ``steps`` and ``rounds`` are those of ``repetitions.interval``. The uncertainty of earlier runs is added in
-        quadrature (Zou and Donner 2008, Statistics in Medicine 27, 1693-1702).
+        ``steps`` and ``rounds`` have the same meaning as in ``repetitions.interval``. The uncertainty of earlier runs
+        is added in quadrature (Zou and Donner 2008, Statistics in Medicine 27, 1693-1702).
         """
         found = None if self.missing else interval(self.logs, steps=steps, rounds=rounds)
         before = self.before(steps)
@@ -354,7 +355,7 @@ class Efficiencies:
         return Interval(low, level + math.hypot(found.high - level, before.low) + self.margin)
 
     def before(self, steps: int) -> Bounds | None:
-        """Return the interval of ``reference`` around 0; None if all earlier runs have exactly the same value."""
+        """Return the interval of ``reference`` around 0, or None if all earlier runs have exactly the same value."""
         return interval(self.reference, steps=steps) if self.reference else Bounds(0.0, 0.0)
 
 
@@ -368,7 +369,7 @@ class SingleBaseline:
         self._rates = {o.round: sign * math.log(o.value) for o in observations if o.step == self.n}
 
     def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
-        """Return the efficiencies of the step of ``n``, given its logarithmic ``rates`` by round."""
+        """Return the efficiencies of the step of size ``n``, given its logarithmic ``rates`` by round."""
         ideal = math.log(n / self.n)
         logs = tuple(rates[r] - self._rates[r] - ideal for r in rates if r in self._rates)
         missing = [
@@ -391,9 +392,9 @@ class CopiesBaseline:
         self._hosts = {copy.hosts[0] for copy in copies}
 
     def efficiencies(self, n: int, rates: Mapping[int, float], hosts: Mapping[int, tuple[str, ...]]) -> Efficiencies:
-        """Return the efficiencies of the step of ``n``.
+        """Return the efficiencies of the step of size ``n``.
 
-        They are relative to the copies on the hosts of the step if these are known, else to the average copy.
+        They are relative to the copies on the step's hosts if these are known, and to the average copy otherwise.
         """
         logs, missing = [], []
         for r in self._rounds:
@@ -423,7 +424,7 @@ class HistoryBaseline:
         self._logs = tuple(sign * math.log(value) for value in earlier.values)
 
     def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
-        """Return the efficiencies of the step of ``n``, with the variation of the earlier runs."""
+        """Return the efficiencies of the step of size ``n``, including the variation of the earlier runs."""
         center = typical(self._logs)
         level = center + math.log(n / self.n)
         missing = tuple((n, r) for r in self._rounds if r not in rates)
@@ -460,11 +461,11 @@ def earlier(samples: Iterable[Sample], metric: str, *, step: int, before: str | 
 AnyBaseline = SingleBaseline | CopiesBaseline | HistoryBaseline
 
 
-# Cold starts: a first round that is slow because caches, clocks or connections were not ready.
+# Cold starts: the first round is slow because caches, clocks or connections were not ready.
 
 
 LEAST_ROUNDS = 4  # with three rounds, the spread of the other two is too uncertain
-COLD = 0.01  # false-positive rate: studies without a cold round that are reported to have one
+COLD = 0.01  # false-positive rate: fraction of studies without a cold round in which one is reported
 _SIMULATED_OF_COLD_START = 100_000
 
 
@@ -500,8 +501,8 @@ def _cold(logs: Sequence[float], level: float) -> bool:
 def _limit(rounds: int, level: float) -> float:
     """Simulate the critical distance of the first of equal rounds from the others, in standard deviations.
 
-    The noise is Student's t with 3 degrees of freedom: with a limit for normal noise, 2.5 % instead of 1 % of studies
-    with heavy tails have a cold round.
+    The noise is Student's t with 3 degrees of freedom. With a limit for normal noise, a cold round is reported in 2.5 %
+    instead of 1 % of studies with heavy tails.
     """
     import numpy as np
 
@@ -516,16 +517,16 @@ def _limit(rounds: int, level: float) -> float:
 def fit(
     kind: Kind, steps: Sequence[StepResult], logs: Mapping[int, Sequence[float]], most: int | None
 ) -> SerialFit | None:
-    """Return the serial fractions of each step and of all steps together; None for fewer than two steps.
+    """Return the serial fractions of each step and of all steps together, or None for fewer than two steps.
 
-    The interval of a step follows from that of its efficiency. The law is fitted to each round by least squares, and
-    the typical value over the rounds has the same kind of interval as an efficiency.
+    The interval of a step follows from that of its efficiency. The law is fitted to each round by least squares. The
+    typical value over the rounds has the same kind of interval as an efficiency.
 
     Args:
         kind: Kind of scaling.
-        steps: Results of all steps; those that are not larger than the baseline are ignored.
+        steps: Results of all steps, of which those not larger than the baseline are ignored.
         logs: Logarithmic efficiencies of each step by round.
-        most: Maximum number of rounds, as ``rounds`` of ``judge``.
+        most: Maximum number of rounds, as in ``rounds`` of ``judge``.
     """
     scaled = [step for step in steps if step.ideal_speedup > 1]
     rounds = min((len(logs[step.n]) for step in scaled), default=0)
@@ -542,7 +543,7 @@ def fit(
 
 
 def fraction(kind: Kind, p: float, efficiency: float) -> float:
-    """Return the serial fraction at ``p`` times the baseline, which is the Karp-Flatt metric for strong scaling."""
+    """Return the serial fraction at ``p`` times the baseline's size (the Karp-Flatt metric for strong scaling)."""
     return (1 / efficiency - 1) / (p - 1) if kind == "strong" else (1 - efficiency) * p / (p - 1)
 
 
@@ -553,7 +554,7 @@ def _of_step(kind: Kind, step: StepResult) -> SerialFraction:
 
 
 def _of_round(kind: Kind, ps: Sequence[float], efficiencies: Sequence[float]) -> float:
-    """Fit the loss of time as a function of 1 - 1/p by least squares through the origin."""
+    """Fit the lost time as a function of 1 - 1/p by least squares through the origin."""
     x = [1 - 1 / p for p in ps]
     pairs = zip(ps, efficiencies, strict=True)
     y = [(1 / e - 1) / p if kind == "strong" else 1 - e for p, e in pairs]
@@ -564,7 +565,7 @@ def _of_round(kind: Kind, ps: Sequence[float], efficiencies: Sequence[float]) ->
 
 
 USUAL_REPETITIONS = 5
-MANY_REPETITIONS = 50  # more repetitions are not recommended: reduce the noise or change the target
+MANY_REPETITIONS = 50  # more repetitions are not recommended; reduce the noise or change the target instead
 
 
 def judge(
@@ -582,10 +583,11 @@ def judge(
 ) -> Study:
     """Judge how well a workload scales.
 
-    The baseline is ``copies`` if there are any, else ``history`` if there are ``earlier`` values, else the smallest
-    step (``single``). A step passes if the whole interval of its efficiency reaches the target, and fails if the whole
-    interval is below. It is inconclusive if the interval includes the target, is wider than ``±max_half_width`` of the
-    efficiency, or cannot be computed. The study fails if any step fails, and passes if all steps pass.
+    The baseline is ``copies`` if there are any, ``history`` if there are only ``earlier`` values, and the smallest step
+    (``single``) otherwise. A step passes if the whole interval of its efficiency reaches the target, and fails if the
+    whole interval is below it. It is inconclusive if the interval includes the target, is wider than
+    ``±max_half_width`` of the efficiency, or cannot be computed. The study fails if any step fails, and passes if all
+    steps pass.
 
     Args:
         kind: Kind of scaling.
@@ -595,9 +597,10 @@ def judge(
         step_unit: Unit of the steps: ``ranks`` or ``nodes``.
         observations: All measurements.
         max_half_width: Required precision as a fraction of the efficiency.
-        earlier: Results of earlier runs as the baseline.
-        rounds: Maximum number of rounds, if the study could have stopped after each; None for a fixed number.
-        better: Direction of the metric; by default, ``higher`` for weak scaling and ``lower`` for strong scaling.
+        earlier: Results of earlier runs, used as the baseline.
+        rounds: Maximum number of rounds if the study could have stopped after each of them, or None if their number is
+            fixed.
+        better: Direction of the metric (default: ``higher`` for weak scaling and ``lower`` for strong scaling).
 
     Raises:
         ValueError: If there are no observations, a value is not positive and finite, a step has two values in one
@@ -657,7 +660,7 @@ def _baseline(observations: Sequence[Observation], earlier: Earlier | None, sign
 
 
 def _baseline_values(baseline: AnyBaseline, measured: Mapping[int, Mapping[int, float]], sign: int) -> list[float]:
-    """Return the baseline's values in the study's unit, one per round or earlier run."""
+    """Return the baseline's values in the study's unit, one per round or per earlier run."""
     if isinstance(baseline, SingleBaseline):
         return list(measured[baseline.n].values())
     if isinstance(baseline, HistoryBaseline):
@@ -687,7 +690,7 @@ def _check(target: float, observations: Sequence[Observation]) -> None:
 
 
 def _by_step(observations: Sequence[Observation]) -> dict[int, dict[int, float]]:
-    """Return the values by step and round, both ascending, without copies."""
+    """Return the values by step and round, both in ascending order, without copies."""
     by_step: dict[int, dict[int, float]] = {}
     for observation in sorted(observations, key=lambda o: (o.step, o.round)):
         if observation.kind == "step":
@@ -696,7 +699,7 @@ def _by_step(observations: Sequence[Observation]) -> dict[int, dict[int, float]]
 
 
 def _slow(found: Sequence[NodeSpeed]) -> list[str]:
-    """Return a note that lists the slow nodes, if any."""
+    """Return a note that lists the slow nodes, or nothing if there are none."""
     slow = [f"{node.host} ({1 - node.relative:.0%} behind the median node)" for node in found if node.slow]
     return [f"slow {'node' if len(slow) == 1 else 'nodes'}: {', '.join(slow)}"] if slow else []
 
@@ -723,9 +726,9 @@ def _step(n: int, values: Mapping[int, float], found: Efficiencies, rules: _Rule
     ideal = n / rules.baseline.n
     mean = geometric_mean(values.values())
     log_interval = found.interval(rules.steps, rules.rounds)
-    # Three values that differ by orders of magnitude have an interval beyond the range of a float.
+    # The interval of three values that differ by orders of magnitude can exceed the range of a float.
     interval = Interval(math.exp(log_interval.low), math.exp(min(log_interval.high, 700))) if log_interval else None
-    # If values are missing, the others still give an efficiency, but no verdict.
+    # If values are missing, the remaining ones still yield an efficiency, but no verdict.
     efficiency = (mean / rules.baseline.mean) ** rules.sign / ideal if found.missing else math.exp(typical(found.logs))
     if found.missing:
         judgement = _incomplete(found.missing, n, rules.step_unit)
@@ -752,7 +755,7 @@ class _Judgement(NamedTuple):
 
 
 def _incomplete(missing: Sequence[tuple[int, int]], n: int, step_unit: str) -> _Judgement:
-    """Judge a step as inconclusive because values of the step or its baseline are missing, possibly the slow ones."""
+    """Judge a step as inconclusive because values (possibly slow ones) of the step or its baseline are missing."""
     listed = [f"{_count(step, step_unit)} in round {r}" for step, r in missing]
     reason = f"{_count(n, step_unit)}: no value for {', '.join(listed)}"
     return _Judgement("inconclusive", reason, "check why these runs have no value, then measure again")
@@ -792,12 +795,12 @@ def _undecided(reason: str, found: Efficiencies, down: float, up: float, rules: 
     Args:
         reason: One-sentence description of the result.
         found: Efficiencies of the step, which have an interval.
-        down: Half width below the efficiency that would settle the step; 0 if only the other side matters.
-        up: Half width above the efficiency that would settle the step.
+        down: Half-width below the efficiency that would settle the step, or 0 if only the other side matters.
+        up: Half-width above the efficiency that would settle the step.
         rules: Criteria of the study.
     """
     before, n, spread = found.before(rules.steps) or Bounds(0.0, 0.0), len(found.logs), stdev(found.logs)
-    # A low reference corresponds to a high efficiency. If both sides matter, the mean of both half widths is compared.
+    # A low reference corresponds to a high efficiency. If both sides matter, the mean of both half-widths is compared.
     sides = [(down, before.high), (up, -before.low)]
     used = [(limit, part) for limit, part in sides if limit > 0] or sides
     limit = max(fmean(limit for limit, _ in used), spread / 100)  # a smaller limit requires too many repetitions
@@ -828,7 +831,7 @@ def _more_repetitions(reason: str, n: int, needed: int) -> _Judgement:
 
 
 def _conclude(steps: Sequence[StepResult], step_unit: str) -> tuple[Verdict | None, str, str | None]:
-    """Return verdict, reason and hint of the study, given its steps (the first one is the baseline)."""
+    """Return the study's verdict, reason and hint, given its steps (the first one is the baseline)."""
     scaled = steps[1:]
     if not scaled:
         reason = f"nothing to compare: only the step of {_count(steps[0].n, step_unit)} was measured"
@@ -851,5 +854,5 @@ def _conclude(steps: Sequence[StepResult], step_unit: str) -> tuple[Verdict | No
 
 
 def _count(n: int, unit: str) -> str:
-    """Format a count with its unit, which is singular for 1."""
+    """Format a count with its unit, in the singular for 1."""
     return f"{n} {unit.removesuffix('s') if n == 1 else unit}"

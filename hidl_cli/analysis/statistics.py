@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CONFIDENCE = 0.95  # of intervals of differences and changes
-RESAMPLES = 4000  # enough for a half width with an error of about 2 %
+CONFIDENCE = 0.95  # for intervals of differences and changes
+RESAMPLES = 4000  # enough for a half-width with an error of about 2 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def difference_interval(
     section 12.5; Hall 1988, J. R. Statist. Soc. B 50, 35-45) with Welch's standard error ``√(s1²/n1 + s2²/n2)``. With
     few values, a resample can consist of a single value repeated. The resamples are therefore smoothed (Polansky 2000,
     Canadian Journal of Statistics 28, 501-516) with Gaussian noise of width ``s/√n`` (Hesterberg 2004, Bootknife vs.
-    smoothing). Returns None if either sample has fewer than 3 values or all its values are equal.
+    smoothing). Returns None if either sample has fewer than 3 values, or if all its values are equal.
     """
     import numpy as np
 
@@ -64,7 +64,7 @@ def _resampled(sample: NDArray[Any], random: np.random.Generator) -> tuple[NDArr
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation divided by the mean of positive ``values``; None for a single value."""
+    """Return the sample standard deviation of positive ``values`` divided by their mean, or None for a single value."""
     return stdev(values) / fmean(values) if len(values) > 1 else None
 
 

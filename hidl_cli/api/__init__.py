@@ -1,4 +1,4 @@
-"""The Python API of hidl: the functions of the command line with typed arguments and results.
+"""The Python API of hidl, which offers the command line's functions with typed arguments and results.
 
 ::
 
@@ -7,11 +7,12 @@
     run = hidl.run("mpi-sanity", ranks_per_node=2).wait()
     print(run.metrics["wall_time"], run.verdict)
 
-The functions print nothing and never exit. They raise the errors of ``hidl_cli.errors``, which have an ``exit_code``
-and a ``hint``. ``__all__`` is the public interface; other modules of ``hidl_cli`` may change in any release.
+The functions print nothing and never exit the process. They raise the errors of ``hidl_cli.errors``, which have an
+``exit_code`` and a ``hint``. ``__all__`` is the public interface; other modules of ``hidl_cli`` may change in any
+release.
 
-The functions are thread-safe. A ``Run`` holds only its directory, so threads may share it. Every call uses the current
-directory and the environment variables that the process has at that time.
+The functions are thread-safe. A ``Run`` holds only its directory, so threads may share it. Every call uses the
+process's current directory and environment variables at that time.
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ __all__ = [
     "workloads",
 ]
 
-#: The modules that define the names of ``__all__``, imported on first access because a command needs few of them.
-#: No module of this package may have the name of a function, since importing the module would shadow the function.
+#: The modules that define the names in ``__all__``. They are imported on first access, because a command needs only a
+#: few of them. No module of this package may have the name of a function, since importing the module would shadow the
+#: function.
 _MODULES = {
     "hidl_cli.api.software": ("Installed", "install"),
     "hidl_cli.api.capsules": ("Bisection", "Replay", "bisect", "capsule", "replay"),

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replay:
-    """A finished replay: its run, and the comparison of its metrics with those of the capsule.
+    """A finished replay: its run, and a comparison of its metrics with those of the capsule.
 
     Attributes:
-        outcome: The worst outcome of all metrics.
+        outcome: The worst outcome of any metric.
         answer: The outcome in one line.
         changed: Differences in provenance between the two runs.
         document: The document that ``hidl replay --json`` prints.
@@ -45,9 +45,9 @@ class Replay:
 
 
 def capsule(run: str | PathLike[str] | Run | None = None, file: str | PathLike[str] | None = None) -> Path:
-    """Write the capsule of a run (default: the newest) to ``file`` (default: ``RUN.capsule``), like ``hidl capsule``.
+    """Write a capsule of a run (default: the newest) to ``file`` (default: ``RUN.capsule``), like ``hidl capsule``.
 
-    Raises ``MissingPrecondition`` for a run without metrics or lockfile.
+    Raises ``MissingPrecondition`` for a run without metrics or a lockfile.
     """
     from hidl_cli.capsule import SUFFIX, capsule_of
     from hidl_cli.documents import write_bytes
@@ -77,7 +77,7 @@ def replay(
     words: Mapping[str, str] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Replay:
-    """Install a capsule's stack from its lockfile, run its plan again and compare, like ``hidl replay --yes``.
+    """Install a capsule's stack from its lockfile, run its plan again and compare metrics, like ``hidl replay --yes``.
 
     The packages and the program of a capsule run with your privileges.
 
@@ -86,15 +86,14 @@ def replay(
         repeat: Number of repetitions (default: that of the original run).
         tolerance: Smallest regression worth reporting, as a fraction.
         time: Time limit of the job in seconds.
-        changed_inputs: Run even if input files are missing or have changed.
-        words: Values of the words that the capsule hides (default: the environment variables of these names).
-        progress: Called with a line for each step.
+        changed_inputs: Whether to run even if input files are missing or have changed.
+        words: Values of the words that the capsule hides (default: the environment variables with these names).
+        progress: Function that is called with a line for each step.
 
     The other arguments are those of ``install`` and ``run``. Raises ``InvalidInput`` for a damaged capsule,
-    ``MissingPrecondition`` if its lockfile cannot be used or an input is missing, and the errors of ``install`` and
-    ``Run.wait``.
+    ``MissingPrecondition`` if its lockfile cannot be used or an input is missing, and propagates errors from
+    ``install`` and ``Run.wait``.
     """
-    from hidl_cli.api.submission import submit
     from hidl_cli.capsule import (
         check_inputs,
         choose_site,
@@ -110,6 +109,7 @@ def replay(
     from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.follow import submit
     from hidl_cli.stack.install import install
     from hidl_cli.stack.verify import verification_place
 
@@ -148,7 +148,7 @@ class Bisection:
 
     Attributes:
         answer: The result in one sentence.
-        confidence: Probability of the result.
+        confidence: Probability that the result is right.
         guilty: The changes that explain the slowdown.
         directory: Directory of the bisect and its runs.
         document: The document that ``hidl bisect --json`` prints.
@@ -190,13 +190,13 @@ def bisect(
         good: The run when it was fast.
         bad: The run when it was slow.
         metric: Metric to compare (default: the workload's main metric).
-        confidence: Probability of the result at which to stop.
+        confidence: Probability of the result at which the search stops.
         budget: Maximum number of runs.
-        fresh: Start over instead of resuming an earlier bisect.
+        fresh: Whether to start over instead of resuming an earlier bisect.
 
     The other arguments are those of ``replay``. Raises ``UsageError`` if the two runs cannot be compared,
-    ``MissingPrecondition`` if a stack is missing, ``JobFailed`` if a configuration does not run, and the errors of
-    ``install``.
+    ``MissingPrecondition`` if a stack is missing, ``JobFailed`` if a configuration does not run, and propagates errors
+    from ``install``.
     """
     from hidl_cli.bisect.journal import open_bisect
     from hidl_cli.bisect.verdict import plan_job, to_json, verdict
@@ -235,7 +235,7 @@ def bisect(
 
 
 def _run(found: Bisect, plan: LaunchPlan, confidence: float, budget: int, progress: Callable[[str], object]) -> None:
-    """Run the job and pass new states to ``progress``; raises ``JobFailed`` unless it completes or runs out of time."""
+    """Run the job and report new states to ``progress``; raises ``JobFailed`` unless it completes or times out."""
     from hidl_cli.bisect.verdict import require_end, run_job
 
     seen: list[str] = []
@@ -254,10 +254,10 @@ def open_runs(
     opened: ExitStack,
     assignments: Sequence[str] = (),
 ) -> tuple[Record | Original, Record | Original]:
-    """Return the runs with these names, or the contents of these capsule files.
+    """Return the runs with the given names, or the contents of the given capsule files.
 
-    Capsules stay unpacked until ``opened`` closes; ``assignments`` (``--set``) supply the words that they hide. Raises
-    ``UsageError`` if there is neither such a run nor such a file, and ``InvalidInput`` for a damaged capsule.
+    Capsules stay unpacked until ``opened`` is closed; ``assignments`` (``--set``) supply the words that they hide.
+    Raises ``UsageError`` if there is neither such a run nor such a file, and ``InvalidInput`` for a damaged capsule.
     """
     from hidl_cli.capsule import Capsule, read, read_hidden_words, unpacked
     from hidl_cli.record.run import Run as Record
@@ -276,7 +276,7 @@ def open_runs(
 
 
 def choose_bisect_site(both: tuple[Record | Original, Record | Original], name: str | None) -> Site:
-    """Return the site to bisect on: the named one, or by default the site of the good run."""
+    """Return the site to bisect on, which is the named one (default: the site of the good run)."""
     from hidl_cli.capsule import Original, choose_site
     from hidl_cli.plan.launch_plan import plan_of
 
@@ -297,7 +297,7 @@ def build_question(
     """Return the question to bisect: the two runs and the changes between them.
 
     ``install`` installs the stack of a capsule on this machine; without it, the question can only be displayed. ``job``
-    has the options of a job that builds.
+    contains the options for a job that builds software.
     """
     from hidl_cli.bisect.journal import ComparedRun, Question, metric_of, read_capsule, read_run, side_of
     from hidl_cli.capsule import Original, order_for, require_words

@@ -1,4 +1,4 @@
-"""Runs: start them, wait for them and read their metrics."""
+"""Runs: start them, wait for them, and read their metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VERDICT_CODES = {"fail": ExitCode.BELOW_TARGET, "inconclusive": ExitCode.INCONC
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric with its ``value`` (text for checksums) in ``unit``, and the ``samples`` behind it."""
+    """A metric with its ``value`` (text for checksums) in ``unit``, and the ``samples`` from which it is derived."""
 
     name: str
     value: float | str
@@ -47,8 +47,8 @@ class Metric:
 class Step:
     """One launch of a finished run.
 
-    ``repetition`` counts from 1, ``parameters`` are those of the sweep, and ``copy`` is the index among concurrent
-    copies.
+    ``repetition`` counts from 1, ``parameters`` contains the swept parameters, and ``copy`` is the index among
+    concurrent copies.
     """
 
     ranks: int
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a run, None if there was nothing to judge; ``study`` and ``ranking`` are plain data."""
+    """The verdict on a run, or None if there was nothing to judge; ``study`` and ``ranking`` are plain data."""
 
     verdict: Literal["pass", "fail", "inconclusive"] | None
     reason: str
@@ -71,7 +71,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code of the command line for this verdict: 0, 10 or 11."""
+        """The exit code of the command line for this verdict: 0, 10 or 11."""
         return _VERDICT_CODES.get(self.verdict or "", ExitCode.OK)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Plan:
 class Run:
     """A run, identified by its directory; objects, threads and processes may share a run.
 
-    ``with hidl.run(...) as run:`` cancels the run if the block is left before the run has ended.
+    ``with hidl.run(...) as run:`` cancels the run if the block exits before the run has ended.
     """
 
     directory: Path
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """The current status; queries the scheduler, and judges the run if it has ended."""
+        """The current status; reading it queries the scheduler, and judges the run if it has ended."""
         from hidl_cli.runs.history import refresh
 
         return refresh([self._record])[0]
@@ -143,14 +143,14 @@ class Run:
         return self.plan.warnings
 
     def wait(self, timeout: float | None = None, *, progress: Callable[[Status], object] | None = None) -> Run:
-        """Wait until the run ends, judge it and return it.
+        """Wait until the run ends, judge it, and return it.
 
-        A failed verdict is not an error: see ``verdict``. The run continues after an interrupt (Ctrl-C) or a
-        ``TimeoutError``: call ``wait`` again, or ``cancel``.
+        A failed verdict is not an error (see ``verdict``). The run continues after an interrupt (Ctrl-C) or a
+        ``TimeoutError``; call ``wait`` again, or ``cancel``.
 
         Args:
             timeout: Seconds to wait (default: no limit).
-            progress: Called with each status.
+            progress: Function that is called with each status.
 
         Raises ``JobFailed``, ``SubmitRefused`` or ``MetricMissing`` like ``hidl run``, and ``TimeoutError`` after
         ``timeout`` seconds.
@@ -182,8 +182,8 @@ class Run:
     def metrics(self) -> Mapping[str, Metric]:
         """The metrics of the largest size by name; empty until ``wait`` returns.
 
-        With repetitions, the value is the mean, and the samples are the values of the repetitions. Raises
-        ``UsageError`` for a sweep, whose ``steps`` have different parameters.
+        If there are repetitions, the value is their mean, and the samples are their values. Raises ``UsageError`` for a
+        sweep, whose ``steps`` have different parameters.
         """
         steps = self.steps
         if any(step.parameters for step in steps):
@@ -195,14 +195,14 @@ class Run:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict; None until ``wait`` returns."""
+        """The verdict, or None until ``wait`` returns."""
         found = self._record.document("verdict")
         if found is None:
             return None
         return Verdict(found["verdict"], found["reason"], found["hint"], found.get("study"), found.get("ranking"))
 
     def logs(self, *, stderr: bool = False) -> str:
-        """Return the program's output so far, or its stderr; bytes that are not UTF-8 are replaced."""
+        """Return the program's output so far, or its stderr, with bytes that are not UTF-8 replaced."""
         file = self._record.stderr if stderr else self._record.stdout
         try:
             return file.read_bytes().decode("utf-8", "replace")
@@ -211,7 +211,7 @@ class Run:
 
     def cancel(self) -> Status:
         """Cancel the run with all its processes if it has not ended, and return its status."""
-        from hidl_cli.api.submission import cancel
+        from hidl_cli.runs.follow import cancel
 
         return cancel(self._record)[1]
 
@@ -257,7 +257,7 @@ class Run:
 
 
 def _options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptions], T]], Callable[P, T]]:
-    """Return a decorator that gives a function of options the signature of ``make``."""
+    """Return a decorator that turns a function of an options object into one with the signature of ``make``."""
 
     def decorate(function: Callable[[RunOptions], T]) -> Callable[P, T]:
         @wraps(function)
@@ -279,11 +279,11 @@ def run(options: RunOptions) -> Run:
 
     ``workload`` is a name or a YAML file. Alternatively, ``command`` is a program of yours, such as ``["python",
     "train.py"]``, which starts in ``directory`` (default: the current one). Its rank 0 reads the file ``stdin`` as
-    standard input (default: an empty one, never that of this process).
+    standard input (default: empty, never the standard input of this process).
 
     - ``nodes``, ``ranks_per_node``, ``threads`` (per rank), ``site``, ``stack``, ``launcher``, ``mpi`` (one of the
-      site's MPI libraries), ``prefix`` (of the installations): the defaults are those of ``hidl run``
-    - ``device``: ``"cpu"`` or ``"gpu"`` (default: GPUs if the nodes have some)
+      site's MPI libraries), ``prefix`` (of the installations): the defaults are the same as for ``hidl run``
+    - ``device``: ``"cpu"`` or ``"gpu"`` (default: GPUs if the nodes have any)
     - ``env``: your own venv or conda environment instead of a stack
     - ``hosts`` (names) or ``hostfile``: hosts without a queue, over ssh; ``share_hosts``: even if other runs use them
     - ``parameters``: values of the workload's parameters, or of ``{name}`` in ``command``; ``matrix``: several values
@@ -292,7 +292,7 @@ def run(options: RunOptions) -> Run:
     - ``scale``: run a scaling study over sizes such as ``[1, 2, 4]`` or ``"nodes=1,2"``, with ``repeat``, ``target``
       (efficiency), ``baseline``, ``until_settled``, ``precision`` (largest half width of an interval for a verdict,
       relative: 0.05 is ±5 %) and, for a command, ``scaling``
-    - ``uses_mpi=False``: the command does not use MPI, so MPI's world is not checked
+    - ``uses_mpi=False``: the command does not use MPI, so the MPI world is not checked
     - ``tuning``: run-time variables of the MPI library
     - ``profile``: record the MPI calls of the ranks (``"required"``, or ``"if-possible"`` to run unrecorded if the
       recorder cannot be built); ``hidl results profile`` shows them
@@ -300,14 +300,14 @@ def run(options: RunOptions) -> Run:
       Slurm's format such as ``"00:10:00"``): options of the job
     - ``check=False``: skip the doctor's checks before the submission
 
-    Raises ``UsageError``, ``InvalidInput`` (all errors in ``problems``), ``MissingPrecondition`` or ``SubmitRefused``.
-    After an interrupt (Ctrl-C) during the submission, ``runs(1)`` shows whether the run exists.
+    Raises ``UsageError``, ``InvalidInput`` (``problems`` lists all errors), ``MissingPrecondition`` or
+    ``SubmitRefused``. After an interrupt (Ctrl-C) during the submission, ``runs(1)`` shows whether the run exists.
     """
-    from hidl_cli.api.submission import doctor_error, submit
-    from hidl_cli.doctor.examine import before_runs
+    from hidl_cli.doctor.examine import before_runs, doctor_error
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.follow import submit
     from hidl_cli.site.load import load_site
 
     site = on_hosts(load_site(options.site), options.named_hosts)
@@ -320,9 +320,10 @@ def run(options: RunOptions) -> Run:
 
 @_options(RunOptions)
 def plan(options: RunOptions) -> Plan:
-    """Return the plan that ``run`` would submit with the same arguments, like ``hidl run --dry-run``; submits nothing.
+    """Return the plan that ``run`` would submit with the same arguments, without submitting anything.
 
-    The stack need not be installed. Raises the errors of ``run`` for invalid arguments.
+    This is the equivalent of ``hidl run --dry-run``. The stack need not be installed. Propagates the errors that
+    ``run`` raises for invalid arguments.
     """
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
@@ -332,7 +333,7 @@ def plan(options: RunOptions) -> Plan:
 
 
 def runs(number: int | None = None) -> list[Run]:
-    """Return the last ``number`` runs of this user (default: all), newest first."""
+    """Return the last ``number`` runs of this user (default: all), starting with the newest."""
     from hidl_cli.plan.launch_plan import readable
     from hidl_cli.record.run import all_runs
 
@@ -350,7 +351,7 @@ def find(run: str | PathLike[str] | None = None) -> Run:
 
 
 def _plan(planned: LaunchPlan, script: str) -> Plan:
-    from hidl_cli.api.submission import warnings_of
+    from hidl_cli.plan.planning import warnings_of
 
     sizes = {step.size: step for step in reversed(planned.steps)}
     commands = tuple(planned.command_line(sizes[size]) for size in sorted(sizes))
@@ -373,7 +374,7 @@ def _metric(name: str, found: Mapping[str, Any]) -> Metric:
 
 
 def _pooled(steps: list[Step]) -> dict[str, Metric]:
-    """Return the metrics of all repetitions of one size, with numbers replaced by their mean."""
+    """Return the metrics of all repetitions of one size, with numbers averaged."""
     if len(steps) < 2:
         return dict(steps[0].metrics) if steps else {}
     pooled = {}
@@ -390,9 +391,9 @@ def _pooled(steps: list[Step]) -> dict[str, Metric]:
 
 @dataclass(frozen=True)
 class Site:
-    """A site; ``runs`` is True if hidl can run jobs there, else ``why_not`` has the reason.
+    """A site; ``runs`` is True if hidl can run jobs there, and ``why_not`` contains the reason otherwise.
 
-    ``origin`` says whether ``file`` belongs to the user, to the system or to hidl.
+    ``origin`` shows whether ``file`` belongs to the user, to the system or to hidl.
     """
 
     name: str
@@ -408,7 +409,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack with its installations on a site: their id, prefix, size in bytes, lockfile and verification."""
+    """A stack with its installations on a site, each with its id, prefix, size in bytes, lockfile and verification."""
 
     name: str
     title: str
@@ -426,7 +427,7 @@ class Workload:
 
 
 def sites() -> list[Site]:
-    """Return all sites, including those with an invalid file, like ``hidl site list``."""
+    """Return all sites, including those with invalid files, like ``hidl site list``."""
     from hidl_cli.inputs.load import examine
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.plan.devices import reason_not_runnable
@@ -488,7 +489,7 @@ def workloads() -> list[Workload]:
 
 
 def summarize_installation(found: Installation) -> dict[str, Any]:
-    """Return the facts of an installation that lists show."""
+    """Return the details of an installation that are shown in listings."""
     from hidl_cli.stack.installation import size
 
     manifest = found.manifest
@@ -505,7 +506,7 @@ def summarize_installation(found: Installation) -> dict[str, Any]:
     }
 
 
-# HTML tables for notebooks; all text is escaped.
+# HTML tables for notebooks, in which all text is escaped.
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""Installation of stacks: resolve the options to orders, and carry the orders out."""
+"""Installation of stacks: resolve options into orders, and carry them out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Installed:
-    """An installation; ``action`` is installed, switched or nothing to do, and ``document`` is its manifest."""
+    """An installation; ``action`` is "installed", "switched" or "nothing to do", and ``document`` is its manifest."""
 
     stack: str
     prefix: Path
@@ -46,11 +46,11 @@ class Arranged:
 
     Attributes:
         left_out: Stacks that are skipped because the user must supply something first.
-        completed: The site, completed with facts that were probed on this machine.
+        completed: The site, completed with facts probed on this machine.
         root: Root directory of the installations.
-        verification: Where to verify: ``here``, ``job`` or ``skip``.
+        verification: Where to verify the installations: ``here``, ``job`` or ``skip``.
         derived: The user's derived stack, if any.
-        job: Options of jobs that build or verify.
+        job: Options for jobs that build or verify.
     """
 
     orders: Sequence[Order]
@@ -76,9 +76,9 @@ class Arranged:
 
 
 def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]) -> Arranged:
-    """Resolve the options of ``hidl install`` to orders; ``keep`` saves the facts that were probed on this machine."""
+    """Resolve the options of ``hidl install`` into orders; ``keep`` saves the facts probed on this machine."""
     from hidl_cli.mpi import FAMILIES
-    from hidl_cli.schedulers.build_allocation import build_command
+    from hidl_cli.schedulers.build_allocation import build_job
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import install as several
@@ -115,7 +115,7 @@ def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]
             hint=f"add `spack: {{build_caches: {{centre: URL}}}}` to the file of site {where.name}",
         )
     wanted = [with_specs(stack, options.specs or (), by_spack=with_spack) for stack in wanted]
-    attached = build_command(where, os.environ, options) if with_spack else ()
+    job = build_job(where, os.environ, options) if with_spack else None
     orders = [
         Order(
             where,
@@ -128,7 +128,7 @@ def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]
             spack=_path(options.spack),
             mirror=_path(options.mirror),
             jobs=options.jobs,
-            attached=attached,
+            build_job=job,
             cache_only=options.cache_only,
         )
         for stack in wanted
@@ -165,24 +165,25 @@ def install(
     time: float | str | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> list[Installed]:
-    """Install stacks (default: those of the site), like ``hidl install``. Existing installations are kept.
+    """Install stacks (default: the site's stacks), like ``hidl install``. Existing installations are kept.
 
-    - ``packages`` and ``requirements`` (files in pip's format) are added to a single stack, which becomes your stack
-      ``name``
-    - ``locked``: fail unless a lockfile fits; ``offline``: no network; ``sources``: archives for builds, by name
-    - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (parallel compilers), ``prefix``: default to the
-      site's
-    - ``specs``: further specs for Spack to build with those of the stack
+    - ``packages`` and ``requirements`` (files in pip's format) are added to a single stack, and the result becomes your
+      stack ``name``
+    - ``locked``: fail unless a lockfile fits; ``offline``: do not use the network; ``sources``: archives for builds, by
+      name
+    - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (number of parallel compile jobs), ``prefix``:
+      default to the site's settings
+    - ``specs``: additional specs that Spack builds along with those of the stack
     - ``cache_only``: build nothing with Spack; all packages come from the site's build caches
     - ``own``: install below your data directory, which takes precedence over the site's installations
-    - ``link``: copy files, or make hard links into the cache of wheels
+    - ``link``: copy files, or make hard links into the wheel cache
     - ``device``: install for the site's CPUs or GPUs (default: the hardware of its default partition)
-    - ``verify``: verify on this machine, in a job or not at all; ``partition``, ``account``, ``qos``, ``reservation``
-      and ``time`` (limit in seconds, or ``"00:10:00"``) are options of that job
+    - ``verify``: verify on this machine, in a job, or not at all; ``partition``, ``account``, ``qos``, ``reservation``
+      and ``time`` (limit in seconds, or ``"00:10:00"``) are options for that job
     - ``progress`` is called with a line for each step
 
-    Raises the error of a single stack, or ``BuildFailed`` after all other stacks are installed. The same call resumes
-    an interrupted installation.
+    If the only stack fails, its error is raised. If one of several fails, ``BuildFailed`` is raised after all others
+    are installed. The same call resumes an interrupted installation.
     """
     follower = Lines(progress or ignore)
     options = InstallOptions(
@@ -230,7 +231,7 @@ def install(
 
 
 def with_specs(stack: Stack, specs: Sequence[str], *, by_spack: bool) -> Stack:
-    """Return the stack with further specs of Spack's; ``UsageError`` if Spack does not install it."""
+    """Return the stack with additional Spack specs; raises ``UsageError`` if Spack does not install the stack."""
     if not specs:
         return stack
     if not by_spack or stack.spack is None:
@@ -239,7 +240,7 @@ def with_specs(stack: Stack, specs: Sequence[str], *, by_spack: bool) -> Stack:
 
 
 def provider_name(word: str | None) -> ProviderName | None:
-    """Return ``word`` if it is a provider; raises ``UsageError`` otherwise."""
+    """Return ``word`` if it is a provider, and raise ``UsageError`` otherwise."""
     from hidl_cli.site.schema import PROVIDERS
 
     if word is not None and word not in PROVIDERS:
@@ -248,13 +249,13 @@ def provider_name(word: str | None) -> ProviderName | None:
 
 
 def first_line(error: HidlError) -> str:
-    """Return the first line of the error with the first reason below it."""
+    """Return the first line of the error, including the first reason listed below it."""
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
     return ": ".join(lines[:2])
 
 
 class Lines:
-    """Progress that passes each line and the title of each step to a function."""
+    """Progress that passes each line and each step's title to a function."""
 
     def __init__(self, report: Callable[[str], object]) -> None:
         self._report = report
@@ -279,7 +280,7 @@ def _path(word: str | None) -> Path | None:
 def derive_stack(
     site: Site, stacks: Sequence[str], words: Sequence[str], files: Sequence[str], name: str | None
 ) -> Derived | None:
-    """Return the derived stack that ``--as`` names; None if there are neither packages nor a name.
+    """Return the derived stack that ``--as`` names, or None if there are neither packages nor a name.
 
     Raises ``UsageError`` unless exactly one stack, a name and at least one requirement are given.
     """
@@ -319,7 +320,7 @@ def _linked(site: Site, link: str | None) -> Site:
 
 
 def for_device(site: Site, device: str | None) -> Site:
-    """Return the site with stacks for this device; raises ``UsageError`` if the site does not have the device."""
+    """Return the site with stacks for this device; raises ``UsageError`` if the site lacks the device."""
     if device is None:
         return site
     if device not in ("cpu", "gpu"):
@@ -334,7 +335,7 @@ def for_device(site: Site, device: str | None) -> Site:
 
 
 def _verification(site: Site, asked: str | None) -> str:
-    """Return where to verify: the option, else the site's setting; raises ``UsageError`` if the option is invalid."""
+    """Return where to verify, as set by the option or the site; raises ``UsageError`` if the option is invalid."""
     from hidl_cli.stack.verify import verification_place
 
     if asked not in (None, "here", "job", "skip"):
@@ -343,7 +344,7 @@ def _verification(site: Site, asked: str | None) -> str:
 
 
 def verifier_for(site: Site, where: str, progress: Progress, job: AllocationOptions | None = None) -> Verifier:
-    """Return the verifier for ``here``, ``job`` or ``skip``; ``job`` has the options of the job that verifies."""
+    """Return the verifier for ``here``, ``job`` or ``skip``; ``job`` contains the options for the job that verifies."""
     from hidl_cli.stack.verify import Here, Skipped
 
     if where == "job":
@@ -372,7 +373,7 @@ def _of_the_site(site: Site) -> Sequence[str]:
 
 
 def _sources(words: Sequence[str], builds: Sequence[str]) -> dict[str, Path]:
-    """Parse ``NAME=FILE``; raises ``UsageError`` for a name that none of the stacks builds."""
+    """Parse ``NAME=FILE``; raises ``UsageError`` for a name that no stack builds."""
     found = {}
     for word in words:
         name, equals, file = word.partition("=")

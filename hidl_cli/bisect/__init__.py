@@ -1,1 +1,1 @@
-"""Bisect: find which of the changes between a good and a bad run explains that it became slower."""
+"""Bisect: find which of the changes between a good and a bad run explains the slowdown."""

@@ -1,12 +1,10 @@
-"""The question and the journal of a bisect, stored in a directory from which another job can continue it.
+"""A bisect's question and journal, stored in a directory from which another job can continue the bisect.
 
 ::
 
-    $XDG_STATE_HOME/hidl/bisects/<time>-<digest>/
-        question.json      the two runs with their plans, the metric with its recorded values, the changes
-        journal.json       the planned rounds, and all runs with their values; written after each run
-        runs/<id>/         the directories of the runs
-        jobs/<id>/         the directories of the jobs
+    $XDG_STATE_HOME/hidl/bisects/<time>-<digest>/ question.json      the two runs with their plans, the metric with its
+        recorded values, the changes journal.json       the planned rounds, and all runs with their values; written
+        after each run runs/<id>/         the run directories jobs/<id>/         the job directories
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from hidl_cli.stack.installation import Installation
 from hidl_cli.store.extract import samples_of
 from hidl_cli.tuning.judge import Setting
 
-#: Lower limit of the slowdown to search for, as a fraction.
+#: Lower limit for the slowdown to search for, as a fraction.
 LEAST_SLOWDOWN = 0.01
 
 
@@ -68,10 +66,10 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class BisectMetric:
-    """The metric to compare by.
+    """The metric that is compared.
 
-    ``sign`` is 1 if greater values mean slower, or else -1. ``good`` and ``bad`` are the recorded values of all
-    repetitions.
+    ``sign`` is 1 if greater values mean slower runs, or else -1. ``good`` and ``bad`` contain the recorded values of
+    all repetitions.
     """
 
     measure: Measure
@@ -81,7 +79,7 @@ class BisectMetric:
     bad: tuple[float, ...]
 
     def slowness(self, value: float) -> float:
-        """Return the slowness of a value, a logarithm."""
+        """Return the slowness of a value, which is a logarithm."""
         return self.sign * math.log(value)
 
     @property
@@ -91,7 +89,7 @@ class BisectMetric:
 
     @property
     def slowdown(self) -> float:
-        """The recorded slowdown as a logarithm."""
+        """The recorded slowdown, as a logarithm."""
         return median(self.recorded.bad) - median(self.recorded.good)
 
     def expectation(self, weights: Sequence[float]) -> Expectation:
@@ -126,7 +124,7 @@ def read_run(run: Run) -> ComparedRun:
 
 
 def read_capsule(original: Original, installed: Installation | None) -> ComparedRun:
-    """Read the run of a capsule, with the stack installed from its lockfile.
+    """Read a capsule's run, with the stack installed from the capsule's lockfile.
 
     Returns None if the run is only inspected.
     """
@@ -143,7 +141,7 @@ def read_capsule(original: Original, installed: Installation | None) -> Compared
 
 
 def _require_stdin(plan: Plan, file: str | None) -> None:
-    """Raise ``MissingPrecondition`` if the standard input of the run is missing."""
+    """Raise ``MissingPrecondition`` if the run's standard input is missing."""
     if file is not None and not Path(file).is_file():
         raise MissingPrecondition(
             f"standard input {file} of run {plan.run} not found", hint="restore the file, which bisect reads"
@@ -151,7 +149,7 @@ def _require_stdin(plan: Plan, file: str | None) -> None:
 
 
 def metric_of(good: ComparedRun, bad: ComparedRun, name: str | None) -> BisectMetric:
-    """Return a metric, by default the main one of the workload, at the largest size of both runs.
+    """Return a metric (default: the workload's main metric) at the largest size that both runs have.
 
     Raises ``UsageError`` if the runs do not share the metric, or if the bad run was not worse.
     """
@@ -184,7 +182,7 @@ def metric_of(good: ComparedRun, bad: ComparedRun, name: str | None) -> BisectMe
 
 
 def _main_metric(workload: Workload) -> str:
-    """Return the workload's scaling metric, or else its first metric; the job's own times come last."""
+    """Return the workload's scaling metric, or else its first metric. The job's own times come last."""
     own = [name for name in workload.metrics if name not in TIMES]
     if workload.scaling is not None and not (own and workload.scaling.metric in TIMES):
         return workload.scaling.metric
@@ -193,7 +191,7 @@ def _main_metric(workload: Workload) -> str:
 
 
 def side_of(run: ComparedRun, measure: Measure) -> Side:
-    """Return the run with the placement of the step that had this measure."""
+    """Return the run, with the placement of the step that had this measure."""
     placement = next(
         step.placement
         for step in run.plan.steps
@@ -214,15 +212,15 @@ def _check_plan(plan: Plan) -> Plan:
     return plan
 
 
-# The changes between two plans: those that can be tried one by one, and those that cannot.
+# The changes between two plans that can be tried individually, and those that cannot.
 
 
 ChangeKind = Literal[
     "stack", "mpi", "launcher", "tuning", "placement", "parameter", "program", "modules", "environment"
 ]
 
-#: Relative prior probabilities that a change matters, in descending order. These estimates determine the order and the
-#: prior of the search; the measurements outweigh them.
+#: Relative prior probabilities that a change matters, in descending order. These estimates determine the search order
+#: and the prior, but are outweighed by the measurements.
 WEIGHTS: dict[ChangeKind, float] = {
     "stack": 4,
     "mpi": 4,
@@ -242,7 +240,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BisectChange:
-    """A change that can be tried, with its values as text; ``details`` lists everything else that changes with it."""
+    """A change that can be tried, with its values as text. ``details`` lists everything else that changes with it."""
 
     kind: ChangeKind
     name: str
@@ -255,7 +253,7 @@ class BisectChange:
 
     @property
     def title(self) -> str:
-        """The name of what changed, with its kind."""
+        """The name and kind of the changed item."""
         shown = {
             "tuning": self.name,
             "environment": f"environment variable {self.name}",
@@ -265,7 +263,7 @@ class BisectChange:
 
     @property
     def phrase(self) -> str:
-        """The change as a part of a sentence."""
+        """The change, as part of a sentence."""
         return f"the change of {self.title} from {self.before} to {self.after}"
 
     @property
@@ -278,8 +276,8 @@ class BisectChange:
 class Side:
     """The good or the bad run.
 
-    ``placement`` is the placement of the compared step. ``inputs`` maps paths to SHA-256, or is None if they are
-    unknown. ``given`` describes the redacted words of its capsule that the user has replaced.
+    ``placement`` is the compared step's placement. ``inputs`` maps paths to SHA-256, or is None if they are unknown.
+    ``given`` describes the redacted words of its capsule that the user has replaced.
     """
 
     provenance: Provenance
@@ -289,13 +287,13 @@ class Side:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the run."""
+        """The run's plan."""
         return self.provenance.plan
 
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes to try, most probable ones first, and descriptions of those that cannot be tried, with reasons."""
+    """The changes to try, most probable first, and descriptions of the changes that cannot be tried, with reasons."""
 
     tried: tuple[BisectChange, ...]
     left_out: tuple[str, ...]
@@ -309,7 +307,7 @@ def changes_between(good: Side, bad: Side) -> Changes:
 
 
 def mixture(good: Side, bad: Side, changes: Iterable[BisectChange], run: str) -> Plan:
-    """Apply changes to the good plan, as a single step of run ``run``.
+    """Apply changes to the good plan, and return a plan with a single step of run ``run``.
 
     Propagates any errors raised by the launcher.
     """
@@ -400,7 +398,7 @@ def _stack_and_mpi(good: Side, bad: Side) -> Iterator[BisectChange]:
 
 
 def _are_tied(old: Plan, new: Plan) -> bool:
-    """Return True if the stacks differ and at least one provides the MPI library, so both must change together."""
+    """Return True if the stacks differ and at least one provides the MPI library, so that both must change together."""
     return old.lock != new.lock and (old.mpi_of_the_stack or new.mpi_of_the_stack)
 
 
@@ -538,7 +536,7 @@ def _take_environment(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
 
 
 def _replaced(old: Mapping[str, T], new: Mapping[str, T], name: str) -> dict[str, T]:
-    """Return ``old`` with the entry ``name`` taken from ``new``, which may not have it."""
+    """Return ``old`` with the entry ``name`` taken from ``new``, which may not have such an entry."""
     changed = {**old, **({name: new[name]} if name in new else {})}
     return {each: value for each, value in changed.items() if each != name or name in new}
 
@@ -561,7 +559,7 @@ QUESTION, JOURNAL = "hidl.bisect-question/1", "hidl.bisect-journal/1"
 
 @dataclass(frozen=True)
 class Question:
-    """The question of a bisect: two runs, the metric and the changes."""
+    """A bisect's question: two runs, the metric and the changes."""
 
     good: Side
     bad: Side
@@ -581,12 +579,12 @@ class Question:
 
     @property
     def seed(self) -> int:
-        """The random seed of the search."""
+        """The random seed for the search."""
         return int(self.digest, 16)
 
     @property
     def expectation(self) -> Expectation:
-        """The prior of the changes."""
+        """The changes' prior."""
         return self.metric.expectation([change.weight for change in self.changes.tried])
 
 
@@ -594,8 +592,8 @@ class Question:
 class JournalEntry:
     """A run of a mixture.
 
-    ``round`` starts at 1, and warm-up runs are in round 0. ``session`` is the number of the job, and ``value`` is the
-    value of the metric. If the value is None, ``failure`` is the reason.
+    ``round`` starts at 1, and warm-up runs are in round 0. ``session`` is the job's number, and ``value`` is the
+    metric's value. If the value is None, ``failure`` is the reason.
     """
 
     round: int
@@ -608,7 +606,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Journal:
-    """The runs so far. ``planned`` contains the mixtures of the last round in order; ``sessions`` counts the jobs."""
+    """The runs so far. ``planned`` contains the last round's mixtures in order, and ``sessions`` counts the jobs."""
 
     entries: tuple[JournalEntry, ...] = ()
     planned: tuple[tuple[int, ...], ...] = ()
@@ -617,12 +615,12 @@ class Journal:
 
     @property
     def measured(self) -> int:
-        """The number of runs, without warm-up runs."""
+        """The number of runs, not counting warm-up runs."""
         return sum(entry.round > 0 for entry in self.entries)
 
     @property
     def left(self) -> tuple[tuple[int, ...], ...]:
-        """The mixtures of the last round that have not yet run."""
+        """The last round's mixtures that have not yet run."""
         return self.planned[sum(entry.round == self.round for entry in self.entries) :] if self.round else ()
 
     @property
@@ -631,7 +629,7 @@ class Journal:
         return frozenset(frozenset(entry.changes) for entry in self.entries if entry.failure is not None)
 
     def observations(self, metric: BisectMetric) -> list[RunObservation]:
-        """Return the measurements. The rest of a round after an interruption counts as a separate round."""
+        """Return the measurements. The part of a round after an interruption counts as a separate round."""
         return [
             RunObservation(f"{entry.round:04}.{entry.session}", frozenset(entry.changes), metric.slowness(entry.value))
             for entry in self.entries
@@ -687,12 +685,12 @@ class Bisect:
 
     @property
     def runs(self) -> Path:
-        """The parent of the run directories."""
+        """The directory that contains the run directories."""
         return self.directory / "runs"
 
     @property
     def jobs(self) -> Path:
-        """The parent of the job directories."""
+        """The directory that contains the job directories."""
         return self.directory / "jobs"
 
     def last_job(self) -> Run | None:
@@ -701,7 +699,7 @@ class Bisect:
 
 
 def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
-    """Return the last bisect of the question if its changes are the same, or else a new one.
+    """Return the question's last bisect if its changes are the same, or else a new one.
 
     The question is written again, because the stacks may have been installed elsewhere in the meantime.
     """
@@ -717,7 +715,7 @@ def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
 
 
 def find_bisect(question: Question) -> Bisect | None:
-    """Return the last bisect of the question, or None if there is none."""
+    """Return the question's last bisect, or None if there is none."""
     known = sorted(paths.bisects().glob(f"*-{question.digest}/question.json"))
     return Bisect(known[-1].parent) if known else None
 

@@ -1,11 +1,11 @@
-"""The program in the job of a bisect: run mixtures round by round until the answer is certain or the budget is spent.
+"""The program in a bisect job, which runs rounds of mixtures until the answer is certain or the budget is spent.
 
 ::
 
     python -m hidl_cli.bisect.search DIRECTORY CONFIDENCE BUDGET
 
-Each mixture is a run with its own directory and job script, started in the allocation of this job. The journal is
-written before each round and after each run, so only an interrupted run is repeated.
+Each mixture is a run with its own directory and job script, started in this job's allocation. The journal is written
+before each round and after each run, so that only an interrupted run is repeated.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TRIES = 3
 
 
 class _Disturbed(HidlError):
-    """Another run used the same cores in all attempts."""
+    """Another run used the same cores during all attempts."""
 
 
-#: Runs the mixture of these changes with a run id, and returns the value of the metric.
+#: Runs the mixture of these changes with a run id, and returns the metric's value.
 Measuring = Callable[[Question, tuple[int, ...], str], float]
 
 
@@ -55,7 +55,7 @@ def main(words: list[str]) -> int:
 
 
 def search(bisect: Bisect, confidence: float, budget: int, measure: Measuring) -> None:
-    """Run rounds of mixtures, each with ``measure``.
+    """Run rounds of mixtures, measuring each mixture with ``measure``.
 
     Raises ``JobFailed`` if the good or the bad configuration cannot run.
     """
@@ -85,7 +85,7 @@ def search(bisect: Bisect, confidence: float, budget: int, measure: Measuring) -
 
 
 def _run_mixture(question: Question, planned: JournalEntry, measure: Measuring) -> JournalEntry:
-    """Run a mixture and return its entry with the value or the failure."""
+    """Run a mixture and return its entry, which contains the value or the failure."""
     try:
         return replace(planned, value=measure(question, planned.changes, planned.run))
     except _Disturbed:
@@ -102,7 +102,7 @@ def _new_id() -> str:
 
 
 def measure(bisect: Bisect, question: Question, numbers: tuple[int, ...], run_id: str) -> float:
-    """Run the mixture of these changes and return the value of the metric.
+    """Run the mixture of these changes and return the metric's value.
 
     Raises ``HidlError`` if the run has no value, or if another run used the same cores in all attempts.
     """
@@ -118,7 +118,7 @@ def measure(bisect: Bisect, question: Question, numbers: tuple[int, ...], run_id
 
 
 def value_of(run: Run, question: Question) -> float:
-    """Return the value of the metric that a finished run measured. Raises ``HidlError`` if it has none."""
+    """Return the metric's value as measured by a finished run. Raises ``HidlError`` if there is none."""
     plan = plan_of(run)
     run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": read_steps(run, plan)})
     wanted = question.metric.measure

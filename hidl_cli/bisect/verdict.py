@@ -1,4 +1,4 @@
-"""The verdict of a bisect, and the job that measures it."""
+"""A bisect's verdict, and the job that measures it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from hidl_cli.schedulers import scheduler_for
 from hidl_cli.site.schema import Site
 from hidl_cli.templates import render_script
 
-#: Limits for the explanations in a document: their number, and their lowest probability.
+#: Limits for the explanations in a document: the maximum number, and the lowest probability.
 _MAX_EXPLANATIONS = 5
 _MIN_PROBABILITY = 0.001
 
 
 @dataclass(frozen=True)
 class BisectVerdict:
-    """The answer of a bisect as a sentence, with notes."""
+    """A bisect's answer as a sentence, with notes."""
 
     answer: CulpritAnswer
     sentence: str
@@ -216,14 +216,14 @@ def _percent(probability: float) -> str:
     return "> 99.9 %" if probability > 0.999 else f"{100 * probability:.3g} %"
 
 
-# The job of a bisect: one allocation that fits all configurations.
+# The bisect job: one allocation that fits all configurations.
 
 
 _TAIL_LINES, _TAIL_WIDTH = 10, 500
 
 
 def plan_job(question: Question, site: Site, job: AllocationOptions) -> Plan:
-    """Plan the job: the plan of the good run without steps, with an allocation that fits all configurations.
+    """Plan the job, using the good run's plan without steps and an allocation that fits all configurations.
 
     Raises ``UsageError`` if one of the runs was on another site, and propagates errors raised by ``allocate``.
     """
@@ -270,10 +270,10 @@ def script_of(plan: Plan, bisect: Bisect, confidence: float, budget: int) -> str
 def run_job(
     bisect: Bisect, plan: Plan, confidence: float, budget: int, *, tell: Callable[[Run, Status], None]
 ) -> tuple[Run, Status]:
-    """Run the job, or follow the one that is still active. An interrupt cancels it but keeps its measurements.
+    """Run the job, or follow a job that is still active. An interrupt cancels the job, but keeps its measurements.
 
     Raises ``SubmitRefused`` if the site requires additional options, and propagates errors raised by the scheduler's
-    ``submit``.
+    ``submit`` method.
     """
     job = bisect.last_job()
     if job is None or not _is_active(job):

@@ -19,20 +19,20 @@ from hidl_cli.errors import ExitCode, HidlError, MissingPrecondition, Terminated
 from hidl_cli.quoting import sh_line
 from hidl_cli.redaction import shown
 
-#: The commands with their ``module:attribute``, which is a function or a typer app with subcommands.
+#: Maps each command to its ``module:attribute``, which is a function or a typer app with subcommands.
 COMMANDS = {
     "install": "install:install",
     "uninstall": "install:uninstall",
     "prune": "runs:prune",
     "run": "run:run",
-    "shell": "shell:shell",
+    "shell": "run:shell",
     "validate": "validate:validate",
-    "rehearse": "rehearse:rehearse",
+    "rehearse": "twin:rehearse",
     "status": "runs:status",
     "logs": "runs:logs",
     "cancel": "runs:cancel",
     "resume": "runs:resume",
-    "report": "report:report",
+    "report": "results:report",
     "capsule": "capsule:capsule",
     "replay": "capsule:replay",
     "bisect": "capsule:bisect",
@@ -40,7 +40,7 @@ COMMANDS = {
     "stack": "stack:app",
     "workload": "workload:app",
     "site": "site:app",
-    "cluster": "cluster:app",
+    "cluster": "twin:app",
     "tuning": "tuning:app",
     "doctor": "doctor:app",
     "config": "config:app",
@@ -72,10 +72,10 @@ def command_line(command: str | None = None) -> typer.Typer:
 
 
 class _Hidl(TyperGroup):
-    """The top-level command, which turns any error into its message and its exit code."""
+    """The top-level command, which converts every error into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        # SIGTERM and SIGHUP are treated like Ctrl-C, so that child processes are ended and runs are marked.
+        # SIGTERM and SIGHUP are treated like Ctrl-C, so that child processes are ended and runs record their state.
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
                 signal.signal(number, _interrupt)

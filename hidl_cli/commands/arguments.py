@@ -1,4 +1,4 @@
-"""Options that several commands share, with their completion and the parsing of times."""
+"""Options shared by several commands, their completion, and the parsing of times."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def complete_sites(incomplete: str) -> list[str]:
-    """Complete names of sites."""
+    """Complete site names."""
     return _names("site", incomplete)
 
 
 def complete_stacks(incomplete: str) -> list[str]:
-    """Complete names of stacks."""
+    """Complete stack names."""
     return _names("stack", incomplete)
 
 
@@ -41,12 +41,12 @@ def complete_devices(incomplete: str) -> list[str]:
 
 
 def complete_workloads(incomplete: str) -> list[str]:
-    """Complete names of workloads."""
+    """Complete workload names."""
     return _names("workload", incomplete)
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Complete ids of runs."""
+    """Complete run ids."""
     from hidl_cli.record.run import all_runs
 
     return [run.id for run in all_runs() if run.id.startswith(incomplete)]
@@ -58,14 +58,14 @@ def complete_runs_and_workloads(incomplete: str) -> list[str]:
 
 
 def provider_name(word: str | None) -> ProviderName | None:
-    """Return ``word`` if it is a provider; raises ``UsageError`` otherwise."""
+    """Return ``word`` if it is a provider, and raise ``UsageError`` otherwise."""
     from hidl_cli.api.software import provider_name as checked
 
     return checked(word)
 
 
 def directory(word: str | None) -> Path | None:
-    """Return ``word`` as an absolute path, or None for None."""
+    """Return ``word`` as an absolute path; None stays None."""
     from pathlib import Path
 
     return Path(word).expanduser().absolute() if word else None
@@ -78,7 +78,7 @@ def _names(kind: KindName, incomplete: str) -> list[str]:
 
 
 def describe(options: type, name: str, help: str | None = None, *, in_panel: bool = False) -> Any:
-    """Return the declaration of an option for typer, from the field ``name`` of a dataclass of options."""
+    """Return the typer declaration for the option defined by the field ``name`` of an options dataclass."""
     option = command_line_options(options)[name]
     complete = None
     if option.completion is not None:
@@ -125,7 +125,7 @@ VerboseOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON document.")]
 NoCheckOption = Annotated[bool, describe(RunOptions, "check")]
-#: Metavar of ``--time``.
+#: Metavar for ``--time``.
 TIME = "MINUTES|HH:MM:SS"
 RunArgument = Annotated[
     str | None,
@@ -140,7 +140,7 @@ RunArgument = Annotated[
 def moment(text: str) -> datetime:
     """Parse a date or time (ISO 8601, local unless it has a time zone) or an age such as ``90m``, ``12h`` or ``30d``.
 
-    Raises ``UsageError`` for anything else.
+    Raises ``UsageError`` if ``text`` is neither.
     """
     from datetime import datetime, timedelta, timezone
 
@@ -154,7 +154,7 @@ def moment(text: str) -> datetime:
 
 
 def limit_in_seconds(text: str | None) -> float | None:
-    """Return the value of ``--time`` in seconds, or None for None; raises ``UsageError`` for an invalid time."""
+    """Convert the value of ``--time`` to seconds (None stays None); raises ``UsageError`` if it is invalid."""
     if text is None:
         return None
     from hidl_cli.launch.options import limit_from
@@ -172,13 +172,13 @@ def with_options(
     without: Collection[str] = (),
     help: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that replaces the parameter ``options`` of a command by the options of a dataclass.
+    """Return a decorator that replaces a command's ``options`` parameter with the options of a dataclass.
 
     Args:
         options: The dataclass, whose fields are declared by ``hidl_cli.inputs.options.option``.
-        only: Names of the fields to use; all by default.
+        only: Names of the fields to use (default: all).
         without: Names of the fields to leave out.
-        help: Help texts that differ from those of the dataclass, by field.
+        help: Help texts that override those of the dataclass, by field name.
     """
     chosen = {
         name: each
@@ -227,7 +227,7 @@ def _is_negative(option: CommandLineOption) -> bool:
 
 
 def _type_of(declared: str, option: CommandLineOption) -> Any:
-    """Return the type of an option on the command line; text unless its field has only numbers, flags or choices."""
+    """Return an option's command-line type, which is text unless its field has only numbers, flags or choices."""
     if option.repeatable:
         return list[str] | None
     text = declared.removesuffix(" | None")

@@ -1,4 +1,4 @@
-"""``hidl capsule``, ``hidl replay`` and ``hidl bisect``: save a run to a file, run it again, explain a slowdown."""
+"""``hidl capsule``, ``hidl replay`` and ``hidl bisect``: save a run to a file, replay it, or explain a slowdown."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def replay(
     *,
     options: AllocationOptions,
     prefix: PrefixOption = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="Number of repetitions (default: that of the run).")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Number of repetitions (default: as in the run).")] = None,
     tolerance: Annotated[
         float, typer.Option(min=0, max=100, metavar="PERCENT", help="Smallest regression worth reporting.")
     ] = 3.0,
@@ -175,7 +175,7 @@ def replay(
 def _introduce(original: Original, planned: Plan, order: Order) -> None:
     """Show what will be installed and run.
 
-    The command lines are generated here, since those in a capsule may say anything.
+    The command lines are generated here, since those in a capsule cannot be trusted.
     """
     from hidl_cli.commands.render import printable, say
 
@@ -193,17 +193,17 @@ def _introduce(original: Original, planned: Plan, order: Order) -> None:
 
 
 def ask_consent() -> None:
-    """Ask for confirmation before a capsule's code is installed and run; raises ``UsageError`` without a terminal."""
+    """Ask for confirmation before a capsule's code is installed and run; without a terminal, raise ``UsageError``."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            "a replay runs the packages and the program of the capsule on this machine",
+            "a replay installs the capsule's packages and runs its program on this machine",
             hint="check the output of --dry-run, then add --yes",
         )
     typer.confirm("Install and run this?", abort=True, err=True)
 
 
 def install_order(order: Order) -> Installation:
-    """Install a capsule's stack from its lockfile, with progress."""
+    """Install a capsule's stack from its lockfile and show the progress."""
     from hidl_cli.api.software import verifier_for
     from hidl_cli.commands.render import progress, say
     from hidl_cli.stack.install import install
@@ -229,7 +229,7 @@ def _run(plan: Plan, script: str, *, json: bool) -> Run:
 
 
 def _conclude(original: Original, record: Run, installed: Installation, tolerance: float, *, json: bool) -> None:
-    """Compare the replay with its original, save and show the result, and exit with its exit code."""
+    """Compare the replay with its original, save and show the result, and exit with the matching exit code."""
     from hidl_cli.capsule import compare_replay, write_result
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.results import exit_by
@@ -336,7 +336,7 @@ def bisect(
 
 
 def _introduction(question: Question) -> Iterator[str]:
-    """Yield lines with the two runs and the changes between them."""
+    """Yield lines that describe the two runs and the changes between them."""
     from statistics import median
 
     from hidl_cli.bisect.verdict import expected_runs
@@ -384,7 +384,7 @@ class _Progress:
         self._state = ""
 
     def update(self, _: Run, status: Status) -> None:
-        """Print what is new."""
+        """Print new results and the state of the job."""
         from hidl_cli.bisect.verdict import describe_mixture
         from hidl_cli.commands.render import say
 
@@ -403,7 +403,7 @@ class _Progress:
 
 
 def _conclude_of_bisect(found: Bisect, question: Question, confidence: float, *, json: bool) -> None:
-    """Show the result and exit with its exit code."""
+    """Show the result and exit with the matching exit code."""
     from hidl_cli.bisect.verdict import to_json, verdict
     from hidl_cli.commands.render import emit_json, printable, say, stdout
 

@@ -1,11 +1,11 @@
 """Shell completion.
 
-The scripts that are installed in the shells (``hidl --install-completion``) come from typer, but the completions are
+The scripts that are installed into the shells (``hidl --install-completion``) come from typer, but the completions are
 computed here: typer's own code loads its formatting of help texts, which takes too long, and bash splits ``NAME=VALUE``
 into three words. A shell calls hidl with ``_HIDL_COMPLETE=complete_<shell>`` and
 
 ==== ===================================================================================================
-bash ``COMP_WORDS``, the words separated by line ends, and ``COMP_CWORD``, the index of the current word
+bash ``COMP_WORDS``, the words separated by newlines, and ``COMP_CWORD``, the index of the current word
 zsh  ``_TYPER_COMPLETE_ARGS``, the line up to the cursor
 fish ``_TYPER_COMPLETE_ARGS``, and ``_TYPER_COMPLETE_FISH_ACTION``: ``get-args``, or ``is-args`` to check for any
 ==== ===================================================================================================
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hidl_cli.inputs.overlay import KindName
 
 
-_DEPTH = 8  # maximum number of files that extend each other
+_DEPTH = 8  # maximum length of a chain of files that extend each other
 
 
 def complete_parameters(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -35,7 +35,7 @@ def complete_parameters(ctx: typer.Context, incomplete: str) -> list[tuple[str, 
 
 
 def complete_matrix(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete ``--matrix``: parameters with all their choices, and variables of MPI libraries (``mpi.NAME``)."""
+    """Complete ``--matrix``: parameters with all their choices, and MPI library variables (``mpi.NAME``)."""
     from hidl_cli.tuning.judge import COMPARED
 
     if incomplete.startswith(COMPARED):
@@ -46,7 +46,7 @@ def complete_matrix(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]
 
 
 def complete_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete ids of installations of the stack on the command line."""
+    """Complete ids of the installations of the stack that is given on the command line."""
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
 
@@ -56,14 +56,14 @@ def complete_ids(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_variables(incomplete: str) -> list[str]:
-    """Complete names of variables."""
+    """Complete variable names."""
     from hidl_cli.tuning.catalogue import all_names
 
     return sorted(name for name in all_names() if name.startswith(incomplete))
 
 
 def complete_tuning(incomplete: str) -> list[str]:
-    """Complete ``--tune``: variables with their defaults, or with all values after a complete name."""
+    """Complete ``--tune``: variables with their defaults, or all values of a variable whose name is complete."""
     from hidl_cli.tuning.catalogue import variables
 
     name, sign, _ = incomplete.partition("=")
@@ -77,7 +77,7 @@ def complete_tuning(incomplete: str) -> list[str]:
 
 
 def complete_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete metrics of the workload on the command line, or of all workloads."""
+    """Complete metrics of the workload that is given on the command line, or of all workloads if none is given."""
     from hidl_cli.inputs.overlay import list_all
 
     files = {entry.name: entry.path for entry in list_all("workload", bases=True)}
@@ -89,12 +89,12 @@ def complete_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_partitions(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete partitions of the site on the command line."""
+    """Complete partitions of the site that is given on the command line."""
     return _of_the_site(ctx, incomplete, "partitions")
 
 
 def complete_launchers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete launchers of the site on the command line, and those of plug-ins."""
+    """Complete the names of launchers: those of the site given on the command line and those from plug-ins."""
     from hidl_cli.plugins import entries
 
     added = (entry.name for entry in entries("hidl.launchers"))
@@ -103,7 +103,7 @@ def complete_launchers(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_libraries(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete MPI libraries of the site on the command line, and ``stack``."""
+    """Complete ``stack`` and the MPI libraries of the site that is given on the command line."""
     return [*_of_the_site(ctx, incomplete, "mpi"), *(["stack"] if "stack".startswith(incomplete) else [])]
 
 
@@ -116,7 +116,7 @@ def complete_hosts(incomplete: str) -> list[str]:
 
 
 def _known_hosts() -> Iterator[str]:
-    """Yield the host names in the user's files, without patterns (``gpu*``)."""
+    """Yield the host names in the user's files, except for patterns such as ``gpu*``."""
     lists = ((".ssh/config", r"^\s*Host(?:\s*=\s*|\s+)(.*)"), (".mpirun_hosts", r"^\s*([^\s:#]+)"))
     for file, line in lists:
         try:
@@ -153,7 +153,7 @@ def _of_the_site(ctx: typer.Context, incomplete: str, key: str) -> list[str]:
 
 
 def _listed(file: Path) -> list[str]:
-    """Return the keys of ``metrics`` in a file; parsing all sixty files as YAML would take too long."""
+    """Return the keys of ``metrics`` in a file without a YAML parser, which would take too long for all sixty files."""
     try:
         block = re.search(r"^metrics:\n((?: .*\n|\n|#.*\n)+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     except (OSError, ValueError):
@@ -162,7 +162,10 @@ def _listed(file: Path) -> list[str]:
 
 
 def _mapping(kind: KindName, name: str, key: str) -> dict[str, Any]:
-    """Return one key of a file and of those that it extends, with list items as keys; empty if they are unreadable."""
+    """Return the merged values of one key in a file and in the files that it extends.
+
+    The items of a list become keys. Files that cannot be read are skipped.
+    """
     import yaml
 
     from hidl_cli.errors import HidlError
@@ -190,7 +193,7 @@ def _mapping(kind: KindName, name: str, key: str) -> dict[str, Any]:
 
 
 def _laid_over(below: Any, above: Any) -> Any:
-    """Return the value of a file on top of the value of the file that it extends; mappings are merged."""
+    """Merge the value in a file with the value in the file that it extends; only mappings are combined."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **above}
     return below if above is None else above
@@ -201,7 +204,7 @@ VARIABLE = "_HIDL_COMPLETE"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A completion: the whole word and its help."""
+    """A completion: the whole word and its help text."""
 
     word: str
     help: str = ""
@@ -226,7 +229,7 @@ def asked(environment: Mapping[str, str]) -> bool:
 
 
 def candidates(words: Sequence[str], begun: str) -> list[Candidate]:
-    """Return the completions of the word ``begun`` after ``words`` (without ``hidl`` itself)."""
+    """Return the completions of the partial word ``begun`` that follows ``words`` (which exclude ``hidl`` itself)."""
     from typer.main import get_command
 
     from hidl_cli.commands.app import command_line
@@ -281,7 +284,7 @@ def _given(
 
 
 def _options(command: Any, given: Sequence[str]) -> list[Candidate]:
-    """Return the names of the command's options, without those that are given and cannot be repeated."""
+    """Return the names of the command's options, except non-repeatable ones that have already been given."""
     found = []
     for one in command.params:
         names = [name for name in (*one.opts, *one.secondary_opts) if name.startswith("-")]
@@ -291,7 +294,7 @@ def _options(command: Any, given: Sequence[str]) -> list[Candidate]:
 
 
 def _values(parameter: Any, context: Any, begun: str) -> list[Candidate]:
-    """Return the completions of the parameter itself; empty for files, which the shell completes better."""
+    """Return the completions of the parameter itself, or an empty list for files, which the shell completes better."""
     found = parameter.shell_complete(context, begun)
     return [Candidate(str(one.value), one.help or "") for one in found if one.type == "plain"]
 
@@ -315,7 +318,7 @@ def _bash(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _rejoined(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a line that bash has split at each ``=``."""
+    """Yield the original words of a line that bash has split at each ``=``."""
     current = ""
     for word in words:
         if current and not (word.startswith("=") or current.endswith("=")):
@@ -328,7 +331,7 @@ def _rejoined(words: Sequence[str]) -> Iterator[str]:
 
 
 def _line(environment: Mapping[str, str]) -> tuple[list[str], str]:
-    """Return the words before the current one, without ``hidl``, and the current word."""
+    """Return the words before the current one (without ``hidl``), and the current word."""
     line = environment["_TYPER_COMPLETE_ARGS"]
     words = [_plain(word) for word in line.split()]
     return (words[1:], "") if line[-1:].isspace() else (words[1:-1], words[-1])
@@ -343,7 +346,7 @@ def _zsh(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _described(one: Candidate) -> str:
-    """Format a completion for ``_arguments``, within single quotes."""
+    """Format a completion for the single-quoted argument of zsh's ``_arguments``."""
     word, text = (
         part.replace("'", "''").replace('"', '""').replace("$", r"\$").replace("`", r"\`").replace(":", r"\\:")
         for part in (one.word, " ".join(one.help.split()))
@@ -359,7 +362,7 @@ def _fish(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _plain(word: str) -> str:
-    """Return the word without quotes; a quote that is still open is removed too."""
+    """Return the word without its quotes, including one that is not closed yet."""
     try:
         return "".join(shlex.split(word))
     except ValueError:

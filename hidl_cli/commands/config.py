@@ -54,7 +54,7 @@ def show(
 def plugins(json: JsonOption = False) -> None:
     """Show the plug-ins of installed packages and whether each can be loaded."""
     from hidl_cli.commands.render import emit_json, say, show_table
-    from hidl_cli.doctor.rules.plugins import find_plugins
+    from hidl_cli.doctor.rules.configuration import find_plugins
 
     rows = [
         {

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hidl_cli.commands.arguments import (
-    JsonOption,
-    PrefixOption,
-    complete_stacks,
-    with_options,
-)
+from hidl_cli.commands.arguments import JsonOption, PrefixOption, complete_stacks, with_options
 from hidl_cli.launch.options import AllocationOptions
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hidl_cli.commands.profile import show_profile
 from hidl_cli.commands.render import emit_json, runs_table, say, show_error, show_runs, stderr, stdout
 from hidl_cli.diagnoses import read_warnings
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, Terminated
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from hidl_cli.analysis.nodes import Field
     from hidl_cli.plan.launch_plan import Plan
 
-_LEGIBLE = 2.0  # wider intervals of logarithms are not shown
+_LEGIBLE = 2.0  # wider intervals of logarithmic efficiencies are not shown
 
 
 @contextmanager
@@ -46,9 +45,9 @@ def started(plan: Plan, script: str) -> Iterator[Run]:
 
 
 def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> None:
-    """Follow ``run`` to its end, judge it and print the result; exits with the verdict's exit code unless it is 0.
+    """Follow ``run`` to its end, judge it, print the result, and exit with the verdict's exit code unless it is 0.
 
-    ``own`` means that the run belongs to this command (see ``started``); an interrupt cancels no other run.
+    ``own`` means that the run belongs to this command (see ``started``). An interrupt cancels only such a run.
     """
     try:
         conclusion = follow_to_verdict(run, plan, own=own)
@@ -59,6 +58,8 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
     if json:
         emit_json("hidl.run/1", **run_document(run))
     else:
+        from hidl_cli.commands.results import show_profile  # loads the commands about results
+
         show(run, conclusion)
         show_profile(run)
     if conclusion.exit_code:
@@ -66,7 +67,7 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
 
 
 def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
-    """Follow ``run`` to its end and judge it; ``own`` and errors are as in ``follow_and_judge``."""
+    """Follow ``run`` to its end and judge it, with ``own`` and errors as in ``follow_and_judge``."""
     with _Display(run, plan) as display:
         (status,) = follow([run], tell=display.update, interrupted=None if own else leave)
     if own and status.state is State.LOST:
@@ -81,7 +82,7 @@ def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
 
 
 def follow_all(runs: Sequence[Run], *, json: bool) -> None:
-    """Follow several runs to their ends, judge each and print the results; exits with the most severe exit code."""
+    """Follow several runs to their ends, judge each, print the results, and exit with the most severe exit code."""
     lines = _StateLines()
     codes = {}
     for run, status in zip(runs, follow(runs, tell=lines.update, interrupted=leave), strict=True):
@@ -112,7 +113,7 @@ def _end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
 
 
 def leave(run: Run, _: KeyboardInterrupt) -> None:
-    """Stop following a run that was started earlier, which continues."""
+    """Stop following a run that was started earlier and continues to run."""
     say(f"run {run.id} continues; follow it with hidl resume {run.id}, or end it with hidl cancel {run.id}")
 
 
@@ -171,7 +172,7 @@ def _show_metrics(steps: list[dict[str, Any]]) -> None:
 
 
 def _show_pairs(run: Run, fields: Sequence[Field]) -> None:
-    """Show the measurements between every two nodes as tables and as a picture."""
+    """Show the measurements between all pairs of nodes as tables and as a picture."""
     from hidl_cli.report.plots import draw_pairs
     from hidl_cli.report.tables import pairs_tables
 
@@ -184,9 +185,9 @@ def _show_pairs(run: Run, fields: Sequence[Field]) -> None:
 
 
 class _Display:
-    """Progress of a run: a line that is updated on a terminal, otherwise a line per round.
+    """Progress of a run: one line that is updated on a terminal, and a line per round otherwise.
 
-    For a run of one step, the output of the program is shown too.
+    If the run has a single step, the program's output is shown as well.
     """
 
     def __init__(self, run: Run, plan: Plan) -> None:
@@ -216,7 +217,7 @@ class _Display:
             self._progress.stop()
 
     def update(self, _: Run, status: Status) -> None:
-        """Show what is new."""
+        """Show what has changed since the last call."""
         if self._output is not None:
             self._output.show_new()
         self._show_waiting(status)
@@ -279,7 +280,7 @@ class _Rounds:
         return f"{text}, {most}{_minutes(max(0.0, left))} left" + (f": {self._known}" if self._known else "")
 
     def _ratios(self, done: int) -> str:
-        """Return the rate of each compared setting relative to the default after ``done`` rounds."""
+        """Format the rate of each compared setting relative to the default after ``done`` rounds."""
         from hidl_workloads.enough import read_points
         from hidl_workloads.repetitions import compare_rates
 
@@ -293,7 +294,7 @@ class _Rounds:
         return ", ".join(f"{name} {ratio:.3f}" for name, ratio in zip(names, ratios, strict=True)) + " of default"
 
     def _efficiencies(self, done: int, target: float) -> str:
-        """Return the efficiencies after ``done`` rounds, the target, and the round that probably settles the study."""
+        """Format the efficiencies after ``done`` rounds, the target, and the round that probably settles the study."""
         from hidl_workloads.enough import read_efficiencies
         from hidl_workloads.repetitions import interval, rounds_needed, typical
 
@@ -329,13 +330,13 @@ def _minutes(seconds: float) -> str:
 
 
 class _StateLines:
-    """Progress of several runs: a line for every change of state."""
+    """Progress of several runs, with a line for every change of state."""
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
 
     def update(self, run: Run, status: Status) -> None:
-        """Show what is new."""
+        """Show what has changed since the last call."""
         text = _waiting(status) or status.state.value.lower()
         if self._shown.get(run.id) != text:
             self._shown[run.id] = text
@@ -343,7 +344,7 @@ class _StateLines:
 
 
 class RunTable:
-    """A table of runs that is updated on a terminal; otherwise a line for every change."""
+    """A table of runs that is updated on a terminal, and a line for every change otherwise."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._lines = _StateLines()
@@ -363,7 +364,7 @@ class RunTable:
             self._live.stop()
 
     def update(self, run: Run, status: Status) -> None:
-        """Show what is new."""
+        """Show what has changed since the last call."""
         if self._live is None:
             self._lines.update(run, status)
             return
@@ -374,7 +375,7 @@ class RunTable:
 
 
 def _waiting(status: Status) -> str:
-    """Return the state of an unfinished run and the reason; empty if there is no reason."""
+    """Return the state of an unfinished run and the reason for it, or an empty string if there is no reason."""
     if status.state.is_final or not status.reason:
         return ""
     return f"{status.state.value.lower()}: {status.reason.partition(', expected')[0]}"
@@ -391,7 +392,7 @@ class _Tail:
         self._left_out = 0
 
     def show_new(self) -> None:
-        """Print new complete lines to stderr with control characters escaped; only the last ones if there are many."""
+        """Print new complete lines to stderr, or only the last of many, with control characters escaped."""
         try:
             with self._run.stdout.open("rb") as file:
                 left_out = max(0, file.seek(0, os.SEEK_END) - self._seen - self.LIMIT)

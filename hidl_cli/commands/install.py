@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 _HELP = {
-    "partition": "Partition of jobs that build or verify.",
+    "partition": "Partition for build and verification jobs.",
     "account": "Account to charge for these jobs.",
-    "qos": "Quality of service of these jobs.",
+    "qos": "Quality of service for these jobs.",
     "reservation": "Reservation of these jobs.",
     "time": "Time limit of these jobs; 10 means ten minutes.",
 }
@@ -42,7 +42,7 @@ def install(
         list[str] | None,
         typer.Argument(
             metavar="[STACK...]",
-            help="Stacks to install (default: those in the site file, else those used by its checks).",
+            help="Stacks to install (default: those in the site file, or those used by its checks).",
             autocompletion=complete_stacks,
         ),
     ] = None,
@@ -130,7 +130,7 @@ def _line(result: Result) -> str:
 def _dry_run(
     orders: Sequence[Order], asked: CompletedSite, left_out: Sequence[SkippedStack], verified: str, *, json: bool
 ) -> None:
-    """Print the plans of the same command without ``--dry-run``."""
+    """Print what the same command would do without ``--dry-run``."""
     from hidl_cli.commands.render import emit_json, printable, progress, write
     from hidl_cli.quoting import sh_line
     from hidl_cli.stack.install import preview

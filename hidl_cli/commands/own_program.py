@@ -1,4 +1,4 @@
-"""Programs of the user: the arguments after ``--`` of ``hidl run``."""
+"""User programs: the arguments after ``--`` of ``hidl run``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WithWords(TyperCommand):
     shown = "[-- ARG...]"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the arguments after ``--`` from the parser, which would treat a second ``--`` specially."""
+        """Hide the arguments after ``--`` from the parser, which would treat a second ``--`` specially."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_COMMAND] = tuple(args[at + 1 :])
         return list(super().parse_args(ctx, args[:at]))
@@ -51,7 +51,7 @@ class WithOwnProgram(WithWords):
     shown = "[-- PROGRAM...]"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reject ``--`` without a program, and a file in the place of a workload."""
+        """Reject ``--`` without a program, and files given instead of a workload."""
         args = with_defaults(args)
         if "--" in args and args.index("--") == len(args) - 1:
             raise UsageError("no program after --", hint="for example hidl run --nodes 2 -- python train.py --lr 0.1")
@@ -62,16 +62,18 @@ class WithOwnProgram(WithWords):
         return super().parse_args(ctx, args)
 
     def _with_batch_script(self, words: list[str]) -> list[str]:
-        """Move a batch script to the end, as the program: the words after it are options of hidl."""
+        """Move a batch script to the end, where it becomes the program, because the words after it are hidl options."""
+        at = self._first_argument(words)
+        if at is None or not _is_file(Path(words[at])):
+            return words
         from hidl_cli.plan.batch_script import read_batch_script
 
-        at = self._first_argument(words)
-        if at is None or read_batch_script([words[at]], Path.cwd()) is None:
+        if read_batch_script([words[at]], Path.cwd()) is None:
             return words
         return [*words[:at], *words[at + 1 :], "--", words[at]]
 
     def _refuse_file(self, words: list[str]) -> None:
-        """Raise ``UsageError`` if a file is given where a workload is expected, with the command that runs the file."""
+        """Raise ``UsageError`` if a file is given instead of a workload; its hint is the command that runs the file."""
         at = self._first_argument(words)
         if at is None or not is_own_file(Path(words[at])):
             return
@@ -96,21 +98,21 @@ class WithOwnProgram(WithWords):
 
 
 def with_defaults(words: list[str]) -> list[str]:
-    """Complete ``--profile`` without a value, so that the next argument is not taken for one."""
+    """Add the default value to a bare ``--profile``, so that the next argument is not mistaken for its value."""
     at = words.index("--") if "--" in words else len(words)
     return [*("--profile=required" if word == "--profile" else word for word in words[:at]), *words[at:]]
 
 
 def given_words(ctx: typer.Context) -> tuple[str, ...]:
-    """Return the arguments after ``--``; empty if there are none."""
+    """Return the arguments after ``--``, or an empty tuple if there are none."""
     words: tuple[str, ...] = ctx.meta.get(_COMMAND, ())
     return words
 
 
 def program_after(ctx: typer.Context, workload: str | None, *, further: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the arguments after ``--``; empty if a workload is given instead.
+    """Return the arguments after ``--``, or an empty tuple if a workload is given instead.
 
-    ``further`` has the arguments after the workload, which are invalid here. Raises ``UsageError`` unless there is
+    ``further`` contains the arguments after the workload, which are invalid here. Raises ``UsageError`` unless there is
     either a workload or a program.
     """
     command = given_words(ctx)
@@ -129,7 +131,7 @@ def program_after(ctx: typer.Context, workload: str | None, *, further: Sequence
 
 
 def describe_program(plan: Plan) -> None:
-    """Show where the program starts, how MPI's world is checked, and how a study is judged."""
+    """Show where the program starts, how the MPI world is checked, and how a study is judged."""
     from hidl_cli.commands.render import say
     from hidl_cli.plan.workload import TIMES
 
@@ -166,7 +168,7 @@ def describe_environment(plan: Plan) -> None:
 
 
 def program_line(file: str) -> list[str]:
-    """Return the command that runs a file, with its interpreter or by its path."""
+    """Return the command that runs a file, either with its interpreter or by its path."""
     suffix = Path(file).suffix
     if suffix in _PYTHON:
         return ["python", file]
@@ -176,7 +178,7 @@ def program_line(file: str) -> list[str]:
 
 
 def refuse_source(file: str) -> None:
-    """Raise ``UsageError`` if ``file`` is source code, with the command that compiles it."""
+    """Raise ``UsageError`` if ``file`` is source code; its hint is the command that compiles the file."""
     from hidl_cli.plan.program import compiled_by
 
     if (compiled := compiled_by(file)) is not None:
@@ -185,15 +187,18 @@ def refuse_source(file: str) -> None:
 
 def is_own_file(path: Path) -> bool:
     """Return whether the path is a program or source code rather than the name of a workload."""
-    try:
-        is_file = path.is_file()
-    except PermissionError:  # the current directory is unreadable
-        return False
-    if not is_file or ("/" not in str(path) and _is_workload(path.name)):
+    if not _is_file(path) or ("/" not in str(path) and _is_workload(path.name)):
         return False
     from hidl_cli.plan.program import compiled_by
 
     return path.suffix.lower() in (*_PYTHON, *_SHELL) or os.access(path, os.X_OK) or compiled_by(path.name) is not None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the directory is unreadable, or the name is too long
+        return False
 
 
 def _is_workload(name: str) -> bool:

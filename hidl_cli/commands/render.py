@@ -1,4 +1,4 @@
-"""Output of commands: data on stdout and messages on stderr, rendered with rich, or as JSON for programs."""
+"""Command output: data on stdout and messages on stderr, rendered with rich, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hidl_cli.inputs.problems import visible
 from hidl_cli.redaction import remember, shown
-from hidl_cli.stack.pip_settings import Downloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from hidl_cli.plan.workload import DeviceChoice, Parameter, Workload
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.order import Progress
+    from hidl_cli.stack.pip_settings import Downloads
     from hidl_workloads.doctor.finding import Finding
 
 
@@ -49,7 +49,7 @@ def stderr() -> Console:
 
 
 def _console(**options: Any) -> Console:
-    """Return a console that hides secrets before lines are wrapped, including in cells of tables."""
+    """Return a console that hides secrets before lines are wrapped, including in table cells."""
     from rich.console import Console
     from rich.text import Text
 
@@ -74,7 +74,7 @@ def _console(**options: Any) -> Console:
 
 @dataclass
 class _Detail:
-    """Verbosity: ``level`` is the number of ``-v``, ``log`` the file named by ``HIDL_LOG``."""
+    """The verbosity: ``level`` counts the ``-v`` options, and ``log`` is the file named by ``HIDL_LOG``."""
 
     level: int = 0
     log: TextIO | None = None
@@ -96,7 +96,7 @@ _DETAIL = _Detail()
 
 
 def report_more(level: int) -> None:
-    """Report full launch lines (level 1) and every process that is started (level 2)."""
+    """Raise the verbosity: 1 adds full launch lines, and 2 adds every process that is started."""
     from hidl_cli import process
     from hidl_cli.quoting import sh_line
 
@@ -106,7 +106,7 @@ def report_more(level: int) -> None:
 
 
 def open_log() -> None:
-    """Open the log named by ``HIDL_LOG``, if any; raises ``MissingPrecondition`` if it cannot be written."""
+    """Open the log that ``HIDL_LOG`` names, if any, and raise ``MissingPrecondition`` if it cannot be written."""
     name = os.environ.get("HIDL_LOG")
     if not name or _DETAIL.log is not None:
         return
@@ -125,7 +125,7 @@ def open_log() -> None:
 
 
 def say_detail(text: str, *, level: int = 1, otherwise: str | None = None) -> None:
-    """Print ``text`` at this verbosity (2 is ``-vv``) and ``otherwise`` below it; the log always gets ``text``."""
+    """Print ``text`` from verbosity ``level`` (2 is ``-vv``) on, and ``otherwise`` below it; always log ``text``."""
     if _DETAIL.level >= level:
         stderr().print(printable(text), style="dim", markup=False)
     elif otherwise is not None:
@@ -134,7 +134,7 @@ def say_detail(text: str, *, level: int = 1, otherwise: str | None = None) -> No
 
 
 def printable(text: str) -> str:
-    """Escape the control characters in ``text`` except line ends and tabs, so that no terminal interprets them."""
+    """Escape the control characters in ``text`` except newlines and tabs, so that no terminal interprets them."""
     return "".join(c if c in "\n\t" else visible(c) for c in text)
 
 
@@ -145,7 +145,7 @@ def say(text: str, *, style: str | None = None) -> None:
 
 
 def write(text: str) -> None:
-    """Print data to stdout without secrets; on a terminal, control characters are escaped."""
+    """Print data to stdout without secrets, and escape control characters on a terminal."""
     text = shown(text)
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
@@ -187,7 +187,7 @@ def show_interrupt() -> None:
         say("interrupted")
 
 
-# Progress of an installation on stderr: a spinner on a terminal, otherwise lines.
+# Installation progress on stderr: a spinner on a terminal, and lines otherwise.
 
 
 def progress() -> Progress:
@@ -195,14 +195,14 @@ def progress() -> Progress:
     return _StepSpinner() if sys.stderr.isatty() else _StepLines()
 
 
-# Output of make in a CMake build: the progress and the completed targets.
+# The progress and the completed targets in make's output, for CMake builds.
 _PERCENT = re.compile(r"\[ *\d+%\] .*")
 _TARGET = re.compile(r"\[ *\d+%\] Built target .*")
 _POLL_SECONDS = 1.0
 
 
 class _StepLines:
-    """Progress with a line per step, completed target and built package; does not import rich."""
+    """Progress with a line for each step, completed target and built package, without importing rich."""
 
     def say(self, text: str) -> None:
         sys.stderr.write(printable(shown(text)) + "\n")
@@ -223,7 +223,8 @@ class _StepLines:
             watcher.join()
 
     def _follow(self, log: Path, position: int, over: threading.Event) -> None:
-        """Report the targets completed by make, packages built by Spack and downloads of uv after ``position``."""
+        """Report make's completed targets, Spack's built packages and uv's downloads after ``position`` in the log."""
+        from hidl_cli.stack.pip_settings import Downloads
         from hidl_cli.stack.providers.spack.call import Builds
 
         downloads, builds = Downloads(), Builds()
@@ -245,7 +246,7 @@ class _StepLines:
 
 
 class _StepSpinner:
-    """Progress with a spinner that shows the time and the last line of the log, then a line with the duration."""
+    """Progress with a spinner that shows the time and the last log line, and with a final line for the duration."""
 
     def say(self, text: str) -> None:
         say(text, style="yellow")
@@ -255,18 +256,36 @@ class _StepSpinner:
         from rich.console import Group
         from rich.live import Live
         from rich.spinner import Spinner
+        from rich.text import Text
+
+        from hidl_cli.stack.pip_settings import Downloads
+        from hidl_cli.stack.providers.spack.call import Builds
 
         began = time.monotonic()
         old = _size(log) if log is not None else 0
 
         class Status:
-            """Text of the spinner, updated for each frame, with a bar of the downloaded bytes while uv downloads."""
+            """The spinner's text for each frame, with the last package that Spack has built.
+
+            While uv downloads, a progress bar shows the downloaded bytes.
+            """
+
+            builds, known, built = Builds(), 0, ""
 
             def __rich__(self) -> RenderableType:
                 spinner.update(text=_status(title, time.monotonic() - began, log))
-                lines = [] if log is None else _read(log, old).decode("utf-8", "replace").splitlines()
+                new = b"" if log is None else _read(log, old)
+                lines = new[: new.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines()
+                for line in lines[self.known :]:
+                    self.built = self.builds.read(line, time.monotonic()) or self.built
+                self.known = len(lines)
                 downloads = Downloads().after_all(lines)
-                return Group(spinner, _bar(downloads)) if downloads.under_way else spinner
+                rows: list[RenderableType] = [spinner]
+                if self.built:
+                    rows.append(Text(f"  {self.built}", "dim"))
+                if downloads.under_way:
+                    rows.append(_bar(downloads))
+                return Group(*rows)
 
         spinner = Spinner("dots")
         with Live(Status(), console=stderr(), transient=True, refresh_per_second=10):
@@ -292,7 +311,7 @@ def _status(title: str, seconds: float, log: Path | None) -> Text:
 
 
 def _last_line(log: Path | None) -> str:
-    """Return the last line of the log, or the last progress of make, which warnings may follow."""
+    """Return make's last progress line, which warnings may follow, or the last line of the log if there is none."""
     if log is None:
         return ""
     tail = _read(log, max(0, _size(log) - 65536)).decode("utf-8", "replace")
@@ -306,7 +325,7 @@ def _size(log: Path) -> int:
 
 
 def _read(log: Path, begin: int) -> bytes:
-    """Return the log from ``begin`` on; empty if it does not exist."""
+    """Return the log from offset ``begin``, or empty bytes if it does not exist."""
     if not log.is_file():
         return b""
     with log.open("rb") as file:
@@ -532,7 +551,7 @@ def _format_device(choice: DeviceChoice) -> str:
     return choice.device + (f" ({'; '.join(conditions)})" if conditions else "")
 
 
-# Findings of the doctor.
+# Doctor findings.
 
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -571,15 +590,15 @@ def summary(findings: Iterable[Finding]) -> str:
 
 
 def check_before_run(plan: Plan, site: Site, *, hypothetical: bool) -> None:
-    """Apply the quick rules of the doctor to a plan, and stop at errors like ``stop_at_errors``."""
+    """Apply the doctor's quick rules to a plan, and stop at errors like ``stop_at_errors``."""
     from hidl_cli.doctor.examine import before_runs
 
     stop_at_errors(before_runs([plan], site), hypothetical=hypothetical)
 
 
 def stop_at_errors(examined: DoctorReport, *, hypothetical: bool = False) -> None:
-    """Print errors and warnings to stderr; raises ``MissingPrecondition`` for errors unless ``hypothetical``."""
-    from hidl_cli.api.submission import doctor_error
+    """Print errors and warnings to stderr, and raise ``MissingPrecondition`` for errors unless ``hypothetical``."""
+    from hidl_cli.doctor.examine import doctor_error
 
     show([finding for finding in examined.findings if finding.severity != "info"], on_stderr=True)
     if examined.errors and not hypothetical:

@@ -1,4 +1,4 @@
-"""``hidl results``: list, compare and export results of runs."""
+"""``hidl results``: list, compare and export results of runs; ``hidl report``: render runs as an HTML page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from hidl_cli.commands.arguments import (
     moment,
 )
 from hidl_cli.commands.completion import complete_metrics
-from hidl_cli.commands.profile import profile
 from hidl_cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -32,11 +31,22 @@ if TYPE_CHECKING:
     from hidl_cli.analysis.samples import Measure, Sample
     from hidl_cli.store.index import Indexed, Progress
     from hidl_cli.store.store import Filters, Store
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hidl_cli.report.model import LoadedRun
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hidl_cli.commands.arguments import RunArgument
+
+if TYPE_CHECKING:
+    from hidl_cli.record.run import Run
 
 
 app = typer.Typer(no_args_is_help=True, help="List, compare and export results of runs.")
 
-#: Seconds that a reading command waits for a command that writes the index.
+#: Maximum time in seconds to wait for another command that is writing the index.
 _MAX_WAIT = 15.0
 
 
@@ -119,9 +129,6 @@ def show(
         show_result(document)
 
 
-app.command()(profile)
-
-
 @app.command()
 def export(
     *,
@@ -182,7 +189,7 @@ def reindex(
 
 
 def _format_of(output: Path | None) -> _Format:
-    """Return the format that the suffix of the file stands for."""
+    """Return the format that the file's suffix implies."""
     from hidl_cli.errors import UsageError
 
     if output is None:
@@ -198,7 +205,7 @@ def _since(text: str | None) -> datetime | None:
 
 
 def open_store() -> Store:
-    """Open and update the store of results; if the update fails, warn and return it as it is."""
+    """Open and update the results store; if the update fails, warn and return the store as it is."""
     from hidl_cli.commands.render import say
     from hidl_cli.errors import HidlError, MissingPrecondition
     from hidl_cli.runs.history import refresh
@@ -209,7 +216,7 @@ def open_store() -> Store:
     try:
         with _progress() as tell:
             _tell(update(store, judge=refresh, on_progress=tell))
-    except MissingPrecondition:  # there is nothing that can be shown
+    except MissingPrecondition:  # nothing can be shown
         raise
     except HidlError as error:
         say(f"new results are not shown: {error.message}", style="yellow")
@@ -244,7 +251,7 @@ def _count(number: int, noun: str, plural: str | None = None) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Show a progress bar on a terminal if there is much to read; otherwise a line for every thousand directories."""
+    """Show a progress bar on a terminal if there is much to read, or a line per thousand directories otherwise."""
     from hidl_cli.commands.render import say, stderr
 
     if not stderr().is_terminal:
@@ -381,7 +388,7 @@ def _history_document(history: MetricHistory) -> dict[str, Any]:
 
 
 def exit_by(comparison: Comparison) -> None:
-    """Exit with the exit code of the comparison unless it is 0."""
+    """Exit with the comparison's exit code unless it is 0."""
     codes = {
         "worse": ExitCode.BELOW_TARGET,
         "different": ExitCode.BELOW_TARGET,
@@ -408,7 +415,7 @@ def show_comparison(comparison: Comparison) -> None:
 
 
 def _describe_unshared(measure: Measure, others: Iterable[Measure]) -> str:
-    """Describe a measure of one side, with its unit if only the unit distinguishes it from one of the other side."""
+    """Describe a measure that only one side has; name its unit if the sides differ only in the unit."""
     only_unit = measure._replace(unit="") in {other._replace(unit="") for other in others}
     unit = f" in {measure.unit}" if only_unit else ""
     return f"{measure.metric}{unit}{measure.which} on {measure.ranks} rank(s)"
@@ -433,7 +440,7 @@ def _difference(difference: MetricDifference) -> dict[str, Any]:
 
 
 def _begin(series: str) -> str:
-    """Return the start of a series: its prefix and the first 8 digits."""
+    """Return the start of a series: its prefix and its first 8 digits."""
     return series[: series.find("-") + 9]
 
 
@@ -484,3 +491,230 @@ def _change(history: MetricHistory, step: LevelChange) -> dict[str, Any]:
         )
         or "nothing that was recorded",
     }
+
+
+def report(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Runs to show (default: all that match).", autocompletion=complete_runs
+        ),
+    ] = None,
+    *,
+    site: Annotated[str | None, typer.Option(help="Only runs on this site.", autocompletion=complete_sites)] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Only runs of this workload.", autocompletion=complete_workloads)
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only runs since a date, a time, or an age such as 12h, 30d, 2w.")
+    ] = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Maximum number of runs, newest first.")] = 200,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN|site=S|mpi=M",
+            help="Compare curves over message sizes with this run, or the newest one on a site or an MPI library.",
+        ),
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")
+    ] = "report.html",
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Write an HTML page with verdicts, scaling, history, message sizes, slow nodes and provenance."""
+    from datetime import datetime, timezone
+
+    from hidl_cli import __version__
+    from hidl_cli.analysis.changes import find_changes
+    from hidl_cli.commands.render import emit_json, say, write
+    from hidl_cli.errors import UsageError
+    from hidl_cli.report import model
+    from hidl_cli.report.build import page_of
+    from hidl_cli.report.html import to_html
+
+    if output == "-" and (open_ or json):
+        raise UsageError("--output - cannot be combined with --open or --json", hint="use --output report.html")
+    names = runs or []
+    found = model.select_runs(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
+    if not found:
+        raise UsageError("no matching runs", hint="list the runs: hidl status")
+    read, notes = model.load_runs(found)
+    related = _related(read, notes) if names else []
+    page = page_of(
+        read,
+        detect=find_changes,
+        generated=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        hidl=__version__,
+        selection=model.format_selection(names, site, workload, since),
+        related=related,
+        baseline=_baseline(baseline, number) if baseline else None,
+        notes=notes,
+    )
+    html = to_html(page)
+    if output == "-":
+        write(html)
+        return
+    path = _written(html, output)
+    tally = {outcome.value: count for outcome, count in page.tally().items()}
+    if json:
+        emit_json("hidl.report/1", file=str(path), bytes=path.stat().st_size, runs=len(page.runs), standings=tally)
+    else:
+        say(f"report: {path} ({len(page.runs)} runs)")
+    if open_:
+        _show(path)
+
+
+def _baseline(word: str, number: int) -> LoadedRun | list[LoadedRun]:
+    """Return the runs to compare with: the named run, or those of a site (``site=S``) or an MPI library (``mpi=M``)."""
+    from hidl_cli.errors import UsageError
+    from hidl_cli.record.run import find
+    from hidl_cli.report import model
+    from hidl_cli.report.model import load
+
+    kind, equals, name = word.partition("=")
+    if not equals:
+        return load(find(word))
+    if kind not in ("site", "mpi") or not name:
+        raise UsageError(f"invalid --baseline {word!r}: expected a run, site=NAME or mpi=NAME")
+    read, _ = model.load_runs(model.select_runs((), site=name if kind == "site" else None, most=number))
+    found = [run for run in read if kind == "site" or name in (run.plan.mpi.name, run.plan.mpi.family)]
+    if not found:
+        raise UsageError(f"no runs match --baseline {word}", hint="list the runs: hidl status")
+    return found
+
+
+def _related(read: list[LoadedRun], notes: list[str]) -> list[LoadedRun]:
+    """Return earlier runs related to the named runs; without a results store, add a note and return an empty list."""
+    from hidl_cli.errors import HidlError
+    from hidl_cli.report.model import related_runs
+    from hidl_cli.store.store import Store
+
+    try:
+        return related_runs(read, Store())
+    except HidlError as error:
+        notes.append(f"earlier runs are not included: {error.message}")
+        return []
+
+
+def _written(html: str, output: str) -> Path:
+    from pathlib import Path
+
+    from hidl_cli.documents import write_text
+    from hidl_cli.errors import HidlError
+
+    path = Path(output).absolute()
+    try:
+        write_text(path, html)
+    except OSError as error:
+        raise HidlError(f"cannot write the report: {error}", hint="write to another file: --output FILE") from error
+    return path
+
+
+def _show(path: Path) -> None:
+    """Open the page in the desktop's default application."""
+    import os
+    import shutil
+    import sys
+    from pathlib import Path
+
+    from hidl_cli import process
+    from hidl_cli.errors import MissingPrecondition
+
+    opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
+    if opener is None:
+        raise MissingPrecondition("xdg-open not found", hint=f"open {path} in a browser")
+    nowhere = Path(os.devnull)
+    process.start_detached([opener, path], cwd=path.parent, env=os.environ, stdout=nowhere, stderr=nowhere)
+
+
+class Form(str, Enum):
+    """A table, a trace or an archive of a profile."""
+
+    calls = "calls"
+    ranks = "ranks"
+    pairs = "pairs"
+    trace = "trace"
+    otf2 = "otf2"
+
+
+@app.command()
+def profile(
+    run: RunArgument = None,
+    *,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Number of the step (default: the last of the largest size).")
+    ] = None,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Show who sent how many bytes to whom.")] = False,
+    export: Annotated[
+        Form | None,
+        typer.Option(
+            help="Write a table (calls, ranks or pairs of ranks; CSV, or Parquet by the name of the file), a trace for "
+            "Perfetto, or an OTF2 archive."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File of --export; for OTF2 a new directory.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the profile of a run: calls of MPI, waiting time, slow ranks and the causes of lost efficiency."""
+    from hidl_cli.commands.render import emit_json, say, write
+    from hidl_cli.errors import UsageError
+    from hidl_cli.plan.launch_plan import plan_of
+    from hidl_cli.profile import describe_traffic, export_profile, find_step, read_profile, step_document
+    from hidl_cli.record.run import find
+
+    found = find(run)
+    plan = plan_of(found)
+    document = read_profile(found, plan)
+    chosen = find_step(found, document, step)
+    if (export is None) is not (output is None):
+        raise UsageError("--export and --output require each other", hint="--export trace --output trace.json")
+    if export is not None and output is not None:
+        say(f"{export_profile(found, plan, chosen, export.value, output)} in {output}")
+        return
+    if json:
+        whole = {**chosen, **step_document(found, plan, chosen)}
+        emit_json(
+            "hidl.run-profile/1", run=found.id, step=whole, steps=document["steps"], waterfalls=document["waterfalls"]
+        )
+        return
+    for line in describe(document, chosen):
+        write(f"{line}\n")
+    write(f"\n{describe_traffic(found, plan, chosen, matrix=matrix)}\n")
+
+
+def describe(document: Mapping[str, Any], step: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the main results of a profile: shares of the time, slow ranks, and the causes of lost efficiency."""
+    from hidl_cli.profile import describe_slow, describe_waterfall
+
+    yield (
+        f"step {step['step']} on {step['ranks']} rank(s): MPI {step['mpi_share']:.1%} of the time, waiting for other "
+        f"ranks {step['waiting_share']:.1%} ({step['waiting']})"
+    )
+    if step["missing_ranks"]:
+        yield f"ranks without a profile: {', '.join(map(str, step['missing_ranks'][:10]))}"
+    yield from describe_slow(step)
+    for fall in document["waterfalls"]:
+        yield from describe_waterfall(fall)
+
+
+def show_profile(run: Run) -> None:
+    """Print the main results of the profile of a run that has just ended, if it was recorded."""
+    from hidl_cli.commands.render import say, write
+    from hidl_cli.errors import UsageError
+    from hidl_cli.plan.launch_plan import plan_of
+    from hidl_cli.profile import find_step, read_profile
+
+    plan = plan_of(run)
+    if plan.profile is None:
+        return
+    try:
+        document = read_profile(run, plan)
+        lines = list(describe(document, find_step(run, document, None)))
+    except UsageError as error:
+        say(f"warning: {error.message}", style="yellow")
+        return
+    write("".join(f"{line}\n" for line in ["", *lines]))
+    say(f"more: hidl results profile {run.id}")

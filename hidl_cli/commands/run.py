@@ -1,4 +1,4 @@
-"""``hidl run``: plan, submit, follow and judge a run."""
+"""``hidl run``: plan, submit, follow and judge a run; ``hidl shell``: work at a terminal in an allocation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.runs.forecast import Expected, PointForecast
     from hidl_cli.site.schema import Site
-
+from hidl_cli.commands.arguments import complete_stacks
 
 # ``hidl run --estimate``.
 
 
 def show_estimate(plan: Plan, *, json: bool) -> None:
-    """Print the maximum cost and the predicted metrics of a run; executes only the workload's prediction module."""
+    """Print a run's maximum cost and predicted metrics, executing only the workload's prediction module."""
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, write
@@ -43,7 +43,7 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
 
 
 def _forecasts(plan: Plan, interconnect: str | None) -> list[PointForecast]:
-    """Return the predictions of the workload's module; empty if it has none or its stack is not installed."""
+    """Return the predictions of the workload's module, or none if it has no module or its stack is not installed."""
     from hidl_cli.commands.render import say
     from hidl_cli.runs.forecast import find_python, forecast_plan
 
@@ -207,8 +207,8 @@ def _require_comparison(plan: Plan, *, wait: bool) -> None:
 
 
 def _warn(plan: Plan) -> None:
-    from hidl_cli.api.submission import warnings_of
     from hidl_cli.commands.render import say
+    from hidl_cli.plan.planning import warnings_of
 
     for warning in warnings_of(plan):
         say(warning, style="yellow")
@@ -230,3 +230,69 @@ def _show_launches(plan: Plan) -> None:
     shown = {(step.size, plan.points.index(step.point) if varied else 0): step for step in reversed(plan.steps)}
     for _, step in sorted(shown.items(), key=lambda item: item[0]):
         say_detail(f"$ {plan.command_line(step)}", otherwise=f"$ {plan.summary(step)}")
+
+
+_OPTIONS = (
+    *("site", "nodes", "hosts", "hostfile", "share_hosts", "ranks_per_node", "threads", "device", "launcher", "mpi"),
+    *("tuning", "partition", "account", "qos", "constraint", "reservation", "prefix", "time", "check"),
+)
+_HELP = {
+    "ranks_per_node": "MPI ranks per node started by `ranks` (default: one per GPU, otherwise 1).",
+    "time": "Time limit of the shell; 10 means ten minutes.",
+}
+
+
+@with_options(RunOptions, only=_OPTIONS, help=_HELP)
+def shell(
+    stack: Annotated[str, typer.Argument(help="Stack to activate.", autocompletion=complete_stacks)],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="Program to run instead of a shell."),
+    ] = None,
+    *,
+    options: RunOptions,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job script without running it.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Open a shell in an allocation with an active stack, or run a command at this terminal (-- jupyter lab).
+
+    In the shell, `ranks PROGRAM` starts MPI ranks. Leaving the shell ends everything started in it. The exit status is
+    that of the shell.
+    """
+    from pathlib import Path
+
+    from hidl_cli import terminal
+    from hidl_cli.commands.render import check_before_run, emit_json, say, write
+    from hidl_cli.errors import UsageError
+    from hidl_cli.launch.hosts import on_hosts
+    from hidl_cli.quoting import sh_line
+    from hidl_cli.schedulers import scheduler
+    from hidl_cli.shell.session import open_shell, plan_shell, render_files, require_terminal
+    from hidl_cli.site.load import load_site
+
+    program = command[1:] if command and command[0] == "--" else command or []
+    has_terminal = terminal.attached()
+    if json and not dry_run:
+        raise UsageError("--json requires --dry-run", hint="add --dry-run")
+    if not dry_run:
+        require_terminal(program, terminal=has_terminal)
+    machine = on_hosts(load_site(options.site), options.named_hosts)
+    plan = plan_shell(
+        RunRequest.of(replace(options, stack=stack, new_job=True), hypothetical=dry_run), machine, program
+    )
+    files = render_files(plan, machine, program, Path.cwd())
+    for warning in plan.warnings:
+        say(warning, style="yellow")
+    if dry_run:
+        line = scheduler(plan.scheduler).interactive(plan.header, plan.run, terminal=True) or ()
+        if json:
+            emit_json("hidl.shell-plan/1", plan=plan.to_json(), command=list(line), script=files.script)
+        else:
+            say(f"$ {sh_line(line)}", style="dim")
+            write(files.script)
+    if options.check:
+        check_before_run(plan, machine, hypothetical=dry_run)
+    if not dry_run:
+        status = open_shell(plan, files, terminal=has_terminal)
+        if status:
+            raise typer.Exit(status)

@@ -53,7 +53,7 @@ def status(
 
 
 def _watch(runs: Sequence[Run]) -> None:
-    """Update the table of the runs until all have ended; without a terminal, print a line for each change."""
+    """Update the table of runs until all have ended, or print a line for each change without a terminal."""
     from hidl_cli.commands.follow import RunTable
     from hidl_cli.commands.render import show_runs
     from hidl_cli.runs.follow import follow
@@ -68,9 +68,9 @@ def _watch(runs: Sequence[Run]) -> None:
 
 def cancel(run: RunArgument = None) -> None:
     """Cancel a run with all its processes."""
-    from hidl_cli.api.submission import cancel as carry_out
     from hidl_cli.commands.render import say
     from hidl_cli.record.run import find
+    from hidl_cli.runs.follow import cancel as carry_out
 
     record = find(run)
     ended_now, status = carry_out(record)
@@ -130,7 +130,7 @@ def logs(
     from hidl_cli.runs.follow import read_log
 
     record = find(run)
-    with suppress(HidlError):  # logs of runs of other versions are shown too
+    with suppress(HidlError):  # logs written by other versions of hidl are shown too
         plan_of(record)  # remembers the secrets that the program may print
     for log in (record.stdout, record.stderr):  # a secret recognized in one stream is hidden in the other too
         shown_output(_end(log))
@@ -146,14 +146,14 @@ def logs(
 
 
 def _echo(data: bytes) -> None:
-    """Print part of a log that ends at a line end."""
+    """Print a part of a log that ends with a complete line."""
     from hidl_cli.redaction import shown_output
 
     typer.echo(shown_output(data.decode(errors="surrogateescape")).encode(errors="surrogateescape"), nl=False)
 
 
 def _end(log: Path) -> str:
-    """Return the last 256 KiB of a log; empty if it does not exist."""
+    """Return the last 256 KiB of a log, or empty bytes if it does not exist."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, _size(log) - (256 << 10)))

@@ -279,7 +279,7 @@ def new(
     for hidden in drafts.hidden(target):
         say(f"it takes precedence over {hidden}, which has the same name")
     what = made.name if drafts.is_found(target) else str(target.file)
-    say(f"next: review it and fill in what is null; to list what is still unknown: hidl site check {what}")
+    say(f"next: review it and replace null values; to list what is still unknown: hidl site check {what}")
 
 
 @app.command()
@@ -292,7 +292,7 @@ def schema() -> None:
 
 
 def _named(word: str) -> OverlayEntry:
-    """Return the entry for a word: a file if it looks like a path, else the site with this name."""
+    """Return the entry for a word, which is a file if it looks like a path and a site's name otherwise."""
     from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import at_path, find, is_base
 

@@ -148,7 +148,7 @@ def _choose_lock(site: Site, stack: Stack, target: Target, root: Path, provider:
     completed = completion.complete(site, provider, keep=False, say=lambda _: None).site
     try:
         return provider_for(completed, provider).choose(Order(completed, stack, root, provider=provider), target)
-    except MissingPrecondition as error:  # without Spack, nothing tells whether a lockfile fits
+    except MissingPrecondition as error:  # without Spack, a lockfile cannot be checked
         say(f"lockfiles cannot be compared: {error.message}")
         return Choice(None, None, ())
 
@@ -428,7 +428,7 @@ def _format_installation(found: dict[str, Any]) -> str:
 
 
 def _format_verification(verification: dict[str, Any]) -> str:
-    """Format where, in which job and with which MPI library an installation was verified."""
+    """Describe where, in which job and with which MPI library an installation was verified."""
     if verification["where"] == "skip":
         return "never (--verify skip)"
     job = f", in job {verification['job']}" if verification["job"] else ""

@@ -77,7 +77,7 @@ def save(run: RunArgument = None) -> None:
 
 
 def save_winner(name: str | None) -> None:
-    """Save the winner of a comparison in the user's file of the run's site; by default, of the latest run."""
+    """Save the winner of a run's comparison (default: the last run) in the user's file for the run's site."""
     from hidl_cli.commands.render import say
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of

@@ -1,4 +1,4 @@
-"""``hidl validate``: run the ReFrame checks of a site, now or every night."""
+"""``hidl validate``: run a site's ReFrame checks, now or every night."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import (
-    TIME,
-    JsonOption,
-    NoCheckOption,
-    limit_in_seconds,
-    with_options,
-)
+from hidl_cli.commands.arguments import TIME, JsonOption, NoCheckOption, limit_in_seconds, with_options
 from hidl_cli.plan.options import RunOptions, absolute
 
 if TYPE_CHECKING:
@@ -158,7 +152,7 @@ def _show(cases: Sequence[Case]) -> None:
 
 
 def _next(cases: Sequence[Case], validation: Validation) -> str:
-    """Return the number of passed cases, and the next step."""
+    """Describe the number of passed cases and the next step."""
     passed = sum(case.verdict == "pass" for case in cases)
     judged = [case for case in cases if case.verdict != "skipped"]
     bad = sorted((case for case in judged if case.exit_code), key=lambda case: case.exit_code)

@@ -1,4 +1,4 @@
-"""Subjects that the doctor examines, the context of an examination, and the registry of rules and fixes."""
+"""Subjects that the doctor examines, examination contexts, and the registry of rules and fixes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Facts = TypeVar("Facts")
 
 @dataclass(frozen=True)
 class Fix:
-    """A fix that ``hidl doctor --fix`` applies to the findings of a rule.
+    """A fix that ``hidl doctor --fix`` applies to a rule's findings.
 
     A fix must be safe and reversible, and may only change hidl's files.
 
@@ -70,17 +70,17 @@ class Subject(Generic[Facts]):
 
 @dataclass(frozen=True)
 class Context:
-    """The input of probes.
+    """The input for probes.
 
     Attributes:
         host: This machine, or a recorded one; its ``failures`` lists commands that failed.
         installation: The installation, or None if the stack is not installed or no stack is given.
         stack: Name of the stack.
-        plan: Run that is about to be submitted, or None for ``hidl doctor``.
-        nodes: Number of compute nodes to examine, if any.
-        roots: Directories of installations (default: the user's and the site's).
+        plan: The run that is about to be submitted, or None for ``hidl doctor``.
+        nodes: Number of compute nodes to examine.
+        roots: Installation roots (default: the user's and the site's).
         deep: Whether to read every file of the installation.
-        saved: Description of the scheduler from saved output, used instead of the host's scheduler.
+        saved: Scheduler description from saved output, used instead of the host's scheduler.
     """
 
     host: Host
@@ -95,7 +95,7 @@ class Context:
 
     @cached_property
     def is_here(self) -> bool:
-        """True if this host is part of the site, according to the site's ``match`` or else its scheduler's command."""
+        """True if this host is part of the site, according to the site's ``match`` or else the scheduler's command."""
         if self.saved is not None:
             return True
         if conditions := conditions_of(self.site, self.host):
@@ -107,7 +107,7 @@ class Context:
 
     @property
     def gpus(self) -> int | None:
-        """Number of GPUs per node(0 if the plan only uses CPUs, None if unknown)."""
+        """Number of GPUs per node (0 if the plan only uses CPUs, None if unknown)."""
         if self.plan is not None and self.plan.device == "cpu":
             return 0
         return self.site.node_type(self.plan.partition if self.plan else None).gpus
@@ -128,36 +128,43 @@ def stack_directories(roots: Iterable[Path], site: str, stack: str | None = None
     return [each for each in found if stack in (None, each.name) and installations.prefixes(each)]
 
 
-# The registry of rules: those of ``hidl_cli.doctor.rules``, and those for compute nodes, ranks and job output.
+# The rule registry: the rules in ``hidl_cli.doctor.rules``, and those for compute nodes, ranks and job output.
 
 
-#: Rules that are not applied to this host but to nodes, launches and job output (``module:attribute``).
+#: Rules that are applied to nodes, launches and job output rather than to this host (``module:attribute``).
 _OTHER_RULES = (
     "hidl_workloads.doctor.nodes:RULES",
     "hidl_workloads.doctor.ranks:RULES",
     "hidl_cli.doctor.nodes:RULES",
     "hidl_cli.doctor.nodes:LAUNCH_RULES",
-    "hidl_cli.doctor.examine:RULES",
 )
 
 
 @cache
-def load_subjects() -> tuple[Subject[Any], ...]:
-    """Return the ``SUBJECT`` of every module of ``hidl_cli.doctor.rules``, sorted by module name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__))
-    return tuple(import_module(f"{rules.__name__}.{name}").SUBJECT for name in names)
+def load_subjects(*, before_runs: bool = False) -> tuple[Subject[Any], ...]:
+    """Return the ``SUBJECTS`` of every module of ``hidl_cli.doctor.rules``, sorted by module name.
+
+    ``before_runs`` selects those that ``hidl run`` examines before it submits a job.
+    """
+    skipped = rules.NOT_BEFORE_RUNS if before_runs else frozenset()
+    names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__) if module.name not in skipped)
+    modules = [import_module(f"{rules.__name__}.{name}") for name in names]
+    return tuple(subject for module in modules for subject in module.SUBJECTS if subject.before_runs or not before_runs)
 
 
 def all_rules() -> Iterator[Rule[Any]]:
-    """Yield the rules of every module. Within a module, they are sorted by id.
+    """Yield every module's rules, sorted by id within a module.
 
-    Rules for job output may repeat an id.
+    Several rules for job output may have the same id.
     """
+    from hidl_cli.diagnoses import diagnosis_rules  # reads the catalogue, which is not needed for runs
+
     for subject in load_subjects():
         yield from subject.rules
     for reference in _OTHER_RULES:
         module, _, attribute = reference.partition(":")
         yield from getattr(import_module(module), attribute)
+    yield from diagnosis_rules()
 
 
 def list_rules() -> list[Rule[Any]]:
@@ -169,7 +176,7 @@ def list_rules() -> list[Rule[Any]]:
 
 
 def find_rule(id: str) -> Rule[Any]:
-    """Return the rule with an id, which is case-insensitive.
+    """Return the rule with this id, ignoring case.
 
     Raises:
         UsageError: If the rule is unknown.
@@ -181,7 +188,7 @@ def find_rule(id: str) -> Rule[Any]:
 
 
 def fixes() -> dict[str, Fix]:
-    """Return the fixes of all subjects by rule id."""
+    """Return the fixes for all subjects, by rule id."""
     return {id: fix for subject in load_subjects() for id, fix in subject.fixes.items()}
 
 
@@ -193,7 +200,7 @@ def fix(findings: Iterable[Finding], say: Callable[[str], None]) -> Iterator[tup
             yield finding, done
 
 
-_SECONDS = 5.0  # per command, so that a hanging file server does not block the doctor
+_SECONDS = 5.0  # time limit per command, so that a hanging file server does not block the doctor
 
 
 @dataclass(frozen=True)

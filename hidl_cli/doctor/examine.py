@@ -18,11 +18,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from hidl_cli import paths
 from hidl_cli.batch_systems import SYSTEMS
-from hidl_cli.diagnoses import Diagnosis, load_diagnoses
 from hidl_cli.doctor.context import CachedHost, Context, Subject, load_subjects, stack_directories
-from hidl_cli.errors import InvalidInput, SchedulerUnreachable, UsageError
+from hidl_cli.errors import InvalidInput, MissingPrecondition, SchedulerUnreachable, UsageError
 from hidl_cli.inputs.check import Strict
-from hidl_cli.launch.launchers.srun import mpi_type
 from hidl_cli.launch.library import launcher_for, library_for, site_tuning
 from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan
@@ -32,34 +30,12 @@ from hidl_cli.site.load import load_site
 from hidl_cli.site.machine import machine
 from hidl_cli.site.probes.facts import SchedulerFacts
 from hidl_cli.site.probes.host import Host, ThisHost
-from hidl_cli.site.probes.survey import DESCRIPTION, RecordingHost, load_host, survey
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.installation import UNSET, roots
-from hidl_workloads.doctor.finding import Evidence, Finding, Rules, worst_first
+from hidl_workloads.doctor.finding import Finding, worst_first
 
-RULES: Rules[str] = Rules()
-
-
-def _register(diagnosis: Diagnosis) -> None:
-    """Register a diagnosis as a rule that is documented by its first example."""
-
-    def matches(text: str) -> Iterator[Evidence]:
-        match = diagnosis.first_match(text)
-        if match is not None:
-            finding = diagnosis.finding(match)
-            yield Evidence(finding.seen, finding.fix, finding.where)
-
-    example = next(matches(diagnosis.examples[0].text))
-    matches.__doc__ = f"Found in the output of a job, for example: {example.seen}"
-    RULES.rule(diagnosis.id, diagnosis.title, severity=diagnosis.severity, why=diagnosis.why)(matches)
-
-
-for _diagnosis in load_diagnoses():
-    _register(_diagnosis)
-
-
-# Published vulnerabilities of packages, read from ``recipes/advisories.yaml`` without network access.
+# Published package vulnerabilities, read from ``recipes/advisories.yaml`` without network access.
 
 
 def _specifier(text: str) -> str:
@@ -75,7 +51,7 @@ class SecurityAdvisory(Strict):
 
     Attributes:
         affected: Ranges of affected versions.
-        fixed: First fixed version, or None.
+        fixed: First fixed version, or None if there is none.
         fix: Workaround, if there is no fixed version.
     """
 
@@ -145,18 +121,18 @@ _GPU_ARRAYS = ("cupy", "numba")
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """The job of a plan, or the one that hidl would plan by default.
+    """The job in a plan, or the one that hidl would plan by default.
 
     Attributes:
         library: MPI library that the ranks are linked to, or None if unknown.
         program: Path or name of the launcher's program.
         mpi_type: Value of ``srun --mpi=``.
-        configured: Variables that hidl or the site sets for all ranks.
-        inherited: Other variables of the shell that started hidl.
+        configured: Variables set by hidl or the site for all ranks.
+        inherited: Other variables in the shell that started hidl.
         inherits_environment: Whether the ``inherited`` variables reach the ranks.
         planned: Whether the job is about to be submitted.
         device_buffers: Whether the program passes GPU memory to MPI.
-        is_active: Whether the stack is activated in the shell, where users may call launchers manually.
+        is_active: Whether the stack is activated in the shell, in which users may call launchers manually.
     """
 
     library: Library | None = None
@@ -177,7 +153,7 @@ class PlannedJob:
 
 
 def plan_job(context: Context) -> PlannedJob:
-    """Return the job of the plan or the installation, or if there is neither, a job with only an environment."""
+    """Return the job of the plan or the installation or, if there is neither, a job with only an environment."""
     plan, site = context.plan, context.site
     library: Library | None
     launcher: str | None
@@ -191,7 +167,7 @@ def plan_job(context: Context) -> PlannedJob:
         library = _library(context)
         launcher = _launcher(context, library) if library else None
         program = _program(library, launcher) if library and launcher else None
-        srun_type = mpi_type(library) if library and launcher == "srun" else None
+        srun_type = _mpi_type(library) if library and launcher == "srun" else None
         configured = {**site.policies.environment, **_library_environment(context, library)}
     inherited = {
         name: value for name, value in context.host.environment.items() if name not in configured and name not in UNSET
@@ -228,6 +204,12 @@ def _program(library: Library, launcher: str) -> str:
     return launcher if launcher in _SITE_LAUNCHERS else library.program(launcher)
 
 
+def _mpi_type(library: Library) -> str | None:
+    from hidl_cli.launch.launchers.srun import mpi_type  # not loaded for sites without srun
+
+    return mpi_type(library)
+
+
 def _library_environment(context: Context, library: Library | None) -> dict[str, str]:
     """Return the environment and tuning that the site sets for its library."""
     if library is None or library.name not in context.site.mpi:
@@ -242,7 +224,7 @@ def _exports(library: Library | None) -> bool:
 
 
 def uses_device_buffers(plan: Plan) -> bool:
-    """Return whether any step passes arrays in GPU memory to MPI."""
+    """Return whether any step passes arrays that are in GPU memory to MPI."""
     on_gpus = plan.device == "gpu"
     return any(_on_device({**plan.parameters, **step.point}, on_gpus=on_gpus) for step in plan.steps)
 
@@ -268,6 +250,8 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
     Returns:
         The names of the files.
     """
+    from hidl_cli.site.probes.survey import RecordingHost, survey  # loads all schedulers, which is not needed for runs
+
     found = load_site(site)
     host = RecordingHost(CachedHost(ThisHost()))
     this = machine()
@@ -291,11 +275,13 @@ def examine_recorded(directory: Path, site: str | None) -> tuple[DoctorReport, s
         The report, the name of the site and the name of the host.
 
     Raises:
-        UsageError: If no site matches, or if the scheduler of the site differs from that of the recording.
+        UsageError: If no site matches, or if the site's scheduler differs from the recorded one.
     """
+    from hidl_cli.site.probes.survey import DESCRIPTION, load_host
+
     saved = None
     if directory.is_dir() and not (directory / DESCRIPTION).is_file():
-        from hidl_cli.site.outputs import survey_folder  # a run is examined without it
+        from hidl_cli.site.outputs import survey_folder  # not needed to examine a run
 
         saved = survey_folder(directory).batch
     host = load_host(directory)
@@ -369,16 +355,16 @@ def contexts(
     deep: bool = False,
     saved: SchedulerFacts | None = None,
 ) -> list[Context]:
-    """Return a context for each installation in use, or a single one for the host and the site if there is none.
+    """Return a context for each installation in use, or a single context for the host and the site if there is none.
 
     Args:
         site: Site to examine.
-        roots: Directories of installations.
-        stack: Name of the only stack to examine; by default, all stacks below ``roots`` and the activated one.
+        roots: Installation roots.
+        stack: Name of the only stack to examine (default: all stacks below ``roots`` and the activated one).
         nodes: Number of compute nodes to examine.
-        host: Host to examine; by default, this one.
+        host: Host to examine (default: this host).
         deep: Whether to read every file of the installations.
-        saved: Description of the scheduler from saved output.
+        saved: Scheduler description from saved output.
     """
     shared = CachedHost(host or ThisHost())
     directories = stack_directories(roots, site.name, stack) or ([roots[-1] / site.name / stack] if stack else [])
@@ -404,4 +390,14 @@ def before_runs(plans: Iterable[Plan], site: Site) -> DoctorReport:
     """Examine the subjects whose probes are fast, before the jobs of ``plans`` are submitted."""
     host = CachedHost(ThisHost())
     planned = [Context(host, site, installation.at(Path(plan.prefix)), plan.stack, plan) for plan in plans]
-    return examine(planned, [subject for subject in load_subjects() if subject.before_runs])
+    return examine(planned, load_subjects(before_runs=True))
+
+
+def doctor_error(examined: DoctorReport, *, detailed: bool = False) -> MissingPrecondition:
+    """Return the error for a run that the doctor expects to fail; ``detailed`` includes the doctor's findings."""
+    ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
+    found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]
+    return MissingPrecondition(
+        "\n".join([f"the run would fail: {ids}; nothing was submitted", *(found if detailed else ())]),
+        hint="apply the fix and check again with hidl doctor, or skip these checks: --no-check",
+    )

@@ -35,8 +35,7 @@ from hidl_cli.record.run import Run, State, Status
 from hidl_cli.runs.follow import follow, scheduler_of
 from hidl_cli.schedulers import scheduler_for
 from hidl_cli.schedulers.local import InAllocation
-from hidl_cli.schedulers.ssh.guards import Trouble
-from hidl_cli.schedulers.ssh.hosts import UnusableHosts
+from hidl_cli.schedulers.ssh.guards import Trouble, UnusableHosts
 from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.site.probes.slurm import mpi_types
 from hidl_cli.site.schema import Site
@@ -91,13 +90,13 @@ class Attempt:
 
     @property
     def label(self) -> str:
-        """The launch as shown in messages, for example ``srun --mpi=pmi2``."""
+        """The launch, as shown in messages; for example, ``srun --mpi=pmi2``."""
         return f"{self.launcher} --mpi={self.mpi_type}" if self.mpi_type else self.launcher
 
 
 @dataclass(frozen=True)
 class Examination:
-    """The job that examines nodes; ``attempts`` has the order of the plan's steps."""
+    """The job that examines nodes. ``attempts`` is in the same order as the plan's steps."""
 
     plan: Plan
     attempts: tuple[Attempt, ...]
@@ -106,7 +105,7 @@ class Examination:
 
     @property
     def prefix(self) -> str | None:
-        """The prefix of the stack, which the nodes must be able to access, or None if there is no stack."""
+        """The stack's prefix, which the nodes must be able to access, or None if there is no stack."""
         return self.plan.prefix or None
 
     def script(self) -> str:
@@ -138,9 +137,9 @@ def plan_examination(
         installation: Installed stack whose launchers are tried, or None to try no launcher.
         nodes: Number of nodes.
         job: Requested resources.
-        mpi: The site's MPI library to use instead of the stack's, as for ``hidl run``.
+        mpi: Site MPI library to use instead of the stack's, as for ``hidl run``.
         types: Types listed by ``srun --mpi=list``.
-        cores: Number of cores per node in the current allocation; by default, all cores.
+        cores: Number of cores per node in the current allocation (default: all cores).
 
     Raises:
         HidlError: If the job cannot be planned; see ``scheduler_for``, ``allocate`` and ``bind_to_cores``.
@@ -209,12 +208,12 @@ def plan_examination(
 
 
 def root() -> Path:
-    """Return the directory of all examinations."""
+    """Return the directory that contains all examinations."""
     return paths.user_state() / "doctor"
 
 
 def _tuning(site: Site, library: Library, stack: Stack, *, gpus: bool) -> tuple[Setting, ...]:
-    """Merge the tuning of the site and the stack, as is done for runs whose times are compared."""
+    """Merge the site's and the stack's tuning, as is done for runs whose times are compared."""
     layers = (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=gpus)),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
@@ -232,7 +231,7 @@ def _workload(stack: str) -> Workload:
 
 
 def _attempts(site: Site, library: Library, placement: Placement, types: tuple[str, ...]) -> Iterator[Attempt]:
-    """Yield all launchers of the site that support the library, including srun with each type that Slurm supports."""
+    """Yield all of the site's launchers that support the library, including srun with each type that Slurm supports."""
     launchers = site.mpi[library.name].launchers if library.name in site.mpi else []
     bound = placement.threads_per_rank if placement.bind else None
     for name in launchers or site.launchers:
@@ -254,7 +253,7 @@ def _distinct(types: tuple[str, ...]) -> Iterator[str]:
 
 
 def _steps(default: Request, gpus: int, attempts: tuple[Attempt, ...]) -> Iterator[Step]:
-    """Yield a step for each attempt: the default launch, or one rank per node with another ``srun --mpi`` type."""
+    """Yield a step for each attempt: the default launch, or one rank per node with a different ``srun --mpi`` type."""
     one_each = replace(default.placement, ranks_per_node=1, ranks=default.placement.nodes)
     for number, attempt in enumerate(attempts, start=1):
         placement = default.placement if attempt.is_default else one_each
@@ -270,17 +269,17 @@ def _steps(default: Request, gpus: int, attempts: tuple[Attempt, ...]) -> Iterat
         yield Step(placement.ranks, 1, placement, launch, None)
 
 
-# The facts that the job collects about nodes, launches and ssh connections between nodes.
+# Facts that the job collects about nodes, launches and ssh connections between nodes.
 
 
 _MAX_OUTPUT = 2000
-#: Exit statuses of timeout(1) if it ended the command with SIGTERM or SIGKILL.
+#: Exit statuses of timeout(1) when it has ended the command with SIGTERM or SIGKILL.
 TIMED_OUT = (124, 137)
 
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """The result of a launch: its exit status (None if it was not started), its output and the facts of its ranks.
+    """The result of a launch: its exit status (None if it was not started), its output, and what its ranks reported.
 
     ``unfinished`` lists the ranks that did not return from MPI_Init.
     """
@@ -304,7 +303,7 @@ class SshCheck:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """All facts that a job collected."""
+    """All facts collected by a job."""
 
     nodes: Nodes
     launches: tuple[LaunchResult, ...] = ()
@@ -312,7 +311,7 @@ class JobFacts:
 
 
 def read_facts(directory: Path, examination: Examination, *, outside: Node | None) -> JobFacts:
-    """Read the facts that the job wrote to ``directory``; ``outside`` is the host that hidl runs on."""
+    """Read the facts that the job wrote to ``directory``. ``outside`` is the host that hidl runs on."""
     hosts = tuple(_text(directory / "hosts").split())[: examination.nodes]
     memory = examination.plan.allocation.memory_gib
     requested = int(memory * 2**30) if memory else None
@@ -378,7 +377,7 @@ def _json(text: str) -> dict[str, Any] | None:
 
 
 def _text(file: Path) -> str:
-    """Read a file, or return an empty text if it is missing."""
+    """Read a file, or return an empty string if it is missing."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -404,7 +403,7 @@ def find_on_nodes(facts: JobFacts) -> list[Finding]:
 def find_in_launches(facts: JobFacts) -> list[Finding]:
     """Return the findings about launches, their ranks, and ssh.
 
-    Types of ``srun --mpi`` that hidl would not use are only reported if they start singletons, with severity ``info``.
+    ``srun --mpi`` types that hidl would not use are only reported if they start singletons, with severity ``info``.
     """
     found = LAUNCH_RULES.findings(facts)
     for result in facts.launches:
@@ -457,7 +456,7 @@ def no_start(facts: JobFacts) -> Iterator[Evidence]:
 
 
 def _world(result: LaunchResult, facts: JobFacts) -> World:
-    """Return the ranks of a launch in the form required by the rules for ranks."""
+    """Return a launch's ranks in the form required by the rules for ranks."""
     boots = {node.host: node.boot for node in facts.nodes.nodes if node.boot}
     outside = facts.nodes.outside
     if outside is not None and outside.boot:
@@ -473,7 +472,7 @@ def _world(result: LaunchResult, facts: JobFacts) -> World:
 
 
 def _alternatives(result: LaunchResult, facts: JobFacts) -> tuple[str, ...]:
-    """Return the other launches, which succeeded."""
+    """Return the other launches that succeeded."""
     return tuple(
         other.attempt.label
         for other in facts.launches
@@ -521,8 +520,8 @@ def examine_nodes(
 ) -> DoctorReport:
     """Examine compute nodes, and start a small MPI program on them with each launcher.
 
-    On a site without a scheduler, hosts that cannot be used are reported and the others are examined. An interrupt
-    cancels the job.
+    On a site without a scheduler, unusable hosts are reported, and the others are examined. An interrupt cancels the
+    job.
 
     Args:
         site: Site of the nodes.
@@ -530,7 +529,7 @@ def examine_nodes(
         count: Number of nodes.
         job: Partition, account and other resources, as for ``hidl run``.
         mpi: The site's MPI library to use instead of the stack's.
-        host: Host that hidl runs on; by default, this one.
+        host: Host that hidl runs on (default: this host).
         tell: Callback for progress messages.
 
     Raises:
@@ -579,7 +578,7 @@ def examine_nodes(
 
 
 def _without_unusable(hosts: tuple[str, ...], error: UnusableHosts, job: AllocationOptions | None) -> AllocationOptions:
-    """Restrict the request to the hosts that can be used. If there are none, its ``hosts`` is None."""
+    """Restrict the request to usable hosts. If there are none, its ``hosts`` is None."""
     job = job or AllocationOptions()
     unusable = {each.host for each in error.troubles}
     usable = tuple(name for name in hosts if name not in unusable)
@@ -588,13 +587,13 @@ def _without_unusable(hosts: tuple[str, ...], error: UnusableHosts, job: Allocat
 
 
 def is_inside(site: Site, environment: Mapping[str, str]) -> bool:
-    """Return whether this process runs in a job of the site's scheduler."""
+    """Return whether this process runs in one of the scheduler's jobs."""
     system = batch_systems.system(site.scheduler)
     return system is not None and system.job_id in environment
 
 
 def _cores_of_the_allocation(environment: Mapping[str, str], count: int) -> int | None:
-    """Return the number of cores per node of the current Slurm job, or None if unknown.
+    """Return the current Slurm job's number of cores per node, or None if unknown.
 
     Raises:
         UsageError: If the job has fewer than ``count`` nodes.
@@ -608,7 +607,7 @@ def _cores_of_the_allocation(environment: Mapping[str, str], count: int) -> int 
 
 
 def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], None]) -> Status:
-    """Run the job script in this allocation or through the scheduler, and wait for its end."""
+    """Run the job script in this allocation or through the scheduler, and wait for it to end."""
     if inside:
         local, start = InAllocation(), time.monotonic()
         local.submit(run)

@@ -1,1 +1,1 @@
-"""Input files: YAML with positions, validation errors that point at the text, and the overlay of directories."""
+"""Input files: YAML with positions, validation errors that point at the text, and the directory overlay."""

@@ -1,4 +1,4 @@
-"""Validate a document against its model and report all errors at once, with their positions."""
+"""Validate a document against its model, and report all errors at once with their positions."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _expected(spot: Spot) -> str:
 
 
 def _corrected(value: Any, expected: str) -> str | None:
-    """Return the value that was probably intended: a number without quotes, ``true`` for ``yes``, ``4`` for ``4.0``."""
+    """Return the value that was probably intended: an unquoted number, ``true`` for ``yes``, or ``4`` for ``4.0``."""
     if isinstance(value, float) and expected == "a whole number" and value.is_integer():
         return str(int(value))
     if not isinstance(value, str):
@@ -122,7 +122,7 @@ def _corrected(value: Any, expected: str) -> str | None:
     return value if fits and not isinstance(intended, str) else None
 
 
-# Building blocks of the schemas: the strict base model and common types of text.
+# Schema building blocks: the strict base model and common text types.
 
 
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"
@@ -134,9 +134,9 @@ _FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 _SHA256 = r"^[0-9a-f]{64}$"
 PATTERN_OF_TIMES = r"^([0-9]{1,4}-[0-9]{1,3}|[0-9]{1,7})(:[0-5]?[0-9]){0,2}$"
 
-MAX_REGEX = 1000  # longer regular expressions are a mistake, and slow to compile
+MAX_REGEX = 1000  # longer regular expressions are mistakes, and slow to compile
 
-#: Descriptions of the patterns.
+#: Pattern descriptions.
 PATTERNS = {
     _NAME: "lower-case letters, digits, and . _ - after the first character",
     _IDENTIFIER: "lower-case letters, digits and _, starting with a letter",
@@ -165,7 +165,7 @@ NonNegative = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class NameIn:
-    """Annotation for a name in a registry; plug-ins are only searched if the name is not built in."""
+    """Annotation for a name in a registry. Plug-ins are only searched if the name is not built in."""
 
     registry: Registry[Any]
     also: tuple[str, ...] = ()
@@ -192,7 +192,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
-# Look up what a model expects at a position of a document.
+# Look-up of what a model expects at a position in a document.
 
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
@@ -203,10 +203,10 @@ class Spot:
     """A position in a document, described by its model.
 
     Attributes:
-        annotation: Type expected at this position; None if the key is unknown.
-        description: Description of the field.
+        annotation: Type expected at this position, or None if the key is unknown.
+        description: The field's description.
         siblings: Valid keys at this level.
-        on_key: The spot is the key, not its value.
+        on_key: True if the spot is the key rather than its value.
     """
 
     path: tuple[str | int, ...]
@@ -246,7 +246,7 @@ def locate(model: type[BaseModel], location: Sequence[str | int]) -> Spot:
 
 
 def phrase(annotation: Any) -> str:
-    """Describe the expected values in words."""
+    """Describe the expected values."""
     bare = _bare(annotation)
     if words := choices(annotation):
         return f"one of: {', '.join(words)}"
@@ -257,7 +257,7 @@ def phrase(annotation: Any) -> str:
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """Return the values of a ``Literal`` or the names of a registry (empty for any other annotation)."""
+    """Return a ``Literal``'s values or a registry's names, or an empty result for any other annotation."""
     if names := _names(annotation):
         return names.names()
     bare = _bare(annotation)
@@ -276,7 +276,7 @@ def _names(annotation: Any) -> NameIn | None:
 
 
 def _bare(annotation: Any) -> Any:
-    """Strip ``Annotated`` and an optional None from an annotation."""
+    """Remove ``Annotated`` and an optional None from an annotation."""
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -296,8 +296,8 @@ def check(
 ) -> tuple[M | None, tuple[Problem, ...]]:
     """Validate a document and return its model (None if it is invalid) and all problems.
 
-    If ``complete`` is False, part of the document could not be read, and missing keys are not reported. Beyond
-    ``MAX_FINDINGS`` problems, one last problem reports that there are more.
+    If ``complete`` is False, part of the document could not be read, so missing keys are not reported. If there are
+    more than ``MAX_FINDINGS`` problems, one last problem reports this.
     """
     data = plain(root)
     checked = None

@@ -34,8 +34,8 @@ _WHOLE = "Whole"
 def schema(kind: KindName) -> dict[str, Any]:
     """Return the JSON Schema for files of this kind.
 
-    A file that extends another may omit any key at any level, so the root requires none. A file that extends nothing
-    must be complete, which a second set of definitions enforces.
+    A file that extends another may omit any key at any level, so the root does not require any keys. A file that
+    extends nothing must be complete, which is enforced by a second set of definitions.
     """
     document = _closed(model_schema(kind))
     definitions = document.pop("$defs", {})
@@ -51,7 +51,7 @@ def schema(kind: KindName) -> dict[str, Any]:
 
 
 def text(kind: KindName) -> str:
-    """Return the JSON Schema as the text of a file."""
+    """Return the JSON Schema as the text for a file."""
     return json.dumps(schema(kind), indent=2) + "\n"
 
 
@@ -63,7 +63,7 @@ def model_schema(kind: KindName) -> dict[str, Any]:
 
 
 def _closed(part: Any) -> Any:
-    """Forbid all keys that do not match the pattern of a mapping; pydantic only states the pattern."""
+    """Forbid all keys that do not match a mapping's pattern, because pydantic's schema only states the pattern."""
     if isinstance(part, dict):
         closing = {"additionalProperties": False} if "patternProperties" in part else {}
         return closing | {key: _closed(value) for key, value in part.items()}
@@ -71,7 +71,7 @@ def _closed(part: Any) -> Any:
 
 
 def _without_required(part: Any) -> Any:
-    """Remove all ``required`` lists, but keep properties of that name."""
+    """Remove all ``required`` lists, but keep properties with that name."""
     if isinstance(part, dict):
         return {
             key: _without_required(value)
@@ -96,11 +96,11 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Rules(Generic[M]):
-    """The model and checks for files of one kind, and how they are merged with the files that they extend.
+    """The model and checks for one kind of file, and the rules for merging files with those that they extend.
 
     Attributes:
         appended: Paths of lists that are appended to instead of replaced.
-        own: Top-level keys that are not inherited from an entry of another name.
+        own: Top-level keys that are not inherited from an entry with another name.
     """
 
     kind: KindName
@@ -112,7 +112,7 @@ class Rules(Generic[M]):
 
 @dataclass(frozen=True)
 class LoadResult(Generic[M]):
-    """The model of an entry, or None and its problems; ``files`` contains its file and the files that it extends."""
+    """An entry's model, or None and its problems. ``files`` contains its file and the files that it extends."""
 
     entry: OverlayEntry
     model: M | None
@@ -136,7 +136,7 @@ def valid(result: LoadResult[M]) -> M:
 
 
 def faulty(results: Sequence[LoadResult[M]]) -> InvalidInput:
-    """Combine the problems of several results into one error, without duplicates."""
+    """Combine several results' problems into one error, without duplicates."""
     problems = list(dict.fromkeys(problem for result in results for problem in result.problems))
     what = ", ".join(f"{result.entry.kind} '{result.entry.name}'" for result in results if result.problems)
     return InvalidInput(f"{what}: {counted(len(problems))}", problems=problems)
@@ -148,7 +148,7 @@ def counted(faults: int) -> str:
 
 
 def examine(rules: Rules[M], entry: OverlayEntry) -> LoadResult[M]:
-    """Read and validate an entry and everything it extends; never raises for the contents of a file."""
+    """Read and validate an entry and everything it extends, without raising exceptions for a file's contents."""
     links, complete = _chain(entry)
     files = tuple(link.entry.path for link in links)
     problems = [problem for link in links for problem in link.problems]
@@ -168,7 +168,7 @@ def examine(rules: Rules[M], entry: OverlayEntry) -> LoadResult[M]:
 
 @dataclass(frozen=True)
 class _Link:
-    """One file in a chain of ``extends``; ``root`` is None if it could not be read."""
+    """A file in a chain of ``extends``. ``root`` is None if the file could not be read."""
 
     entry: OverlayEntry
     root: YamlNode | None
@@ -176,7 +176,7 @@ class _Link:
 
 
 def _chain(entry: OverlayEntry) -> tuple[list[_Link], bool]:
-    """Return the chain of files that the entry extends, starting with itself, and whether it is complete."""
+    """Return the chain of files that the entry extends, starting with its own, and whether the chain is complete."""
     links: list[_Link] = []
     following: OverlayEntry | None = entry
     while following is not None:
@@ -195,7 +195,7 @@ def _chain(entry: OverlayEntry) -> tuple[list[_Link], bool]:
 
 
 def _base(entry: OverlayEntry, root: YamlNode, above: Sequence[OverlayEntry]) -> OverlayEntry | Fault | None:
-    """Return what ``entry`` extends: nothing, another entry, or the entry of the same name that it shadows."""
+    """Return what ``entry`` extends: nothing, another entry, or the entry with the same name that it shadows."""
     name = source.plain(root).get("extends")
     if name is None:
         return None
@@ -225,7 +225,7 @@ def _names_its_file(data: Mapping[str, Any], entry: OverlayEntry) -> Iterator[Fa
 
 
 def _order(problem: Problem, files: Sequence[Path]) -> tuple[int, int, int]:
-    """Sort problems by file, starting with extending files, and then by line."""
+    """Sort problems by file, with extending files first, and then by line."""
     if problem.mark is None:
         return len(files), 0, 0
     return files.index(problem.mark.file), problem.mark.line, problem.mark.column

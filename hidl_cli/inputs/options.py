@@ -1,4 +1,4 @@
-"""Options declared once, as fields of a dataclass: their name on the command line, help and limits."""
+"""Options that are declared once, as dataclass fields with their command-line name, help text and limits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _KEY = "hidl.option"
 
 @dataclass(frozen=True)
 class CommandLineOption:
-    """A field of a dataclass of options on the command line.
+    """A field in an options dataclass, as a command-line option.
 
     Attributes:
-        names: Names such as ``--account`` and ``-A``. An option that is on by default has one name, ``--no-...``.
+        names: Names such as ``--account`` and ``-A``. An option that is on by default has a single name, ``--no-...``.
         help: Help text.
-        panel: Group of the option in the help.
-        metavar: Placeholder of the value in the help.
+        panel: Group that contains the option in the help.
+        metavar: Placeholder for the value in the help.
         minimum: Smallest number.
         maximum: Largest number.
         completion: Name of the function ``complete_<name>`` that completes the value.
@@ -51,5 +51,5 @@ def option(
 
 
 def command_line_options(options: type) -> Mapping[str, CommandLineOption]:
-    """Return the options of a dataclass by the name of their field."""
+    """Return a dataclass's options by field name."""
     return {each.name: each.metadata[_KEY] for each in fields(options) if _KEY in each.metadata}

@@ -1,4 +1,4 @@
-"""The overlay of directories: user files take precedence over ``/etc/hidl``, which precedes the shipped files."""
+"""The directory overlay: user files take precedence over ``/etc/hidl``, which takes precedence over shipped files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SHIPPED: dict[KindName, tuple[str, ...]] = {
     "workload": ("recipes/workloads",),
 }
 _SUFFIX = ".yaml"
-_MAX_LISTED = 16  # names listed in a message
-_BASE = "_"  # prefix of the names of bases
+_MAX_LISTED = 16  # number of names listed in a message
+_BASE = "_"  # prefix of base names
 
 
 @dataclass(frozen=True)
 class OverlayEntry:
-    """A site, stack or workload: the file that defines it, and the files of the same name that this file shadows.
+    """A site, stack or workload: the file that defines it, and the files with the same name that this file shadows.
 
     ``shadows`` is in order of precedence. An entry with the origin ``file`` was given by its path and does not have to
     be part of the overlay.
@@ -39,7 +39,7 @@ class OverlayEntry:
 
 
 def directories(kind: KindName) -> tuple[tuple[Origin, Path], ...]:
-    """Return the directories for files of this kind, in order of precedence."""
+    """Return the directories for this kind of file, in order of precedence."""
     return (
         ("user", paths.user_config() / f"{kind}s"),
         ("system", paths.system_config() / f"{kind}s"),
@@ -50,11 +50,12 @@ def directories(kind: KindName) -> tuple[tuple[Origin, Path], ...]:
 def list_all(kind: KindName, *, bases: bool = False) -> tuple[OverlayEntry, ...]:
     """Return all entries of this kind, sorted by name.
 
-    If ``bases`` is set, include entries that can only be extended, whose names begin with ``_``.
+    If ``bases`` is set, entries that can only be extended, whose names begin with ``_``, are included.
     """
     found: dict[str, list[OverlayEntry]] = {}
     for origin, directory in directories(kind):
-        # No is_file() check: reading a FIFO or an unreadable file must report an error, not skip it.
+        # There is no is_file() check, because a FIFO or an unreadable file must cause an error instead of being
+        # skipped.
         for path in sorted(directory.glob(f"[!.]*{_SUFFIX}")):
             if bases or not is_base(path):
                 found.setdefault(path.stem, []).append(OverlayEntry(kind, path.stem, path, origin))
@@ -79,7 +80,7 @@ def find(kind: KindName, name: str) -> OverlayEntry:
 
 
 def at_path(kind: KindName, path: Path) -> OverlayEntry:
-    """Return the entry for a file in any directory; it shadows the overlay's entries of the same name."""
+    """Return the entry for a file in any directory. It shadows the overlay's entries with the same name."""
     same_name = [entry for entry in list_all(kind) if entry.name == path.stem]
     known = [below for entry in same_name for below in (entry, *entry.shadows)]
     for entry in known:
@@ -89,7 +90,7 @@ def at_path(kind: KindName, path: Path) -> OverlayEntry:
 
 
 def _winner(entries: list[OverlayEntry]) -> OverlayEntry:
-    """Return the first of several entries with the same name, each of which shadows those after it."""
+    """Return the first of several entries with the same name, each of which shadows the following ones."""
     hidden: tuple[OverlayEntry, ...] = ()
     for entry in reversed(entries):
         hidden = (replace(entry, shadows=hidden), *hidden)

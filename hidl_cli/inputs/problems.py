@@ -1,4 +1,4 @@
-"""Problems in input files: collect, describe and render them."""
+"""Problems in input files: collecting, describing and rendering them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hidl_cli.errors import Mark, Problem
 from hidl_cli.redaction import HIDDEN, shown
 
 _TAB = "    "
-_BEFORE, _SPAN, _AFTER = 60, 60, 40  # characters shown before, within and after the marked part of a line
-_MAX_LENGTH = 400  # characters shown of a message
+_BEFORE, _SPAN, _AFTER = 60, 60, 40  # number of characters shown before, within and after the marked part of a line
+_MAX_LENGTH = 400  # number of characters shown of a message
 
 
 def render(problem: Problem) -> str:
@@ -40,7 +40,7 @@ def render(problem: Problem) -> str:
 
 
 def as_document(problem: Problem) -> dict[str, Any]:
-    """Return a problem as JSON data; line, column and length are null if it concerns the whole file."""
+    """Return a problem as JSON data. Line, column and length are null if the problem concerns the whole file."""
     mark = problem.mark
     place = (mark.line, mark.column, mark.length) if mark and mark.line else (None, None, None)
     return {
@@ -55,7 +55,7 @@ def as_document(problem: Problem) -> dict[str, Any]:
 def visible(text: str) -> str:
     """Escape all characters that a terminal would execute, hide or reorder.
 
-    Unusual spaces are escaped too; a no-break space, for example, looks like indentation but is not.
+    Unusual spaces are also escaped, because a no-break space, for example, looks like indentation but is not.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
@@ -67,7 +67,7 @@ def clipped(text: str, length: int = 60) -> str:
 
 
 def _without_secrets(mark: Mark) -> Mark:
-    """Redact secrets in the marked line; the mark then starts at the first redacted word at the latest."""
+    """Redact secrets in the marked line. The mark then starts no later than the first redacted word."""
     text = shown(mark.text)
     if text == mark.text:
         return mark
@@ -97,12 +97,12 @@ def _shown(text: str) -> str:
     return clipped(visible(text), _MAX_LENGTH)
 
 
-# Faults: problems that are identified by a path in the document.
+# Faults, which are problems identified by a path in the document.
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A problem without a position in the file; ``path`` leads to its value, or to its key if ``on_key``."""
+    """A problem without a position in the file. ``path`` leads to its value, or to its key if ``on_key`` is set."""
 
     path: tuple[str | int, ...]
     message: str
@@ -111,8 +111,8 @@ class Fault:
     on_key: bool = False
 
 
-#: A check that involves several fields. It receives the plain data, even if invalid, and yields the faults that it
-#: finds.
+#: A check that involves several fields. It receives the plain data, even if that is invalid, and yields the faults that
+#: it finds.
 Check = Callable[[Mapping[str, Any]], Iterable[Fault]]
 
 
@@ -135,12 +135,12 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def mapping(data: Any, key: str) -> Mapping[str, Any]:
-    """Return ``data[key]`` if it is a mapping, or else an empty mapping, because checks also see malformed data."""
+    """Return ``data[key]`` if it is a mapping, or else an empty mapping, because checks also receive malformed data."""
     value = data.get(key) if isinstance(data, dict) else None
     return value if isinstance(value, dict) else {}
 
 
-# Plain scalars in the core schema of YAML 1.2 (section 10.3.2).
+# Plain scalars in YAML 1.2's core schema (section 10.3.2).
 
 
 Scalar = str | int | float | bool | None

@@ -34,7 +34,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class YamlNode:
-    """A value and its position; an alias shares the node of its anchor."""
+    """A value and its position. An alias shares its anchor's node."""
 
     span: Span
     content: Scalar | Sequence[YamlNode] | dict[str, Member]
@@ -42,7 +42,7 @@ class YamlNode:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An entry of a mapping: the position of its key, and its value."""
+    """A mapping entry: the position of its key, and its value."""
 
     key: Span
     value: YamlNode
@@ -99,13 +99,13 @@ def without(root: YamlNode, keys: Collection[str]) -> YamlNode:
 
 
 def describe(value: Any) -> str:
-    """Describe the type of a plain value, or of the content of a node."""
+    """Describe the type of a plain value or of a node's content."""
     words = {type(None): "empty (null)", bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     return words.get(type(value)) or ("a mapping" if isinstance(value, dict) else "a list")
 
 
 def _step(node: YamlNode, step: str | int) -> tuple[YamlNode, Span] | None:
-    """Return a child and the span of its key (for a list item, its own span), or None if there is no such child."""
+    """Return a child and its key's span (or its own span, for a list item), or None if there is no such child."""
     if isinstance(node.content, dict) and isinstance(step, str) and step in node.content:
         member = node.content[step]
         return member.value, member.key
@@ -122,7 +122,7 @@ def _first_key(root: YamlNode) -> Span:
 
 MAX_BYTES = 1 << 20
 
-#: Characters that YAML 1.2 considers unprintable and only allows in escape sequences.
+#: Characters that YAML 1.2 considers unprintable, and only allows in escape sequences.
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
@@ -136,7 +136,7 @@ _WIDE_ENCODINGS = (
 
 @dataclass(frozen=True)
 class SourceText:
-    """The text of a file; offsets count characters, excluding a leading byte order mark."""
+    """A file's text. Offsets count characters, excluding a leading byte order mark."""
 
     file: FilePath
     text: str
@@ -169,7 +169,7 @@ def read_source(path: FilePath) -> SourceText:
 
 def _read_bytes(path: FilePath) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block the open
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a FIFO must not block
         try:
             _refuse_by_status(path, os.fstat(descriptor))
             with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -201,7 +201,7 @@ def _decoded(path: FilePath, content: bytes) -> str:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        # The text before the invalid byte is valid, so the end of that text is the position of the error.
+        # The text before the invalid byte is valid, so the error is at the end of that text.
         before = SourceText(path, content[: error.start].decode("utf-8") + "\N{REPLACEMENT CHARACTER}")
         byte = content[error.start]
         raise InvalidInput(

@@ -45,7 +45,7 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Document:
-    """The tree of a file (None if it could not be parsed), and all problems with its syntax."""
+    """A file's tree (None if it could not be parsed), and all problems with its syntax."""
 
     file: Path
     root: YamlNode | None
@@ -53,7 +53,7 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read a YAML file. No errors are raised for its type or contents."""
+    """Read a YAML file, without raising exceptions for its type or contents."""
     try:
         return parse(read_source(path))
     except InvalidInput as error:
@@ -61,7 +61,7 @@ def read(path: Path) -> Document:
 
 
 def parse(source: SourceText) -> Document:
-    """Parse YAML text. No errors are raised for its contents."""
+    """Parse YAML text, without raising exceptions for its contents."""
     builder = _Builder(source)
     try:
         root = builder.document()
@@ -75,7 +75,7 @@ def parse(source: SourceText) -> Document:
 
 @dataclass
 class _Anchor:
-    """A node that aliases can refer to (None until it is complete), and the number of its values and levels."""
+    """A node that aliases can refer to (None until it is complete), and its numbers of values and levels."""
 
     node: YamlNode | None = None
     values: int = 0
@@ -84,7 +84,7 @@ class _Anchor:
 
 @dataclass
 class _Builder:
-    """Builds the tree of one document from its events and collects recoverable faults in ``problems``."""
+    """Builds a document's tree from its events, and collects recoverable faults in ``problems``."""
 
     source: SourceText
     problems: list[Problem] = field(default_factory=list)
@@ -95,11 +95,11 @@ class _Builder:
     def document(self) -> YamlNode:
         """Return the root mapping. Raises ``InvalidInput`` for a fault that prevents further reading."""
         events = self._events()
-        next(events)  # the stream's start
+        next(events)  # the start of the stream
         if isinstance(next(events), yaml.StreamEndEvent):
             self._stop(Span(self.source, 0, 0), "the file is empty", _MAPPING)
         root = self._node(next(events), events, depth=1)
-        next(events)  # the document's end
+        next(events)  # the end of the document
         after = next(events)
         if not isinstance(after, yaml.StreamEndEvent):
             self._stop(self._span(after), "the file contains more than one document", "one document per file")
@@ -112,7 +112,7 @@ class _Builder:
             yield from yaml.parse(self.source.text, Loader=_LOADER)
         except yaml.MarkedYAMLError as error:
             self._stop_at_syntax_error(error)
-        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two are for escapes beyond Unicode
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: escapes beyond Unicode
             self._stop(Span(self.source, 0, 0), f"invalid YAML: {error}", "valid YAML")
 
     def _node(self, event: Any, events: Iterator[Any], *, depth: int) -> YamlNode:
@@ -201,7 +201,7 @@ class _Builder:
         return None
 
     def _grow(self, event: Any, *, values: int, depth: int) -> None:
-        """Add to the number of values; stop reading if the document is too large or too deep."""
+        """Add to the number of values, and stop reading if the document is too large or too deep."""
         self.values += values
         if self.values > MAX_VALUES:
             self._stop(self._span(event), f"more than {MAX_VALUES:,} values, counting every alias", "fewer values")
@@ -235,6 +235,6 @@ class _Builder:
         return Span(self.source, event.start_mark.index, event.end_mark.index)
 
     def _span_at(self, mark: Any) -> Span:
-        """Return the character at a parser's mark, which may be beyond the end of the text."""
+        """Return the span of the character at a parser mark, which may be beyond the end of the text."""
         at = min(mark.index, max(0, len(self.source.text.rstrip()) - 1)) if mark else 0
         return Span(self.source, at, at + 1)

@@ -1,1 +1,1 @@
-"""Inventories of installations: software bills of materials, and audits for published vulnerabilities."""
+"""Installation inventories: software bills of materials, and audits for published vulnerabilities."""

@@ -1,4 +1,4 @@
-"""Audit the packages of an installation for vulnerabilities, using hidl's own advisories and files in OSV format."""
+"""Audit an installation's packages for vulnerabilities, using hidl's own advisories and files in OSV format."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from hidl_cli.stack.installation import Installation
 ECOSYSTEM = "PyPI"
 
 _SUFFIXES = (".json", ".yaml", ".yml")
-_MAX_BYTES = 16 * 1024 * 1024  # per record or list of records
-_MAX_FILES = 500_000  # in one archive or directory; PyPI's export has 30,000 in 2026
+_MAX_BYTES = 16 * 1024 * 1024  # limit per record or list of records
+_MAX_FILES = 500_000  # limit per archive or directory; PyPI's export contains 30,000 in 2026
 
 
 class _Record(BaseModel):
@@ -75,7 +75,7 @@ class OsvRecord(_Record):
 
     @property
     def severity(self) -> str | None:
-        """The severity according to the database, from ``low`` to ``critical``, or None if it has no rating."""
+        """The severity according to the database, from ``low`` to ``critical``, or None if it is not rated."""
         rated = self.database_specific.severity if self.database_specific else None
         return rated.lower() if isinstance(rated, str) else None
 
@@ -85,7 +85,7 @@ class OsvRecord(_Record):
         return any(True for _ in self._of_pypi())
 
     def packages(self) -> set[str]:
-        """Return the normalized names of the PyPI packages concerned (none if the advisory was withdrawn)."""
+        """Return the normalized names of the affected PyPI packages, or none if the advisory was withdrawn."""
         return set() if self.withdrawn else {canonicalize_name(name) for name, _ in self._of_pypi()}
 
     def affects(self, package: str, version: str) -> bool:
@@ -116,8 +116,8 @@ class OsvRecord(_Record):
 def read(file: Path, packages: set[str]) -> list[OsvRecord]:
     """Read the advisories for ``packages`` (normalized names) from a file.
 
-    The file may be JSON or YAML with a record or a list of records, a zip archive of such files as exported by osv.dev,
-    or a directory tree such as PyPA's advisory-database. Raises ``UsageError`` if it cannot be read, and
+    The file may be JSON or YAML with a record or a list of records, a zip archive of such files (as exported by
+    osv.dev), or a directory tree such as PyPA's advisory-database. Raises ``UsageError`` if it cannot be read, and
     ``InvalidInput`` if it contains anything else or no advisory about PyPI.
     """
     found, known = [], False
@@ -214,7 +214,7 @@ def _in_range(range_: _Range, now: Version) -> bool:
 
 
 def _parsed(version: str) -> Version | None:
-    """Parse a PEP 440 version without its local part (``+cpu``), which advisories never have.
+    """Parse a PEP 440 version without its local part (``+cpu``), which advisories never include.
 
     Returns None if it is invalid.
     """
@@ -226,7 +226,7 @@ def _parsed(version: str) -> Version | None:
 
 @dataclass(frozen=True)
 class Vulnerability:
-    """A vulnerability of a package; ``fixed`` is the first fixed version, ``handled`` is the reason to ignore it."""
+    """A package's vulnerability. ``fixed`` is the first fixed version, and ``handled`` is the reason to ignore it."""
 
     id: str
     aliases: tuple[str, ...]
@@ -252,7 +252,7 @@ class Vulnerability:
 def audit(
     installations: Sequence[Installation], files: Sequence[Path] = (), ignored: Collection[str] = ()
 ) -> list[list[Vulnerability]]:
-    """Return the known vulnerabilities of each installation, without duplicates, with ignored ones at the end.
+    """Return each installation's known vulnerabilities without duplicates, with ignored ones at the end.
 
     Args:
         files: Advisories in OSV format.
@@ -307,7 +307,7 @@ def _of_osv(found: Sequence[Component], records: Sequence[tuple[OsvRecord, str]]
 
 
 def _merge(found: Sequence[Vulnerability]) -> list[Vulnerability]:
-    """Merge duplicates: databases list the same vulnerability under different identifiers, linked as aliases."""
+    """Merge duplicates, because databases list a vulnerability under different identifiers, linked as aliases."""
     kept: list[Vulnerability] = []
     for each in found:
         names = {each.id, *each.aliases}

@@ -1,4 +1,4 @@
-"""Software bills of materials of installations in CycloneDX format (ECMA-424)."""
+"""Software bills of materials for installations, in CycloneDX format (ECMA-424)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import AttachedText, HashAlgorithm, HashType, Property
@@ -26,11 +26,7 @@ from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import lock
 from hidl_cli.stack.installation import Installation
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-#: ``build`` is a wheel that hidl built; ``program`` is a build without Python.
+#: ``build`` is a wheel built by hidl, and ``program`` is a build without Python.
 ComponentKind = Literal["wheel", "build", "program", "spack", "external", "rpm", "own"]
 
 _MAX_LICENSE = 100  # characters; a longer `License` field contains the license's text instead of its name
@@ -38,10 +34,11 @@ _MAX_LICENSE = 100  # characters; a longer `License` field contains the license'
 
 @dataclass(frozen=True)
 class Component:
-    """A package of an installation.
+    """A package in an installation.
 
     Attributes:
-        hashes: SHA-256 of the files that may be installed (a wheel may have one for each platform), or of the source.
+        hashes: SHA-256 of the files that may be installed (a wheel may have one file for each platform), or of the
+            source.
         patches: Name and SHA-256 of each patch.
         notes: Other identifying information, by name.
     """
@@ -61,7 +58,7 @@ class Component:
 
 
 def components(installation: Installation) -> list[Component]:
-    """Return all packages, sorted by kind and name. Raises ``MissingPrecondition`` if the lockfile is missing."""
+    """Return all packages, sorted by kind, then by name. Raises ``MissingPrecondition`` if the lockfile is missing."""
     manifest = installation.manifest
     licenses = _licenses(installation.prefix)
     found = [*_built(manifest, licenses), *_spack(manifest), *_rpm(manifest), *_own(manifest, licenses)]
@@ -118,7 +115,7 @@ def _own(manifest: Mapping[str, Any], licenses: Mapping[str, str]) -> Iterator[C
 
 
 def _licenses(prefix: Path) -> dict[str, str]:
-    """Return the licenses of the distributions in a prefix: SPDX expressions or names, from their metadata."""
+    """Return the licenses of the distributions in a prefix as SPDX expressions or names, taken from their metadata."""
     places = [str(place) for place in prefix.glob("lib/python3*/site-packages")]
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions(path=places):
@@ -136,12 +133,12 @@ def _licenses(prefix: Path) -> dict[str, str]:
 
 
 _NAMESPACE = uuid.UUID("5a2c2f0e-6a1d-4f0b-8a5e-0c5b1f1d7a11")
-_TYPES = {"wheel": "pypi", "build": "pypi", "rpm": "rpm"}  # purl types; all others are generic
+_TYPES = {"wheel": "pypi", "build": "pypi", "rpm": "rpm"}  # purl types; all other kinds are generic
 _BUILT = ("build", "program")  # kinds whose hash identifies the source
 
 
 def cyclonedx(installation: Installation) -> str:
-    """Return the bill of materials as CycloneDX 1.6 JSON, which is identical for each call.
+    """Return the bill of materials as CycloneDX 1.6 JSON, which is identical for every call.
 
     Raises ``MissingPrecondition`` if the installation is incomplete.
     """

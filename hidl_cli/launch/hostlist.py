@@ -9,7 +9,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from hidl_cli.errors import InvalidInput
 
-# Stricter than ClusterShell: no set operators, node groups or wildcards.
+# Stricter than ClusterShell: no set operators, node groups or wildcards are accepted.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _EXPRESSION = re.compile(r"[A-Za-z0-9._,\[\]-]*")
 

@@ -1,8 +1,8 @@
-"""Hosts named by the user with ``--hosts`` or ``--hostfile``.
+"""Hosts specified by the user with ``--hosts`` or ``--hostfile``.
 
-A host file may have the format of MPICH (``host``, ``host:4``, ``host:4 binding=...``), Open MPI
-(``host slots=4 max-slots=8``) or MVAPICH (``host``, ``host:4``, ``host:4:mlx5_0``). If a host appears on several lines,
-its slots are added up.
+A host file may have the format of MPICH (``host``, ``host:4``, ``host:4 binding=...``), Open MPI (``host slots=4
+max-slots=8``) or MVAPICH (``host``, ``host:4``, ``host:4:mlx5_0``). If a host appears on several lines, its slots are
+added up.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Hosts:
 
     @property
     def expression(self) -> str:
-        """The hosts in the syntax of ``parse_hosts``."""
+        """The hosts in the syntax that ``parse_hosts`` accepts."""
         return ",".join(f"{name}:{self.slots[name]}" if name in self.slots else name for name in self.names)
 
     def ranks_per_node(self, nodes: int, wanted: int | None) -> int | None:
-        """Return the ranks to start on each of the first ``nodes`` hosts.
+        """Return the number of ranks to start on each of the first ``nodes`` hosts.
 
-        ``wanted`` takes precedence over the hosts' slots; the result is None if neither is given. Raises
-        ``UsageError`` if ``wanted`` exceeds the slots of a host, or if it is None and the slots differ.
+        ``wanted`` takes precedence over the hosts' slots; the result is None if neither is given. Raises ``UsageError``
+        if ``wanted`` exceeds the slots of a host, or if it is None and the slots differ.
         """
         given = {name: self.slots[name] for name in self.names[:nodes] if name in self.slots}
         if wanted is None and len(set(given.values())) > 1:
@@ -75,7 +75,7 @@ def on_hosts(site: Site, hosts: Hosts | None) -> Site:
     """Return a copy of the site that runs on ``hosts`` instead of using its scheduler.
 
     The copy has no queues, limits or scheduler policies. It keeps the launchers that start ranks through ssh, or gets
-    those of the MPI libraries if it has none. Without ``hosts``, the site is returned unchanged.
+    the MPI libraries' own launchers if it has none. Without ``hosts``, the site is returned unchanged.
     """
     if hosts is None:
         return site
@@ -105,12 +105,12 @@ def on_hosts(site: Site, hosts: Hosts | None) -> Site:
 
 
 def is_host_name(text: str) -> bool:
-    """Return whether the text is a host name or an IPv4 address; neither can be mistaken for an option or a path."""
+    """Return whether the text is a host name or an IPv4 address, which cannot be mistaken for an option or a path."""
     return _NAME_OF_HOSTS.fullmatch(text) is not None
 
 
 def parse_hosts(text: str) -> Hosts:
-    """Parse ``gpu11,gpu12``, ``gpu[11-14]`` or ``gpu11:2,gpu12:2``; ``InvalidInput`` lists every invalid host."""
+    """Parse ``gpu11,gpu12``, ``gpu[11-14]`` or ``gpu11:2,gpu12:2``; raises ``InvalidInput`` listing invalid hosts."""
     problems: list[Problem] = []
     found: list[tuple[str, int | None]] = []
     for word in _split(text):
@@ -131,9 +131,9 @@ def parse_hosts(text: str) -> Hosts:
 
 
 def read_hostfile(path: Path) -> Hosts:
-    """Read a host file of MPICH, Open MPI or MVAPICH.
+    """Read a host file in the format of MPICH, Open MPI or MVAPICH.
 
-    Raises ``UsageError`` if the file cannot be read, ``InvalidInput`` with every invalid line.
+    Raises ``UsageError`` if the file cannot be read, and ``InvalidInput`` listing all invalid lines.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -178,12 +178,12 @@ def _problems(name: str, slots: str | None) -> Iterator[Problem]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Split at whitespace and at commas outside brackets."""
+    """Split at whitespace and at commas that are outside of brackets."""
     yield from (word for word in re.split(r"[,\s]+(?![^\[]*\])", text.strip()) if word)
 
 
 def _merged(found: Iterable[tuple[str, int | None]], *, add: bool) -> Hosts:
-    """Merge repeated hosts; with ``add``, sum their slots and count a line without a number as one."""
+    """Merge repeated hosts; with ``add``, sum their slots and count a line without a number as one slot."""
     entries = list(found)
     names = tuple(dict.fromkeys(name for name, _ in entries))
     slots: dict[str, int] = {}

@@ -14,12 +14,12 @@ OF_THE_STACK = "stack"
 
 
 def library_for(site: Site, own: Library, wanted: str | None, *, gpus: bool = False) -> Library:
-    """Return the MPI library of a run.
+    """Return the MPI library for a run.
 
     Args:
         own: The stack's own library.
-        wanted: A key of the site's ``mpi``, or ``stack`` for ``own``; None for the site's default.
-        gpus: The run computes on GPUs.
+        wanted: A key of the site's ``mpi``, or ``stack`` to select ``own``; None selects the site's default.
+        gpus: Whether the run computes on GPUs.
 
     Raises ``UsageError`` for an unknown name.
     """
@@ -36,7 +36,7 @@ def launcher_for(site: Site, library: Library, wanted: str | None) -> str:
     """Return the launcher ``wanted``, or else the site's first launcher that can start the library's ranks.
 
     A launcher from a plug-in does not have to be listed by the site. Raises ``UsageError`` if the site has no such
-    launcher or no scheduler for it, ``InvalidInput`` if a plug-in's launcher cannot start the library's ranks.
+    launcher or no scheduler for it, and ``InvalidInput`` if a plug-in's launcher cannot start the library's ranks.
     """
     if site.scheduler == SSH and (misfit := misfit_of_ssh(wanted)):
         raise UsageError(misfit, hint=f"launchers that work through ssh: {', '.join(through_ssh())}")
@@ -61,7 +61,7 @@ def launcher_for(site: Site, library: Library, wanted: str | None) -> str:
 
 
 def without_launcher(site: Site, library: Library) -> str | None:
-    """Return why no launcher of the site can start the library's ranks, or None if one can."""
+    """Return the reason why no launcher of the site can start the library's ranks, or None if one can."""
     if not site.launchers:
         return "unknown launcher"
     if _launchers(site, library):
@@ -75,7 +75,7 @@ def without_launcher(site: Site, library: Library) -> str | None:
 
 
 def _launchers(site: Site, library: Library) -> list[str]:
-    """Return the site's launchers that can start the library's ranks, the default first."""
+    """Return the site's launchers that can start the library's ranks, starting with the default."""
     of_the_site = library.name in site.mpi
     named = site.mpi[library.name].launchers if of_the_site else []
     usable = [name for name in named or site.launchers if name in site.launchers]

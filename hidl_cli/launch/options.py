@@ -1,6 +1,6 @@
 """Options for the allocation of a run, a shell or another job.
 
-The command line imports this module for its help, so it imports little.
+This module has few imports because the command line needs it for its help texts.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class AllocationOptions:
         nodes: Number of nodes.
         hosts: Hosts to run on instead of using the site's scheduler (see ``on_hosts``).
         hostfile: File with these hosts.
-        share_hosts: Do not wait for other runs on these hosts.
-        gpus_per_node: GPUs to request per node: all of the node's by default, 0 for none.
-        time: Time limit in seconds, or as text in Slurm's format.
+        share_hosts: Whether to start without waiting for other runs on these hosts.
+        gpus_per_node: GPUs to request per node (default: all GPUs of the node); 0 requests none.
+        time: Time limit in seconds, or text in Slurm's format.
     """
 
     site: str | None = option(
-        None, "--site", help="Site to use (default: the detected one, else local).", completion="sites", panel=_JOB
+        None, "--site", help="Site to use (default: the detected one, or local).", completion="sites", panel=_JOB
     )
     nodes: int | None = option(
         None, "--nodes", minimum=1, help="Number of nodes (default: 1, or all of --hosts).", panel=_RESOURCES
@@ -88,7 +88,7 @@ class AllocationOptions:
 
     @property
     def named_hosts(self) -> Hosts | None:
-        """The hosts to run on; raises ``InvalidInput`` for invalid ones."""
+        """The hosts to run on; raises ``InvalidInput`` if any of them is invalid."""
         from hidl_cli.launch.hosts import Hosts, named_hosts
 
         return self.hosts if isinstance(self.hosts, Hosts) else named_hosts(self.hosts, self.hostfile)
@@ -106,18 +106,18 @@ class AllocationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(AllocationOptions):
-    """Further options for the job of a run, as far as the site's scheduler has them.
+    """Additional options for a run's job, if the site's scheduler supports them.
 
     Attributes:
-        gpus: GPUs of the whole run; fewer than its nodes have request a part of each node.
-        gpus_per_rank: GPUs of each rank.
-        memory: Memory per node as text: ``64G``.
-        exclusive: Request whole nodes.
-        share: Let other jobs use the rest of each node.
+        gpus: GPUs of the whole run. If there are fewer than its nodes have, a part of each node is requested.
+        gpus_per_rank: GPUs per rank.
+        memory: Memory per node as text, such as ``64G``.
+        exclusive: Whether to request whole nodes.
+        share: Whether other jobs may use the rest of each node.
         after: Runs that must have ended successfully before this one starts.
-        hold: Submit the job in the held state.
-        begin: Earliest start as text: ``18:00``, ``2026-01-31T18:00`` or ``+2:00:00``.
-        scheduler_options: Further options of the scheduler, each as in a job script.
+        hold: Whether to submit the job in the held state.
+        begin: Earliest start as text, such as ``18:00``, ``2026-01-31T18:00`` or ``+2:00:00``.
+        scheduler_options: Additional scheduler options, each in the form used in job scripts.
     """
 
     gpus: int | None = option(
@@ -163,7 +163,7 @@ class JobOptions(AllocationOptions):
         None,
         "--scheduler-option",
         metavar="OPTION",
-        help="Further option of the scheduler, as in a job script: --scheduler-option=--switches=1. Repeatable.",
+        help="Additional scheduler option, as in a job script: --scheduler-option=--switches=1. Repeatable.",
         repeatable=True,
         panel=_JOB,
     )
@@ -175,22 +175,25 @@ class JobOptions(AllocationOptions):
 
     @property
     def memory_gib(self) -> float | None:
-        """The memory per node in GiB; raises ``UsageError`` for an invalid size."""
+        """The memory per node in GiB; raises ``UsageError`` if the size is invalid."""
         if self.memory is None:
             return None
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([MGT])(?:i?B)?", str(self.memory), re.IGNORECASE)
-        if match is None or float(match[1]) == 0:
-            raise UsageError(f"invalid --mem {self.memory!r}: must be a size with a unit", hint="for example 64G")
-        return float(match[1]) * {"M": 1 / 1024, "G": 1, "T": 1024}[match[2].upper()]
+        gib = float(match[1]) * {"M": 1 / 1024, "G": 1, "T": 1024}[match[2].upper()] if match else 0.0
+        if gib < 1 / 1024:  # Slurm gives jobs that request no whole megabyte all memory of a node
+            raise UsageError(
+                f"invalid --mem {self.memory!r}: must be a size with a unit, at least 1M", hint="for example 64G"
+            )
+        return gib
 
     @property
     def begin_time(self) -> float | None:
-        """The earliest start in seconds since the epoch; raises ``UsageError`` for an invalid time."""
+        """The earliest start in seconds since the epoch; raises ``UsageError`` if the time is invalid."""
         return None if self.begin is None else _parse_begin(str(self.begin), datetime.now().astimezone())
 
     @property
     def given_names(self) -> tuple[str, ...]:
-        """The names of the options of this class that are set."""
+        """The names of this class's options that are set."""
         declared = command_line_options(JobOptions)
         inherited = command_line_options(AllocationOptions)
         return tuple(each.names[0] for name, each in declared.items() if name not in inherited and getattr(self, name))
@@ -233,7 +236,7 @@ def seconds(text: str) -> float:
 
 
 def limit_from(text: str) -> float:
-    """Convert the value of ``--time`` to seconds; raise ``UsageError`` if it is invalid or zero."""
+    """Convert the value of ``--time`` to seconds; raises ``UsageError`` if it is invalid or zero."""
     if (limit := seconds(text)) == 0:
         raise UsageError("the time limit must be positive", hint=_TIMES)
     return limit

@@ -1,4 +1,4 @@
-"""Place ranks on nodes and cores, and request the allocation that they need."""
+"""Place ranks on nodes and cores, and determine the allocation that they require."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOUR = 3600.0
 
 
 def check_nodes(site: Site, name: str | None, nodes: int) -> None:
-    """Raise ``UsageError`` for an unknown partition, ``SubmitRefused`` if it does not allow that many nodes."""
+    """Raise ``UsageError`` for an unknown partition, and ``SubmitRefused`` if it does not allow this many nodes."""
     if name is not None and name not in site.partitions:
         known = ", ".join(site.partitions) or "none"
         raise UsageError(f"site {site.name} has no partition {name!r}", hint=f"available partitions: {known}")
@@ -35,7 +35,7 @@ def check_nodes(site: Site, name: str | None, nodes: int) -> None:
 
 
 def longest(partition: Partition | None, nodes: int) -> float | None:
-    """Return the maximum run time of a job of ``nodes`` nodes in seconds, or None if unknown."""
+    """Return the maximum run time in seconds of a job with ``nodes`` nodes, or None if it is unknown."""
     if partition is None:
         return None
     for limit in partition.max_wall_by_nodes:
@@ -45,7 +45,7 @@ def longest(partition: Partition | None, nodes: int) -> float | None:
 
 
 def longest_job(site: Site) -> float:
-    """Return the maximum run time of any job at the site in seconds: 0 without time limits, 30 days if unknown."""
+    """Return the maximum run time in seconds of any job at the site: 0 without time limits, or 30 days if unknown."""
     if not _has_time_limits(site):
         return 0.0
     found = [
@@ -59,8 +59,8 @@ def time_limit(site: Site, name: str | None, nodes: int, requested: float | None
     """Return the time limit of a job in seconds.
 
     Without a requested limit, it is the site's default, or else an hour or the partition's maximum, whichever is less.
-    It is None if no limit is requested and the scheduler has none. Raises ``SubmitRefused`` if the requested limit
-    exceeds the maximum.
+    The result is None if no limit is requested and the scheduler has none. Raises ``SubmitRefused`` if the requested
+    limit exceeds the maximum.
     """
     most = longest(site.partition(name), nodes)
     if requested is not None and most is not None and requested > most:
@@ -94,7 +94,7 @@ def _has_time_limits(site: Site) -> bool:
 
 
 def _elsewhere(site: Site, nodes: int) -> str | None:
-    """Return a hint with the partitions that allow a job of ``nodes`` nodes, or None if there are none."""
+    """Return a hint that lists the partitions in which a job may have ``nodes`` nodes, or None if there are none."""
     fitting = [
         name
         for name, partition in site.partitions.items()
@@ -108,7 +108,7 @@ class Topology:
     """The cores of a node, identified by the operating system's numbers of their first hardware threads.
 
     ``cores`` is the number of cores available to jobs, not counting ``reserved`` ones, or None if unknown. ``sockets``
-    is 1 if their number or their sizes are unknown (``knows_sockets``).
+    is 1 if the number of sockets or their sizes are unknown (``knows_sockets``).
     """
 
     cores: int | None = None
@@ -119,7 +119,7 @@ class Topology:
 
     @classmethod
     def of(cls, node: NodeType) -> Topology:
-        """Return the topology of a node type; unknown numbers of sockets and threads per core default to one."""
+        """Return the topology of a node type; unknown numbers of sockets and of threads per core default to one."""
         return cls(
             node.cores,
             node.sockets or 1,
@@ -130,7 +130,7 @@ class Topology:
 
     @property
     def numbers_by_socket(self) -> list[list[int]]:
-        """The available cores of each socket; empty if unknown or if cores do not divide evenly among sockets."""
+        """The available cores of each socket, or none if they are unknown or not evenly divided among the sockets."""
         installed = (self.cores or 0) + len(self.reserved)
         each, rest = divmod(installed, self.sockets)
         if self.cores is None or rest:
@@ -143,14 +143,14 @@ class Topology:
         return ranks <= sum(len(socket) // threads for socket in self.numbers_by_socket)
 
     def in_a_row(self, ranks: int, threads: int) -> list[tuple[int, ...]]:
-        """Return each rank's cores if assigned consecutively, across sockets; empty if there are too few cores."""
+        """Return each rank's cores if assigned consecutively, regardless of sockets, or none if there are too few."""
         cores = [core for socket in self.numbers_by_socket for core in socket]
         if ranks * threads > len(cores):
             return []
         return [tuple(cores[first : first + threads]) for first in range(0, ranks * threads, threads)]
 
     def places(self, ranks: int, threads: int) -> list[tuple[int, ...]]:
-        """Return each rank's cores, with ranks that must straddle sockets at the end; empty if unknown."""
+        """Return each rank's cores, with ranks that must straddle sockets at the end, or none if cores are unknown."""
         sockets = self.numbers_by_socket
         whole = [
             tuple(socket[first : first + threads])
@@ -164,7 +164,7 @@ class Topology:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Format ascending numbers for launchers and ``taskset``: ``16-23,40-47``."""
+    """Format ascending numbers for launchers and ``taskset``, such as ``16-23,40-47``."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -179,9 +179,9 @@ class Placement:
     """``nodes`` x ``ranks_per_node`` ranks of ``threads_per_rank`` threads.
 
     Attributes:
-        ranks: Number of ranks; less than the product if the last node is not full.
-        bind: Each rank is bound to one core per thread; False if the node has too few cores.
-        fills_node: A rank uses all cores of its node.
+        ranks: Number of ranks, which is less than the product if the last node is not full.
+        bind: Whether each rank is bound to one core per thread; False if the node has too few cores.
+        fills_node: Whether a single rank uses all cores of its node.
         node: The cores of each node.
     """
 
@@ -200,13 +200,13 @@ class Placement:
 
     @classmethod
     def of_ranks(cls, ranks: int, ranks_per_node: int | None) -> Placement:
-        """Place ``ranks`` on as few nodes as possible, with ``ranks_per_node`` on each (None: all on one node)."""
+        """Place ``ranks`` on as few nodes as possible, with ``ranks_per_node`` on each (None puts all on one node)."""
         per_node = min(ranks, ranks_per_node or ranks)
         return cls(-(-ranks // per_node), per_node, ranks)
 
     @property
     def places(self) -> list[tuple[int, ...]]:
-        """The cores of each rank on a full node; empty if unknown."""
+        """The cores of each rank on a full node, or none if they are unknown."""
         return self.node.places(self.ranks_per_node, self.threads_per_rank)
 
     @property
@@ -233,7 +233,8 @@ def bind_to_cores(
 
     All placements get the same number of threads per rank, so the steps of a study differ only in their number of
     ranks: ``threads``, or the cores of a node divided by the largest number of ranks per node. Raises ``UsageError``
-    for an unknown partition, ``SubmitRefused`` if the partition does not allow the nodes of the largest placement.
+    for an unknown partition, and ``SubmitRefused`` if the partition does not allow as many nodes as the largest
+    placement requires.
 
     Args:
         site: The site.
@@ -265,19 +266,20 @@ class Allocation:
     (``--gres`` or ``--gpus-per-node``, for example).
 
     Attributes:
-        cores_per_rank: None if the steps differ in their number of threads.
+        cores_per_rank: Number of cores per rank, or None if the steps differ in their number of threads.
         gpus_per_node: GPUs to request per node.
         memory_gib: Memory per node.
-        time_limit: Time limit in seconds; None for the scheduler's default.
-        queue: The scheduler's name of the partition or queue; None to leave it out.
+        time_limit: Time limit in seconds; None selects the scheduler's default.
+        queue: The scheduler's name for the partition or queue; None omits it.
         hosts: Hosts to run on if no scheduler chooses them.
-        share_hosts: Do not wait for other runs on these hosts.
-        stop_seconds: Seconds before the time limit at which a run of several jobs stops; None for any other run.
+        share_hosts: Whether to start without waiting for other runs on these hosts.
+        stop_seconds: Seconds before the time limit at which a job stops if it is one of several in a run; None
+            otherwise.
         cores_per_node: Cores that the largest step uses per node; set if the steps differ in their number of threads.
-        requests_memory: Request ``memory_gib`` even if the site's policy does not.
-        exclusive: Request whole nodes; None for the site's policy.
+        requests_memory: Whether to request ``memory_gib`` even if the site's policy does not.
+        exclusive: Whether to request whole nodes; None follows the site's policy.
         share: Part of each node that the job uses, at most 1.
-        settings: Further settings of the job.
+        settings: Additional job settings.
     """
 
     job_name: str
@@ -310,7 +312,7 @@ class Allocation:
 def allocate(site: Site, job_name: str, placements: Sequence[Placement], options: AllocationOptions) -> Allocation:
     """Return an allocation large enough for all placements, following the site's partitions and policies.
 
-    Raises ``UsageError`` for an option that the site does not accept, ``SubmitRefused`` if a limit is exceeded.
+    Raises ``UsageError`` for an option that the site does not accept, and ``SubmitRefused`` if a limit is exceeded.
     """
     policies, partition = site.policies, site.partition(options.partition)
     job = options if isinstance(options, JobOptions) else JobOptions()
@@ -386,18 +388,18 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
 
 
 def requested_gpus(site: Site, options: AllocationOptions) -> int | None:
-    """Return the GPUs requested per node: 0 for none, or None if the number of GPUs is unknown."""
+    """Return the number of GPUs requested per node, which is 0 for none, or None if the number of GPUs is unknown."""
     return site.node_type(options.partition).gpus if options.gpus_per_node is None else options.gpus_per_node
 
 
 def gpu_share(site: Site, options: AllocationOptions) -> float:
-    """Return the part of each node that the requested GPUs are; 1 if all or none are requested, or it is unknown."""
+    """Return the requested fraction of each node's GPUs, which is 1 if all or none are requested, or if unknown."""
     available, requested = site.node_type(options.partition).gpus, requested_gpus(site, options)
     return requested / available if available and requested and requested < available else 1.0
 
 
 def _hosts(site: Site, options: AllocationOptions, nodes: int) -> tuple[str, ...]:
-    """Return the first ``nodes`` of the requested hosts, or else of the hosts in the site's file."""
+    """Return the first ``nodes`` of the requested hosts, or else of the hosts listed in the site's file."""
     expression = site.node_type(options.partition).hosts
     hosts = options.named_hosts or (parse_hosts(expression) if expression else None)
     if hosts is None:
@@ -414,7 +416,7 @@ def _hosts(site: Site, options: AllocationOptions, nodes: int) -> tuple[str, ...
 
 
 def missing(policies: Policies, allocation: Allocation) -> list[str]:
-    """Return the options that the site requires and the allocation lacks."""
+    """Return the options that the site requires but the allocation lacks."""
     required = [
         name for name in ("account", "qos", "constraint", "reservation") if getattr(policies, name) == "required"
     ]

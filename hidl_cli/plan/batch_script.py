@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 from hidl_cli.errors import UsageError
 from hidl_cli.plan.options import RunOptions, RunRequest
+from hidl_cli.site.directives import reject_in_script, written_options
 from hidl_cli.site.schema import Site
 
 _LARGEST = 1 << 18  # bytes
@@ -29,7 +30,7 @@ _SHORT: Mapping[str, Mapping[str, str]] = {
 }
 _LONG = {"flux": {"time-limit": "time", "queue": "partition", "bank": "account", "cwd": "chdir"}}
 _MAPPED = ("nodes", "ntasks-per-node", "time", "partition", "account", "qos", "constraint", "reservation", "chdir")
-#: Options that hidl's job script sets itself, and what a run has instead.
+#: Options that hidl's job script sets itself, with the replacement for each.
 _REPLACED = {
     "job-name": "the job is named after the run",
     "output": "the output is in the run's directory (hidl logs)",
@@ -37,6 +38,7 @@ _REPLACED = {
     "open-mode": "the output is in the run's directory (hidl logs)",
     "input": "the script reads the standard input of hidl",
     "export": "the site's file sets what the job gets of the environment",
+    "export-file": "the site's file sets what the job gets of the environment",
     "array": "one job would share its directory with others; start a run for each value, or use --matrix",
     "shell": "the first line of the script names its interpreter; without one, it is bash",
     "parsable": "hidl submits the job",
@@ -44,25 +46,43 @@ _REPLACED = {
     "wrap": "the script is the program",
     "test-only": "use --dry-run",
 }
-#: Lines of hidl's own header that stay, because they name the job, its output or an option that the script sets.
+#: Options that only have an effect on ranks that hidl starts, and on the resources that it requests for them.
+_OF_LAUNCHES = {
+    "gpus": "--gpus",
+    "gpus_per_rank": "--gpus-per-rank",
+    "memory": "--mem",
+    "exclusive": "--exclusive",
+    "share": "--share",
+    "threads": "--threads",
+    "device": "--device",
+    "stack": "--stack",
+    "env": "--env",
+    "launcher": "--launcher",
+    "mpi": "--mpi",
+    "tuning": "--tune",
+    "profile": "--profile",
+}
+#: Lines of hidl's own header that are kept because they name the job, its output, or an option that the script sets.
 _KEPT = {
-    "slurm": r"#SBATCH --(job-name|output|error|open-mode|export|time|partition|account|qos|constraint|reservation)\b",
+    "slurm": r"#SBATCH --(job-name|output|error|open-mode|export|time|partition|account|qos|constraint|reservation"
+    r"|signal|requeue)\b",
     "pbs": r"#PBS -([NqAojeV]|l walltime)",
-    "lsf": r"#BSUB -(J|o|e|q|P|W|U|env)\b",
+    "lsf": r"#BSUB -(J|o|e|q|P|G|W|U|env)\b",
     "flux": r"# flux: --(job-name|output|error|queue|bank|time-limit|requires)\b",
 }
-#: Lines of hidl's own header with a size, which stay if the script requests it.
+#: Lines of hidl's own header that specify a size; they are kept if the script requests that size.
 _SIZES = {
     ("slurm", "nodes"): r"#SBATCH --nodes=",
     ("slurm", "ntasks-per-node"): r"#SBATCH --ntasks-per-node=",
     ("lsf", "nodes"): r"#BSUB -nnodes ",
+    ("pbs", "nodes"): r"#PBS -l select=",
     ("flux", "nodes"): r"# flux: (-N|--nodes)",
 }
 
 
 @dataclass(frozen=True)
 class Directive:
-    """An option in a batch script: its ``name``, its ``value``, and its words as written."""
+    """An option in a batch script: its ``name``, its ``value``, and the original words."""
 
     name: str
     value: str
@@ -74,10 +94,10 @@ class BatchScript:
     """A batch script as the program of a run.
 
     Attributes:
-        system: The batch system whose directives it has.
-        command: Words that start the script: its interpreter, its file and its arguments.
-        carried: Directives that the job's header repeats as they are.
-        values: Directives that became options of the run, by name.
+        system: Batch system to which its directives belong.
+        command: The command that starts the script: its interpreter, its file and its arguments.
+        carried: Directives that are copied to the job's header.
+        values: Values of the directives that became run options, by name.
         left_out: Descriptions of directives that are not carried over.
     """
 
@@ -87,46 +107,53 @@ class BatchScript:
     values: Mapping[str, str] | None = None
     left_out: tuple[str, ...] = ()
 
-    def header(self, own: Sequence[str], scheduler: str) -> tuple[str, ...]:
-        """Return the header of the job: hidl's own lines as far as the script does not replace them, and the script's.
+    def header(self, own: Sequence[str], settings: Sequence[str], scheduler: str) -> tuple[str, ...]:
+        """Return the header of the job.
+
+        It has hidl's own lines as far as the script does not replace them, the script's, and the user's settings. Batch
+        systems use the last value of an option.
 
         Args:
             own: The lines of hidl, according to the options.
+            settings: The lines for further options of the user, such as ``--after``.
             scheduler: Name of the site's scheduler.
         """
         if scheduler != self.system:
-            return tuple(own)
+            return (*own, *settings)
         given = self.values or {}
         carried = {each.name for each in self.carried}
         sizes = [line for (system, name), line in _SIZES.items() if system == scheduler and name in given]
+        if "chunks" in carried:  # with the number of nodes
+            sizes = []
         patterns = [_KEPT[scheduler], *sizes]
         kept = [line for line in own if any(re.match(pattern, line) for pattern in patterns)]
-        if not {"qos", "constraint"} <= given.keys():  # those of the partition, which the script does not request
+        if not {"qos", "constraint"} <= given.keys():  # values of the partition, which the script does not request
             others = "|".join(name for name in ("qos", "constraint") if name not in given)
             kept = [line for line in kept if not re.match(rf"#SBATCH --({others})=", line)]
         if "partition" in carried:
             kept = [
                 line for line in kept if not re.match(r"#SBATCH --partition|#PBS -q|#BSUB -q|# flux: --queue", line)
             ]
-        return (*kept, *(f"{_LINE_OF[scheduler]} {each.words}" for each in self.carried))
+        return (*kept, *(f"{_LINE_OF[scheduler]} {each.words}" for each in self.carried), *settings)
 
 
 def read_batch_script(words: Sequence[str], directory: Path) -> tuple[str, list[Directive], tuple[str, ...]] | None:
-    """Return the batch system, the directives and the command of a batch script; None for any other program.
+    """Return a batch script's system, directives and command, or None for any other program.
 
     Args:
-        words: Words of a command, which is the script, perhaps after a shell.
-        directory: Directory in which it starts.
+        words: Words of a command: the script, possibly preceded by a shell.
+        directory: Directory in which the command starts.
     """
     at = 1 if re.fullmatch(r"(ba|da|z|k)?sh", PurePath(words[0]).name) else 0
     if len(words) <= at:
         return None
     file = directory / words[at]
     try:
-        text = file.read_text(encoding="utf-8") if file.is_file() and file.stat().st_size <= _LARGEST else ""
+        is_small = file.is_file() and file.stat().st_size <= _LARGEST
+        text = file.read_text(encoding="utf-8", errors="replace") if is_small else ""
     except (OSError, ValueError):
         return None
-    if not text.startswith("#"):
+    if not text.lstrip().startswith("#"):
         return None
     for system, mark in _MARKS.items():
         if found := list(_directives(text, system, mark)):
@@ -137,7 +164,7 @@ def read_batch_script(words: Sequence[str], directory: Path) -> tuple[str, list[
 
 
 def _directives(text: str, system: str, mark: str) -> Iterator[Directive]:
-    """Yield the directives before the first command: batch systems ignore those below."""
+    """Yield the directives before the first command; batch systems ignore any that follow it."""
     for line in text.splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             return
@@ -152,45 +179,33 @@ def _options(text: str, system: str) -> Iterator[Directive]:
     except ValueError:
         words = text.split()
     short, long = _SHORT[system], _LONG.get(system, {})
-    while words:
-        word = words.pop(0)
-        if not word.startswith("-"):
-            yield Directive("", word, word)
-            continue
-        raw, is_long = word, word.startswith("--")
-        if is_long:
-            name, equals, value = word[2:].partition("=")
-        elif system in ("lsf", "pbs") or len(word) == 2:
-            name, equals, value = word[1:], "", ""
-        else:
-            name, equals, value = word[1], "=", word[2:].lstrip("=")
-        if not equals and words and not words[0].startswith("-"):
-            value = words.pop(0)
-            raw = f"{word} {shlex.quote(value)}"
+    for name, value, written in written_options(system, words):
         if system == "pbs" and name == "l":
             yield from _resources(value)
+        elif written.startswith("--"):
+            yield Directive(long.get(name, _whole(name, system)), value, written)
         else:
-            known = long.get(name, _whole(name, system)) if is_long else short.get(name, name)
-            yield Directive(known, value, raw)
+            yield Directive(short.get(name, name), value, written)
 
 
 def _whole(name: str, system: str) -> str:
-    """Return the whole name of an option of sbatch, which accepts beginnings such as ``--out``."""
+    """Return the full name of an sbatch option, which may be abbreviated, as in ``--out``."""
     longer = [known for known in (*_MAPPED, *_REPLACED) if known.startswith(name)]
     return longer[0] if system == "slurm" and len(longer) == 1 and len(name) > 2 and name != "ntasks" else name
 
 
 def _resources(value: str) -> Iterator[Directive]:
-    """Yield the resources of PBS's ``-l``; the number of chunks is the number of nodes."""
+    """Yield the resources in PBS's ``-l``, where the number of chunks is the number of nodes."""
     for part in value.split(","):
         name, _, amount = part.partition("=")
         if name == "walltime":
             yield Directive("time", amount, f"-l {part}")
             continue
-        if name in ("select", "nodes") and (count := re.match(r"\d+", amount)) and "+" not in amount:
+        count = re.match(r"\d+(?=[:,]|$)", amount)
+        if name in ("select", "nodes") and count and "+" not in amount:
             yield Directive("chunks", count[0], f"-l {part}")
-        else:
-            yield Directive(name, amount, f"-l {part}")
+        else:  # several kinds of chunks, or names of nodes
+            yield Directive("l", amount, f"-l {part}")
 
 
 def as_program(
@@ -198,10 +213,10 @@ def as_program(
 ) -> tuple[BatchScript, dict[str, object]]:
     """Return the script as the program of a run, and the options that its directives set.
 
-    Options on the command line of hidl precede those of the script.
+    Options on hidl's command line take precedence over those in the script.
 
     Args:
-        request: The options of the run.
+        request: The run options.
         site: The site.
         script: Result of ``read_batch_script``.
 
@@ -217,32 +232,62 @@ def as_program(
     left_out: list[str] = []
     fields = {"ntasks-per-node": "ranks_per_node", "chdir": "directory"}
     for each in directives:
-        name, value = ("nodes", each.value) if each.name == "chunks" else (each.name, each.value)
+        name, value = _name_at(site, system, each), each.value
         field = fields.get(name, name)
-        if name in _REPLACED:
-            left_out.append(f"{each.words}: {_REPLACED[name]}")
+        given = getattr(request, field, None) if name in _MAPPED else None
+        if reason := _why_left_out(name, each, system if same else None):
+            left_out.append(f"{each.words}: {reason}")
             continue
-        if not name:
-            left_out.append(f"{each.words}: not an option")
-            continue
-        if name == "signal" and value.startswith("B:"):
-            left_out.append(f"{each.words}: B: would signal hidl's job script; use --signal without B:")
-            continue
-        known = name in _MAPPED and (name != "partition" or value in queues or value in site.partitions)
-        if known and getattr(request, field, None) is None:
+        is_known = name in _MAPPED and (name != "partition" or value in queues or value in site.partitions)
+        if is_known and given is None:
             options[field] = _value(name, queues.get(value, value) if name == "partition" else value, system, each)
-        if known:
+        is_number = name != "nodes" or value.isdecimal()
+        if is_known and is_number:
             values[name] = value
-        if each.name == "chunks" or not known:
-            if same:
-                carried.append(each)
-            elif not known:
-                left_out.append(f"{each.words}: no counterpart for {site.scheduler or 'this site'}")
+        if each.name == "chunks":
+            words = each.words if given is None else re.sub(r"(select|nodes)=\d+", rf"\1={given}", each.words)
+            each = replace(each, words=words)  # noqa: PLW2901 - with the number of nodes of the command line
+        elif given is not None or (is_known and is_number):
+            continue
+        if same:
+            carried.append(each)
+        elif not is_known:
+            left_out.append(f"{each.words}: no counterpart for {site.scheduler or 'this site'}")
     for name in ("nodes", "ntasks-per-node", "qos", "constraint"):
         if (given := getattr(request, fields.get(name, name))) is not None:
             values[name] = str(given)
     found = BatchScript(system, command, tuple(carried), values, tuple(left_out))
     return found, options
+
+
+def _why_left_out(name: str, directive: Directive, scheduler: str | None) -> str | None:
+    """Return why a directive is not carried over to a site; None if it may be.
+
+    Args:
+        name: Name of the directive at the site.
+        directive: The directive.
+        scheduler: The site's scheduler; None if it is not that of the script.
+
+    Raises:
+        UsageError: The script has several components.
+    """
+    if directive.words in ("hetjob", "packjob"):
+        raise UsageError(
+            "a batch script with several components (hetjob) cannot be run", hint="run one script for each component"
+        )
+    if not name:
+        return "not an option"
+    if name in _REPLACED or scheduler is None or name in _MAPPED:
+        return _REPLACED.get(name)
+    rejected = reject_in_script(scheduler, directive.words)
+    return None if rejected is None else f"{rejected.message}; use {rejected.instead}"
+
+
+def _name_at(site: Site, system: str, directive: Directive) -> str:
+    """Return the name of a directive for a site, whose policy sets LSF's option for accounts."""
+    if system == "lsf" and directive.name in ("account", "G"):
+        return "account" if directive.words.startswith(f"{site.policies.account_option} ") else "P"
+    return "nodes" if directive.name == "chunks" else directive.name
 
 
 def _value(name: str, text: str, system: str, directive: Directive) -> object:
@@ -261,9 +306,7 @@ def _value(name: str, text: str, system: str, directive: Directive) -> object:
 
 
 def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScript | None]:
-    """Return the options of a run with those of its batch script, if its program is one."""
-    if not request.command:
-        return request, None
+    """Return the run options, combined with those of the batch script if the program is one."""
     directory = Path(request.directory or Path.cwd())
     found = read_batch_script(request.words, directory)
     if found is None:
@@ -271,12 +314,21 @@ def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScrip
     script, options = as_program(request, site, found)
     if "directory" in options:
         options["directory"] = str(directory / str(options["directory"]))
+    if ignored := next((name for field, name in _OF_LAUNCHES.items() if getattr(request, field)), None):
+        raise UsageError(
+            f"a batch script requests its resources and starts its ranks itself: {ignored} does not apply",
+            hint="change the script, or add an option of the scheduler with --scheduler-option",
+        )
+    if request.ranks_per_node is not None and site.scheduler != "slurm":
+        raise UsageError(
+            "--ranks-per-node does not apply to a batch script", hint="change the script's request and its launch line"
+        )
     if request.scale is not None or request.matrix:
         raise UsageError(
             "a batch script runs once: --scale and --matrix do not apply",
             hint="give its program after -- instead, such as: hidl run --scale 1,2 -- python train.py",
         )
-    # The script requests its GPUs itself.
+    # The script itself requests the GPUs that it needs.
     partition = options.pop("partition", request.partition) or site.default_partition
     chosen = {"device": "cpu", **options, "partition": partition, "uses_mpi": False}
     return replace(request, command=script.command, **chosen), script  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Check rules of workload files that the schema cannot express, and load workloads by name."""
+"""Rules for workload files that the schema cannot express, and a function that loads workloads by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def estimated_program(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def placeholders(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that the placeholders in ``arguments`` and ``command`` are parameters or sizes."""
+    """Require that each placeholder in ``arguments`` and ``command`` is a parameter or a size."""
     known = mapping(data, "parameters")
     for path, program in _programs(data):
         if not isinstance(program.get("arguments"), list):
@@ -57,7 +57,7 @@ def _placeholders(path: tuple[str | int, ...], word: Any, known: Mapping[str, An
 
 
 def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Any]]]:
-    """Yield ``program`` and each of its alternatives with its path, as far as they are mappings."""
+    """Yield ``program`` and each of its alternatives that is a mapping, along with its path."""
     others = data.get("alternatives")
     if isinstance(data.get("program"), dict):
         yield ("program",), data["program"]
@@ -67,7 +67,7 @@ def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def patterns(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that each pattern is valid and finds metrics of the workload, none of which is found by two patterns."""
+    """Check that each pattern is valid, finds metrics of the workload, and shares none of them with another pattern."""
     known = mapping(data, "metrics")
     units = {name: unit for name in known if isinstance(unit := mapping(known, name).get("unit"), str)}
     for path, program in _programs(data):
@@ -91,7 +91,7 @@ def patterns(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def _as_pattern(entry: Any) -> Pattern | None:
-    """Return a pattern without its invalid keys; None if the expression itself is invalid."""
+    """Return a pattern without its invalid keys, or None if the expression itself is invalid."""
     try:
         return Pattern.model_validate(entry)
     except ValidationError as error:
@@ -123,7 +123,7 @@ def parameters(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that each ``when`` names valid values of parameters without ``on_gpus``."""
+    """Check that each ``when`` contains valid values and refers only to parameters without ``on_gpus``."""
     known = mapping(data, "parameters")
     for key in ("stacks", "alternatives", "devices"):
         choices = data.get(key)
@@ -156,7 +156,7 @@ def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
         message = f"weak scaling requires a rate, which is better higher, but `{name}` is better lower"
         yield Fault(("scaling", "metric"), message, "a metric that is better higher")
     if mapping(metrics, name).get("equal_on_all_ranks") is True:
-        message = f"`{name}` is equal on all ranks and cannot measure performance"
+        message = f"`{name}` has the same value on all ranks, so it cannot measure performance"
         yield Fault(("scaling", "metric"), message, "a metric without `equal_on_all_ranks`")
 
 
@@ -194,7 +194,7 @@ def _limits(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def _value(path: tuple[str | int, ...], parameter: Mapping[str, Any], value: Any) -> Iterator[Fault]:
-    """Yield the fault in a value of a parameter whose type and limits are valid."""
+    """Yield the error in a value, if any, for a parameter whose type and limits are valid."""
     if value is None or isinstance(value, dict | list):
         return  # reported by the schema
     kind, choices = parameter.get("type"), parameter.get("choices")
@@ -216,7 +216,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-#: All rules of workload files.
+#: All rules for workload files.
 RULES = Rules(
     "workload",
     Workload,
@@ -225,9 +225,9 @@ RULES = Rules(
 
 
 def load_workload(name: str) -> Workload:
-    """Load a workload by its name or the path of its file, with the workloads it extends.
+    """Load a workload by its name or the path of its file, including the workloads that it extends.
 
-    Raises ``UsageError`` if it is unknown, ``InvalidInput`` if it is invalid.
+    Raises ``UsageError`` if the workload is unknown, and ``InvalidInput`` if it is invalid.
     """
     file = Path(name)
     if file.suffix in (".yaml", ".yml") and file.is_file():

@@ -1,4 +1,4 @@
-"""Choose whether a run computes on CPUs or GPUs, before anything is submitted."""
+"""Choose the device of a run, CPUs or GPUs, before anything is submitted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.workload import DeviceChoice, Value, Workload, holds
 from hidl_cli.schedulers import unusable
 from hidl_cli.site.schema import NodeType, Site
-from hidl_cli.stack import target as of_stack
 from hidl_cli.stack.schema import Device, Stack
 
-#: The MPI libraries of stacks, with the name of the stack that contains only the library.
+#: The MPI libraries in stacks, each with the name of the stack that contains nothing else.
 _STACK_LIBRARIES = (Library("mpi", "mpich"), Library("openmpi", "openmpi"))
 
 
 def reason_not_runnable(site: Site) -> str | None:
-    """Return the reason why runs are impossible at the site; None if they are possible.
+    """Return the reason why the site cannot run jobs, or None if it can.
 
-    Checks the scheduler, then the launchers for the site's default MPI library or else for those of the stacks.
+    The check covers the scheduler and the launchers, which must start ranks of the site's default MPI library if there
+    is one, and of the stacks' libraries otherwise.
     """
     if site.scheduler == SSH and site.node_type().hosts is None:
         return WITHOUT_HOSTS
@@ -34,7 +34,7 @@ def reason_not_runnable(site: Site) -> str | None:
 
 
 def default_launcher(site: Site) -> str:
-    """Return the default launcher of a site at which runs are possible."""
+    """Return the default launcher of a site that can run jobs."""
     return next(launcher_for(site, each, None) for each in _libraries(site) if without_launcher(site, each) is None)
 
 
@@ -42,13 +42,13 @@ def _libraries(site: Site) -> list[Library]:
     return [library_for(site, own, None) for own in _STACK_LIBRARIES]
 
 
-#: Environment variable with the device that ranks compute on.
+#: Environment variable that contains the device on which ranks compute.
 DEVICE = "HIDL_DEVICE"
-#: Environment variable with the number of GPUs per rank.
+#: Environment variable that contains the number of GPUs per rank.
 GPUS_PER_RANK = "HIDL_GPUS_PER_RANK"
 
 
-#: ResolvedOptions of a workload without `devices`.
+#: The devices of a workload without `devices`.
 _ANY = (DeviceChoice(device="cpu"), DeviceChoice(device="gpu"))
 
 
@@ -65,12 +65,12 @@ class DeviceUse:
     """The device of a run.
 
     Attributes:
-        device: What the ranks compute on.
-        partition: Partition to run on; None for the site's default.
-        gpus_per_node: GPUs to request per node; None for all, 0 for none.
-        packages: Packages of the stack that the device requires.
+        device: Device on which the ranks compute.
+        partition: Partition to run on; None selects the site's default.
+        gpus_per_node: GPUs to request per node. None requests all of them, and 0 requests none.
+        packages: Packages that the device requires in the stack.
         notices: Messages for the user.
-        either: True if the workload can compute on the other device, too.
+        either: True if the workload supports the other device as well.
     """
 
     device: Device
@@ -88,21 +88,21 @@ def choose_device(
     options: AllocationOptions,
     wanted: Device | None,
 ) -> DeviceUse:
-    """Choose the device of a run, by default GPUs if the nodes have some.
+    """Choose the device of a run (default: GPUs if the nodes have any).
 
-    If no partition is requested and the nodes of the default one lack the wanted device, the first partition whose
-    nodes have it is chosen.
+    If no partition is requested and the nodes of the default partition lack the requested device, the first partition
+    whose nodes have it is used.
 
     Args:
         site: Site of the run.
         workload: Workload of the run.
         points: Values of all parameters for each point of the matrix.
         options: Job options.
-        wanted: Requested device; None for the default.
+        wanted: Requested device; None selects the default.
 
     Raises:
         UsageError: The workload or the nodes do not support the device.
-        NoGpuUse: The GPUs of the nodes would stay unused, and the user has not confirmed that.
+        NoGpuUse: The GPUs of the nodes would remain unused, and the user has not confirmed that.
     """
     possible = _possible(workload, points)
     use = _choose(site, workload, points, options, wanted=wanted, possible=tuple(possible))
@@ -126,7 +126,7 @@ def _choose(
     if not here:
         if "cpu" in possible:
             return DeviceUse("cpu", options.partition, options.gpus_per_node)
-        if site.node_type(options.partition).gpus is None:  # unknown: the job looks for them
+        if site.node_type(options.partition).gpus is None:  # unknown: the job detects them
             return DeviceUse("gpu", options.partition, options.gpus_per_node)
         elsewhere = site.partition_with("gpu")
         raise UsageError(
@@ -166,34 +166,36 @@ def require_stack(
         stack: Stack of the run.
         installed: Versions of the installed packages by name; empty if the stack is not installed.
         site: Site of the run.
-        accelerator: Accelerator that the stack was installed for; None if unknown.
+        accelerator: Accelerator for which the stack was installed, or None if unknown.
         environment: Directory of the user's environment that replaces the stack.
     """
     if use.device == "cpu":
         return
+    from hidl_cli.stack.target import install_hint, reason_without_gpu  # not loaded for runs on CPUs
+
     node = site.node_type(use.partition)
-    reason = of_stack.reason_without_gpu(stack, installed, use.packages, node, accelerator=accelerator)
+    reason = reason_without_gpu(stack, installed, use.packages, node, accelerator=accelerator)
     if reason is None:
         return
     whose = f"environment {environment}" if environment else f"stack {stack.name}"
-    install = None if environment else of_stack.install_hint(stack, use.packages, site, node)
+    install = None if environment else install_hint(stack, use.packages, site, node)
     fixes = [install or "--env DIR with an environment that does", *(["--device cpu"] if use.either else [])]
     raise NoGpuStack(f"{name} should compute on GPUs, but {whose} does not: {reason}", hint="; or ".join(fixes))
 
 
 def gives_gpu_memory(workload: Workload, parameters: Mapping[str, Value]) -> bool:
-    """Return whether, on GPUs, the program passes GPU addresses to MPI without checking that MPI supports them."""
+    """Return whether the program, when it uses GPUs, passes GPU addresses to MPI without checking for support."""
     choice = _holding(workload.devices or (), parameters).get("gpu")
     return choice is not None and choice.gpu_aware
 
 
 def has_gpus(node: NodeType) -> bool:
-    """Return whether the number of GPUs is known and not zero; otherwise none can be requested."""
+    """Return whether the node is known to have GPUs; if their number is unknown, none can be requested."""
     return bool(node.gpus)
 
 
 def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict[Device, tuple[str, ...]]:
-    """Return the devices that suit all points, with the packages they require; ``UsageError`` if there are none."""
+    """Return the devices that all points support, with required packages; raises ``UsageError`` if there are none."""
     of_points = [_holding(workload.devices or _ANY, point) for point in points]
     found = {
         device: tuple(dict.fromkeys(name for choices in of_points for name in choices[device].packages))
@@ -211,7 +213,7 @@ def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict
 
 
 def _holding(choices: Sequence[DeviceChoice], point: Mapping[str, Value]) -> dict[Device, DeviceChoice]:
-    """Return the choices for these parameters by device; those without conditions count only if no other matches."""
+    """Return the choices for these parameters by device, with unconditional ones only if no conditional one matches."""
     conditional = {choice.device: choice for choice in choices if choice.when and holds(choice.when, point)}
     return conditional or {choice.device: choice for choice in choices if not choice.when}
 
@@ -237,7 +239,7 @@ def _is_undeclared(workload: Workload) -> bool:
 
 
 def _only(workload: Workload, points: Sequence[Mapping[str, Value]], device: Device) -> str:
-    """Format the statement that the workload computes on ``device`` only, with the parameters that cause it."""
+    """Describe that the workload computes only on ``device``, and which parameters are the reason."""
     what = {"cpu": "CPUs", "gpu": "GPUs"}[device]
     conditions = [choice.when for choice in workload.devices or () if choice.when]
     causes: dict[str, Value] = {}

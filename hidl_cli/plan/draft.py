@@ -1,4 +1,4 @@
-"""Draft the workload file of a program: its options become parameters, with their defaults."""
+"""Draft the workload file for a program, whose options become parameters with their default values."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from hidl_cli.stack.installation import Installation
 from hidl_workloads import program_options
 from hidl_workloads.program_options import OPTIONS_FILE, SCHEMA
 
-#: Seconds after which a program that has not read its options is killed.
+#: Seconds after which a program that has not parsed its options is killed.
 SECONDS = 30.0
 
 _PLAIN = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "TERM": "dumb", "TYPER_STANDARD_TRACEBACK": "1"}
-_LARGEST = 2**20  # bytes of the document with its options
+_LARGEST = 2**20  # bytes of the document that contains the options
 _MOST_TEXT = 200
 _READS_OPTIONS = re.compile(r"\b(argparse|ArgumentParser|click|typer|jsonargparse|simple_parsing|HfArgumentParser)\b")
 
@@ -40,10 +40,10 @@ class Option(BaseModel):
     """An option or positional argument of a program.
 
     Attributes:
-        names: Names as typed (``-n``, ``--lr``); empty for a positional argument.
+        names: Names as typed (``-n``, ``--lr``). A positional argument has none.
         kind: ``value`` for a single value, ``flag``, or ``other`` (several values, counts, ...).
-        value: Value according to the given arguments, else the default.
-        choices: Valid values; empty if all are valid.
+        value: Value in the given arguments, or else the default.
+        choices: Valid values. If empty, every value is valid.
     """
 
     names: list[str]
@@ -56,7 +56,7 @@ class Option(BaseModel):
 
 
 class ProgramOptions(BaseModel):
-    """The title and options of a program, and the reason why they are incomplete."""
+    """A program's title and options, and the reason if the options are incomplete."""
 
     title: str = ""
     options: list[Option] = []
@@ -65,7 +65,7 @@ class ProgramOptions(BaseModel):
 
 @dataclass(frozen=True)
 class WorkloadDraft:
-    """A drafted workload, the text of its file, and remarks about what was left out."""
+    """A drafted workload, the text of its file, and notes about omitted options."""
 
     workload: Workload
     text: str
@@ -74,7 +74,7 @@ class WorkloadDraft:
 
 @dataclass
 class _Arguments:
-    """The arguments of a program, the parameters in them, and remarks about what was left out."""
+    """A program's arguments, the parameters that they contain, and notes about omitted options."""
 
     words: list[str] = field(default_factory=list)
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class _Arguments:
 
 
 def may_read_options(file: Path) -> bool:
-    """Return whether a Python file names a library that parses options; ``UsageError`` if it cannot be read."""
+    """Return whether a Python file mentions an option parsing library; raises ``UsageError`` if it is unreadable."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -93,19 +93,19 @@ def may_read_options(file: Path) -> bool:
 def read_options(file: Path, given: Sequence[str], installed: Installation) -> ProgramOptions:
     """Execute a Python file until it parses its options, and return them.
 
-    The file runs with the Python of the stack, for at most ``SECONDS``.
+    The file runs with the stack's Python interpreter for at most ``SECONDS``.
 
     Args:
         file: The Python file.
-        given: Arguments to call it with.
+        given: Arguments to pass to it.
         installed: Installation of the stack.
 
     Raises:
-        UsageError: The program rejects the arguments. Any other failure is a ``problem`` of the options.
+        UsageError: The program rejects the arguments. Any other failure is returned as the ``problem`` of the options.
     """
     with tempfile.TemporaryDirectory(prefix="hidl-") as directory:
         output = Path(directory, "options.json")
-        # Called by path: with -m, modules in the current directory would come first.
+        # The module is started by its path, because ``-m`` would give modules in the current directory precedence.
         words = [str(installed.python), program_options.__file__, str(file), *given]
         environment = {**installed.environment(os.environ), **_PLAIN, OPTIONS_FILE: str(output)}
         try:
@@ -146,16 +146,16 @@ def draft_workload(
     scaling: ScalingKind | None = None,
     uses_mpi: bool = True,
 ) -> WorkloadDraft:
-    """Draft a workload that starts a command.
+    """Draft a workload for a command.
 
     Args:
         name: Name of the workload.
-        command: Program that every rank starts.
-        given: Arguments to use as they are if the options of the program are unknown.
-        options: Options of the program, which become parameters; None if unknown.
-        directory: Directory that the program starts in.
-        stack: Name of the stack; None for the default.
-        scaling: How the program scales; None for the default.
+        command: Command that every rank starts.
+        given: Arguments to use unchanged if the program's options are unknown.
+        options: The program's options, which become parameters; None if they are unknown.
+        directory: Directory in which the program starts.
+        stack: Name of the stack; None selects the default.
+        scaling: How the program scales; None selects the default.
         uses_mpi: Whether the program uses MPI.
     """
     found = _Arguments()
@@ -182,7 +182,7 @@ def draft_workload(
 
 
 def _checked(name: str, text: str) -> Workload:
-    """Load the draft as ``hidl run`` does; ``InvalidInput`` if it is invalid, such as by braces in arguments."""
+    """Load the draft as ``hidl run`` does; raises ``InvalidInput`` if, for example, arguments contain braces."""
     with tempfile.TemporaryDirectory(prefix="hidl-") as directory:
         file = Path(directory, f"{name}.yaml")
         file.write_text(text, encoding="utf-8")
@@ -190,7 +190,7 @@ def _checked(name: str, text: str) -> Workload:
 
 
 def _add(found: _Arguments, option: Option) -> None:
-    """Add the words of an option, and a parameter if it has a single value."""
+    """Add the words of an option, and a parameter if the option has a single value."""
     shown = max(option.names, key=len, default=option.dest)
     name = re.sub(r"[^a-z0-9_]+", "_", shown.lstrip("-").lower())
     if option.kind == "flag" and option.names and _is_identifier(name):

@@ -1,4 +1,4 @@
-"""Record the input files of a run at its submission: standard input, and the files that its command names."""
+"""Record a run's input files when it is submitted: standard input, and the files that its command names."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hidl_cli.documents import sha256
 from hidl_cli.errors import HidlError, UsageError, hint_for
-from hidl_cli.stack.builds.sources import sha256
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan
 
 SCHEMA = "hidl.inputs/1"
 
-#: Larger files are recorded without a hash, by size, times and inode: hashing would delay the submission.
+#: Size in bytes up to which files are hashed. Larger files are recorded by size, times and inode, because hashing them
+#: would delay the submission.
 LARGEST_HASHED = 32 << 20
 
-#: File in a run's directory with a copy of standard input, if that was a pipe or a file without a path.
+#: File in a run's directory that contains a copy of standard input if that was a pipe or a file without a path.
 PIPED = "stdin"
 
 #: Seconds after which the user is notified that hidl is reading standard input.
@@ -33,21 +34,22 @@ QUIET = 2.0
 #: Seconds to wait for the first byte of standard input: an unattended job may keep a pipe open without writing to it.
 LONGEST_SILENCE = 600.0
 
-#: Directories whose files differ between nodes.
+#: Directories whose contents differ between nodes.
 _OF_THIS_HOST = ("/proc/", "/sys/", "/dev/")
 
-_MEMORY, _NULL = 1, 3  # major number of /dev/null, /dev/zero, /dev/urandom, ..., and minor number of /dev/null
+_MEMORY, _NULL = 1, 3  # major number of /dev/null, /dev/zero, /dev/urandom and others, and minor number of /dev/null
 _BLOCK = 1 << 20
 
 
 def find_stdin() -> str | None:
     """Return the absolute path of the file that is standard input, or ``PIPED`` if it must be copied.
 
-    Pipes are copied to the run's directory, as are files without a path (here-documents), files that have been read in
-    part, and files whose path is another one on other nodes. A terminal, ``/dev/null``, a socket or a closed standard
-    input returns None, since the program is not meant to read it. Any other device raises ``UsageError``.
+    The run's directory gets a copy of pipes, of files without a path (here-documents), of files that have been partly
+    read, and of files whose path refers to a different file on other nodes. For a terminal, ``/dev/null``, a socket or
+    a closed standard input, the result is None, since the program is not expected to read it. Any other device raises
+    ``UsageError``.
     """
-    if sys.stdin is None:  # it was closed when hidl started, and descriptor 0 may now be another file
+    if sys.stdin is None:  # it was closed when hidl started, so descriptor 0 may now be another file
         return None
     try:
         status = os.fstat(0)
@@ -68,10 +70,10 @@ def find_stdin() -> str | None:
 
 
 def copy_stdin(target: Path, notify: Callable[[str], object] | None = None) -> None:
-    """Copy standard input to a file in a new directory, which is removed if that fails.
+    """Copy standard input to a file in a new directory, and remove the directory if that fails.
 
-    A file is copied from its current offset, which does not move: a shell's ``while read`` can continue. ``notify``
-    receives a message after ``QUIET`` seconds.
+    A file is copied from its current offset. The offset does not change, so that a shell's ``while read`` can continue.
+    ``notify`` receives a message after ``QUIET`` seconds.
 
     Raises ``UsageError`` if a pipe is silent for the first ``LONGEST_SILENCE`` seconds, and ``HidlError`` if standard
     input cannot be read or the copy cannot be written.
@@ -91,7 +93,7 @@ def copy_stdin(target: Path, notify: Callable[[str], object] | None = None) -> N
 
 
 def require_readable(file: Path) -> None:
-    """Raise ``UsageError`` unless a file for standard input is regular and readable."""
+    """Raise ``UsageError`` unless the file for standard input is a readable regular file."""
     try:
         with file.open("rb"):
             why = None if file.is_file() else "not a regular file"
@@ -102,7 +104,7 @@ def require_readable(file: Path) -> None:
 
 
 def _path_of_stdin(status: os.stat_result) -> str | None:
-    """Return the path of a regular file that is standard input; None if its contents must be copied."""
+    """Return the path of the regular file that is standard input, or None if its contents must be copied."""
     try:
         path = str(Path("/proc/self/fd/0").readlink())
         path.encode()
@@ -147,7 +149,7 @@ def _blocks_of_stdin(notify: Callable[[str], object] | None) -> Iterator[bytes]:
 def input_files(plan: Plan, directory: Path | None = None) -> Iterator[Path]:
     """Yield the input files of a plan: standard input, and the files that the command and the parameters name.
 
-    Each file is yielded once. Files of the stack are left out. ``directory`` is that of the run.
+    Each file is yielded once. Files that belong to the stack are omitted. ``directory`` is the run's directory.
     """
     program = plan.workload.program
     base = Path(program.directory) if program.directory else None
@@ -167,7 +169,7 @@ def input_files(plan: Plan, directory: Path | None = None) -> Iterator[Path]:
 
 
 def record_inputs(plan: Plan, directory: Path | None = None) -> dict[str, Any]:
-    """Return the document ``inputs.json``, which describes the current input files of a plan by their paths."""
+    """Return the document ``inputs.json``, which describes each of a plan's current input files by its path."""
     files = {}
     for file in input_files(plan, directory):
         try:
@@ -190,7 +192,7 @@ def fingerprint(status: os.stat_result) -> dict[str, int]:
 
 
 def is_unchanged(file: Path, recorded: Mapping[str, Any]) -> bool:
-    """Return whether a file still matches its record: by its hash, or by its fingerprint if no hash was recorded."""
+    """Return whether a file still matches its record, by its hash if one was recorded, or else by its fingerprint."""
     try:
         if "sha256" in recorded:
             return bool(sha256(file) == recorded["sha256"])
@@ -201,7 +203,7 @@ def is_unchanged(file: Path, recorded: Mapping[str, Any]) -> bool:
 
 
 def _file(text: str, base: Path | None) -> Path | None:
-    """Return the file that ``text`` names; None if it is no file, or relative without a ``base`` directory."""
+    """Return the file that ``text`` names, or None if there is no such file; relative paths require ``base``."""
     if not text or "\0" in text or len(text) > 4096:
         return None
     path = Path(text)

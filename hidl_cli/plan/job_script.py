@@ -25,7 +25,7 @@ def job_script(plan: Plan) -> str:
 
 
 def values_of(plan: Plan) -> dict[str, Any]:
-    """Return the values for the template of the job script."""
+    """Return the values for the job script's template."""
     reads_output = any(step.parser or step.patterns for step in plan.steps)
     bound = plan.steps[0].placement if plan.steps and plan.steps[0].placement.bind else None
     return {
@@ -52,7 +52,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "meets": plan.workload.program.directory is not None,
         "until_settled": plan.until_settled,
         **_chain_values(plan),
-        # Reads the metrics in the output after each round, as hidl does after the run.
+        # After each round, it reads the metrics in the output in the same way as hidl does after the run.
         "reader": (sys.executable, "-m", "hidl_cli.runs.history") if plan.until_settled and reads_output else (),
         "run_module": (f"{plan.prefix}/bin/python", plan.user_environment.starter if plan.user_environment else "-m"),
         "mpi_has_programs": plan.user_environment is None or plan.user_environment.mpi_stack is None,
@@ -66,7 +66,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
 
 
 def _chain_values(plan: Plan) -> dict[str, Any]:
-    """Return the template values of a run of several jobs."""
+    """Return the template values for a run that consists of several jobs."""
     if not plan.max_jobs:
         return {"max_jobs": 0}
     system, stop_seconds = batch_systems.system(plan.scheduler), plan.allocation.stop_seconds or 0
@@ -79,12 +79,12 @@ def _chain_values(plan: Plan) -> dict[str, Any]:
 
 
 def scheduler_values(name: str) -> dict[str, Any]:
-    """Return the template values that depend on the scheduler: how a job finds its directory and hosts."""
+    """Return the scheduler-dependent template values, which determine how a job finds its directory and hosts."""
     batch = scheduler(name)
     return {"scheduler_functions": Markup(batch.functions), "submit_directory": batch.directory_variable}
 
 
 def _preloaded_by(plan: Plan) -> list[str]:
-    """Return the variables that preload ``libmpi.so`` of the MPI library; the job script finds its path."""
+    """Return the variables that preload the MPI library's ``libmpi.so``, whose path the job script finds."""
     launchers = {step.launch.preloaded_by for step in plan.steps} - {None}
     return sorted({*filter(None, launchers), *([LD_PRELOAD] if preloads(plan.mpi, plan.tuning) else [])})

@@ -30,10 +30,10 @@ from hidl_cli.tuning.judge import COMPARED, DEFAULT, MATRIX, Setting, compared_v
 
 SCHEMA = "hidl.plan/2"
 
-#: File in the directory of a step with the output of a program that has a parser or patterns.
+#: File in a step's directory that contains the output of a program with a parser or patterns.
 OUTPUT = "output.txt"
 
-#: File with the metrics that the job measures for a timed step.
+#: File that contains the metrics that the job measures for a timed step.
 TIMING = "timing.json"
 
 #: Baseline of a study: its smallest step, several concurrent copies of that step, or earlier runs.
@@ -45,14 +45,15 @@ class Step:
     """A launch of the program.
 
     Attributes:
-        size: Number of ``Plan.unit`` (ranks or nodes).
-        repetition: Number of the repetition, from 1.
-        preflight: A launch that checks the size of the world first, if the program does not check it itself.
-        copies: Number of concurrent copies of the launch, each on its own host, as the baseline; 0 for a normal step.
-        point: Parameters of the matrix that differ from those of the plan.
-        parser: Parser of the output (``OUTPUT``); None if the program writes its metrics itself.
+        size: Number of ranks or nodes, depending on ``Plan.unit``.
+        repetition: Number of the repetition, counted from 1.
+        preflight: A preceding launch that checks the size of the world, if the program does not check it itself.
+        copies: Number of concurrent copies of the launch that form the baseline, each on its own host; 0 for a normal
+            step.
+        point: Matrix parameters that differ from the plan's parameters.
+        parser: Parser of the output (``OUTPUT``), or None if the program writes its metrics itself.
         timed: Whether the job measures the time of the launch (``TIMING``).
-        patterns: Patterns of further metrics in the output.
+        patterns: Patterns that find additional metrics in the output.
         unbound: The launch to use without a scheduler while another run uses the cores of this machine.
     """
 
@@ -70,7 +71,7 @@ class Step:
 
     @property
     def title(self) -> str:
-        """Description of the step."""
+        """A description of the step."""
         ranks, nodes = self.placement.ranks, self.placement.nodes
         each = f"{self.copies} copies of " if self.copies else ""
         point = f"{format_parameters(self.point)}: " if self.point else ""
@@ -86,19 +87,20 @@ class Plan:
         prefix: Directory of the installation.
         lock: Digest of the lockfile.
         modules: Modules to load before the stack is activated.
-        workload: The complete workload, with which the run can be judged later.
+        workload: The complete workload, so that the run can be judged later.
         unit: Unit of the sizes of the steps, ``ranks`` or ``nodes``.
         environment: Variables of all steps, including those of ``tuning``.
-        target: Efficiency to reach relative to ``baseline``; None if there is nothing to judge.
-        until_settled: Whether a study ends with the first repetition that settles it.
-        charge: Price of a node-hour, in units of the site.
+        target: Target efficiency relative to ``baseline``, or None if there is nothing to judge.
+        until_settled: Whether a study ends after the first repetition that settles it.
+        charge: Price of a node-hour in the site's unit.
         missing: Options that the site requires but the user did not give.
-        user_environment: The user's environment that replaces the stack, as it was at planning time.
-        device: What the ranks compute on; None in plans of hidl 0.1.
-        stdin: File that rank 0 of a user's program reads as standard input, absolute or in the run's directory.
-        max_jobs: Largest number of jobs that complete the program one after another; 0 for a run of one job.
-        precision: Largest relative half-width of an efficiency's interval that permits a verdict; None for any.
-        profile: Whether the MPI calls of the ranks are recorded, and whether they must be; None to record nothing.
+        user_environment: The user's environment that replaces the stack, in its state at planning time.
+        device: Device on which the ranks compute; None in plans written by hidl 0.1.
+        stdin: File that rank 0 of a user's program reads as standard input: an absolute path, or a name in the run's
+            directory.
+        max_jobs: Maximum number of successive jobs in which the program completes; 0 for a run that is a single job.
+        precision: Largest relative half-width of an efficiency's interval that permits a verdict; None permits any.
+        profile: Whether recording the ranks' MPI calls is mandatory; None if they are not recorded.
         sources: Documents of the site and the stack, which are stored beside ``plan.json``.
     """
 
@@ -144,7 +146,7 @@ class Plan:
 
     @property
     def points(self) -> tuple[Mapping[str, Value], ...]:
-        """The points of the matrix in the order in which they run; one empty point if there is no matrix."""
+        """The points of the matrix in the order in which they run, or a single empty point if there is no matrix."""
         found: list[Mapping[str, Value]] = []
         for step in self.steps:
             if step.point not in found:
@@ -153,7 +155,7 @@ class Plan:
 
     @property
     def telling_parameters(self) -> dict[str, Value]:
-        """The parameters that affect the command: a choice that is replaced by no words is left out."""
+        """The parameters that affect the command; a choice that is replaced by an empty list of words is omitted."""
         known = self.workload.parameters
         return {
             name: value
@@ -162,10 +164,10 @@ class Plan:
         }
 
     def at(self, point: Mapping[str, Value]) -> Plan:
-        """Return the plan of a single point of the matrix.
+        """Return the plan for a single point of the matrix.
 
-        Run-time variables of the point become part of the tuning. They are parameters too, which distinguishes the
-        series of different points.
+        The point's run-time variables become part of the tuning. They are also parameters, which distinguish the series
+        of different points.
         """
         steps = tuple(replace(step, point={}) for step in self.steps if step.point == point)
         variables = compared_variables(point)
@@ -178,17 +180,17 @@ class Plan:
 
     @property
     def repetitions(self) -> int:
-        """Planned number of repetitions of each size."""
+        """The planned number of repetitions of each size."""
         return max(step.repetition for step in self.steps)
 
     @property
     def mpi_of_the_stack(self) -> bool:
-        """True if the ranks use the MPI library of the stack rather than one of the site."""
+        """True if the ranks use the stack's MPI library rather than one of the site's libraries."""
         return self.mpi.prefix == self.prefix
 
     @property
     def workload_words(self) -> list[str]:
-        """The command and arguments of the program, with placeholders."""
+        """The program's command and arguments, including placeholders."""
         program = self.workload.program_for(self.parameters)
         return [*(program.command or ()), *(program.arguments or ())]
 
@@ -201,7 +203,7 @@ class Plan:
         return sh_line(secrets.learn(words).hide_document(words))
 
     def summary(self, step: Step) -> str:
-        """Format a step briefly: launcher, number of ranks, program, and parameters that differ from their defaults."""
+        """Summarize a step: launcher, number of ranks, program, and parameters that differ from their defaults."""
         argv = step.launch.words
         count = next((argv[i : i + 2] for i, word in enumerate(argv) if word in ("-n", "-np")), ())
         values = {**self.parameters, **without_variables(step.point)}
@@ -223,7 +225,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        """Parse ``plan.json``; ``ValueError`` if it is invalid for this version of hidl."""
+        """Parse ``plan.json``; raises ``ValueError`` if it is invalid for this version of hidl."""
         values = dict(document)
         if values.pop("schema", None) != SCHEMA:
             raise ValueError(f"not a document of schema {SCHEMA}")
@@ -235,7 +237,7 @@ class Plan:
 
 @cache
 def _adapter() -> TypeAdapter[Plan]:
-    """Return the serializer of plans; creating it takes milliseconds, so that is done on first use."""
+    """Return the serializer for plans, which is only created on first use because that takes milliseconds."""
     return TypeAdapter(Plan)
 
 
@@ -247,8 +249,8 @@ def create_run(
     Args:
         plan: Plan of the run.
         script: Job script.
-        root: Parent directory; None for the user's runs.
-        tell: Receives a message if reading standard input takes long.
+        root: Parent directory; None selects the directory of the user's runs.
+        tell: Function that receives a message if reading standard input takes long.
     """
     if plan.user_environment is not None:
         prepare_support(plan.user_environment)
@@ -265,7 +267,7 @@ def create_run(
 
 
 def _record(plan: Plan, profiling: Profiling, directory: Path) -> str | None:
-    """Prepare the recording of a run; return the reason if it is not recorded."""
+    """Prepare the recording of a run, and return the reason if the run will not be recorded."""
     try:
         return install_recorder(plan.mpi, profiling, directory)
     except OSError as error:
@@ -276,7 +278,7 @@ def _record(plan: Plan, profiling: Profiling, directory: Path) -> str | None:
 
 
 def plan_of(run: Run) -> Plan:
-    """Read the plan of a run; ``HidlError`` if that fails."""
+    """Read the plan of a run; raises ``HidlError`` if that fails."""
     try:
         text = (run.directory / "plan.json").read_text(encoding="utf-8")
         document = json.loads(text)
@@ -288,7 +290,7 @@ def plan_of(run: Run) -> Plan:
 
 
 def readable(runs: Iterable[Run]) -> Iterator[Run]:
-    """Yield the runs whose plan is readable, which skips runs of other versions of hidl."""
+    """Yield the runs whose plan can be read, which excludes runs created by incompatible versions of hidl."""
     for run in runs:
         with suppress(HidlError):
             plan_of(run)

@@ -18,10 +18,16 @@ from hidl_cli.plan.input_files import PIPED
 
 Value = str | int | float | bool
 
-#: Variables that the job script sets for its stack.
+#: Variables that the job script sets for the stack.
 OF_THE_STACK = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
 
-#: Default of ``max_jobs``.
+#: Variables that are read-only in bash, or change how the job script itself runs.
+_OF_BASH = re.compile(
+    r"BASH(OPTS|PID|_(?!ENV\b)\w+)?|SHELLOPTS|E?UID|PPID|IFS|CDPATH|GLOBIGNORE|TMOUT|FUNCNEST|POSIXLY_CORRECT|(OLD)?PWD"
+    r"|OPT(ARG|ERR|IND)|RANDOM|SECONDS|LINENO|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS"
+)
+
+#: The default of ``max_jobs``.
 _MAX_JOBS = 20
 
 _PROGRAM = "Program"
@@ -35,18 +41,19 @@ _SOFTWARE = "Software"
 class RunOptions(JobOptions):
     """The options of ``hidl run`` and ``hidl.run``; None selects the default.
 
-    Options with several values are mappings, or words as on the command line: ``NAME=VALUE`` or
+    Options with several values are mappings, or words in the form used on the command line: ``NAME=VALUE`` or
     ``NAME=VALUE,VALUE``.
 
     Attributes:
         workload: Name or file of a workload.
-        command: A user's program that replaces the workload.
-        directory: Directory that ``command`` starts in; the current one by default.
-        stdin: File that rank 0 of ``command`` reads as standard input; ``PIPED`` for a copy of this process's.
-        uses_mpi: Whether to check MPI's world before ``command``.
-        separate_ranks: Whether the frameworks of ``command`` may form other worlds than the launched ranks.
-        precision: Largest half-width of an interval for a verdict, such as 0.05 or ``5%``.
-        profile: Whether to record the MPI calls of the ranks, and whether a run that cannot be recorded is an error.
+        command: The user's program, which replaces the workload.
+        directory: Directory in which ``command`` starts (default: the current one).
+        stdin: File that rank 0 of ``command`` reads as standard input; ``PIPED`` selects a copy of this process's
+            standard input.
+        uses_mpi: Whether to check the MPI world before ``command`` starts.
+        separate_ranks: Whether the frameworks in ``command`` may form worlds that differ from the launched ranks.
+        precision: Largest half-width of an interval that permits a verdict, such as 0.05 or ``5%``.
+        profile: Whether to record the ranks' MPI calls, and whether it is an error if that is impossible.
         check: Whether to run the doctor's quick checks before the submission.
     """
 
@@ -97,7 +104,7 @@ class RunOptions(JobOptions):
         None,
         "--ranks-per-node",
         minimum=1,
-        help="MPI ranks per node (default: one per GPU, else as the workload requires).",
+        help="MPI ranks per node (default: one per GPU, or as the workload requires).",
         panel=_RESOURCES,
     )
     threads: int | None = option(
@@ -166,7 +173,7 @@ class RunOptions(JobOptions):
         None,
         "--repeat",
         minimum=1,
-        help="Interleaved repetitions (default: 5 with --scale or --matrix, else 1).",
+        help="Interleaved repetitions (default: 5 with --scale or --matrix, otherwise 1).",
         panel=_STUDY,
     )
     target: float | None = option(
@@ -186,7 +193,7 @@ class RunOptions(JobOptions):
     until_done: bool = option(
         False,
         "--until-done",
-        help="Continue the program in further jobs, from its checkpoints, until it is done.",
+        help="Continue the program in additional jobs, from its checkpoints, until it is done.",
         panel=_PROGRAM,
     )
     max_jobs: int | None = option(
@@ -245,22 +252,22 @@ class RunOptions(JobOptions):
 
     @property
     def assignments(self) -> list[str]:
-        """Parameters in the form ``NAME=VALUE``; the last value of a name wins."""
+        """The parameters in the form ``NAME=VALUE``; if a name is repeated, its last value is used."""
         return [*_words(self.parameters), *([f"suite={self.suite}"] if self.suite in ("c", "python") else ())]
 
     @property
     def axes(self) -> list[str]:
-        """Parameters to compare, in the form ``NAME=VALUE,VALUE``."""
+        """The parameters to compare, in the form ``NAME=VALUE,VALUE``."""
         return [*(["suite=c,python"] if self.suite == "both" else ()), *_axes(self.matrix)]
 
     @property
     def metric_words(self) -> list[str]:
-        """Metrics to read from the output; a study judges the first one."""
+        """The metrics to read from the output, of which a study judges the first."""
         return _words(self.metrics)
 
     @property
     def variables(self) -> list[str]:
-        """Run-time variables of the MPI library in the form ``NAME=VALUE``."""
+        """The MPI library's run-time variables in the form ``NAME=VALUE``."""
         return _words(self.tuning)
 
     @property
@@ -272,7 +279,7 @@ class RunOptions(JobOptions):
 
     @property
     def job_limit(self) -> int:
-        """The largest number of jobs of a run that several jobs complete; 0 for a run of one job."""
+        """The maximum number of successive jobs that complete the run, or 0 if the run is a single job."""
         if self.max_jobs is not None and not self.until_done:
             raise UsageError("--max-jobs requires --until-done", hint="omit it, or add --until-done")
         return (self.max_jobs or _MAX_JOBS) if self.until_done else 0
@@ -289,12 +296,12 @@ class RunOptions(JobOptions):
 
     @property
     def sizes(self) -> str | None:
-        """The sizes of a scaling study as text."""
+        """The sizes of a scaling study, as text."""
         return self.scale if self.scale is None or isinstance(self.scale, str) else ",".join(map(str, self.scale))
 
     @property
     def required_precision(self) -> float | None:
-        """The value of ``precision``, above 0 and at most 1; raises ``UsageError`` for any other."""
+        """The value of ``precision``; raises ``UsageError`` unless it is greater than 0 and at most 1."""
         given = self.precision
         if given is None:
             return None
@@ -310,7 +317,7 @@ class RunOptions(JobOptions):
         return value
 
     def require_valid(self) -> None:
-        """Raise ``UsageError`` for values and combinations that the command line rejects by itself."""
+        """Raise ``UsageError`` for values and combinations that the command line also rejects."""
         if isinstance(self.command, str):
             raise UsageError(
                 f"invalid command {self.command!r}: must be a list", hint='for example ["python", "train.py"]'
@@ -337,7 +344,7 @@ class RunOptions(JobOptions):
             raise UsageError(f"invalid device {self.device!r}: must be cpu or gpu", hint="omit device for its default")
 
     def require_program(self) -> None:
-        """Raise ``UsageError`` for options that require a program of the user if there is none."""
+        """Raise ``UsageError`` for options that require a user's program if there is none."""
         if not self.command and (not self.uses_mpi or (self.scaling is not None and not self.metrics)):
             raise UsageError(
                 "--scaling and --no-mpi require a program after --", hint="workloads set both in their file"
@@ -346,13 +353,13 @@ class RunOptions(JobOptions):
 
 @dataclass(frozen=True)
 class RunRequest(RunOptions):
-    """The options of a run, and how hidl itself uses them.
+    """The options of a run, with additional ones that hidl itself sets.
 
     Attributes:
         any_device: Whether to use CPUs on the same nodes if the workload or its stack does not support GPUs.
-        validates: Whether the run is a check of the site.
-        hypothetical: Whether the plan is only shown, so that the stack need not be installed.
-        in_allocation: Whether to use the allocation that surrounds hidl, if there is one.
+        validates: Whether the run validates the site.
+        hypothetical: Whether the plan is only shown, in which case the stack need not be installed.
+        in_allocation: Whether to use the allocation in which hidl itself runs, if there is one.
     """
 
     _: KW_ONLY
@@ -363,12 +370,12 @@ class RunRequest(RunOptions):
 
     @classmethod
     def of(cls, options: RunOptions, *, hypothetical: bool = False) -> RunRequest:
-        """Return the request for these options."""
+        """Return the request that has these options."""
         return cls(**vars(options), hypothetical=hypothetical, in_allocation=not options.new_job)
 
     @property
     def is_compared(self) -> bool:
-        """True if the run compares its times with those of other launches."""
+        """True if the run's times are compared with those of other launches."""
         return self.validates or self.scale is not None or bool(self.axes)
 
 
@@ -378,7 +385,7 @@ def _split_variable(word: str) -> tuple[str, str | None]:
 
 
 def _value_of(name: str, value: str | None) -> str:
-    """Return the value of a variable of ``--env-var``, from this process's environment if it is None."""
+    """Return the value of an ``--env-var`` variable, taking it from this process's environment if it is None."""
     from hidl_cli.site.directives import reject_variable
 
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -387,6 +394,10 @@ def _value_of(name: str, value: str | None) -> str:
         raise UsageError(f"--env-var {name}: {rejected.message}", hint=f"use {rejected.instead}")
     if name in OF_THE_STACK:
         raise UsageError(f"--env-var {name}: the job sets it for its stack", hint="set it in a script that you run")
+    if _OF_BASH.fullmatch(name):
+        raise UsageError(
+            f"--env-var {name}: it would change the job script itself", hint="set it in a script that you run"
+        )
     if value is None:
         value = os.environ.get(name)
     if value is None:
@@ -397,7 +408,7 @@ def _value_of(name: str, value: str | None) -> str:
 
 
 def absolute(path: str | PathLike[str] | None) -> str | None:
-    """Return ``path`` as an absolute path, or None for None."""
+    """Return ``path`` as an absolute path; None stays None."""
     return None if path is None else str(Path(path).expanduser().absolute())
 
 

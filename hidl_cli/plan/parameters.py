@@ -14,24 +14,26 @@ from hidl_cli.redaction import redact_variable
 from hidl_cli.site.schema import NodeType
 from hidl_cli.tuning.judge import COMPARED, DEFAULT
 
-#: ``{name}`` is replaced by the value, ``{name?word}`` by the word, which is omitted if the value is false, 0 or empty.
+#: ``{name}`` is replaced with the value. ``{name?word}`` is replaced with the word, or omitted if the value is false, 0
+#: or empty.
 PLACEHOLDER = re.compile(r"\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(\?(?P<word>[^{}]+))?\}")
 
 
-#: Placeholders for the size of a step in the words of programs with ``arguments``. Parameters of the same name win.
+#: Placeholders for a step's size in the words of programs with ``arguments``. A parameter with the same name takes
+#: precedence.
 SIZES = ("ranks", "nodes")
 
 
 def command(program: Program, values: Mapping[str, Value]) -> list[str]:
-    """Return the command of the program; placeholders are replaced if the program has ``arguments``."""
+    """Return the program's command, in which placeholders are replaced if the program has ``arguments``."""
     words = program.command or []
     return list(words) if program.arguments is None else list(_fill(words, values, {}))
 
 
 def arguments(program: Program, values: Mapping[str, Value], parameters: Mapping[str, Parameter]) -> list[str]:
-    """Return the arguments that follow the command, by default ``--name=value`` for each parameter.
+    """Return the arguments that follow the command (default: ``--name=value`` for each parameter).
 
-    ``parameters`` are those of the workload; a value of one may be replaced by several ``words``.
+    ``parameters`` are the workload's parameters, whose values may each be replaced with several ``words``.
     """
     if program.arguments is None:
         return [f"--{name}={_text(value)}" for name, value in values.items()]
@@ -52,7 +54,7 @@ def _fill(words: list[str], values: Mapping[str, Value], parameters: Mapping[str
 
 
 def _replacement(found: re.Match[str], values: Mapping[str, Value]) -> str:
-    """Return the value of a placeholder; other braces, as in awk programs, are kept."""
+    """Return the value of a placeholder, or the unchanged text for other braces such as those in awk programs."""
     return found[0] if found["word"] or found["name"] not in values else _text(values[found["name"]])
 
 
@@ -64,9 +66,9 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 
 
 def resolve(workload: Workload, assignments: Sequence[str]) -> dict[str, Value]:
-    """Return all parameters of a workload, with the values of ``assignments`` (``name=value``; the last one wins).
+    """Return all parameters of a workload, with the values from ``assignments`` (``name=value``; the last one wins).
 
-    Raises ``InvalidInput`` with all errors in the assignments.
+    Raises ``InvalidInput``, which lists all errors in the assignments.
     """
     values: dict[str, Value] = {name: parameter.default for name, parameter in workload.parameters.items()}
     problems: list[Problem] = []
@@ -92,7 +94,7 @@ def resolve(workload: Workload, assignments: Sequence[str]) -> dict[str, Value]:
 
 
 def gpu_defaults(workload: Workload, node: NodeType, given: Collection[str]) -> dict[str, Value]:
-    """Return the GPU-specific defaults of parameters for a node type, except for those ``given``."""
+    """Return the GPU-specific default values for a node type, except for parameters in ``given``."""
     found: dict[str, Value] = {}
     for name, parameter in workload.parameters.items():
         fitting = (each for each in parameter.on_gpus if each.fits(node.gpu_arch, node.gpu_memory_gib))
@@ -104,10 +106,11 @@ def gpu_defaults(workload: Workload, node: NodeType, given: Collection[str]) -> 
 def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, Value]]:
     """Return all combinations of the values in ``matrix`` (``name=value,value``); the last name varies fastest.
 
-    ``mpi.VARIABLE`` is a run-time variable of the MPI library, and is compared with its default, which comes first. Its
-    values may contain commas if bars separate them (``rc,sm|tcp,sm``). ``merge_layers`` checks the variable later.
+    ``mpi.VARIABLE`` is a run-time variable of the MPI library. It is compared with its default, which comes first. Its
+    values may contain commas if they are separated by bars (``rc,sm|tcp,sm``). ``merge_layers`` checks the variable
+    later.
 
-    Raises ``InvalidInput`` with all errors: unknown or repeated names, invalid, repeated or single values, and
+    Raises ``InvalidInput``, which lists all errors: unknown or repeated names, invalid, repeated or single values, and
     parameters combined with variables.
     """
     axes: dict[str, list[Value]] = {}
@@ -156,7 +159,7 @@ def split_values(text: str) -> list[str]:
 
 
 def matrix_word(name: str, values: Sequence[object]) -> str:
-    """Return the argument of ``--matrix`` for these values."""
+    """Return the ``--matrix`` argument for these values."""
     words = [str(value) for value in values]
     if name.startswith(COMPARED) and any("," in word for word in words):
         return f"{name}={'|'.join(words)}|"
@@ -164,7 +167,7 @@ def matrix_word(name: str, values: Sequence[object]) -> str:
 
 
 def parse_value(parameter: Parameter, text: str) -> Value:
-    """Parse a value of a parameter; ``ValueError`` with the expected form if it is invalid."""
+    """Parse a parameter value; raises ``ValueError`` with the expected form if it is invalid."""
     if "\0" in text:
         raise ValueError("text without NUL characters")
     if parameter.type == "str":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SSH, SYSTEMS
 from hidl_cli.errors import UsageError
 from hidl_cli.launch import placement as limits
@@ -16,14 +18,13 @@ from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launch.options import AllocationOptions, clock
 from hidl_cli.launch.placement import Allocation, Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
-from hidl_cli.plan.batch_script import BatchScript
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
 from hidl_cli.plan.parameters import SIZES, arguments, command
 from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
 from hidl_cli.recorder import STARTER, Profiling
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler, scheduler_for
-from hidl_cli.schedulers.local import EnclosingJob
+from hidl_cli.site.job_options import JobSettings
 from hidl_cli.site.schema import Partition, Site
 from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
@@ -33,15 +34,16 @@ from hidl_workloads.own_program import PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
-    from hidl_cli.plan.launch_plan import Plan
+    from hidl_cli.plan.batch_script import BatchScript
+    from hidl_cli.schedulers.backend import EnclosingJob
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Upper bounds of the cost of a run, which may end before its time limit. None means unknown.
+    """Upper bounds on the cost of a run, which may end before its time limit. None means unknown.
 
-    ``charge`` and ``cost`` are in the site's units, per node-hour and in total. The minima and maxima are limits of the
-    partition for a job of this size.
+    ``charge`` and ``cost`` are in the site's units, per node-hour and in total. The minima and maxima are the
+    partition's limits for a job of this size.
     """
 
     nodes: int
@@ -52,6 +54,15 @@ class Estimate:
     min_nodes: int | None
     max_nodes: int | None
     max_seconds: float | None
+
+
+def warnings_of(plan: Plan) -> tuple[str, ...]:
+    """Return a plan's warnings for the user, one sentence each."""
+    missing = f"site {plan.site} requires {' and '.join(plan.missing)}, which is not set"
+    system = batch_systems.system(plan.scheduler)
+    job = os.environ.get(system.job_id) if system else None
+    outer = f"the run is a separate job: it does not use the nodes of job {job}, and waits if that job has them all"
+    return (*plan.warnings, *([missing] if plan.missing else ()), *([outer] if job else ()))
 
 
 def estimate(plan: Plan, partition: Partition | None) -> Estimate:
@@ -90,7 +101,7 @@ def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
     return lines
 
 
-#: Variables that the job script sets at run time, and that must be forwarded to every rank.
+#: Variables that the job script sets at run time and that must be forwarded to every rank.
 SET_BY_THE_SCRIPT = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -114,14 +125,17 @@ SET_BY_THE_SCRIPT = (
 #: Variable with the site's ``address_suffix``.
 ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 
-#: Further variables for a program with a directory.
+#: Additional variables for a program with a directory.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
-#: Further variables in a conda environment.
+#: Additional variables in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
-#: Shortest and longest time that a program gets to stop before its time limit, in seconds.
+#: Minimum and maximum time, in seconds, that a program gets to stop before its time limit.
 _SHORTEST_STOP, _LONGEST_STOP = 30, 600
+
+#: The steps of a batch script do not overlap, unlike those of a job script of hidl.
+_UNSET_FOR_SCRIPTS = "unset SLURM_OVERLAP && "
 
 _MANY_NODES = 4  # from this size on, measuring one node while the others are idle is too expensive
 
@@ -131,12 +145,12 @@ class ResolvedOptions:
     """The resolved options of a run.
 
     Attributes:
-        matrix: Points to compare, as the parameters that differ; one empty point by default.
+        matrix: Points to compare, each given by the parameters that differ (default: a single empty point).
         environment: The user's environment that replaces the stack.
         recipe: Recipe of the stack.
         stdin: See ``Plan``.
-        script: The batch script that is the program.
-        enclosing: The allocation around hidl that the run uses.
+        script: The batch script, if the program is one.
+        enclosing: The allocation in which hidl itself runs, if the run uses it.
         profile: See ``Plan``.
     """
 
@@ -159,7 +173,7 @@ class ResolvedOptions:
 
     @property
     def sources(self) -> dict[str, Any]:
-        """Documents of the site and of the stack's recipe."""
+        """The documents of the site and of the stack's recipe."""
         models = {"site": self.site, **({} if self.recipe is None else {"stack": self.recipe})}
         return {
             name: model.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"extends"})
@@ -169,7 +183,7 @@ class ResolvedOptions:
 
 @dataclass(frozen=True)
 class _StepContext:
-    """The part of the options that determines how steps are launched."""
+    """The options that determine how steps are launched."""
 
     scheduler: str | None
     workload: Workload
@@ -197,14 +211,14 @@ def make_plan(
     variables: Mapping[str, str] | None = None,
     max_jobs: int = 0,
 ) -> Plan:
-    """Make the plan of a run; each repetition runs all placements and points.
+    """Make the plan of a run in which each repetition runs all placements and points.
 
-    Also raises the errors of ``scheduler_for``, ``allocate`` and the launcher.
+    Also propagates errors raised by ``scheduler_for``, ``allocate`` and the launcher.
 
     Args:
         options: The resolved options.
-        unit: Unit of the sizes of steps, ``ranks`` or ``nodes``.
-        placements: Placements of the steps, the smallest first.
+        unit: Unit of the step sizes, ``ranks`` or ``nodes``.
+        placements: Placements of the steps, starting with the smallest.
         repetitions: Number of repetitions.
         job: Job options.
         target: Target efficiency.
@@ -227,7 +241,7 @@ def make_plan(
     threads = max(1, placements[0].threads_per_rank // processes)
     of_process = replace(placements[0], threads_per_rank=threads)
     environment = shared_environment(site, library, options.installation, of_process, options.tuning)
-    # The ranks of all steps get the same number of GPUs, as they get the same number of threads.
+    # The ranks of all steps get the same number of GPUs, just as they get the same number of threads.
     gpus = Gpus.of(requested_gpus(site, job), max(placement.ranks_per_node for placement in placements))
     if workload.program.once:
         environment = {}
@@ -247,6 +261,9 @@ def make_plan(
     )
     steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
     header = batch.header(allocation, site.policies)
+    if options.script is not None:
+        own = batch.header(replace(allocation, settings=JobSettings()), site.policies)
+        header = options.script.header(own, header[len(own) :], batch.name)
     if options.enclosing is not None:
         batch, header = scheduler(f"{batch.name}{IN_ALLOCATION}"), ()
         allocation = replace(allocation, time_limit=job.time_limit)
@@ -264,7 +281,7 @@ def make_plan(
         launcher=options.launcher.name,
         partition=job.partition or site.default_partition,
         allocation=allocation,
-        header=header if options.script is None or options.enclosing else options.script.header(header, batch.name),
+        header=header,
         stack=options.stack,
         prefix=str(options.installation.prefix),
         activate=str(options.installation.activate),
@@ -294,22 +311,22 @@ def make_plan(
 
 
 def _stop_seconds(limit: float | None) -> int:
-    """Return the seconds from the request to stop to the time limit of a job: a tenth of the limit, within bounds."""
+    """Return how many seconds before its time limit a job gets the request to stop: a tenth of it, within bounds."""
     if limit is None:
         return _LONGEST_STOP
     return int(min(max(limit / 10, _SHORTEST_STOP), _LONGEST_STOP, limit / 2))
 
 
-#: Launchers that choose cores among those of the job.
+#: Launchers that choose from the cores of the job.
 _WITHIN_THE_JOB = ("srun", "flux")
 
 
 def _within_share(
     allocation: Allocation, launcher: Launcher, placements: Sequence[Placement]
 ) -> tuple[Sequence[Placement], tuple[str, ...]]:
-    """Return the placements, not bound to cores if the launcher counts cores from the node's first one, and a warning.
+    """Return the placements and a warning; unbind ranks if the launcher counts cores from the node's first core.
 
-    Other jobs may use the first cores of a node of which this job has a part.
+    If this job has only a part of a node, other jobs may use the node's first cores.
     """
     if allocation.exclusive is not False or launcher.name in _WITHIN_THE_JOB or not placements[0].bind:
         return placements, ()
@@ -318,9 +335,9 @@ def _within_share(
 
 
 def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
-    """Replace the steps of a plan without a matrix by a single one on ``placement``, started by ``launcher``.
+    """Replace the steps of a plan that has no matrix with a single step on ``placement``, started by ``launcher``.
 
-    The step is launched according to the current fields of the plan. Raises the errors of the launcher.
+    The step is launched according to the current fields of the plan. Propagates errors raised by the launcher.
     """
     installed = Installation.at(Path(plan.prefix))
     context = _StepContext(
@@ -349,7 +366,7 @@ def new_id(name: str, now: datetime) -> str:
 def shared_environment(
     site: Site, library: Library, installed: Installation, placement: Placement, tuning: Sequence[Setting]
 ) -> dict[str, str]:
-    """Return the environment variables of all ranks, independent of the launcher."""
+    """Return the environment variables of all ranks that do not depend on the launcher."""
     return {
         **placement.environment(),
         **network_environment(site),
@@ -361,7 +378,7 @@ def shared_environment(
 
 
 def network_environment(site: Site) -> dict[str, str]:
-    """Return the variables by which programs without MPI use the site's network between nodes."""
+    """Return the variables that make programs without MPI use the site's network between nodes."""
     suffix, interface = site.address_suffix, site.socket_interface
     return {
         **({} if suffix is None else {ADDRESS_SUFFIX: suffix}),
@@ -390,7 +407,7 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
 
 
 def _unverified(options: ResolvedOptions) -> str | None:
-    """Return a warning if the installation was never verified with this MPI library; None if it was, or is unknown."""
+    """Return a warning if the installation is known not to be verified with this MPI library, or None otherwise."""
     if options.environment is not None:
         return None
     verification = options.installation.manifest.get("verification", {})
@@ -412,7 +429,7 @@ def _steps(
     environment: Mapping[str, str],
     gpus: Gpus | None,
 ) -> tuple[Step, ...]:
-    """Return the steps in the order in which they run."""
+    """Return the steps in order of execution."""
     world = context.installation.run_module("hidl_workloads.world")
     can_check = context.environment is None or context.environment.has_mpi4py
 
@@ -459,7 +476,7 @@ def _steps(
             unbound=None if has_scheduler else launch(words, replace(placement, bind=False), number, variables),
         )
 
-    # Each round starts with another point, so that none of them profits from the first launch of a round.
+    # Each round starts with a different point, so that no point always benefits from being launched first.
     points = len(context.matrix)
     planned = [
         (size, placement, round_, context.matrix[(round_ - 1 + position) % points])
@@ -471,16 +488,17 @@ def _steps(
 
 
 def _once(context: _StepContext, words: tuple[str, ...]) -> Launch:
-    """Return the launch of a batch script, which sees the directory of submission as if the user had submitted it."""
+    """Return the launch of a batch script, with the submission directory that the script would have without hidl."""
     directory = str(context.workload.program.directory)
     system = SYSTEMS.get(context.scheduler or "")
     submitted = system.submit_directory if system else None
     variables = {submitted: directory} if submitted and submitted != "PWD" else {}
-    return Launch(("bash", "-c", 'cd -- "$1" && shift && exec "$@"', "bash", directory, *words), environment=variables)
+    start = f'{_UNSET_FOR_SCRIPTS}exec < "$1" && cd -- "$2" && shift 2 && exec "$@"'
+    return Launch(("bash", "-c", start, "bash", context.stdin or os.devnull, directory, *words), environment=variables)
 
 
 def _variables_of_ranks(program: Program, placement: Placement) -> dict[str, str]:
-    """Return the variables from which a command with a directory learns about its launch."""
+    """Return the variables that describe the launch to a command with a directory."""
     return {
         RANKS_PER_NODE: str(placement.ranks_per_node),
         **({PROCESSES: str(program.processes)} if program.processes else {}),
@@ -495,13 +513,13 @@ def _sized(unit: str, placements: Sequence[Placement]) -> Iterator[tuple[int, Pl
 
 
 def can_be_copied(unit: str, placements: Sequence[Placement]) -> bool:
-    """Return whether the smallest step can run on all nodes at once: it uses one node, and all others use more."""
+    """Return whether the smallest step can run on all nodes at once, because only it uses a single node."""
     alone = [placement for placement in placements if placement.nodes == 1]
     return unit == "nodes" and len(alone) == 1 and len(placements) > 1
 
 
 def _copied(launcher: Launcher, step: Step, nodes: int) -> Step:
-    """Turn a step on one node into ``nodes`` copies; return any other step unchanged."""
+    """Turn a step on one node into ``nodes`` copies, and return any other step unchanged."""
     if step.placement.nodes > 1:
         return step
     if step.launch.host_option is None:
@@ -515,7 +533,7 @@ def _copied(launcher: Launcher, step: Step, nodes: int) -> Step:
 def _rank_command(
     context: _StepContext, program: Program, parameters: Mapping[str, Value], placement: Placement, *, gpu_aware: bool
 ) -> tuple[str, ...]:
-    """Return the argv of a rank: its program, within wrappers that record it and store its output, if required."""
+    """Return the argv of a rank: its program, and wrappers that record the rank and store its output if required."""
     words = _program_command(context, program, parameters, placement, gpu_aware=gpu_aware)
     whose = ranks_kept(program.patterns)
     if whose is not None:
@@ -528,9 +546,9 @@ def _program_command(
 ) -> tuple[str, ...]:
     """Return the argv of a rank without the wrapper for its output.
 
-    Python modules are started by a module that checks the size of the world. Commands of the stack take precedence over
-    PATH. A command with a directory is started by a module that changes to it and opens standard input, and a command
-    that passes GPU addresses to MPI by a module that exports the local rank.
+    Python modules are started by a module that checks the size of the world. Commands in the stack take precedence over
+    those in PATH. A command with a directory is started by a module that changes to that directory and opens standard
+    input. A command that passes GPU addresses to MPI is started by a module that exports the local rank.
     """
     installation = context.installation
     if program.arguments is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from os import fspath
@@ -12,12 +12,13 @@ from pathlib import Path
 from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SCHEDULERS
 from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
+from hidl_cli.inputs.options import command_line_options
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
+from hidl_cli.launch.options import JobOptions
 from hidl_cli.launch.placement import Placement, bind_to_cores, gpu_share, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
-from hidl_cli.plan.batch_script import with_script
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
@@ -26,14 +27,12 @@ from hidl_cli.plan.options import RunRequest, absolute
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
 from hidl_cli.plan.program import own_workload, with_metrics
-from hidl_cli.plan.program_launcher import find_launcher, processes_per_node
-from hidl_cli.plan.workload import Value, Workload, holds
+from hidl_cli.plan.workload import Value, Workload, holds, ranks_kept
 from hidl_cli.quoting import sh
 from hidl_cli.record.run import State, find
 from hidl_cli.redaction import remember
 from hidl_cli.schedulers import scheduler, scheduler_for
-from hidl_cli.schedulers.backend import Backend, read_reference
-from hidl_cli.schedulers.local import EnclosingJob, enclosing_job
+from hidl_cli.schedulers.backend import Backend, EnclosingJob, enclosing_job, read_reference
 from hidl_cli.site.job_options import require_supported
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
@@ -57,10 +56,17 @@ from hidl_cli.tuning.judge import (
 )
 from hidl_cli.tuning.layers import merge_layers
 
-#: The option that sets run-time variables of the MPI library, recorded as the origin of their values.
+#: The option that sets the MPI library's run-time variables, recorded as the origin of their values.
 _TUNE = "--tune"
 
-#: The stacks whose MPI library is used for environments without one.
+#: Options of the request for a job, by their fields. They cannot be changed for an allocation that exists.
+_OF_NEW_JOBS = {
+    field: each.names[0]
+    for field, each in command_line_options(JobOptions).items()
+    if each.panel == "Job" and field not in ("site", "partition", "time")
+} | {"memory": "--mem", "exclusive": "--exclusive", "share": "--share"}
+
+#: The stacks whose MPI library is used for environments that have none.
 _STACKS: Mapping[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 
 
@@ -71,9 +77,9 @@ def prepare(
 
     Args:
         request: The options.
-        site: The site, if it is already loaded.
-        workload: The workload, if it is already loaded.
-        stack: The stack, if it is already loaded.
+        site: The site, if already loaded.
+        workload: The workload, if already loaded.
+        stack: The stack, if already loaded.
 
     Raises:
         UsageError, InvalidInput: An option is invalid.
@@ -97,9 +103,13 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         request = _on_all_hosts(request, hosts)
     if (stdin := request.stdin_file) not in (None, PIPED) and not request.hypothetical:
         require_readable(Path(stdin))
-    scheduler_for(site)  # an unsupported scheduler is reported before anything else
-    request, script = with_script(request, site)
-    request, enclosing = _in_allocation(request, site)
+    scheduler_for(site)  # report an unsupported scheduler before anything else
+    given, script = request, None
+    if request.command:
+        from hidl_cli.plan.batch_script import with_script
+
+        request, script = with_script(request, site)
+    request, enclosing = _in_allocation(request, site, given)
     environment = _environment(request, site)
     workload = with_metrics(
         workload or _workload(request, environment, once=script is not None),
@@ -107,6 +117,10 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         judged=request.scale is not None or bool(request.axes),
         scaling=request.scaling,
     )
+    if script is not None and ranks_kept(workload.program.patterns) is not None:
+        raise UsageError(
+            "a batch script starts its ranks itself: --metric cannot choose ranks", hint="omit ranks from --metric"
+        )
     if request.scale and workload.scaling is None:
         raise UsageError(f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to it")
     if request.scale and request.axes:
@@ -124,27 +138,18 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         if chosen:
             notice = f"defaults on these GPUs: {format_parameters(chosen)} (--set changes them)"
             use = replace(use, notices=(*use.notices, notice))
-    left_out = () if script is None else script.left_out
-    use = replace(use, notices=(*use.notices, *(f"not carried over: {each}" for each in left_out)))
+    left_out = [] if script is None else [f"not carried over: {each}" for each in script.left_out]
+    if script is not None and enclosing is not None:
+        left_out = ["the script's requests do not change the allocation"]
+    use = replace(use, notices=(*use.notices, *left_out))
     request, workload = _once_per_node(request, site, workload)
     least = workload.needed_ranks
     unit, placements = _placements(request, site, least, cores=_cores_of(enclosing, site, request))
     _require_room(enclosing, placements, site, request)
-    if min(placement.ranks for placement in placements) < least:
-        idle = f": {workload.overhead_ranks} of them do not compute" if workload.overhead_ranks else ""
-        raise UsageError(
-            f"workload {workload.name} requires at least {least} ranks{idle}",
-            hint=f"use --ranks-per-node {least}, or a --scale that begins with {least} ranks",
-        )
-    compares, precision = any(map(compared_variables, matrix)), request.required_precision
-    if precision is not None and not request.scale and not compares:
-        raise UsageError("--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--scale 1,2")
-    if request.until_settled and request.axes and not compares:
-        raise UsageError(
-            "--until-settled requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--repeat sets the number of rounds"
-        )
-    if request.baseline == "copies" and not can_be_copied(unit, placements):
-        raise UsageError("--baseline copies requires a study of nodes that starts at 1", hint="--scale nodes=1,2,4")
+    compares = any(map(compared_variables, matrix))
+    _check_sizes(request, workload, unit, placements, compares=compares)
+    if use.device == "gpu" and not workload.program.processes:
+        use = replace(use, notices=(*use.notices, *_idle_gpus(request, site, placements)))
     options = _resolve_options(
         request, site, workload, environment, parameters=parameters, matrix=matrix, use=use, stack=stack
     )
@@ -158,7 +163,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         target=request.target or (workload.scaling.target if workload.scaling else None),
         baseline=request.baseline,
         until_settled=request.until_settled and (request.scale is not None or compares),
-        precision=precision,
+        precision=request.required_precision,
         variables=request.rank_variables,
         max_jobs=_job_limit(request, site, workload),
     )
@@ -167,13 +172,21 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     return plan
 
 
-def _in_allocation(request: RunRequest, site: Site) -> tuple[RunRequest, EnclosingJob | None]:
-    """Return the job around hidl that the run uses, if there is one, and the request in its partition."""
+def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[RunRequest, EnclosingJob | None]:
+    """Return the request with the partition of the job in which hidl runs, and that job, or None if it is not used.
+
+    Raises ``UsageError`` if an option that the user has ``given`` applies to a new job.
+    """
     if not request.in_allocation or request.named_hosts is not None:
         return request, None
     job = enclosing_job(site.scheduler, os.environ)
     if job is None or not _is_running(job, site.scheduler or ""):
         return request, None
+    if name := next((name for field, name in _OF_NEW_JOBS.items() if getattr(given, field)), None):
+        raise UsageError(
+            f"{name} applies to a new job, but hidl uses the allocation {job.id} around it",
+            hint=f"--new-job to submit another job, or omit {name}",
+        )
     if request.partition is not None:
         return request, job
     names = {partition.queue or name: name for name, partition in site.partitions.items()}
@@ -181,7 +194,7 @@ def _in_allocation(request: RunRequest, site: Site) -> tuple[RunRequest, Enclosi
 
 
 def _is_running(job: EnclosingJob, name: str) -> bool:
-    """Return whether the scheduler reports the job as running; a shell may outlive its job."""
+    """Return whether the scheduler reports the job as running, because a shell may outlive its job."""
     backend = SCHEDULERS.get(name)
     if not isinstance(backend, Backend):
         return False
@@ -192,14 +205,14 @@ def _is_running(job: EnclosingJob, name: str) -> bool:
 
 
 def _cores_of(job: EnclosingJob | None, site: Site, request: RunRequest) -> int | None:
-    """Return the cores that the surrounding job has on each node; None if unknown, or if there is no such job."""
+    """Return the number of cores per node of the job in which hidl runs, or None if unknown or outside of a job."""
     if job is None or job.cpus is None:
         return None
     return max(1, job.cpus // (site.node_type(request.partition).threads_per_core or 1))
 
 
 def _require_room(job: EnclosingJob | None, placements: Sequence[Placement], site: Site, request: RunRequest) -> None:
-    """Raise ``SubmitRefused`` if a step requires more than the surrounding job has."""
+    """Raise ``SubmitRefused`` if a step requires more resources than the job in which hidl runs."""
     if job is None:
         return
     nodes = max(placement.nodes for placement in placements)
@@ -218,10 +231,12 @@ def _require_room(job: EnclosingJob | None, placements: Sequence[Placement], sit
 
 
 def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple[RunRequest, Workload]:
-    """Start a program that starts processes itself once on each node, with all cores and GPUs of the node."""
-    launcher = None
-    if request.command and not workload.program.once:
-        launcher = find_launcher(request.words, Path(request.directory or Path.cwd()))
+    """Start a program that launches its own processes only once per node, with all cores and GPUs of the node."""
+    if not request.command or workload.program.once:
+        return request, workload
+    from hidl_cli.plan.program_launcher import find_launcher, processes_per_node
+
+    launcher = find_launcher(request.words, Path(request.directory or Path.cwd()))
     if launcher is None:
         return request, workload
     if request.sizes is not None and parse_scale(request.sizes, default_unit=_unit(site))[0] == "ranks":
@@ -237,7 +252,7 @@ def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple
 
 
 def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
-    """Return ``Plan.max_jobs``; raise ``UsageError`` if several jobs cannot complete this run."""
+    """Return ``Plan.max_jobs``; raises ``UsageError`` if several jobs cannot complete this run."""
     limit = request.job_limit
     if not limit:
         return 0
@@ -259,7 +274,7 @@ def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
 
 
 def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
-    """Set the GPUs per node that ``gpus`` and ``gpus_per_rank`` imply, and the ranks per node unless they are given."""
+    """Set the GPUs per node implied by ``gpus`` and ``gpus_per_rank``, and the ranks per node unless they are given."""
     each = request.gpus_per_rank
     if request.gpus is None and each is None:
         return request
@@ -295,10 +310,46 @@ def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
     return replace(request, gpus_per_node=per_node, ranks_per_node=ranks)
 
 
-def _jobs_before(request: RunRequest, site: Site) -> list[str]:
-    """Return the ids of the jobs that must end before the run; none for runs that have already ended successfully.
+def _check_sizes(
+    request: RunRequest, workload: Workload, unit: str, placements: Sequence[Placement], *, compares: bool
+) -> None:
+    """Raise ``UsageError`` if the sizes are too small for the workload, or do not fit the other options.
 
-    Raises ``UsageError`` for an unknown run and one of another scheduler, ``SubmitRefused`` if the run has failed.
+    ``compares`` is whether a matrix compares values of MPI run-time variables.
+    """
+    least = workload.needed_ranks
+    if min(placement.ranks for placement in placements) < least:
+        idle = f": {workload.overhead_ranks} of them do not compute" if workload.overhead_ranks else ""
+        raise UsageError(
+            f"workload {workload.name} requires at least {least} ranks{idle}",
+            hint=f"use --ranks-per-node {least}, or a --scale that begins with {least} ranks",
+        )
+    if request.required_precision is not None and not request.scale and not compares:
+        raise UsageError("--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--scale 1,2")
+    if request.until_settled and request.axes and not compares:
+        raise UsageError(
+            "--until-settled requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--repeat sets the number of rounds"
+        )
+    if request.baseline == "copies" and not can_be_copied(unit, placements):
+        raise UsageError("--baseline copies requires a study of nodes that starts at 1", hint="--scale nodes=1,2,4")
+
+
+def _idle_gpus(request: RunRequest, site: Site, placements: Sequence[Placement]) -> Iterator[str]:
+    """Yield a notice if the job requests GPUs that none of the requested ranks uses, on nodes that jobs may share."""
+    gpus, ranks = requested_gpus(site, request) or 0, max(placement.ranks_per_node for placement in placements)
+    chosen = request.gpus is not None or request.gpus_per_rank is not None or request.ranks_per_node is None
+    if chosen or ranks >= gpus or site.policies.exclusive or site.policies.cpus == "none":
+        return
+    yield (
+        f"requests all {gpus} GPUs of each node for {ranks} rank(s); for fewer: "
+        f"--gpus-per-rank 1, or --gpus N for the whole job"
+    )
+
+
+def _jobs_before(request: RunRequest, site: Site) -> list[str]:
+    """Return the ids of the jobs that must end before the run, except for jobs that have already succeeded.
+
+    Raises ``UsageError`` for an unknown run or a run of another scheduler, and ``SubmitRefused`` for a failed run.
     """
     jobs = []
     for name in request.runs_before:
@@ -322,7 +373,7 @@ def _jobs_before(request: RunRequest, site: Site) -> list[str]:
 
 
 def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
-    """Set the nodes and ranks per node that the hosts imply, unless they are given."""
+    """Set the nodes and ranks per node implied by the hosts, unless they are given."""
     nodes = request.nodes or (None if request.scale else len(hosts.names))
     ranks = hosts.ranks_per_node(nodes or len(hosts.names), request.ranks_per_node)
     return replace(request, nodes=nodes, ranks_per_node=ranks)
@@ -417,7 +468,7 @@ def _environment(request: RunRequest, site: Site) -> EnvironmentInstallation | N
 def _environment_library(
     environment: EnvironmentInstallation, request: RunRequest, site: Site, stack: Stack
 ) -> Library:
-    """Return the MPI library of an environment, or that of ``stack`` if the user requests it or there is no other.
+    """Return the MPI library of an environment, or that of ``stack`` if it is requested or the environment has none.
 
     Raises ``MissingPrecondition`` if the stack is required but not installed.
     """
@@ -434,14 +485,14 @@ def _environment_library(
 
 
 def own_library(installed: Installation, stack: Stack) -> Library:
-    """Return the MPI library of an installation."""
+    """Return an installation's own MPI library."""
     family, version = installed.mpi or (stack.mpi, installed.version_of(stack.mpi))
     netmods = WHEEL_NETMODS if family == "mpich" and installed.manifest.get("provider") == "wheels" else ()
     return Library(stack.name, family, version=version, prefix=str(installed.prefix), netmods=netmods)
 
 
 def stack_for(workload: Workload, *parameters: Mapping[str, Value]) -> str:
-    """Return the workload's first stack that supports all ``parameters``; ``InvalidInput`` if there is none."""
+    """Return the workload's first stack that supports all ``parameters``; raises ``InvalidInput`` if there is none."""
     for choice in workload.stacks:
         if all(holds(choice.when, each) for each in parameters):
             return choice.stack
@@ -461,7 +512,7 @@ def _installation(request: RunRequest, site: Site, stack: str) -> Installation:
 
 
 def _layers(request: RunRequest, site: Site, stack: Stack, workload: Workload, library: Library) -> tuple[Layer, ...]:
-    """Return the tuning of the site, the stack, the workload and the command line; later layers override earlier."""
+    """Return the tuning from the site, stack, workload and command line; later layers override earlier ones."""
     return (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=bool(requested_gpus(site, request)))),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
@@ -478,10 +529,10 @@ def _checked(
     *,
     gpus: bool,
 ) -> list[Mapping[str, Value]]:
-    """Return the points of the matrix with run-time variables in the form that is exported to the ranks.
+    """Return the points of the matrix with run-time variables in the form exported to the ranks.
 
-    A variable with several names gets the one used in ``tuning``. Raises ``InvalidInput`` if the library does not
-    support a variable or its value, ``UsageError`` if two values are equal.
+    A variable with several names has the name that ``tuning`` uses. Raises ``InvalidInput`` if the library does not
+    support a variable or its value, and ``UsageError`` if two values are equal.
     """
     used = {main_name(setting.name, library.family): setting for setting in tuning}
     checked: list[Mapping[str, Value]] = []
@@ -507,7 +558,7 @@ def _checked(
 
 
 def _assignments(words: Sequence[str]) -> dict[str, str]:
-    """Parse the values of ``--tune``; ``InvalidInput`` with all that are not of the form ``NAME=VALUE``."""
+    """Parse the values of ``--tune``; raises ``InvalidInput`` listing all values not of the form ``NAME=VALUE``."""
     invalid = [Problem(f"{_TUNE} {word!r} has no '='", "NAME=VALUE") for word in words if "=" not in word]
     if invalid:
         raise InvalidInput(f"{len(invalid)} invalid value(s) of {_TUNE}", problems=invalid)
@@ -517,7 +568,7 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
 def _placements(
     request: RunRequest, site: Site, least: int, *, cores: int | None = None
 ) -> tuple[str, list[Placement]]:
-    """Return the unit of sizes (``ranks`` or ``nodes``) and the placement of each step, the smallest first.
+    """Return the unit of sizes (``ranks`` or ``nodes``) and the placement of each step, starting with the smallest.
 
     By default, there is one rank per GPU, or one per node without GPUs, and at least ``least`` ranks in total.
     ``cores`` limits the threads if a job has fewer cores than its nodes.
@@ -547,12 +598,12 @@ def _placements(
 
 
 def _unit(site: Site) -> str:
-    """Return the unit of the sizes of ``--scale``."""
+    """Return the unit of the sizes in ``--scale``."""
     return "ranks" if site.scheduler == "local" else "nodes"
 
 
 def parse_scale(text: str, *, default_unit: str) -> tuple[str, list[int]]:
-    """Parse ``1,2,4``, ``ranks=1,2`` or ``nodes=1,2``; ``UsageError`` for anything else."""
+    """Parse ``1,2,4``, ``ranks=1,2`` or ``nodes=1,2``; raises ``UsageError`` for anything else."""
     unit, equals, numbers = text.rpartition("=")
     words = numbers.split(",")
     if (equals and unit not in ("ranks", "nodes")) or not all(word.strip().isdecimal() for word in words):

@@ -1,4 +1,4 @@
-"""Turn a user's program, the words after ``--``, into a workload, and add the metrics of ``--metric``."""
+"""Turn a user's program (the words after ``--``) into a workload, and add the metrics from ``--metric``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hidl_cli.plan.workload import (
 from hidl_cli.quoting import sh_line
 from hidl_cli.redaction import Secrets
 
-#: Default target efficiency of a study that judges a metric of ``--metric``.
+#: Default target efficiency of a study that judges a metric from ``--metric``.
 METRIC_TARGET = 0.8
 
 #: ``NAME=REGEX`` or ``NAME[option=value,...]=REGEX``.
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _EXPECTED = "NAME=REGEX or NAME[unit=s,take=last]=REGEX"
 _TIMES = {"second": "s", "sec": "s", "minute": "min", "hour": "h", "microsecond": "us", "millisecond": "ms"}
 
-#: The options in brackets, with their valid values; None for any text.
+#: The options in brackets, with their valid values; None accepts any text.
 OPTIONS: dict[str, tuple[str, ...] | None] = {
     "unit": None,
     "printed": None,
@@ -56,7 +56,7 @@ OPTIONS: dict[str, tuple[str, ...] | None] = {
 
 @dataclass(frozen=True)
 class MetricRequest:
-    """A metric of ``--metric``, with the pattern that finds it."""
+    """A metric from ``--metric``, with the pattern that finds it."""
 
     name: str
     metric: Metric
@@ -70,16 +70,16 @@ def with_metrics(
     judged: bool = False,
     scaling: Literal["weak", "strong"] | None = None,
 ) -> Workload:
-    """Add the metrics of ``--metric`` to a workload; they replace metrics of the same name.
+    """Add the metrics from ``--metric`` to a workload, replacing any with the same name.
 
     Args:
         workload: The workload.
         words: Values of ``--metric``.
-        judged: Whether a study judges the first of them.
-        scaling: How the work of the program scales; None for the default of the metric.
+        judged: Whether a study judges the first of these metrics.
+        scaling: How the program's work scales; None selects the metric's default.
 
     Raises:
-        InvalidInput: The values are invalid; the error lists all problems.
+        InvalidInput: Values are invalid; the error lists all problems.
     """
     if not words:
         return workload
@@ -112,7 +112,7 @@ def with_metrics(
 
 
 def _scaling(first: MetricRequest, target: float, kind: Literal["weak", "strong"] | None) -> Scaling:
-    """Return how a study judges the metric; by default, times scale strongly and rates weakly."""
+    """Return how a study judges the metric (default: strong scaling for times, weak scaling for rates)."""
     better, unit = first.metric.better, first.metric.unit
     if better is None:
         raise InvalidInput(
@@ -133,7 +133,10 @@ def _with_patterns(program: Program, patterns: Sequence[Pattern], names: set[str
 
 
 def _parse(word: str, known: Mapping[str, Metric]) -> MetricRequest | list[Problem]:
-    """Parse a value of ``--metric``, or return all its problems; ``known`` are the metrics of the workload."""
+    """Parse a ``--metric`` value; if it is invalid, return all of its problems instead.
+
+    ``known`` contains the workload's metrics.
+    """
     found = _WORD.fullmatch(word)
     if not found:
         return [Problem(f"--metric {word!r} has no '='", _EXPECTED)]
@@ -190,7 +193,7 @@ def _repeated(names: Sequence[str]) -> Iterator[Problem]:
 
 
 def unit_of(name: str) -> str:
-    """Derive a unit from the name of a metric: ``images/s`` from ``images_per_second``; ``1`` if it names none."""
+    """Derive a unit from a metric's name, such as ``images/s`` from ``images_per_second``, or ``1`` if it has none."""
     above, per, below = name.rpartition("_per_")
     if per:
         return f"{_TIMES.get(above.removesuffix('s'), above.replace('_', ' '))}/{_TIMES.get(below, below)}"
@@ -200,13 +203,13 @@ def unit_of(name: str) -> str:
 
 ScalingKind = Literal["weak", "strong"]
 
-#: Default stack of a user's program.
+#: Default stack for a user's program.
 STACK = "mpi"
 
-#: Default target efficiency of a user's program.
+#: Default target efficiency for a user's program.
 OWN_TARGET = 0.8
 
-#: The metric, measured by the job, that judges each kind of scaling.
+#: The metric that judges each kind of scaling, measured by the job itself.
 TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 
 _INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
@@ -237,19 +240,19 @@ def own_workload(
 ) -> Workload:
     """Return a workload that starts a command on every rank and measures its time.
 
-    The names in ``assignments`` and ``matrix`` become parameters: ``{name}`` in the command is replaced by the value as
-    typed. All other braces are kept.
+    The names in ``assignments`` and ``matrix`` become parameters: ``{name}`` in the command is replaced with the value
+    as typed. All other braces are kept.
 
     Args:
         command: Words of the command.
-        directory: Directory that it starts in.
-        stack: Name of the stack; None for the default.
+        directory: Directory in which the command starts.
+        stack: Name of the stack; None selects the default.
         assignments: Values of ``--set``.
         matrix: Values of ``--matrix``.
-        scaling: How the time scales; strongly by default.
-        uses_mpi: Whether the program uses MPI.
-        separate_ranks: Whether its ranks work separately.
-        once: Whether the command starts once, as a batch script.
+        scaling: How the time scales (default: strongly).
+        uses_mpi: Whether the command uses MPI.
+        separate_ranks: Whether the ranks work independently of each other.
+        once: Whether the command starts only once, like a batch script.
 
     Raises:
         InvalidInput: A name is not in the command, or depends on the rank, such as ``{rank}``.
@@ -288,7 +291,7 @@ def own_workload(
 
 
 def name_of(command: Sequence[str]) -> str:
-    """Return the workload name of a program: its ``stem_of``, with the prefix ``own-`` if a known workload has it."""
+    """Return the workload name of a program, which is its ``stem_of``, prefixed with ``own-`` if that name is taken."""
     name = stem_of(command)
     taken = any(entry.name == name for entry in list_all("workload", bases=True))
     return f"own-{name}" if taken else name
@@ -304,7 +307,7 @@ def stem_of(command: Sequence[str]) -> str:
 
 
 def compiled_by(file: str) -> str | None:
-    """Return the commands that compile and run a file; None if it is not C, C++ or Fortran."""
+    """Return the commands that compile and run a file, or None if it is not C, C++ or Fortran."""
     path = Path(file)
     suffix, program = path.suffix.lower(), str(path.with_suffix(""))
     words = ["-O2", file, "-o", program]
@@ -329,7 +332,7 @@ def _title(command: Sequence[str], given: Mapping[str, str]) -> str:
 
 
 def _first_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each name with its first value. Words that are not ``NAME=VALUE`` are skipped; ``resolve`` reports them."""
+    """Yield each name with its first value, skipping words other than ``NAME=VALUE``, which ``resolve`` reports."""
     for word in words:
         name, equals, value = word.partition("=")
         if equals:

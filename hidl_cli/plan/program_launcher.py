@@ -1,10 +1,10 @@
-"""Programs that start processes themselves: torchrun and accelerate start once per node, others are rejected."""
+"""Programs that launch processes: torchrun and accelerate start once per node, and others are rejected."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -14,7 +14,7 @@ from hidl_cli.quoting import sh_line
 
 TORCHRUN, ACCELERATE, DEEPSPEED = "torchrun", "accelerate launch", "deepspeed"
 
-#: Launchers of ranks, and those of their options that take a value.
+#: Launchers that start ranks, followed by the launchers' options that take a value.
 _OF_RANKS = (
     "mpiexec",
     "mpirun",
@@ -42,20 +42,36 @@ _MODULES = {
 _SHELL = re.compile(r"(ba|da|z|k)?sh")
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_WRAPPERS = ("env", "nice", "nohup", "time", "exec", "command")
-#: A command in the text of a shell: it follows a line's begin, a separator or a keyword.
+#: Programs that start another one: their options that take a value, and the number of words before the program.
+_WRAPPERS: Mapping[str, tuple[tuple[str, ...], int]] = {
+    "env": (("-u", "--unset", "-C", "--chdir"), 0),
+    "nice": (("-n", "--adjustment"), 0),
+    "ionice": (("-c", "--class", "-n", "--classdata"), 0),
+    "nohup": ((), 0),
+    "setsid": ((), 0),
+    "time": (("-o", "--output", "-f", "--format"), 0),
+    "timeout": (("-k", "--kill-after", "-s", "--signal"), 1),
+    "stdbuf": (("-i", "--input", "-o", "--output", "-e", "--error"), 0),
+    "taskset": ((), 1),
+    "numactl": (("-N", "-m", "-C", "-i", "-p"), 0),
+    "exec": (("-a",), 0),
+    "command": ((), 0),
+}
+#: Options of torchrun without a value.
+_FLAGS_OF_TORCHRUN = ("--standalone", "--no-python", "--run-path", "-m", "--module", "--virtual-local-rank")
+#: A command in shell text: it follows the beginning of a line, a separator or a keyword.
 _COMMANDS = re.compile(r"(?:^|[;&|(]|\b(?:then|do|else)\s)[ \t]*([^\s;&|()#][^\n;&|]*)", re.MULTILINE)
 _LARGEST_SCRIPT = 1 << 18  # bytes
 
 
 @dataclass(frozen=True)
 class ProgramLauncher:
-    """A launcher within a user's command.
+    """A launcher in a user's command.
 
     Attributes:
-        name: ``torchrun``, ``accelerate launch``, ``deepspeed``, or the name of a launcher of ranks.
-        words: The words after it: its options, the program and its arguments.
-        in_shell: Whether a shell starts it, so that its words cannot be changed.
+        name: ``torchrun``, ``accelerate launch``, ``deepspeed``, or the name of a launcher that starts ranks.
+        words: The words after the launcher: its options, the program and the program's arguments.
+        in_shell: Whether a shell starts the launcher, in which case its words cannot be changed.
     """
 
     name: str
@@ -63,26 +79,28 @@ class ProgramLauncher:
     in_shell: bool = False
 
     def value(self, *names: str) -> str | None:
-        """Return the value of the launcher's option, whose names may be written with ``-`` or ``_``."""
-        for at, word in enumerate(self.words):
-            option, equals, value = word.partition("=")
-            if option.replace("_", "-") in names:
-                return value if equals else next(iter(self.words[at + 1 : at + 2]), None)
-            if word.endswith(".py"):
-                break
+        """Return the value of a launcher option, whose name may contain ``-`` or ``_``."""
+        words = list(self.words)
+        while words:
+            option, equals, value = words.pop(0).partition("=")
+            option = option.replace("_", "-")
+            if option in names:
+                return value if equals else next(iter(words), None)
+            if option.endswith(".py") or (self.name == TORCHRUN and not option.startswith("-")):
+                break  # the program
+            if self.name == TORCHRUN and not equals and option not in _FLAGS_OF_TORCHRUN:
+                del words[:1]
         return None
 
 
 def find_launcher(command: Sequence[str], directory: Path | None = None) -> ProgramLauncher | None:
-    """Return the launcher that a command starts; None if it starts none.
+    """Return the launcher that a command starts, or None if it starts none.
 
     Args:
         command: Words of the command.
-        directory: Directory in which it starts, where scripts of a shell are read.
+        directory: Directory in which the command starts and from which shell scripts are read.
     """
-    words = list(command)
-    while words and (PurePath(words[0]).name in _WRAPPERS or _ASSIGNMENT.match(words[0])):
-        del words[0]
+    words = _without_wrappers(command)
     if not words:
         return None
     name, rest = PurePath(words[0]).name, words[1:]
@@ -103,8 +121,26 @@ def find_launcher(command: Sequence[str], directory: Path | None = None) -> Prog
     return None if text is None else next(_in_shell(text), None)
 
 
+def _without_wrappers(command: Sequence[str]) -> list[str]:
+    """Return a command without the programs in front that start it, such as ``env`` and ``timeout``."""
+    words = list(command)
+    while words:
+        name = PurePath(words[0]).name
+        if name in _WRAPPERS:
+            with_value, before = _WRAPPERS[name]
+            del words[0]
+            while words and words[0].startswith("-"):
+                del words[: 2 if words[0] in with_value else 1]
+            del words[:before]
+        elif _ASSIGNMENT.match(words[0]):
+            del words[0]
+        else:
+            break
+    return words
+
+
 def _shell_text(words: Sequence[str], directory: Path | None) -> str | None:
-    """Return what a shell executes: the word after ``-c``, or the content of a script; None for other programs."""
+    """Return the text that a shell executes, from ``-c`` or from a script, or None if the program is not a shell."""
     is_shell = _SHELL.fullmatch(PurePath(words[0]).name) is not None
     for at, word in enumerate(words[1:], start=1):
         if is_shell and re.fullmatch(r"-[a-z]*c", word):
@@ -116,7 +152,8 @@ def _shell_text(words: Sequence[str], directory: Path | None) -> str | None:
         return None
     try:
         path = directory / file
-        text = path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_SCRIPT else ""
+        is_small = path.stat().st_size <= _LARGEST_SCRIPT
+        text = path.read_text(encoding="utf-8", errors="replace") if is_small else ""
     except (OSError, ValueError):
         return None
     return text if is_shell or re.match(r"#!.*\b(ba|da|z|k)?sh\b", text) else None
@@ -135,16 +172,16 @@ def _in_shell(text: str) -> Iterator[ProgramLauncher]:
 
 
 def processes_per_node(launcher: ProgramLauncher, options: RunOptions, *, nodes: int, gpus: int | None) -> int:
-    """Return how many processes torchrun or accelerate start on each node.
+    """Return the number of processes that torchrun or accelerate starts on each node.
 
     Args:
         launcher: The launcher.
-        options: The options of the run.
+        options: The run options.
         nodes: Number of nodes.
         gpus: Number of GPUs on each node, if the run uses them.
 
     Raises:
-        UsageError: The launcher is another one, or its options contradict those of the run.
+        UsageError: The launcher is unsupported, or its options contradict the run options.
     """
     if launcher.name == TORCHRUN:
         given = _processes_of_torchrun(launcher, options, nodes, gpus)
@@ -174,6 +211,17 @@ def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes
             f"--standalone of torchrun would form {nodes} separate worlds, one on each node",
             hint=_line(options, [word for word in options.words if word != "--standalone"]),
         )
+    if nodes > 1 and (launcher.value("--node-rank") or "").isdecimal():
+        raise UsageError(
+            f"--node-rank of torchrun would be the same on all {nodes} nodes",
+            hint="leave it out: hidl sets it for each node",
+        )
+    for name in ("--rdzv-endpoint", "--master-addr"):
+        if nodes > 1 and re.match(r"localhost\b|127\.", launcher.value(name) or ""):
+            raise UsageError(
+                f"{name} {launcher.value(name)} of torchrun: each of the {nodes} nodes would wait for itself",
+                hint="leave it out: hidl sets the address of the first node",
+            )
     given = launcher.value("--nproc-per-node")
     if given is None or given.isdecimal():
         return int(given) if given else None
@@ -205,7 +253,7 @@ def _processes_of_accelerate(
 
 
 def _rejected(launcher: ProgramLauncher, options: RunOptions) -> UsageError:
-    """Return the error for a launcher that hidl replaces, with the line to type."""
+    """Return the error for a launcher that hidl replaces, with the command line to use instead."""
     program = list(_program(launcher))
     if launcher.name == DEEPSPEED:
         line = _line(options, ["torchrun", *program])
@@ -221,7 +269,7 @@ def _rejected(launcher: ProgramLauncher, options: RunOptions) -> UsageError:
 
 
 def _program(launcher: ProgramLauncher) -> Iterator[str]:
-    """Yield the words of the program that the launcher starts, without the launcher's options."""
+    """Yield the words of the program that the launcher starts, without the launcher itself or its options."""
     words = iter(launcher.words)
     for word in words:
         if launcher.name != DEEPSPEED and _WITH_VALUE.fullmatch(word):
@@ -237,7 +285,7 @@ def _program(launcher: ProgramLauncher) -> Iterator[str]:
 
 
 def _line(options: RunOptions, words: Sequence[str], *, ranks: object = None) -> str:
-    """Return the command line of hidl that starts ``words`` instead."""
+    """Return the hidl command line that starts ``words`` instead."""
     given = {
         "--site": options.site,
         "--stack": options.stack,

@@ -1,4 +1,4 @@
-"""Convert numbers between the units that programs print: ``Gflops`` to ``Tflop/s``, ``s/it`` to ``it/s``."""
+"""Convert numbers between the units that programs print, such as ``Gflops`` to ``Tflop/s`` or ``s/it`` to ``it/s``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PREFIXES = {
     **{prefix: 1e3**power for prefix, power in zip("kKMGTPE", (1, 1, 2, 3, 4, 5, 6), strict=True)},
     **{f"{prefix}i": 1024.0**power for power, prefix in enumerate("KMGTPE", start=1)},
 }
-#: Spellings of units and their canonical names; other names are canonical.
+#: Spellings of units, mapped to their canonical names; all other names are canonical.
 _ALIASES = {
     alias: name
     for name, aliases in {
@@ -43,7 +43,7 @@ _FLOPS = re.compile(r"([kKMGTPE]?)(flops|flop/s(ec)?)", re.IGNORECASE)
 
 
 def convert(value: float, printed: str, wanted: str) -> float:
-    """Convert a value from the unit ``printed`` to ``wanted``; ``ValueError`` if they measure different quantities."""
+    """Convert a value from unit ``printed`` to ``wanted``; raises ``ValueError`` for units of different quantities."""
     factor, inverse = _conversion(printed, wanted)
     return factor / value if inverse else value * factor
 
@@ -83,7 +83,7 @@ def _conversion(printed: str, wanted: str) -> tuple[float, bool]:
 
 
 def _is_inverse_time_ratio(have: list[str], want: list[str]) -> bool:
-    """Return whether one unit is simulated time per time (ns/day) and the other its inverse (hours/ns)."""
+    """Return whether one unit is simulated time per time (ns/day) and the other one its inverse (hours/ns)."""
     if len(have) != 2 or not all(term in _TIMES for term in (*have, *want)):
         return False
     return (_TIMES[have[0]] > _TIMES[have[1]]) != (_TIMES[want[0]] > _TIMES[want[1]])
@@ -111,13 +111,13 @@ def _factor(have: list[str], want: list[str]) -> float | None:
 
 
 def _scale(one: str, other: str) -> float | None:
-    """Return the factor that converts ``one`` to ``other``; None if they measure different quantities."""
+    """Return the factor that converts ``one`` to ``other``, or None if they measure different quantities."""
     known = dict(_readings(other))
     return next((scale / known[base] for base, scale in _readings(one) if base in known), None)
 
 
 def _readings(term: str) -> Iterator[tuple[str, float]]:
-    """Yield the possible base units of a term, with their factors."""
+    """Yield the possible base units of a term and their factors."""
     if term in _TIMES:
         yield "s", _TIMES[term]
         return

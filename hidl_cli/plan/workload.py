@@ -1,4 +1,4 @@
-"""The schema of a workload: a program with parameters, its metrics and how it scales (``recipes/workloads/*.yaml``)."""
+"""The schema of a workload: a program, its parameters, its metrics and how it scales (``recipes/workloads/*.yaml``)."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from hidl_cli.plugins import Registry
 from hidl_cli.stack.schema import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 
-# Patterns that read metrics from the output of a program.
+# Patterns that read metrics from a program's output.
 
 
 Take = Literal["mean", "last", "first", "min", "max", "sum"]
 Ranks = Literal["all", "each", 0]
 Reduction = Literal["mean", "sum", "min", "max"]
 
-#: Name of the group that matches the unit of a single number; that of the number NAME is NAME_unit.
+#: Name of the group that matches the unit of a single number. For a number called NAME, the group is called NAME_unit.
 UNIT = "unit"
 
-_MEMORY = 32 << 20  # largest size of a pattern's automata in bytes
+_MEMORY = 32 << 20  # maximum size of a pattern's automata in bytes
 _METRIC = re.compile(r"[a-z][a-z0-9_]*")
-#: Operators that RE2 does not support, with their usual names.
+#: Operators that RE2 does not support, with their common names.
 _UNSUPPORTED = (
     (re.compile(r"\(\?<?[=!]"), "look-ahead and look-behind are"),
     (re.compile(r"\\[1-9]|\(\?P=|\\[gk][<{]"), "a back-reference is"),
@@ -59,7 +59,7 @@ class Pattern(Strict):
 
     pattern: Regex = Field(
         description="a regular expression in RE2's syntax (without back-references and look-around). A single group "
-        "matches the number, or each named group (?P<name>...) the number of the metric of that name; a group named "
+        "matches the number, or each named group (?P<name>...) the number of the metric with that name; a group named "
         "`unit` (or name_unit) matches the printed unit"
     )
     metric: Identifier | None = Field(None, description="the metric that a single unnamed group matches")
@@ -81,7 +81,7 @@ class Pattern(Strict):
 
 @dataclass(frozen=True)
 class Capture:
-    """A metric with the indices of the groups of its number and its unit (None if no unit is printed)."""
+    """A metric with the indices of the groups that match its number and its unit (None if no unit is printed)."""
 
     metric: str
     group: int
@@ -101,7 +101,7 @@ class Mistake(Exception):
 def compile_pattern(text: str) -> Any:
     """Compile an RE2 expression that matches within lines.
 
-    Raises ``Mistake`` if it is invalid, ``MissingPrecondition`` if RE2 is not installed.
+    Raises ``Mistake`` if the expression is invalid, and ``MissingPrecondition`` if RE2 is not installed.
     """
     try:
         import re2  # takes 5 ms, and few files have patterns
@@ -133,7 +133,7 @@ def _invalid(text: str, error: bytes | str) -> Mistake:
 
 
 def captures_of(pattern: str, metric: str | None) -> tuple[Capture, ...]:
-    """Return the metrics that a pattern finds; ``metric`` names that of a single unnamed group. Raises ``Mistake``."""
+    """Return the metrics that a pattern finds, with ``metric`` for a single unnamed group. Raises ``Mistake``."""
     expression = compile_pattern(pattern)
     named: dict[str, int] = dict(expression.groupindex)
     units = {name for name in named if name == UNIT or (name.endswith(f"_{UNIT}") and name[: -len(UNIT) - 1] in named)}
@@ -163,7 +163,7 @@ def captures_of(pattern: str, metric: str | None) -> tuple[Capture, ...]:
 
 
 def ranks_kept(patterns: Iterable[Pattern]) -> Literal["each", "0"] | None:
-    """Return the ranks whose output must be stored separately: each rank, rank 0, or None."""
+    """Return the ranks whose output must be stored separately: each rank, rank 0, or None if there are none."""
     ranks = {pattern.ranks for pattern in patterns}
     return "each" if "each" in ranks else "0" if 0 in ranks else None
 
@@ -174,7 +174,7 @@ def names_of(patterns: Iterable[Pattern]) -> set[str]:
 
 
 def mistakes(pattern: Pattern, units: Mapping[str, str]) -> list[Mistake]:
-    """Return all errors in a pattern; ``units`` are those of the known metrics."""
+    """Return all errors in a pattern; ``units`` maps the known metrics to their units."""
     found: list[Mistake] = []
     try:
         captures = captures_of(pattern.pattern, pattern.metric)
@@ -206,16 +206,16 @@ Value = Scalar
 
 
 def _values(value: Any) -> Any:
-    """Wrap a single value in a list."""
+    """Wrap a single value in a list, and return lists unchanged."""
     return value if isinstance(value, list) else [value]
 
 
-#: Values of a parameter that satisfy a condition.
+#: Parameter values that satisfy a condition.
 Condition = Annotated[
     list[Value], BeforeValidator(_values, json_schema_input_type=Value | list[Value]), Field(min_length=1)
 ]
 
-#: Functions that read metrics from the output of a program. To add one, register its module here, or in a plug-in.
+#: Functions that read metrics from a program's output. To add one, register its module here or in a plug-in.
 PARSERS: Registry[Callable[[str], dict[str, dict[str, Any]]]] = Registry(
     "hidl.parsers",
     "parser",
@@ -312,7 +312,7 @@ class GpuDefault(Strict):
     memory_gib: NonNegative = Field(0, description="minimum memory of a GPU, in GiB")
 
     def fits(self, arch: str | None, memory_gib: float | None) -> bool:
-        """Return whether GPUs of this architecture and memory (None if unknown) satisfy the conditions."""
+        """Return whether GPUs with this architecture and memory (None if unknown) satisfy the conditions."""
         return (not self.archs or arch in self.archs) and (not self.memory_gib or (memory_gib or 0) >= self.memory_gib)
 
 
@@ -386,7 +386,7 @@ class DeviceChoice(Strict):
 
 
 def _device_choice(value: Any) -> Any:
-    """Expand the name of a device to an unconditional choice."""
+    """Expand a device name to an unconditional choice."""
     return {"device": value} if isinstance(value, str) else value
 
 
@@ -418,8 +418,8 @@ class Workload(Strict):
     devices: Annotated[list[DeviceEntry], Field(min_length=1)] | None = Field(
         None,
         description="devices that it supports: cpu, gpu, or an object with `device` and the parameters that select it "
-        "(`when`); if such an object matches, those without `when` do not; null: unknown, and the program reads "
-        "$HIDL_DEVICE",
+        "(`when`). If an object with `when` matches, entries without `when` are ignored. With null, they are unknown, "
+        "and the program reads $HIDL_DEVICE",
     )
     any_node: bool = Field(
         False,
@@ -452,7 +452,7 @@ class Workload(Strict):
 
     @property
     def needed_ranks(self) -> int:
-        """Number of ranks of the smallest launch."""
+        """The number of ranks in the smallest launch."""
         return max(self.least_ranks, self.overhead_ranks + 1)
 
     def program_for(self, parameters: Mapping[str, Value]) -> Program:

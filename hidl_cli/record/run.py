@@ -17,10 +17,10 @@ from hidl_cli.redaction import holds_secret
 
 
 class State(str, Enum):
-    """The state of a run, named as in Slurm where Slurm has it.
+    """The state of a run, using Slurm's names for the states that Slurm has.
 
-    REFUSED means that the scheduler accepted the job but would never start it, LOST that the job disappeared without
-    recording its end.
+    REFUSED means that the scheduler accepted the job but would never start it. LOST means that the job disappeared
+    without recording its end.
     """
 
     PENDING = "PENDING"
@@ -47,12 +47,13 @@ class Status:
     """The status of a run.
 
     Attributes:
-        step: The current step of ``steps``, counted from 1.
+        step: Number of the current step, counted from 1, out of ``steps``.
         started: Start of the job in seconds since the epoch.
         ended: End of the job in seconds since the epoch.
         reason: The scheduler's explanation of the state.
         job: Id of the job that wrote the status.
-        not_written: Why the job could not write its last files, such as ``No space left on device``; None if it could.
+        not_written: Reason why the job could not write its last files, such as ``No space left on device``, or None if
+            it could.
     """
 
     state: State
@@ -68,7 +69,7 @@ class Status:
 
     @property
     def is_settled(self) -> bool:
-        """True if the run has ended regardless of the scheduler.
+        """True if the run has ended, whatever the scheduler reports.
 
         Without a reason, only COMPLETED is certain: after any other end, the scheduler may start the job again.
         """
@@ -76,7 +77,7 @@ class Status:
 
     @property
     def seconds(self) -> float | None:
-        """Duration of the job; None until it has ended."""
+        """The duration of the job, or None until it has ended."""
         return None if self.started is None or self.ended is None else self.ended - self.started
 
 
@@ -93,17 +94,17 @@ class Run:
 
     @property
     def script(self) -> Path:
-        """Path of the job script."""
+        """The path of the job script."""
         return self.directory / "job.sh"
 
     @property
     def stdout(self) -> Path:
-        """Path of the job's standard output."""
+        """The path of the job's standard output."""
         return self.directory / "stdout.log"
 
     @property
     def stderr(self) -> Path:
-        """Path of the job's standard error."""
+        """The path of the job's standard error."""
         return self.directory / "stderr.log"
 
     def metrics_file(self, step: int) -> Path:
@@ -111,7 +112,7 @@ class Run:
         return self.directory / "steps" / str(step) / "metrics.json"
 
     def status(self) -> Status:
-        """Read the last status that the job wrote; PENDING if there is none."""
+        """Read the last status that the job wrote, or return PENDING if there is none."""
         try:
             return _status(read_json(self.directory / "status.json"))
         except FileNotFoundError:
@@ -120,21 +121,22 @@ class Run:
             raise HidlError(f"cannot read {self.directory / 'status.json'}: {error}") from error
 
     def attempts(self) -> list[Status]:
-        """Read the last status of each attempt that ended with the job back in the queue, oldest first."""
+        """Read the last status of each attempt after which the job was requeued, starting with the oldest."""
         try:
             lines = (self.directory / "attempts.jsonl").read_text(encoding="utf-8").splitlines()
         except OSError:
             return []
         found = []
         for line in lines:
-            with suppress(ValueError, KeyError, TypeError):  # a line that a full disk has cut off
+            with suppress(ValueError, KeyError, TypeError):  # a line that was cut off by a full disk
                 found.append(_status(json.loads(line)))
         return found
 
     def end_as(self, state: State, *, reason: str | None = None) -> Status:
-        """Write and return the final state of a job that could not write it itself; the job's other records stay.
+        """Write and return the final state of a job that could not write it itself, and keep the job's other records.
 
-        If the file cannot be written, for example on a full disk, the reason says so and the next call tries again.
+        If the file cannot be written, for example on a full disk, the reason mentions it, and the next call tries
+        again.
 
         Args:
             state: The final state.
@@ -167,7 +169,7 @@ class Run:
         return ended
 
     def document(self, name: str) -> dict[str, Any] | None:
-        """Read ``metrics``, ``verdict``, ``job`` or another document; None if it does not exist."""
+        """Read ``metrics``, ``verdict``, ``job`` or another document, or return None if it does not exist."""
         try:
             document = read_json(self.directory / f"{name}.json")
         except FileNotFoundError:
@@ -182,10 +184,10 @@ class Run:
 
 
 def job_id(job: Mapping[str, Any], status: Status) -> str | None:
-    """Return the scheduler's id of a run's job; None on the local host, where jobs have no id.
+    """Return the scheduler's id for a run's job, or None on the local host, where jobs have no ids.
 
-    The id comes from ``job.json``, or from the job's own status if that is newer, or if hidl was killed before it had
-    the id.
+    The id comes from ``job.json``, or from the job's own status if that is newer, or if hidl was killed before it
+    received the id.
     """
     if "id" not in job:
         return None
@@ -217,16 +219,16 @@ def create(
     *,
     root: Path | None = None,
 ) -> Run:
-    """Create the directory of a run with ``plan.json``, ``job.sh`` and further documents.
+    """Create a run's directory with ``plan.json``, ``job.sh`` and any additional documents.
 
-    The directory may exist with files of the run, but without a plan. A job needs the secrets in its script, so a
-    directory with secrets is only accessible to its owner.
+    The directory may already exist and contain files from the run, but not a plan. The job needs the secrets in its
+    script, so a directory that contains secrets is accessible only to its owner.
 
     Args:
         run_id: Id of the run.
         plan: The plan as plain data.
         script: Text of the job script.
-        documents: Further documents, by name.
+        documents: Additional documents, by name.
         root: Directory of all runs (default: the user's).
     """
     run = Run((root or paths.runs()) / run_id)
@@ -250,14 +252,14 @@ def create(
 
 
 def all_runs(root: Path | None = None) -> Iterator[Run]:
-    """Yield all runs of this user, newest first."""
+    """Yield all runs of this user, starting with the newest."""
     directory = root or paths.runs()
     for plan in sorted(directory.glob("*/plan.json"), reverse=True):
         yield Run(plan.parent)
 
 
 def find(name: str | None, root: Path | None = None) -> Run:
-    """Return a run by its directory, its id, or a unique start or end of its id (default or ``last``: the newest)."""
+    """Return a run by its directory, its id, or a unique start or end of its id; None and ``last`` mean the newest."""
     if name and Path(name, "plan.json").is_file():
         return Run(Path(name).resolve())
     runs = list(all_runs(root))

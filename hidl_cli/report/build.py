@@ -51,7 +51,7 @@ MOST_LINES = 5  # more lines cannot be distinguished
 
 
 def comparisons(newest: Sequence[LoadedRun]) -> tuple[CurveComparison, ...]:
-    """Return the charts that compare runs that differ only in the suite, MPI library or site.
+    """Return charts that compare runs that differ only in the suite, MPI library or site.
 
     ``newest`` contains the newest run of each kind.
     """
@@ -78,7 +78,7 @@ def _same(run: LoadedRun) -> object:
 
 
 def _names(runs: Sequence[LoadedRun]) -> list[str]:
-    """Return labels of runs that consist of the properties in which they differ."""
+    """Return labels for runs, made of the properties in which the runs differ."""
     aspects = [
         [
             {"c": "C", "python": "Python"}.get(str(run.plan.parameters.get(SUITE, "")), ""),
@@ -104,12 +104,12 @@ LARGEST = 2**63  # bytes; larger message sizes are invalid
 
 
 def find_baseline(group: Sequence[LoadedRun], baseline: LoadedRun | Sequence[LoadedRun] | None) -> LoadedRun | None:
-    """Return the run with which the newest run of a group is compared, or None if there is no other run.
+    """Return the run with which a group's newest run is compared, or None if there is no other run.
 
     Args:
         group: Runs of one kind.
         baseline: Run to compare with. Among several runs, the newest one with the same workload, parameters and size is
-            used. By default, the first run of the group that has curves is used.
+            used (default: the first run of the group that has curves).
     """
     with_sizes = [run for run in group if metrics_by_size(run)]
     if baseline is None:
@@ -130,7 +130,7 @@ def _alike(one: LoadedRun, other: LoadedRun) -> bool:
 
 
 def curves(group: Sequence[LoadedRun], other: LoadedRun | None, *, name: str, where: str) -> Iterator[Curve]:
-    """Yield the curves of the newest run of ``group`` that has any, compared with those of ``other`` if given."""
+    """Yield the curves of the newest run of ``group`` that has any, compared with those of ``other``, if given."""
     with_sizes = [run for run in group if metrics_by_size(run)]
     if not with_sizes:
         return
@@ -155,7 +155,7 @@ def metrics_by_size(run: LoadedRun) -> list[str]:
 
 
 def line_of(run: LoadedRun, metric: str) -> Line | None:
-    """Return the geometric means over the repetitions of the largest step by message size, or None if there are none.
+    """Return the geometric means over the largest step's repetitions by message size, or None if there are none.
 
     A size of 0 is only shown in the table, because the axis is logarithmic.
     """
@@ -171,20 +171,20 @@ def line_of(run: LoadedRun, metric: str) -> Line | None:
     return Line(run.run.id, run.plan.created, points) if any(size for size, _ in points) else None
 
 
-# Heat maps of hosts, whose values are compared with the median of all hosts.
+# Heat maps of hosts, each compared with the median of all hosts.
 
 
 MOST_COLUMNS = 12
-LATELY = 3  # columns that determine slow hosts, so that neither a single bad night nor old results matter
+LATELY = 3  # number of columns that determine slow hosts, so that neither a single bad night nor old results matter
 
 Columns = dict[str, dict[str, float]]
 
 
 def heat_map(runs: Sequence[LoadedRun], metric: str, better: str, *, name: str, where: str) -> HeatMap | None:
-    """Return the heat map of a metric over runs of one kind, or None if it was measured on fewer than two hosts.
+    """Return the heat map of a metric over runs of one kind, or None if fewer than two hosts were measured.
 
-    Runs that measured several hosts have their own column. Runs that measured a single host share a column, with the
-    median of each host. Only the last ``MOST_COLUMNS`` columns are shown.
+    Each run that measured several hosts has its own column. Runs that measured a single host share one column, which
+    contains the median of each host. Only the last ``MOST_COLUMNS`` columns are shown.
     """
     columns = _columns(runs, metric)
     hosts = sorted({host for values in columns.values() for host in values}, key=natural)
@@ -204,7 +204,7 @@ def heat_map(runs: Sequence[LoadedRun], metric: str, better: str, *, name: str, 
 
 
 def slow_hosts(rounds: Sequence[Mapping[str, float]], *, digits: float | None = None) -> set[str]:
-    """Return the hosts that are slow in these rounds, by the same criterion as for copies (see ``nodes``)."""
+    """Return the hosts that are slow in these rounds, using the same criterion as for copies (see ``nodes``)."""
     return {node.host for node in nodes(dict(enumerate(rounds)), digits=digits) if node.slow}
 
 
@@ -231,13 +231,13 @@ def _columns(runs: Sequence[LoadedRun], metric: str) -> Columns:
 
 
 def _unused(name: str, columns: Columns) -> str:
-    """Return a unique name for a column, since several runs may have been planned in the same minute."""
+    """Return a unique column name, since several runs may have been planned in the same minute."""
     numbered = (f"{name} ({number})" for number in count(2))
     return next(each for each in chain([name], numbered) if each not in columns)
 
 
 def _by_host(run: LoadedRun, metric: str) -> Iterator[tuple[str, float]]:
-    """Yield the values of single hosts: from copies, ranks with separate samples, or steps that ran on one host."""
+    """Yield the values of individual hosts: from copies, ranks with separate samples, or steps that ran on one host."""
     study = run.study
     copies = [each for each in study.observations if each.kind == "copy"] if study and study.metric == metric else []
     if copies:
@@ -264,13 +264,13 @@ def _rates(values: Mapping[str, float], better: str) -> dict[str, float]:
 
 
 def _relative(rates: Mapping[str, float]) -> dict[str, float]:
-    """Return the deviation of each host from the median: 0.05 is 5 % better."""
+    """Return each host's deviation from the median: 0.05 means 5 % better."""
     middle = median(rates.values()) if rates else 1.0
     return {host: rate / middle - 1 for host, rate in rates.items()}
 
 
 def all_maps(groups: Iterable[tuple[str, str, Sequence[LoadedRun]]]) -> tuple[HeatMap, ...]:
-    """Return the heat maps of all metrics that have a direction; groups are (name, site, runs of one kind)."""
+    """Return heat maps of all metrics that have a direction; ``groups`` contains (name, site, runs of one kind)."""
     maps = []
     for name, where, runs in groups:
         for metric, promised in runs[-1].plan.workload.metrics.items():
@@ -316,7 +316,7 @@ def pair_map(group: Sequence[LoadedRun], *, name: str, where: str) -> Iterator[P
 
 
 def record_of(loaded: LoadedRun) -> ReportedRun:
-    """Return a run with its provenance, formatted for the report."""
+    """Return a run and its provenance, formatted for the report."""
     plan, status = loaded.plan, loaded.status
     reason, hint = _why(loaded)
     return ReportedRun(
@@ -361,7 +361,7 @@ def record_of(loaded: LoadedRun) -> ReportedRun:
 
 
 def size_of(plan: Plan) -> str:
-    """Format the planned sizes and repetitions: ``1, 2, 4 ranks, 5 times``."""
+    """Format the planned sizes and repetitions, such as ``1, 2, 4 ranks, 5 times``."""
     sizes = sorted({step.size for step in plan.steps})
     unit = plan.unit.removesuffix("s") if sizes == [1] else plan.unit
     times = max(step.repetition for step in plan.steps)
@@ -378,7 +378,7 @@ def packages_of(loaded: LoadedRun) -> Pairs:
 
 
 def _why(loaded: LoadedRun) -> tuple[str, str | None]:
-    """Return the reason for the outcome and a hint."""
+    """Return the reason for the outcome, and a hint."""
     if loaded.outcome is Outcome.BROKEN:
         error = error_for(loaded.run, loaded.status)
         first = error.message.partition("\n")[0]
@@ -391,7 +391,7 @@ def _why(loaded: LoadedRun) -> tuple[str, str | None]:
 
 
 def _measured(loaded: LoadedRun) -> Iterator[MeasuredMetric]:
-    """Yield the values of each metric and size over all repetitions."""
+    """Yield each metric's values at each size over all repetitions."""
     found: dict[tuple[int, str, str], list[float | str]] = {}
     for step in loaded.steps:
         for metric, measured in step["metrics"].items():
@@ -410,7 +410,7 @@ def _optional(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-#: Function that detects changes of level: (values, days) -> indices of the first value on each new level.
+#: Function that detects level changes: (values, days) -> indices of the first value on each new level.
 Detector = Callable[[Sequence[float], Sequence[float]], Sequence[int]]
 
 Group = tuple[LoadedRun, ...]
@@ -431,13 +431,13 @@ def page_of(
 
     Args:
         runs: Runs to show.
-        detect: Function that detects changes of level.
+        detect: Function that detects level changes.
         generated: Creation time of the page (ISO 8601, UTC).
         hidl: Version of hidl.
         selection: Description of the selected runs.
-        related: Other runs of the same kinds, which are part of histories but are not shown themselves.
-        baseline: Run to compare curves with, or several runs of which the newest one that measured the same is used;
-            by default, the first run of each kind.
+        related: Other runs of the same kinds, which are part of the histories but not shown individually.
+        baseline: Run with which curves are compared, or several runs, of which the newest one that measured the same is
+            used (default: the first run of each kind).
         notes: Notes to show on the page.
     """
     shown = {run.run.id for run in runs}
@@ -490,7 +490,7 @@ def grouped(oldest_first: Sequence[LoadedRun]) -> list[Group]:
 
 
 def _kind(run: LoadedRun) -> object:
-    """Return the properties that must be equal for runs to be compared over time; lock, hosts and tuning may differ."""
+    """Return the properties that runs must share to be compared over time; lock, hosts and tuning may differ."""
     plan = run.plan
     placements = {(step.size, step.placement) for step in plan.steps}
     return (
@@ -501,7 +501,7 @@ def _kind(run: LoadedRun) -> object:
 
 
 def _name(run: LoadedRun) -> str:
-    """Return the workload with its non-default parameters."""
+    """Return the workload and its non-default parameters."""
     defaults = {name: parameter.default for name, parameter in run.plan.workload.parameters.items()}
     changed = [
         f"{name}={redact_variable(name, str(value))}"
@@ -548,7 +548,7 @@ def _scaling(group: Group) -> ReportedStudy | None:
 
 
 def _trends(group: Group, detect: Detector) -> list[Trend]:
-    """Return the trends of the efficiency and of each metric with a direction at the largest size, for several runs."""
+    """Return trends over several runs of the efficiency, and of each metric with a direction at the largest size."""
     newest = group[-1]
     found = [_efficiency_trend(group)] if newest.plan.is_study else []
     for metric, promised in newest.plan.workload.metrics.items():

@@ -1,6 +1,6 @@
 """Render the report page as HTML with inline SVG charts.
 
-Inline SVG adapts to the colour scheme of the page (light, dark, print), is accessible to screen readers and requires
+Inline SVG adapts to the colour scheme of the page (light, dark, print), is accessible to screen readers, and requires
 only a few kilobytes per chart. In contrast, Matplotlib's SVG has fixed colours and renders text as outlines, and Plotly
 would add 4 MB of JavaScript to every page.
 """
@@ -51,7 +51,7 @@ class Tick:
 
 
 def linear_ticks(low: float, high: float, label: Callable[[float], str], most: int = 6) -> list[Tick]:
-    """Return ticks at round values, with a step of 1, 2 or 5 times a power of ten."""
+    """Return ticks at round values whose spacing is 1, 2 or 5 times a power of ten."""
     if high <= low:
         return [Tick(low, label(low))]
     raw = (high - low) / most
@@ -62,7 +62,7 @@ def linear_ticks(low: float, high: float, label: Callable[[float], str], most: i
 
 
 def log_ticks(low: float, high: float, label: Callable[[float], str], most: int = 7) -> list[Tick]:
-    """Return ticks at powers of ten, and at 2, 3 or 5 times these if there are few."""
+    """Return ticks at powers of ten, and also at 2, 3 or 5 times these if there are only a few."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         values = [f * 10.0**e for e in exponents for f in factors if low * 0.999 <= f * 10.0**e <= high * 1.001]
@@ -72,7 +72,7 @@ def log_ticks(low: float, high: float, label: Callable[[float], str], most: int 
 
 
 def doubling_ticks(values: Sequence[int], label: Callable[[int], str], most: int = 7) -> list[Tick]:
-    """Return ticks at the last value and at others that are far enough apart on a logarithmic axis."""
+    """Return ticks at the last value and at others that are sufficiently far apart on a logarithmic axis."""
     if not values:
         return []
     chosen: list[int] = []
@@ -89,7 +89,7 @@ def _thinned(values: list[float], most: int) -> list[float]:
 
 
 def time_ticks(low: float, high: float, most: int = 5) -> list[Tick]:
-    """Return ticks at days, or at hours within two days; times are seconds since the epoch and labels are in UTC."""
+    """Return ticks at days, or at hours for up to two days; times are seconds since the epoch, and labels use UTC."""
     hours = (high - low) / 3600
     if hours <= 48:
         step = next((h for h in (1, 2, 3, 6, 12, 24) if hours / h <= most), 24) * 3600
@@ -110,13 +110,13 @@ def time_ticks(low: float, high: float, most: int = 5) -> list[Tick]:
 # The charts: scaling, history and curves by message size.
 
 
-WIDEST_LINEAR = 12  # times the baseline; on a wider linear axis, small steps would be crowded together
-MOST_WIDE = 60  # marks of normal size; more would overlap
+WIDEST_LINEAR = 12  # as a multiple of the baseline; on a wider linear axis, small steps would be crowded together
+MOST_WIDE = 60  # number of marks of normal size; more would overlap
 _MARGIN = 0.06  # free space above and below the values, as a fraction of their range
 
 
 def speedup(study: Study) -> Markup:
-    """Draw the speed-up of each step with its interval and the ideal line, on logarithmic axes if the range is wide."""
+    """Draw each step's speed-up with its interval and the ideal line, on logarithmic axes if the range is wide."""
     steps, wide = study.steps, _is_wide(study)
     highest = max(s.ideal_speedup * max(1.0, s.interval.high if s.interval else s.efficiency) for s in steps)
     lowest = min(step.speedup for step in steps)
@@ -131,7 +131,7 @@ def speedup(study: Study) -> Markup:
 
 
 def efficiency(study: Study) -> Markup:
-    """Draw the efficiency of each step with its interval, the target and the ideal."""
+    """Draw each step's efficiency with its interval, the target and the ideal."""
     steps = study.steps
     lows = [step.interval.low if step.interval else step.efficiency for step in steps]
     highs = [step.interval.high if step.interval else step.efficiency for step in steps]
@@ -188,7 +188,7 @@ def _step_point(frame: Frame, step: StepResult, value: float, whole: float, text
 
 
 def history(trend: Trend) -> Markup:
-    """Draw a metric over time, with the range of each run, the levels between change points and the target."""
+    """Draw a metric over time with each run's range, the target, and the levels between change points."""
     times = [when(p.created).timestamp() for p in trend.points]
     values = [v for p in trend.points for v in (p.low, p.value, p.high) if v is not None]
     low, high = _with_room(values if trend.target is None else [*values, trend.target])
@@ -208,7 +208,7 @@ def history(trend: Trend) -> Markup:
 
 
 def _changes(frame: Frame, trend: Trend, times: Sequence[float]) -> list[Markup]:
-    """Draw a vertical line at each change, and the levels before and after."""
+    """Draw a vertical line at each change, and the levels before and after it."""
     marks = []
     starts = {p.run: time for p, time in zip(trend.points, times, strict=True)}
     borders = [starts[change.run] for change in trend.changes if change.run in starts]
@@ -238,7 +238,7 @@ def _describe_trend(trend: Trend) -> str:
 
 
 def curve(shown: Curve) -> Markup:
-    """Draw a metric by message size on logarithmic axes, with the baseline if there is one."""
+    """Draw a metric by message size on logarithmic axes, including the baseline if there is one."""
     lines = [line_ for line_ in (shown.baseline, shown.line) if line_ is not None]
     points = [p for line_ in lines for p in line_.points if p[0] > 0 and p[1] > 0]
     sizes = sorted({p[0] for p in points})
@@ -289,13 +289,13 @@ def _with_room(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-# The frame of a chart: axes with labels and grid, and the marks that all charts share.
+# The frame of a chart: axes with labels and a grid, and the marks that all charts share.
 
 
-#: Phones scale the chart by about 0.8 and desktops by 1.3, so labels are readable on both.
+#: Phones scale the chart by about 0.8 and desktops by 1.3, so that labels are readable on both.
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 60, 14, 12, 40
-_LETTER = 6.4  # approximate width of a letter in labels
+_LETTER = 6.4  # approximate width of a letter in the labels
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ class Frame:
     y_label: str
 
     def draw(self, title: str, *content: Markup) -> Markup:
-        """Return the chart with ``content`` between grid and labels; ``title`` describes it for screen readers."""
+        """Return the chart with ``content`` between grid and labels; ``title`` is a description for screen readers."""
         return element(
             "svg",
             self._grid(),
@@ -354,12 +354,12 @@ class Frame:
 
     @staticmethod
     def _within(x: float, label: str) -> float:
-        """Move the centre of a label to the left if it would exceed the right edge of the chart."""
+        """Move the centre of a label to the left if the label would exceed the right edge of the chart."""
         return min(x, WIDTH - 2 - len(label) * _LETTER / 2)
 
 
 def across(low: float, high: float, *, logarithmic: bool = False, inset: float = 0.0) -> AxisScale:
-    """Return the scale of the horizontal axis, with a distance of ``inset`` between its ends and the marks."""
+    """Return the scale of the horizontal axis, with marks kept ``inset`` away from its ends."""
     return AxisScale(low, high, LEFT + inset, WIDTH - RIGHT - inset, logarithmic)
 
 
@@ -374,7 +374,7 @@ def line(points: Sequence[tuple[float, float]], css: str) -> Markup:
 
 
 def level(frame: Frame, value: float, css: str) -> Markup:
-    """Draw a horizontal line over the whole width."""
+    """Draw a horizontal line across the whole width."""
     return line([(LEFT, frame.y(value)), (WIDTH - RIGHT, frame.y(value))], css)
 
 
@@ -388,7 +388,7 @@ def point(
         y: Vertical position.
         title: Text of the tooltip.
         css: CSS classes.
-        bar: Vertical positions of the ends of its interval.
+        bar: Vertical positions of the ends of the mark's interval.
         dense: Whether to draw a small mark, for charts with many marks.
     """
     parts = [element("title", title)]
@@ -406,12 +406,12 @@ def point(
 # The page.
 
 
-_CLASSES = 3  # number of shades for better and for worse values in heat maps
-_STEP = 0.03  # width of a shade; noise of ±1 % has no colour
+_CLASSES = 3  # number of shades each for better and worse values in heat maps
+_STEP = 0.03  # width of a shade, so that noise of ±1 % has no colour
 
 
 def to_html(page: Page) -> str:
-    """Render the page as a single document with inline style, script and charts; its policy forbids all requests."""
+    """Render the page as a single document with inline style, script and charts, and a policy against all requests."""
     style, script = _shipped("style.css"), _shipped("script.js")
     return render_page(
         "report/page.html.j2",
@@ -436,13 +436,13 @@ def to_html(page: Page) -> str:
 
 
 def shade(deviation: float) -> str:
-    """Return the CSS class of a cell in a heat map: ``worse-3`` ... ``even`` ... ``better-3``."""
+    """Return the CSS class of a heat map cell: ``worse-3`` ... ``even`` ... ``better-3``."""
     degree = min(_CLASSES, int((abs(deviation) + _STEP / 2) / _STEP))
     return f"{'worse' if deviation < 0 else 'better'}-{degree}" if degree else "even"
 
 
 def ratios(curve: Curve) -> list[tuple[int, float, float | None, float | None]]:
-    """Return the rows of a curve's table: size, value, value of the baseline, ratio."""
+    """Return the rows of a curve's table: size, value, the baseline's value, and ratio."""
     before = dict(curve.baseline.points) if curve.baseline else {}
     return [
         (length, value, before.get(length), value / before[length] if before.get(length) else None)
@@ -451,7 +451,7 @@ def ratios(curve: Curve) -> list[tuple[int, float, float | None, float | None]]:
 
 
 def side_by_side(comparison: CurveComparison) -> list[tuple[int, list[float | None], list[float | None]]]:
-    """Return the rows of a comparison's table: size, value of each line, and differences from the first line."""
+    """Return the rows of a comparison's table: size, each line's value, and the differences from the first line."""
     lines = [dict(line.points) for _, line in comparison.lines]
     rows = []
     for length in sorted({length for line in lines for length in line}):
@@ -462,7 +462,7 @@ def side_by_side(comparison: CurveComparison) -> list[tuple[int, list[float | No
 
 
 def _policy(style: str, script: str) -> str:
-    """Return a content security policy that only allows this style and this script, and no requests."""
+    """Return a content security policy that allows only this style and this script, and no requests."""
     return "; ".join(
         [
             "default-src 'none'",
@@ -480,5 +480,5 @@ def _digest(content: str) -> str:
 
 
 def _shipped(name: str) -> Markup:
-    """Return a shipped file without escaping, which is safe because it contains no run data."""
+    """Return a shipped file without escaping it, which is safe because it contains no run data."""
     return Markup((paths.shipped() / "templates" / "report" / name).read_text(encoding="utf-8"))

@@ -29,7 +29,7 @@ Pairs = tuple[tuple[str, str], ...]
 class Outcome(str, Enum):
     """The outcome of a run.
 
-    BROKEN means that the job failed. UNJUDGED means that it succeeded but there was nothing to judge.
+    BROKEN means that the job failed. UNJUDGED means that it succeeded, but there was nothing to judge.
     """
 
     PASS = "pass"
@@ -46,7 +46,7 @@ class Outcome(str, Enum):
 
     @property
     def mark(self) -> str:
-        """A symbol that distinguishes outcomes without colour."""
+        """A symbol that distinguishes outcomes without relying on colour."""
         return _MARKS[self]
 
 
@@ -72,7 +72,7 @@ class TunedVariable:
 
 @dataclass(frozen=True)
 class MeasuredMetric:
-    """The values of a metric at one size, one per repetition. Checksums are strings; ``size`` is formatted."""
+    """The values of a metric at one size, one per repetition. Checksums are strings, and ``size`` is formatted."""
 
     size: str
     metric: str
@@ -90,7 +90,7 @@ class ReportedRun:
         hosts: Folded host list, such as ``node[01-04]``.
         host_count: Number of hosts.
         complaint: Last lines that a failed job wrote to stderr.
-        published: What was published about this kind of work, and where it was measured, for orientation.
+        published: Published results for this kind of work and where they were measured, for orientation.
     """
 
     id: str
@@ -128,7 +128,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class OutcomeMark:
-    """The outcome of one run, as part of a standing."""
+    """The outcome of a single run, as part of a standing."""
 
     run: str
     created: str
@@ -137,14 +137,14 @@ class OutcomeMark:
 
 @dataclass(frozen=True)
 class Standing:
-    """The current status of a measurement that is repeated regularly.
+    """The current status of a regularly repeated measurement.
 
     Attributes:
         outcome: Outcome of the newest run.
         since: Creation time of the first of the ``in_a_row`` newest runs with this outcome.
         in_a_row: Number of newest runs with this outcome.
         always: Whether all runs have this outcome.
-        marks: Outcomes of all runs, with the oldest first.
+        marks: Outcomes of all runs, starting with the oldest.
     """
 
     name: str
@@ -178,7 +178,7 @@ class ReportedStudy:
 
 @dataclass(frozen=True)
 class Point:
-    """A run in a history, with its value and the range of the value."""
+    """A run in a history, with its value and the value's range."""
 
     run: str
     created: str
@@ -196,7 +196,7 @@ class TrendChange:
         run: First run on the new level.
         before: Level before the change.
         after: Level after the change.
-        differs: Descriptions of other differences between the run and the one before.
+        differs: Descriptions of other differences between the run and the one before it.
     """
 
     run: str
@@ -207,7 +207,7 @@ class TrendChange:
 
     @property
     def relative(self) -> float:
-        """The change as a fraction of the old level, or of the new one if the old is 0: 0.05 is an increase by 5 %."""
+        """The change as a fraction of the old level, or of the new one if the old one is 0: 0.05 means 5 % more."""
         scale = ValueScale.of((self.before, self.after))
         before, after = scale.positions((self.before, self.after))
         return scale.change(after - before, self.before, self.after)
@@ -218,10 +218,10 @@ class Trend:
     """A metric over time.
 
     Attributes:
-        better: ``higher``, ``lower`` or None.
-        points: Runs with the oldest first.
-        range_is: Description of the range between ``low`` and ``high`` of the points.
-        target: Value to compare the metric with.
+        better: Better direction: ``higher``, ``lower`` or None.
+        points: Runs, starting with the oldest.
+        range_is: Description of the range between ``low`` and ``high`` of each point.
+        target: Value with which the metric is compared.
     """
 
     name: str
@@ -236,7 +236,7 @@ class Trend:
     target: float | None = None
 
     def is_worse(self, change: TrendChange) -> bool:
-        """Return whether a change is a regression, which is False if the metric has no direction."""
+        """Return whether a change is a regression, or False if the metric has no direction."""
         return {"higher": change.relative < 0, "lower": change.relative > 0}.get(self.better or "", False)
 
     @property
@@ -247,7 +247,7 @@ class Trend:
 
 @dataclass(frozen=True)
 class Line:
-    """The values of a run by message size in bytes, in ascending order."""
+    """The values of a run by message size in bytes, in ascending order of size."""
 
     run: str
     created: str
@@ -256,7 +256,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric by message size, for one run and optionally the run that it is compared with."""
+    """A metric by message size for one run, and optionally for the run with which it is compared."""
 
     name: str
     where: str
@@ -271,7 +271,7 @@ class Curve:
 class CurveComparison:
     """A chart of a metric by message size for several runs that differ in the suite, MPI library or site.
 
-    ``lines`` are pairs of a label and values. The others are compared with the first one.
+    ``lines`` contains pairs of a label and values. All other lines are compared with the first one.
     """
 
     name: str
@@ -288,8 +288,8 @@ class PairMap:
     Attributes:
         usual: Value of the median pair.
         names: Names of the nodes.
-        cells: For each node, its performance with each other node relative to the median pair: 0.05 is 5 % better for
-            any direction of the metric. It is None on the diagonal.
+        cells: For each node, its performance with every other node relative to the median pair: 0.05 means 5 % better,
+            regardless of the metric's direction. Cells on the diagonal are None.
         slow: Descriptions of slow nodes and links.
         exclude: Folded list of slow nodes.
     """
@@ -312,7 +312,7 @@ class HeatRow:
     """A host in a heat map.
 
     Attributes:
-        cells: Deviation from the median host in each column: 0.05 is 5 % better, None means not measured.
+        cells: Deviation from the median host in each column: 0.05 means 5 % better, and None means not measured.
         lately: Median deviation over the last columns.
         slow: Whether the host is significantly slower than the others.
     """
@@ -341,7 +341,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """The shares of a rank's time: outside MPI, in MPI, and of the latter waiting for other ranks."""
+    """The shares of a rank's time that it spends outside MPI, in MPI, and in MPI waiting for other ranks."""
 
     rank: int
     host: str
@@ -352,7 +352,7 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class ReportedLoss:
-    """A cause of lost efficiency: its name, its part and the ends of its interval."""
+    """A cause of lost efficiency: its name, its share, and the ends of its interval."""
 
     cause: str
     value: float
@@ -377,7 +377,7 @@ class ReportedProfile:
         waiting: Whether the waiting time was measured or estimated.
         slow: Sentences about slow ranks.
         names: First ranks of the rows and columns of ``sent``.
-        sent: Bytes from each bin of ranks to each other.
+        sent: Bytes sent from each bin of ranks to each other bin.
     """
 
     name: str
@@ -399,7 +399,7 @@ class ReportedProfile:
 class Page:
     """The content of a report.
 
-    ``generated`` is the time of its creation (ISO 8601, UTC), and ``selection`` describes the selected runs.
+    ``generated`` is the report's creation time (ISO 8601, UTC), and ``selection`` describes the selected runs.
     """
 
     generated: str
@@ -450,7 +450,8 @@ _COMPLAINT_BYTES = 8192
 class LoadedRun:
     """A run loaded from its directory.
 
-    ``steps`` have the form of metrics.json. ``worlds`` are the hosts of the ranks of each step, empty if unknown.
+    ``steps`` has the form of metrics.json. ``worlds`` contains the hosts of each step's ranks, or is empty if they are
+    unknown.
     """
 
     run: Run
@@ -473,7 +474,7 @@ class LoadedRun:
 
     @property
     def study(self) -> Study | None:
-        """The scaling study of the verdict, or None if there is none or this version of hidl cannot read it."""
+        """The scaling study in the verdict, or None if there is none or if this version of hidl cannot read it."""
         document = self.verdict.get("study")
         try:
             return from_json(document) if document else None
@@ -481,7 +482,7 @@ class LoadedRun:
             return None
 
     def by_point(self) -> tuple[LoadedRun, ...]:
-        """Split a sweep into one run per point; return only the run itself if it is not a sweep."""
+        """Split a sweep into one run per point, or return just the run itself if it is not a sweep."""
         if len(self.plan.points) == 1:
             return (self,)
         return tuple(self._at(point) for point in self.plan.points)
@@ -496,11 +497,11 @@ class LoadedRun:
         )
 
     def largest(self) -> int:
-        """Return the largest planned size in ``plan.unit``."""
+        """Return the largest planned size, in the unit ``plan.unit``."""
         return max(step.size for step in self.plan.steps)
 
     def values(self, metric: str, size: int) -> list[float]:
-        """Return the numeric values of a metric in the repetitions of one size."""
+        """Return a metric's numeric values in the repetitions of one size."""
         of_size = [step for step in self.steps if step.get(self.plan.unit) == size]
         found = [step["metrics"].get(metric, {}).get("value") for step in of_size]
         return [float(v) for v in found if isinstance(v, (int, float)) and not isinstance(v, bool)]
@@ -521,7 +522,7 @@ def load(run: Run, status: Status | None = None) -> LoadedRun:
 
     Args:
         run: Run to load.
-        status: Status of the run; by default, the status that its job last recorded.
+        status: Status of the run (default: the status that its job last recorded).
 
     Raises:
         HidlError: If the directory cannot be read.
@@ -546,7 +547,7 @@ def load(run: Run, status: Status | None = None) -> LoadedRun:
 def _written(run: Run, step: int) -> Mapping[str, Any]:
     """Read the metrics that the program wrote in a step.
 
-    The result is empty if they are unreadable, which the verdict already reports.
+    The result is empty if they cannot be read, which the verdict already reports.
     """
     try:
         document = read_json(run.metrics_file(step))
@@ -556,13 +557,13 @@ def _written(run: Run, step: int) -> Mapping[str, Any]:
 
 
 def _hosts(step: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the hosts of a step, from its metrics or the world that the program recorded."""
+    """Return the hosts of a step, from its metrics or from the world that the program recorded."""
     world = document.get("world")
     hosts = step.get("hosts") or (world.get("hosts") if isinstance(world, dict) else None)
     return tuple(str(host) for host in hosts) if isinstance(hosts, list) else ()
 
 
-# The selection of runs for a report.
+# Selection of the runs for a report.
 
 
 def select_runs(
@@ -577,7 +578,7 @@ def select_runs(
     """Select the newest runs that match.
 
     Args:
-        names: Names of runs; by default, all runs of this user.
+        names: Names of runs (default: all runs of this user).
         site: Name of the site.
         workload: Name of the workload.
         since: Earliest creation time.
@@ -596,7 +597,7 @@ def select_runs(
 
 
 def _newest_first(root: Path | None, since: datetime | None) -> Iterator[tuple[Run, Plan]]:
-    """Yield all readable runs created after ``since``; names of run directories start with the creation time."""
+    """Yield all readable runs created after ``since``, using the creation time at the start of the directory names."""
     for run in all_runs(root):
         try:
             plan = plan_of(run)
@@ -608,7 +609,7 @@ def _newest_first(root: Path | None, since: datetime | None) -> Iterator[tuple[R
 
 
 def load_runs(runs: Sequence[Run]) -> tuple[list[LoadedRun], list[str]]:
-    """Load runs, and return them with notes about runs that could not be read."""
+    """Load runs, and return them along with notes about those that could not be read."""
     statuses, notes = _refreshed(runs)
     found = []
     for run in runs:
@@ -620,9 +621,10 @@ def load_runs(runs: Sequence[Run]) -> tuple[list[LoadedRun], list[str]]:
 
 
 def _refreshed(runs: Sequence[Run]) -> tuple[dict[Run, Status], list[str]]:
-    """Query the status of runs that have not ended, and judge those that have.
+    """Query the status of unfinished runs, and judge those that have ended.
 
-    Only the user's own runs are updated. Copied directories remain unchanged, because their jobs are unknown here.
+    Only the user's own runs are updated. Copied directories remain unchanged, because their jobs are unknown on this
+    machine.
     """
     statuses: dict[Run, Status] = {}
     notes = []
@@ -655,7 +657,7 @@ def _fits(plan: Plan, site: str | None, workload: str | None, since: datetime | 
 
 
 def related_runs(runs: Sequence[LoadedRun], store: Store) -> list[LoadedRun]:
-    """Return earlier runs of the same series that are in the store and whose directories exist.
+    """Return earlier runs of the same series that are in the store and whose directories still exist.
 
     Raises:
         HidlError: If the store cannot be read.
@@ -675,7 +677,7 @@ def related_runs(runs: Sequence[LoadedRun], store: Store) -> list[LoadedRun]:
 
 
 def format_selection(names: Sequence[str], site: str | None, workload: str | None, since: str | None) -> str:
-    """Format the selection of runs for the title of the page."""
+    """Format the run selection for the title of the page."""
     if names:
         return ", ".join(names) if len(names) < 4 else f"{len(names)} chosen runs"
     parts = [workload or "all workloads", f"on {site}" if site else "on all sites", f"since {since}" if since else ""]

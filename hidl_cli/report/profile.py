@@ -1,4 +1,4 @@
-"""Profiles of runs for the report page: who sent what to whom, what each rank did, and the lost efficiency."""
+"""Run profiles for the report page: who sent what to whom, what each rank did, and the lost efficiency."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hidl_cli.profile import CAUSES, describe_slow, find_step, read_profile, ste
 from hidl_cli.report.model import LoadedRun, RankTimes, ReportedLoss, ReportedProfile, ReportedWaterfall
 
 MOST_CELLS = 32  # more cells would be too small
-MOST_RANKS = 64  # of more ranks, the slowest and the fastest are shown
+MOST_RANKS = 64  # if there are more ranks, only the slowest and the fastest are shown
 
 
 def profile_of(group: Sequence[LoadedRun], *, name: str, where: str) -> Iterator[ReportedProfile]:
-    """Yield the profile of the newest run of a group that was recorded, if there is one."""
+    """Yield the profile of the newest profiled run in a group, if there is one."""
     for loaded in reversed(group):
         if loaded.plan.profile is None or not loaded.status.state.is_final:
             continue
@@ -58,7 +58,7 @@ def _profile(
 
 
 def _folded(matrix: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Add up the channels of a matrix in at most ``MOST_CELLS`` bins; return their first ranks and the sums."""
+    """Sum the channels of a matrix in at most ``MOST_CELLS`` bins, and return the bins' first ranks and the sums."""
     import numpy as np
 
     whole = np.sum([np.array(each, dtype=np.int64) for each in matrix["bytes"].values()], axis=0)

@@ -1,4 +1,4 @@
-"""Elements of the report page, and the charts of profiles."""
+"""Elements of the report page, and the charts for profiles."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hidl_cli.report.model import ReportedProfile, ReportedWaterfall
 from hidl_cli.report.text import percent, size
 
 _WIDTH = 640
-_LABEL = 90  # for the names of ranks
+_LABEL = 90  # width of the rank names
 _ROW = 16
 
 
 def element(name: str, *children: str | Markup, **attributes: object) -> Markup:
     """Return an element with escaped text.
 
-    In names of attributes, a trailing underscore is removed (``class_``) and others become hyphens. Attributes whose
+    In attribute names, a trailing underscore is removed (``class_``) and all others become hyphens. Attributes whose
     value is None are omitted.
     """
     rendered = Markup("").join(
@@ -29,14 +29,14 @@ def element(name: str, *children: str | Markup, **attributes: object) -> Markup:
 
 
 def _text(value: object) -> Markup:
-    """Format a value as escaped text, with short whole numbers and visible control characters."""
+    """Format a value as escaped text, with whole numbers shortened and control characters made visible."""
     if isinstance(value, float):
         return Markup(f"{value:.1f}".removesuffix(".0"))
     return escape(visible(str(value)))
 
 
 def rank_strip(profile: ReportedProfile) -> Markup:
-    """Draw a bar for each rank: time outside MPI, waiting for other ranks, and transfer."""
+    """Draw a bar for each rank that shows its time outside MPI, its waiting time and its transfer time."""
     rows = []
     for number, each in enumerate(profile.times):
         at, y = float(_LABEL), number * _ROW
@@ -54,7 +54,7 @@ _KINDS = {"outside": "outside MPI", "waiting": "waiting for other ranks", "trans
 
 
 def traffic_map(profile: ReportedProfile) -> Markup:
-    """Draw the matrix of bytes sent, by bins of ranks."""
+    """Draw the matrix of bytes sent between bins of ranks."""
     side = min(24, (_WIDTH // 2 - 40) // max(len(profile.sent), 1))
     most = max((cell for row in profile.sent for cell in row), default=0) or 1
     cells = []
@@ -74,7 +74,7 @@ def traffic_map(profile: ReportedProfile) -> Markup:
 
 
 def waterfall_chart(fall: ReportedWaterfall) -> Markup:
-    """Draw the losses one below the other, from an efficiency of 1 to the measured one."""
+    """Draw the losses one below the other, from an efficiency of 1 down to the measured one."""
     left, width = 230, _WIDTH - 230 - 60
     lowest = min(0.0, *(1 - sum(each.value for each in fall.losses[:n]) for n in range(len(fall.losses) + 1)))
     scale = width / (1 - lowest)

@@ -1,4 +1,4 @@
-"""Tables for terminals: scaling studies, sweeps, pairs of nodes and the overhead of Python."""
+"""Tables for terminals: scaling studies, sweeps, pairs of nodes, and the overhead of Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def overhead_table(overhead: Overhead) -> Table:
-    """Return a table with the values of C and Python and their difference by message size."""
+    """Return a table with the values of C and Python, and their difference, by message size."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -39,13 +39,13 @@ def overhead_table(overhead: Overhead) -> Table:
 # Metrics measured between all pairs of nodes.
 
 
-MOST_COLUMNS = 12  # nodes; more do not fit into a terminal and are only shown in the plot
+MOST_COLUMNS = 12  # nodes; more do not fit on a terminal and are only shown in the plot
 _SLOWEST = 10  # number of nodes to list
-_BEHIND, _FAR_BEHIND = 0.9, 0.7  # rates relative to the median that are shown in yellow and red
+_BEHIND, _FAR_BEHIND = 0.9, 0.7  # rates relative to the median below which cells are yellow and red
 
 
 def pairs_tables(each: Field) -> list[Table]:
-    """Return a heat map of the pairs, if it fits into the terminal, and a table of the slowest nodes."""
+    """Return a heat map of the pairs if it fits on the terminal, and a table of the slowest nodes."""
     found = [_matrix(each)] if len(each.names) <= MOST_COLUMNS else []
     return [*found, _nodes(each)] if each.nodes else found
 
@@ -91,15 +91,15 @@ def _nodes(each: Field) -> Table:
 # Scaling studies and sweeps, for terminals of at least 80 columns.
 
 
-BAR_WIDTH = 10
+BAR_WIDTH, MIN_BAR_WIDTH = 10, 4
 COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", None: "default"}
 
 
 def scaling_table(study: Study) -> Table:
-    """Return a table with one row per step, and verdict, reason and hint as the caption.
+    """Return a table with one row per step, and the verdict, reason and hint as its caption.
 
-    The table shows means with the coefficient of variation of the repetitions, efficiencies with their interval, and
-    bars with the fraction of the ideal. It only contains ASCII characters if the console does not support others.
+    The table shows means with the coefficient of variation of the repetitions, efficiencies with their intervals, and
+    bars for the fraction of the ideal. It contains only ASCII characters if the console does not support others.
     """
     from rich import box
     from rich.progress_bar import ProgressBar
@@ -117,7 +117,8 @@ def scaling_table(study: Study) -> Table:
         show_edge=False,
         padding=(0, 0, 0, 1),
     )
-    for heading in (
+    cells = [_cells(step) for step in study.steps]
+    headings = (
         study.step_unit,
         "runs",
         study.unit,
@@ -125,22 +126,23 @@ def scaling_table(study: Study) -> Table:
         "speed-up",
         "efficiency",
         f"{study.confidence * 100:.3g} % interval",
-    ):
-        rows.add_column(Text(heading), justify="right", no_wrap=heading != study.unit)
-    rows.add_column("of ideal", min_width=BAR_WIDTH)
-    for step in study.steps:
-        bar = ProgressBar(
-            total=1, completed=step.efficiency, width=BAR_WIDTH, complete_style="cyan", finished_style="cyan"
+    )
+    for heading, column in zip(headings, zip(*cells, strict=True), strict=True):
+        width = max(Text.from_markup(cell).cell_len for cell in column)  # the metric's heading may wrap, but not values
+        rows.add_column(Text(heading), justify="right", no_wrap=heading != study.unit, min_width=width)
+    rows.add_column("of ideal", min_width=MIN_BAR_WIDTH, max_width=BAR_WIDTH)
+    for step, row in zip(study.steps, cells, strict=True):
+        rows.add_row(
+            *row, ProgressBar(total=1, completed=step.efficiency, complete_style="cyan", finished_style="cyan")
         )
-        rows.add_row(*_cells(step), bar)
     return rows
 
 
 def ranking_table(ranking: Ranking) -> Table:
     """Return a table with one row per point of a sweep, in the order in which the points ran.
 
-    The best point, or the best one that is better than the default, is green. Points that are worse than the best or
-    the default by more than the noise are red.
+    The best point is green; if points are compared with a default, the best one that exceeds the default is green.
+    Points that are worse than the best or the default by more than the noise are red.
     """
     from rich import box
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Judge ended runs. Only the run's directory is read, so a run can be judged at any later time."""
+"""Judge ended runs. Only the run's directory is read, so that a run can be judged at any later time."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Conclusion:
 
     Attributes:
         verdict: pass, fail or inconclusive; None if there was nothing to judge.
-        steps: Metrics of the steps, as in metrics.json.
-        study: Scaling study, if the run compared sizes.
+        steps: Metrics of the steps, in the form of metrics.json.
+        study: Scaling study if the run compared sizes.
         ranking: Ranking of the points of a matrix.
         fields: Metrics measured between all pairs of nodes.
     """
@@ -72,7 +72,7 @@ _ALONE = "repeat the measurement while no other run uses this machine"
 
 
 def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
-    """Judge the steps of a plan, as returned by ``read_steps``: whether the ranks agree and how the run scales."""
+    """Judge a plan's steps, as returned by ``read_steps``: whether the ranks agree and how the run scales."""
     for step in steps:
         difference = describe_unequal_ranks(step["metrics"], plan.workload.metrics)
         if difference:
@@ -117,7 +117,7 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
 
 
 def _undisturbed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the steps of undisturbed rounds; none if some rounds were disturbed and too few remain for an interval."""
+    """Return the steps of undisturbed rounds, or none if rounds were disturbed and too few remain for an interval."""
     disturbed = {step["repetition"] for step in steps if step.get("disturbed")}
     left = {step["repetition"] for step in steps} - disturbed
     return [step for step in steps if step["repetition"] in left] if len(left) >= LEAST or not disturbed else []
@@ -148,7 +148,7 @@ def _judge_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
 
 
 def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
-    """Rank the points by the scaling metric, or else the first metric with a direction whose values are positive."""
+    """Rank the points by the scaling metric, or else by the first metric with a direction and only positive values."""
     scaling, metrics = plan.workload.scaling, plan.workload.metrics
     for name in [scaling.metric] if scaling else metrics:
         better = metrics[name].better or ({"weak": "higher", "strong": "lower"}[scaling.kind] if scaling else None)
@@ -166,7 +166,7 @@ def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
 
 
 def _with_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
-    """Add the message size of the values to a ranking, and the sizes at which the winner is worse than the default."""
+    """Add the values' message size to a ranking, and the sizes at which the winner is worse than the default."""
     metrics = [(step["parameters"], step["metrics"][ranking.metric]) for step in steps]
     sizes = metrics[0][1].get("sizes")
     if not sizes or any(metric.get("sizes") != sizes for _, metric in metrics):
@@ -190,9 +190,9 @@ def _with_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """Judge the scaling relative to the plan's baseline; ``ValueError`` if the baseline or values are missing.
+    """Judge the scaling relative to the plan's baseline; raises ``ValueError`` if baseline or values are missing.
 
-    If some ranks only coordinate, sizes count the other ranks, the workers.
+    If some ranks only coordinate the others, the sizes exclude them and count only the workers.
     """
     overhead = plan.workload.overhead_ranks
     measured = [step for step in steps if scaling.metric in step["metrics"]]  # the metric may be optional
@@ -248,7 +248,7 @@ def _earlier_efficiencies(plan: Plan) -> list[float]:
 
 
 def _earlier(plan: Plan, metric: str) -> Earlier:
-    """Return the stored results of earlier runs of the smallest size of the same series."""
+    """Return the stored results of earlier runs with the smallest size of the same series."""
     smallest = min(plan.steps, key=lambda step: step.size)
     found = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
     overhead = plan.workload.overhead_ranks
@@ -293,7 +293,7 @@ def has_results(run: Run, plan: Plan, status: Status) -> bool:
 
 
 def _rounds_before_limit(run: Run, plan: Plan, status: Status) -> int | None:
-    """Return the number of repetitions that a scaling study completed before its time limit; None for other runs."""
+    """Return the number of repetitions that a scaling study completed before its time limit, or None for other runs."""
     return count_complete_repetitions(run, plan) if status.state is State.TIMEOUT and plan.is_study else None
 
 
@@ -318,7 +318,7 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
 
 
 def _add_metrics(steps: list[dict[str, Any]], recorded: list[dict[str, Any]]) -> None:
-    """Add the metrics of a profile to those of the steps, so that the history of results contains them."""
+    """Add a profile's metrics to the metrics of the steps, so that the results history contains them."""
     keys = ("ranks", "repetition", "copy")
     for step in steps:
         for each in recorded:
@@ -328,7 +328,7 @@ def _add_metrics(steps: list[dict[str, Any]], recorded: list[dict[str, Any]]) ->
 
 
 def describe_company(run: Run, plan: Plan) -> str | None:
-    """Format a note on the steps during which another run used the machine's cores; None if there are none."""
+    """Describe the steps during which another run used the machine's cores, or return None if there are none."""
     steps = [run.directory / "steps" / str(number) for number in range(1, len(plan.steps) + 1)]
     steps = [step for step in steps if step.is_dir()]  # a settled study skips the remaining steps
     unbound = sum((step / UNBOUND).exists() for step in steps)
@@ -341,7 +341,7 @@ def describe_company(run: Run, plan: Plan) -> str | None:
 
 
 def _read_steps(run: Run, plan: Plan, rounds: int | None) -> list[dict[str, Any]]:
-    """Call ``read_steps``; raise ``MetricMissing`` if the disk was full, since a number in the output may be cut."""
+    """Call ``read_steps``; raises ``MetricMissing`` if the disk was full, because a number may be cut off."""
     why = read_status(run).not_written
     try:
         if why and any(step.parser or step.patterns for step in plan.steps):
@@ -361,7 +361,7 @@ def _hint_for(run: Run, error: OSError) -> str:
 
 
 def _error_of(why: str) -> OSError:
-    """Return the error whose text the job script has written."""
+    """Return the error with the text that the job script recorded."""
     number = errno.EFBIG if why == os.strerror(errno.EFBIG) else errno.ENOSPC
     return OSError(number, why)
 
@@ -376,7 +376,7 @@ def _format_cut(first: int, last: int) -> str:
 
 
 def _keep(run: Run, conclusion: Conclusion) -> None:
-    """Write the verdict, unless there is one already, and index the run."""
+    """Write the verdict unless one exists, and index the run."""
     if run.document("verdict") is None:
         document = {
             "schema": "hidl.verdict/1",
@@ -415,16 +415,18 @@ def error_for(run: Run, status: Status) -> HidlError:
 
 
 def likely_causes(run: Run, status: Status) -> list[Finding]:
-    """Return the likely causes of a failure, the most likely one first, according to the job and its output."""
+    """Return the likely causes of a failure that the job and its output indicate, starting with the most likely one."""
     if status.state not in _DIAGNOSED:
         return []
     return [cause for cause in read_causes(run) if cause.rule not in _DIAGNOSED[status.state]]
 
 
 def keep_likely_causes(run: Run, status: Status) -> None:
-    """Write ``causes.json`` for a failed run, unless it exists. Damaged files of the stack are a certain cause."""
+    """Write ``causes.json`` for a failed run unless it exists. Damaged stack files are a certain cause."""
     if status.state in _DIAGNOSED and run.document("causes") is None:
-        prefix = (run.document("plan") or {}).get("prefix")
+        plan = run.document("plan") or {}
+        uses_stack = not plan.get("workload", {}).get("program", {}).get("once")  # a batch script uses none
+        prefix = plan.get("prefix") if uses_stack else None
         evidence = content.look(Path(prefix), deep=True) if prefix else None
         write_causes(run, [content.finding(evidence)] if evidence else [])
 
@@ -451,10 +453,10 @@ _ENDS = {
         "hidl logs {run} shows how far it got; hidl cancel {run} ends remaining processes; then run it again",
     ),
 }
-#: The states for which the end of stderr is shown.
+#: States for which the end of stderr is shown.
 _WITH_STDERR = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
-#: The states whose causes are diagnosed, with the rules that would only repeat the state. The scheduler ends the ranks
-#: of these jobs by signal 15 (HD266).
+#: States whose causes are diagnosed, with the rules that would only repeat the state. The scheduler ends the ranks of
+#: these jobs with signal 15 (HD266).
 _DIAGNOSED: dict[State, tuple[str, ...]] = {
     **dict.fromkeys(_WITH_STDERR, ()),
     State.TIMEOUT: ("HD102", "HD266"),

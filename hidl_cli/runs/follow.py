@@ -1,4 +1,4 @@
-"""Follow runs until they end."""
+"""Submit and cancel runs, and follow them until they end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hidl_cli.errors import HidlError
-from hidl_cli.plan.launch_plan import Plan, plan_of
+from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers import Scheduler, scheduler
 from hidl_cli.schedulers.decision import read_status
@@ -22,8 +22,23 @@ def scheduler_of(plan: Plan) -> Scheduler:
     return scheduler(plan.scheduler)
 
 
+def submit(plan: Plan, script: str) -> Run:
+    """Create the run's directory and submit its job; propagates errors raised by ``create_run`` and the scheduler."""
+    record = create_run(plan, script)
+    scheduler_of(plan).submit(record)
+    return record
+
+
+def cancel(run: Run) -> tuple[bool, Status]:
+    """Cancel a run with all its processes; return whether it was still running, and its status."""
+    scheduler = scheduler_of(plan_of(run))
+    scheduler.poll([run])
+    ended_now = scheduler.cancel(run, state=State.CANCELLED)
+    return ended_now, scheduler.poll([run])[0]
+
+
 class Watch:
-    """Polls runs, with one query per scheduler."""
+    """A poller of runs that needs only one query per scheduler."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = tuple(runs)
@@ -42,7 +57,7 @@ class Watch:
         self._began = time.monotonic()
 
     def poll(self) -> list[Status]:
-        """Return the statuses of the runs, in order."""
+        """Return the statuses of the runs, in the order of the runs."""
         found: dict[Path, Status] = {}
         for name, runs in self._by_scheduler.items():
             if name in self._schedulers:
@@ -69,8 +84,9 @@ def follow(
 
     Args:
         runs: The runs.
-        tell: Receives the status of each run after each poll.
-        interrupted: Called on an interrupt for each run that has not ended, before the interrupt is raised again.
+        tell: Function that receives the status of each run after each poll.
+        interrupted: Function that is called for each unfinished run when the user interrupts; the interrupt is then
+            raised again.
     """
     watch = Watch(runs)
     statuses: list[Status] = []
@@ -90,7 +106,7 @@ def follow(
 
 
 def ends_with_the_terminal(run: Run) -> bool:
-    """Return whether the run ends when the user's terminal closes; jobs of a scheduler do not."""
+    """Return whether the run ends when the user's terminal closes, which jobs of a batch system do not."""
     return plan_of(run).scheduler == _OF_THIS_MACHINE
 
 
@@ -100,11 +116,11 @@ def end(run: Run, state: State) -> None:
 
 
 def read_log(run: Run, file: Path, *, follow: bool) -> Iterator[bytes]:
-    """Yield the contents of a log; with ``follow``, also what is appended to it until the run ends."""
+    """Yield the contents of a log. With ``follow``, also yield new contents until the run ends."""
     watch = Watch([run])
     seen = 0
     while True:
-        # Checked before the file is read, so that nothing is missed.
+        # Check before reading the file, so that no output is missed.
         ended = not follow or watch.poll()[0].state.is_final
         if file.is_file():
             with file.open("rb") as opened:

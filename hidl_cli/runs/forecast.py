@@ -1,4 +1,4 @@
-"""Forecast the metrics of a run with the workload's ``estimate`` module, without running the workload."""
+"""Forecast a run's metrics with the workload's ``estimate`` module, without running the workload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hidl_cli.tuning.judge import without_variables
 
 SCHEMA = "hidl.forecast/1"
 
-#: Environment variables with the placements to forecast, and with the file that the module writes its document to.
+#: Environment variables that contain the placements to forecast and the file to which the module writes its document.
 PLACEMENTS, DOCUMENT = "HIDL_PLACEMENTS", "HIDL_FORECAST"
 
 _SECONDS = 900
@@ -43,7 +43,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Expected:
-    """The forecast for a placement, or the ``problem`` that makes the program reject it."""
+    """The forecast for a placement, or the ``problem`` that causes the program to reject it."""
 
     figures: tuple[Figure, ...] = ()
     problem: str | None = None
@@ -86,7 +86,7 @@ class PointForecast:
 
 
 def find_python(plan: Plan) -> Path | None:
-    """Return the Python of the plan's installation, or of the same stack on this machine; None if there is neither."""
+    """Return the Python of the plan's installation or, failing that, of the same stack on this machine, or None."""
     if plan.lock:
         return Path(plan.prefix, "bin", "python")
     here = load_site("local")
@@ -102,7 +102,7 @@ def forecast_plan(plan: Plan, python: Path, interconnect: str | None) -> list[Po
     Args:
         plan: The plan.
         python: Result of ``find_python``.
-        interconnect: Network between the nodes, as in the site's file.
+        interconnect: Network between the nodes, as named in the site's file.
 
     Raises:
         HidlError: The module fails.
@@ -140,7 +140,7 @@ def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interc
 
 
 def read_forecast(document: Any, placements: Sequence[Placement]) -> Forecast:
-    """Parse the document of a module; ``ValueError`` if it is invalid or for other placements."""
+    """Parse the document of a module; raises ``ValueError`` if it is invalid or describes other placements."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"not a document of schema {SCHEMA}")
     try:

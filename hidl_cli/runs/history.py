@@ -23,7 +23,7 @@ FOUND = "found.json"
 
 
 def main(words: list[str]) -> int:
-    """Write the metrics of the round that has just ended to its steps; return the exit status."""
+    """Record the metrics of the round that just ended in its steps, and return the exit status."""
     run, done = Run(Path(words[0])), int(words[1])
     try:
         plan = plan_of(run)
@@ -63,12 +63,12 @@ def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None =
 
 
 def judge_if_ended(run: Run, status: Status) -> None:
-    """Judge an ended run, or diagnose it if it failed, unless that is already done."""
+    """Judge an ended run, or diagnose it if it failed, unless that has already been done."""
     if not status.state.is_final or run.document("verdict") is not None:
         return
     plan = plan_of(run)
     if has_results(run, plan, status):
-        with suppress(MetricMissing):  # it is part of the verdict
+        with suppress(MetricMissing):  # the failure is part of the verdict
             conclude(run, plan, status)
     else:
         keep_likely_causes(run, status)
@@ -76,14 +76,14 @@ def judge_if_ended(run: Run, status: Status) -> None:
 
 
 def unfinished(root: Path | None = None) -> Iterator[Run]:
-    """Yield the runs whose jobs have not recorded their end, newest first."""
+    """Yield the runs whose jobs have not recorded their end, starting with the newest."""
     return (run for run in readable(all_runs(root)) if not read_status(run).state.is_final)
 
 
 def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
     """Return the plan, status, metrics and verdict of a run as plain data without secrets.
 
-    ``status`` defaults to the status that the job recorded.
+    ``status`` defaults to the one that the job recorded.
     """
     plan = plan_of(run)
     status = status or read_status(run)
@@ -122,7 +122,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
 
 
 def _read(run: Run, name: str, unreadable: list[str]) -> dict[str, Any]:
-    """Return a document of the run, or an empty one if it is missing or ``unreadable``, which collects the errors."""
+    """Return a document of the run, or an empty one if it is missing or invalid; ``unreadable`` collects the errors."""
     try:
         return run.document(name) or {}
     except HidlError as error:

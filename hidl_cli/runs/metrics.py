@@ -18,18 +18,18 @@ from hidl_workloads.enough import is_disturbed
 
 SCHEMA = "hidl.metrics/1"
 _ALWAYS = ("value", "unit", "samples")
-_KEYS = ("sizes", "ranks", "pairs")  # optional labels of the samples
+_KEYS = ("sizes", "ranks", "pairs")  # optional sample labels
 
 
 def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> dict[str, dict[str, Any]]:
-    """Read a metrics document, and return ``value``, ``unit`` and ``samples`` of each metric by its name.
+    """Read a metrics document, and return the ``value``, ``unit`` and ``samples`` of each metric by name.
 
-    The values are numbers, or text for checksums. The optional lists ``sizes``, ``ranks`` or ``pairs`` contain the
-    message size, the rank or the pair of nodes of each sample.
+    The values are numbers, or text for checksums. The optional lists ``sizes``, ``ranks`` and ``pairs`` contain each
+    sample's message size, rank, or pair of nodes.
 
     Args:
         path: File to read.
-        promised: The metrics of the workload.
+        promised: The metrics that the workload declares.
         ranks: Number of ranks.
 
     Raises:
@@ -57,7 +57,7 @@ def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> d
 def check_metrics(
     metrics: dict[str, dict[str, Any]], promised: Mapping[str, Metric], *, ranks: int, source: Path
 ) -> dict[str, dict[str, Any]]:
-    """Return the metrics read from ``source``; raise ``MetricMissing`` unless they are as promised."""
+    """Return the metrics read from ``source``; raises ``MetricMissing`` if they differ from the declared ones."""
     for name, metric in promised.items():
         if name in metrics:
             _check(name, metrics[name], metric, ranks, source)
@@ -68,7 +68,7 @@ def check_metrics(
 
 
 def describe_unequal_ranks(metrics: Mapping[str, dict[str, Any]], promised: Mapping[str, Metric]) -> str | None:
-    """Describe a metric that differs between ranks although it must not; None if there is none."""
+    """Describe a metric that must be equal on all ranks but is not, or return None if there is no such metric."""
     for name, metric in promised.items():
         if metric.equal_on_all_ranks and name in metrics and len(set(metrics[name]["samples"])) > 1:
             samples = metrics[name]["samples"]
@@ -115,7 +115,7 @@ def _is_pair(pair: object) -> bool:
 
 
 def _count_of(numbers: list[Any]) -> int:
-    """Count unique entries; the order within a pair does not matter."""
+    """Count the unique entries, ignoring the order within pairs."""
     return len({tuple(sorted(each)) if isinstance(each, list) else each for each in numbers})
 
 
@@ -136,12 +136,12 @@ def _check(name: str, found: Mapping[str, Any], promised: Metric, ranks: int, pa
             raise MetricMissing(f"metric {name} in {path} is {value!r}: not a finite number")
 
 
-#: Document in which a job records the number of repetitions that settled its study.
+#: Document in which a job records after how many repetitions its study was settled.
 ENOUGH = "enough"
 
 
 def count_complete_repetitions(run: Run, plan: Plan) -> int:
-    """Return the number of initial repetitions whose steps all have their metrics.
+    """Return the number of leading repetitions in which all steps have their metrics.
 
     A step whose metrics are read from its output is complete once the next one has started.
     """
@@ -163,16 +163,16 @@ def _documents(place: Path, step: Step) -> Iterator[Path]:
 
 
 def directories(place: Path, step: Step) -> list[Path]:
-    """Return the directories with the metrics of a step: its own, or one for each of its copies."""
+    """Return the directories that contain a step's metrics: its own, or one for each of its copies."""
     return [place / "copies" / str(copy) for copy in range(1, step.copies + 1)] if step.copies else [place]
 
 
 def read_steps(run: Run, plan: Plan, rounds: int | None = None) -> list[dict[str, Any]]:
     """Return an entry for each step that ran, or for each of its copies (``copy`` counts from 1).
 
-    An entry contains the ``hosts`` of the step, its ``parameters`` of the matrix, and ``disturbed`` if another run used
-    the machine's cores meanwhile. ``rounds`` limits the repetitions; by default, their number is the one that the job
-    recorded, or that of the plan. Raises ``MetricMissing`` if a metric is missing.
+    An entry contains the step's ``hosts``, its matrix ``parameters``, and ``disturbed`` if another run used the
+    machine's cores at the same time. ``rounds`` limits the number of repetitions (default: the number that the job
+    recorded, or else the planned one). Raises ``MetricMissing`` if a metric is missing.
     """
     repetitions = rounds or (run.document(ENOUGH) or {}).get("rounds") or plan.repetitions
     return [
@@ -195,7 +195,7 @@ def _entries(place: Path, plan: Plan, step: Step) -> Iterator[dict[str, Any]]:
 
 
 def metrics_of(place: Path, plan: Plan, step: Step) -> dict[str, dict[str, Any]]:
-    """Return the metrics of a step, or of a copy of it, from its directory. Raises ``MetricMissing``."""
+    """Return the metrics in the directory of a step or of one of its copies. Raises ``MetricMissing``."""
     promised, ranks = dict(plan.workload.metrics), step.placement.ranks
     if not step.timed:
         return _program_metrics(place, step, promised)
@@ -204,21 +204,21 @@ def metrics_of(place: Path, plan: Plan, step: Step) -> dict[str, dict[str, Any]]
 
 
 def _program_metrics(place: Path, step: Step, promised: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
-    """Read metrics from the patterns, and all others from the parser or the document that the program wrote."""
+    """Read the metrics found by patterns, and all others from the parser or the document that the program wrote."""
     ranks = step.placement.ranks
     found = read_patterns(step.patterns, promised, place, ranks=ranks) if step.patterns else {}
     check_metrics(found, {name: promised[name] for name in found}, ranks=ranks, source=place / OUTPUT)
     others = {name: metric for name, metric in promised.items() if name not in names_of(step.patterns)}
     if step.parser is None:
         return {**read_metrics(place / "metrics.json", others, ranks=ranks), **found}
-    if step.patterns and not others:  # --metric replaces all metrics of the parser
+    if step.patterns and not others:  # --metric replaces all metrics from the parser
         return found
     parsed = check_metrics(parse(step.parser, place / OUTPUT), others, ranks=ranks, source=place / OUTPUT)
     return {**parsed, **found}
 
 
 def _hosts(place: Path) -> list[str]:
-    """Return the host names in a host file, whichever launcher it is for."""
+    """Return the host names in a host file for any launcher."""
     try:
         lines = (place / "hosts").read_text(encoding="utf-8").split("\n")
     except OSError:

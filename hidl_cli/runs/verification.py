@@ -37,7 +37,7 @@ from hidl_cli.stack.verify import Verified
 
 @dataclass(frozen=True)
 class Provenance:
-    """The conditions of a run's results: its plan, its hosts, and the versions of its packages."""
+    """The conditions under which a run's results were obtained: its plan, its hosts, and its package versions."""
 
     plan: Plan
     hosts: tuple[str, ...]
@@ -45,7 +45,7 @@ class Provenance:
 
 
 def differences(before: Provenance, after: Provenance) -> tuple[str, ...]:
-    """Describe the differences in the provenance of two comparable runs."""
+    """Describe how the provenance of two comparable runs differs."""
     old, new = before.plan, after.plan
     found = [
         f"{what}: {was or 'none'} → {now or 'none'}"
@@ -66,7 +66,7 @@ def differences(before: Provenance, after: Provenance) -> tuple[str, ...]:
 
 
 def fold_or_join(hosts: tuple[str, ...]) -> str:
-    """Fold hosts into an expression; if one of them is not a host name, join them with commas."""
+    """Fold hosts into an expression, or join them with commas if any of them is not a host name."""
     try:
         return fold(hosts)
     except InvalidInput:
@@ -74,7 +74,7 @@ def fold_or_join(hosts: tuple[str, ...]) -> str:
 
 
 def format_mpi(plan: Plan) -> str:
-    """Format the family, version and origin of a plan's MPI library."""
+    """Format the family, version and origin of the MPI library in a plan."""
     version = f" {plan.mpi.version}" if plan.mpi.version else ""
     whose = "of the stack" if plan.mpi_of_the_stack else f"{plan.mpi.name} of the site"
     return f"{plan.mpi.family}{version} ({whose})"
@@ -92,7 +92,7 @@ _MARK = "verification-run"
 
 @dataclass(frozen=True)
 class JobVerification:
-    """Verifies installations in jobs with the options ``job``; ``tell`` receives progress messages.
+    """A verifier that checks installations in jobs with the options ``job``; ``tell`` receives progress messages.
 
     An interrupt leaves the job in the queue, and the next call for the same installation waits for it.
     """
@@ -102,7 +102,7 @@ class JobVerification:
     tell: Callable[[str], None]
 
     def check(self) -> None:
-        """Raise an error before the installation if the job could not be submitted after it."""
+        """Raise an error before the installation if the job could not be submitted afterwards."""
         if (program := scheduler_for(self.site).submits_with) and shutil.which(program) is None:
             raise UsageError(
                 f"site {self.site.name} verifies installations in a job: {program} not found on this host",
@@ -116,7 +116,7 @@ class JobVerification:
             )
 
     def is_under_way(self, plan: InstallPlan) -> bool:
-        """Return whether the prefix is installed and its verification has begun."""
+        """Return whether the prefix is installed and its verification has started."""
         run = _submitted_run(plan)
         if run is None:
             return False
@@ -124,7 +124,7 @@ class JobVerification:
         return state is State.COMPLETED or not state.is_final
 
     def __call__(self, plan: InstallPlan, log: Path) -> Verified:
-        """Verify the prefix; ``BuildFailed`` with the failed checks or the error of the job."""
+        """Verify the prefix; raises ``BuildFailed`` with the failed checks or the job's error."""
         run = _submitted_run(plan) if self.is_under_way(plan) else None
         if run is None:
             run = self._submit(plan)
@@ -153,14 +153,14 @@ class JobVerification:
         _report(plan).unlink(missing_ok=True)
         launch = self._plan(plan.stack, own, installed, parameters)
         run = create_run(launch, job_script(launch), root=paths.user_state() / "verifications")
-        # Written before the submission, so that the job is found even after an interrupt.
+        # Write this before the submission, so that the job is found even after an interrupt.
         (plan.prefix / _MARK).write_text(f"{run.directory}\n", encoding="utf-8")
         scheduler_of(launch).submit(run)
         self.tell(f"verify in a job: run {run.id}, {launch.mpi.name} through {launch.launcher}")
         return run
 
     def _plan(self, stack: str, own: Library, installed: Installation, parameters: Mapping[str, str]) -> Plan:
-        """Return a launch plan with two ranks, or with one rank on each node if the partition requires several."""
+        """Return a launch plan with two ranks, or with one rank per node if the partition requires several nodes."""
         site, partition = self.site, self.site.partition(self.job.partition)
         library = library_for(site, own, None)
         nodes = partition.min_nodes if partition else 1
@@ -219,7 +219,7 @@ def _report(plan: InstallPlan) -> Path:
 
 
 def _submitted_run(plan: InstallPlan) -> Run | None:
-    """Return the run that was submitted to verify the prefix, if any."""
+    """Return the run that was submitted to verify the prefix, or None if there is none."""
     try:
         directory = Path((plan.prefix / _MARK).read_text(encoding="utf-8").strip())
     except OSError:

@@ -1,4 +1,4 @@
-"""Interfaces of schedulers and batch system backends, and code shared by all backends."""
+"""Scheduler and batch system backend interfaces, and code shared by all backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import Any, Protocol
 
-from hidl_cli import process
+from hidl_cli import batch_systems, process
 from hidl_cli.batch_systems import BatchSystem
 from hidl_cli.errors import HidlError, ProcessFailed
 from hidl_cli.launch.placement import Allocation
@@ -46,8 +46,8 @@ class Scheduler(Protocol):
     def functions(self) -> str:
         """Shell functions for job scripts.
 
-        ``list_hosts`` prints the allocated hosts, one per line, and ``job_id`` the job's id. An optional ``is_ending``
-        succeeds while the scheduler is ending the job. The code may export variables for the launcher.
+        ``list_hosts`` prints the allocated hosts, one per line, and ``job_id`` prints the job id. An optional
+        ``is_ending`` succeeds while the scheduler is ending the job. The code may export variables for the launcher.
         """
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Scheduler(Protocol):
         """
 
     def attend(self, run: Run, header: Sequence[str], deferred: Deferred, *, terminal: bool) -> int:
-        """Run the command of ``interactive`` and return its exit status, negative for a signal.
+        """Run the command returned by ``interactive`` and return its exit status, which is negative after a signal.
 
         An interrupt (in ``deferred``) ends the command. Propagates errors raised by ``submit``, and raises
         ``MissingPrecondition`` if interactive jobs are unsupported.
@@ -87,8 +87,8 @@ class Scheduler(Protocol):
     def poll(self, runs: Sequence[Run]) -> list[Status]:
         """Return the status of each run, in order, with a single query for all of them.
 
-        While the scheduler does not respond, runs keep their last known status with the error as ``reason``. A job that
-        vanished without a trace is LOST.
+        While the scheduler does not respond, runs keep their last known status, with the error as the ``reason``. A job
+        that vanished without a trace is LOST.
         """
 
     def cancel(self, run: Run, *, state: State) -> bool:
@@ -141,7 +141,7 @@ def write_reference(run: Run, scheduler: str, reference: JobReference) -> JobRef
 
 
 def read_reference(run: Run) -> JobReference:
-    """Read ``job.json``; if it is unreadable or copied, use the time of the run's directory as submission time."""
+    """Read ``job.json``. If it is unreadable or a copy, the submission time is the time of the run's directory."""
     document = read_job(run)
     if document is None or is_copied(document, run):
         return JobReference(None, None, change_time(run.directory), foreign=document is not None)
@@ -189,7 +189,7 @@ def is_copied(document: Mapping[str, object], run: Run) -> bool:
     return isinstance(of, dict) and not (identify(run.directory).items() & of.items())
 
 
-# Batch system programs, which run with a timeout and without variables that would change their output.
+# Batch system programs, which run with a timeout and without any variables that would change their output.
 
 
 QUERY_SECONDS = 30.0
@@ -201,7 +201,7 @@ class NoAnswer(Exception):
 
 
 class NoProgram(NoAnswer):
-    """The batch system's programs are not on PATH."""
+    """The batch system programs are not on PATH."""
 
 
 class NotSubmitted(NoAnswer):
@@ -222,7 +222,7 @@ class Programs:
     """The command-line programs of a batch system.
 
     Attributes:
-        dropped: Prefixes of variables to remove: those of an enclosing job, and those that act as options.
+        dropped: Prefixes of variables to remove because they describe an enclosing job or act as options.
         unreachable: Matches error messages that mean that the server did not respond.
         waiting: Matches lines that are printed while a program waits for the server.
         kept: Variables to keep despite their prefix.
@@ -238,7 +238,7 @@ class Programs:
     variables: Callable[[], Mapping[str, str]] = lambda: os.environ
 
     def environment(self, keep: Collection[str] = ()) -> dict[str, str]:
-        """Return the environment of the programs; ``keep`` names additional variables to keep."""
+        """Return the environment for the programs; ``keep`` lists additional variables to keep."""
         return {
             name: value
             for name, value in without_shell_options(self.variables()).items()
@@ -286,7 +286,7 @@ def batches(ids: Sequence[str], size: int = 1000) -> Iterator[Sequence[str]]:
 
 
 def whole_lines(completed: Completed) -> list[str]:
-    """Return the lines of a listing. Raises ``NoAnswer`` if it ends within a line, since jobs may be missing."""
+    """Return the lines of a listing. Raises ``NoAnswer`` if the last line is incomplete, since jobs may be missing."""
     if completed.status == 0 and completed.stdout and not completed.stdout.endswith("\n"):
         raise NoAnswer(f"{Path(completed.command[0]).name} printed incomplete output")
     return completed.stdout.splitlines()
@@ -300,12 +300,12 @@ def complaint(completed: Completed) -> str:
     return "; ".join(line for line in short[-5:] if line) or f"status {completed.status}"
 
 
-# The guard of an attended job is a process that cancels the job if hidl is killed while the client hangs.
+# An attended job's guard is a process that cancels the job if hidl is killed while the client hangs.
 
 
 _GRACE_SECONDS = 5
-#: Reads the client's pid, followed by a line once hidl has finished. End of file instead of that line means that hidl
-#: died.
+#: Reads the client's pid, and then a line that hidl writes when it finishes. If the input ends before that line, hidl
+#: has died.
 _SCRIPT = """
 read -r client && [ "$client" != done ] || exit 0
 read -r _ && exit 0
@@ -319,7 +319,7 @@ exec "$@" >/dev/null 2>&1
 
 @contextmanager
 def guarded(run: Run, program: str) -> Iterator[Callable[[int], object]]:
-    """Start the guard of a run, and yield a function that sends it the pid of the client (a ``program``)."""
+    """Start a run's guard, and yield a function that sends it the pid of the client (a ``program``)."""
     cancel = (sys.executable, "-m", "hidl_cli", "cancel", str(run.directory))
     command = ("sh", "-c", _SCRIPT, "sh", str(_GRACE_SECONDS), program, *cancel)
     with Path(os.devnull).open("wb") as nowhere:
@@ -355,7 +355,7 @@ class Refused(Exception):
     Attributes:
         words: Error message from the batch system.
         hint: What the user can do about it.
-        fact: The limits or names at this site that explain the error.
+        fact: The site's limits or names that explain the error.
     """
 
     def __init__(self, words: str, *, hint: str, fact: str | None = None) -> None:
@@ -368,10 +368,10 @@ class Refused(Exception):
 class Backend(ABC):
     """A batch system. Methods that run a program raise ``NoAnswer`` if the system does not respond.
 
-    The argument ``cluster`` is the name of a cluster, or None for the default cluster of the programs.
+    The argument ``cluster`` is the name of a cluster, or None for the programs' default cluster.
     """
 
-    #: Entry of the batch system in ``hidl_cli/batch_systems.py``.
+    #: The batch system's entry in ``hidl_cli/batch_systems.py``.
     traits: BatchSystem
     programs: Programs
     #: Value of ``decision.Clock.grace``.
@@ -390,7 +390,7 @@ class Backend(ABC):
 
     @cached_property
     def functions(self) -> str:
-        """Contents of ``NAME.sh`` next to the backend's module NAME, or of ``job.sh`` in its package."""
+        """Contents of ``NAME.sh`` next to the backend module NAME, or of ``job.sh`` if the backend is a package."""
         module = Path(inspect.getfile(type(self)))
         script = module.with_name("job.sh") if module.stem == "__init__" else module.with_suffix(".sh")
         return script.read_text(encoding="utf-8")
@@ -445,7 +445,9 @@ class Backend(ABC):
             return True
 
     def find(self, jobs: Iterable[Job], run: Run, reference: JobReference) -> Job | None:
-        """Return the run's job among ``jobs``, or None if it is missing. The latest match is used if its id is unknown.
+        """Return the run's job from ``jobs``, or None if it is missing.
+
+        If the job id is unknown, the latest match is used.
 
         Ids alone are not trusted, since a reinstalled server reuses them.
         """
@@ -460,7 +462,7 @@ class Backend(ABC):
         """Cancel a job unless it has ended. Raises ``HidlError`` if the system refuses."""
 
     def hint(self) -> str:
-        """Return the hint for errors about a system that does not respond."""
+        """Return the hint for errors raised when the system does not respond."""
         return "nothing was submitted; try again later"
 
     def reaches(self, cluster: str) -> bool:
@@ -471,9 +473,9 @@ class Backend(ABC):
         """Return recorded jobs that ``query`` no longer lists.
 
         Args:
-            ids: Ids of the jobs; None for an unknown id.
-            since: A time before the first of them was submitted, in seconds since the epoch.
-            cluster: Cluster of the jobs.
+            ids: Job ids, each of which is None if unknown.
+            since: A time before the first of these jobs was submitted, in seconds since the epoch.
+            cluster: Cluster that the jobs run on.
         """
         return []
 
@@ -506,7 +508,7 @@ def options(header: Sequence[str], prefix: str, *, without: Collection[str] = ()
     """Return the options in a job header as command-line arguments.
 
     Args:
-        header: Lines of the header. The value of an option follows ``=`` or is the next word.
+        header: Lines of the header, in which an option's value follows ``=`` or is the next word.
         prefix: Prefix of each line, such as ``#SBATCH``.
         without: Options to leave out, such as ``--output`` or ``-o``.
     """
@@ -519,7 +521,7 @@ def options(header: Sequence[str], prefix: str, *, without: Collection[str] = ()
 
 
 def refusal(completed: Completed, hints: Iterable[tuple[str, str]]) -> Refused:
-    """Return the rejection of a job, with the first hint whose pattern matches the program's error message."""
+    """Return the error for a rejected job, with the first hint whose pattern matches the program's error message."""
     words = complaint(completed)
     fitting = [hint for pattern, hint in hints if re.search(pattern, words, re.IGNORECASE)]
     general = f"this is the error of {completed.command[0]}; the script is job.sh in the run's directory"
@@ -530,3 +532,41 @@ def _submission_order(id: str) -> tuple[int, str]:
     """Return a sort key for job ids: the first digits, then the whole id."""
     digits = re.match(r"\d+", id)
     return (int(digits.group()) if digits else 0, id)
+
+
+@dataclass(frozen=True)
+class EnclosingJob:
+    """The allocation that surrounds a process. A field is None if the environment does not contain it.
+
+    Attributes:
+        id: Id of the job.
+        nodes: Number of nodes.
+        cpus: Number of CPUs on the node that has the fewest.
+        queue: Slurm partition.
+    """
+
+    id: str
+    nodes: int | None = None
+    cpus: int | None = None
+    queue: str | None = None
+
+
+def enclosing_job(scheduler: str | None, environment: Mapping[str, str]) -> EnclosingJob | None:
+    """Return the batch job described by the environment, or None if the description is missing or incomplete."""
+    system = batch_systems.system(scheduler)
+    if system is None or system.name == batch_systems.SSH or not environment.get(system.job_id):
+        return None
+    if system.name == "slurm" and not environment.get("SLURM_JOB_NODELIST"):
+        return None
+    each = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    count = environment.get("SLURM_JOB_NUM_NODES") or environment.get("FLUX_JOB_NNODES") or ""
+    nodes = int(count) if count.isdecimal() else None
+    for name in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
+        with suppress(OSError, KeyError):
+            nodes = nodes or len(set(Path(environment[name]).read_text(encoding="utf-8").split()))
+    return EnclosingJob(
+        environment[system.job_id],
+        nodes=nodes,
+        cpus=min(map(int, each), default=None),
+        queue=environment.get("SLURM_JOB_PARTITION"),
+    )

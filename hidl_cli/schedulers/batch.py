@@ -1,4 +1,4 @@
-"""Submit, poll and cancel jobs of any batch system through its ``Backend``."""
+"""Submit, poll and cancel jobs on any batch system through its ``Backend``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hidl_cli import process
 from hidl_cli.documents import write_text
@@ -26,14 +28,16 @@ from hidl_cli.schedulers.backend import (
     write_reference,
 )
 from hidl_cli.schedulers.decision import read_status
-from hidl_cli.schedulers.poller import SUBMISSION_SECONDS, Poller
 from hidl_cli.site.schema import Policies
+
+if TYPE_CHECKING:
+    from hidl_cli.schedulers.poller import Poller
 
 _SEARCHES = 3
 
 
 class BatchScheduler:
-    """The ``Scheduler`` of a batch system."""
+    """A ``Scheduler`` for batch systems."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -41,7 +45,12 @@ class BatchScheduler:
         self.submits_with: str | None = backend.traits.submit
         self.directory_variable = backend.traits.submit_directory
         self._title = backend.traits.title
-        self._poller = Poller(backend)
+
+    @cached_property
+    def _poller(self) -> Poller:
+        from hidl_cli.schedulers.poller import Poller  # not loaded for a dry run
+
+        return Poller(self.backend)
 
     @property
     def functions(self) -> str:
@@ -63,7 +72,7 @@ class BatchScheduler:
     def submit(self, run: Run) -> None:
         """Submit the run's script exactly once: after an unclear failure, search for the job instead of retrying.
 
-        In addition to errors raised by ``Scheduler.submit``, raises ``MissingPrecondition`` if the batch system's
+        In addition to the errors raised by ``Scheduler.submit``, raises ``MissingPrecondition`` if the batch system
         programs are not found.
         """
         self._ping(run)
@@ -181,7 +190,7 @@ class BatchScheduler:
         return SchedulerUnreachable(f"{self._title} does not respond: {error}", hint=self.backend.hint())
 
     def _find_submitted(self, run: Run, reference: JobReference, why: str) -> None:
-        """Find the job of an unclear submission by its mark; ``why`` is the reason why no id is known."""
+        """After an unclear submission, find the job by its mark; ``why`` explains why its id is unknown."""
         for attempt in range(_SEARCHES):
             time.sleep(attempt)
             try:
@@ -205,6 +214,8 @@ class BatchScheduler:
             run.end_as(State.INTERRUPTED, reason="interrupted during the submission")
 
     def _end(self, run: Run, state: State) -> None:
+        from hidl_cli.schedulers.poller import SUBMISSION_SECONDS
+
         reference = read_reference(run)
         job = self._poller.find(run, max_age=0)
         id = reference.id or (job.id if job else None)
@@ -220,7 +231,7 @@ class BatchScheduler:
         if reference.id is None:
             write_reference(run, self.name, replace(reference, id=job.id))
         reason = run.directory / "reason"
-        with suppress(OSError):  # the job script reads why it ends; if the disk is full, the state is recorded below
+        with suppress(OSError):  # the job script reads this file; if the disk is full, the state is recorded below
             write_text(reason, state.value)
         try:
             self.backend.kill(job.id, self._poller.elsewhere(reference.cluster))
@@ -251,6 +262,6 @@ class BatchScheduler:
 
 
 def _beat(file: Path) -> None:
-    """Update the file, to show that hidl is alive."""
+    """Update the file to show that hidl is alive."""
     with suppress(OSError):
         write_text(file, f"{time.time()}\n")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hidl_cli import batch_systems
+from hidl_cli.batch_systems import BuildJob
 from hidl_cli.errors import MissingPrecondition, SubmitRefused
 from hidl_cli.launch import placement
 from hidl_cli.launch.options import AllocationOptions
@@ -17,18 +19,19 @@ from hidl_cli.schedulers.backend import options
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
 
-#: Maximum time in seconds that a build requests unless the user specifies a time. Longer jobs wait longer in the queue.
+#: Maximum time in seconds that a build requests if the user does not specify one. Longer jobs wait longer in the queue.
 _LONGEST_BUILD = 12 * 3600.0
 
 
-def build_command(site: Site, environ: Mapping[str, str], job: AllocationOptions) -> tuple[str, ...]:
-    """Return the command prefix that runs a build in an allocation of one whole node.
+def build_job(site: Site, environ: Mapping[str, str], job: AllocationOptions) -> BuildJob | None:
+    """Return the job that runs a build in an allocation of one whole node.
 
-    It is empty if the site builds on its login nodes, if it does not use Spack, and within an allocation.
+    Returns None if the site builds on its login nodes, if it does not use Spack, and within an allocation. The name of
+    the job is unique, because the job is cancelled by its name: its id is unknown while it waits in the queue.
 
     Args:
         site: The site, whose policies apply.
-        environ: Environment of this process.
+        environ: This process's environment.
         job: Job options. The partition defaults to ``spack.partition``. The time limit defaults to the partition's
             maximum, but at most 12 hours unless the site's default time is longer.
 
@@ -37,7 +40,7 @@ def build_command(site: Site, environ: Mapping[str, str], job: AllocationOptions
         SubmitRefused: An option that the site requires is missing.
     """
     if site.spack.build_on == "login" or any(system.job_id in environ for system in batch_systems.systems()):
-        return ()
+        return None
     system = batch_systems.system(site.scheduler)
     if system is None or system.attached is None:
         raise MissingPrecondition(
@@ -51,11 +54,13 @@ def build_command(site: Site, environ: Mapping[str, str], job: AllocationOptions
         time = max(usual, min(placement.longest(site.partition(partition), 1) or 0.0, _LONGEST_BUILD)) or None
     placements = bind_to_cores(site, [Placement.of_nodes(1, 1)], partition=partition)
     wanted = replace(job, partition=partition, time=time, gpus_per_node=0)
-    allocation = allocate(site, "hidl-build", placements, wanted)
+    name = f"hidl-build-{secrets.token_hex(4)}"
+    allocation = allocate(site, name, placements, wanted)
     if lacking := missing(site.policies, allocation):
         raise SubmitRefused(
             f"site {site.name} requires {' and '.join(lacking)} for build jobs", hint=f"{lacking[0]} NAME"
         )
     header = scheduler(system.name).header(allocation, site.policies)
     attached = system.attached
-    return (*attached.command, *options(header, attached.begin, without=attached.left_out))
+    command = (*attached.command, *options(header, attached.begin, without=attached.left_out))
+    return BuildJob(command, ("sh", "-c", attached.cancel, "sh", name))

@@ -1,8 +1,8 @@
-"""Determine the status of a run from its ``status.json`` and from what the scheduler reports about its job.
+"""Determine a run's status from its ``status.json`` and from the scheduler's report about its job.
 
-A recorded COMPLETED is final. FAILED and CANCELLED are only what the job script observed: only the scheduler can report
-whether the cause was the time limit, a node failure or a lack of memory. docs/explanation/schedulers.md shows all cases
-in a table.
+A recorded COMPLETED is final. FAILED and CANCELLED only reflect what the job script observed: the scheduler alone can
+report whether the cause was the time limit, a node failure or a lack of memory. docs/explanation/schedulers.md shows
+all cases in a table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hidl_cli.record.run import Run, State, Status
 
 #: Seconds until the last file that a job wrote becomes visible on a shared file system.
 LAG_SECONDS = 3.0
-#: Seconds after which the end that a job recorded is accepted even if the scheduler still does not respond.
+#: Seconds after which a job's recorded end is accepted even if the scheduler still does not respond.
 _UNANSWERED_SECONDS = 7 * 86400.0
 
 
@@ -28,10 +28,10 @@ class Job:
         word: The scheduler's name for the state.
         mark: Text that identifies the run; empty if unknown.
         reason: Why the job is pending, or how it ended.
-        ended: Time of the end, in seconds since the epoch, or None if unknown.
+        ended: Time when the job ended, in seconds since the epoch, or None if unknown.
         by_itself: False if the job was ended by a user or administrator, in which case the status recorded by its
             script is ignored.
-        started: Time of the start, in seconds since the epoch, or None if unknown.
+        started: Time when the job started, in seconds since the epoch, or None if unknown.
         ending: True if the script has ended and the scheduler is cleaning up.
     """
 
@@ -48,9 +48,9 @@ class Job:
 
 @dataclass(frozen=True)
 class StartBlocker:
-    """The reason why a pending job will never start, if it persists for ``after`` seconds.
+    """The reason why a pending job will never start, provided that it persists for ``after`` seconds.
 
-    Some reasons go away: nodes come back, and accounts are loaded late.
+    Some reasons are temporary: nodes come back, or accounts have not been loaded yet.
     """
 
     reason: str
@@ -58,16 +58,16 @@ class StartBlocker:
 
 
 class Action(Enum):
-    """An action on a run."""
+    """An action to take on a run."""
 
-    SHOW = auto()  #: only show its status
-    END = auto()  #: record its end
-    REFUSE = auto()  #: cancel it, since it will never start
+    SHOW = auto()  #: only show the run's status
+    END = auto()  #: record that the run has ended
+    REFUSE = auto()  #: cancel the run, since it will never start
 
 
 @dataclass(frozen=True)
 class Decision:
-    """An action and the resulting status; ``unclear`` is set if the sources disagree and one of them may be delayed."""
+    """An action and the resulting status. ``unclear`` is set if the sources disagree and one of them may be delayed."""
 
     action: Action
     status: Status
@@ -79,8 +79,8 @@ class Clock:
     """The times that a decision depends on, in seconds.
 
     Attributes:
-        grace: Time that the scheduler may need to report why a script ended, or a shared file system to show that it
-            ended.
+        grace: Time that the scheduler may need to report why a script ended, or that a shared file system may need to
+            show that it ended.
         asked: Time when the scheduler was queried, since the epoch.
         unclear_for: How long the sources have disagreed.
         now: The current time, since the epoch.
@@ -116,9 +116,9 @@ def keep(recorded: Status, reason: str | None, *, unclear: bool = False) -> Deci
 
 
 def without_answer(recorded: Status, title: str, reason: str, last: Job | None, clock: Clock) -> Decision:
-    """Determine the status of a run while the scheduler does not respond.
+    """Determine a run's status while the scheduler does not respond.
 
-    Its last response stays valid, and runs are only considered ended after a week.
+    The scheduler's last response remains valid, and runs are only considered ended after a week.
 
     Args:
         recorded: Status that the job recorded.

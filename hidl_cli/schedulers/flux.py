@@ -1,4 +1,4 @@
-"""Flux: ``flux batch``, ``flux jobs`` and ``flux cancel``."""
+"""The Flux backend, which uses ``flux batch``, ``flux jobs`` and ``flux cancel``."""
 
 from __future__ import annotations
 
@@ -91,8 +91,7 @@ def _word(name: str, value: str) -> str:
     return value
 
 
-# Parsers of ``flux jobs --json``. The states are specified in RFC 21 of the Flux framework, the fields in RFC 24 and
-# flux-jobs(1).
+# Parsers for ``flux jobs --json``. The states are specified in Flux RFC 21, and the fields in RFC 24 and flux-jobs(1).
 
 
 _STATES = {
@@ -105,7 +104,7 @@ _RESULTS = {
     "CANCELED": State.CANCELLED,
     "TIMEOUT": State.TIMEOUT,
 }
-#: Types of exceptions that determine the state. A job whose allocation is impossible was never started.
+#: Exception types that determine the state. A job whose allocation is impossible was never started.
 _EXCEPTIONS = {"alloc": State.REFUSED, "node-failure": State.NODE_FAIL, "preempt": State.PREEMPTED}
 _KEPT = ("jobid", "cwd", "state", "result", "returncode", "exception", "annotations", "dependencies", "urgency")
 
@@ -128,7 +127,7 @@ def parse(lines: Iterable[str]) -> list[Job]:
 
 
 def _job(job: Mapping[str, Any]) -> Job:
-    """Parse a job; only the state INACTIVE is final, and unknown states count as running."""
+    """Parse a job. Only the state INACTIVE is final, and unknown states count as running."""
     word, id, mark = str(job.get("state", "")), str(job["jobid"]), str(job.get("cwd", ""))
     if word != "INACTIVE":
         state = _STATES.get(word, State.RUNNING)
@@ -164,10 +163,10 @@ PROGRAMS = Programs(
     unreachable=re.compile(
         r"unable to connect to flux|broker socket|connection refused|host is unreachable|timed? ?out", re.IGNORECASE
     ),
-    added={"FLUX_F58_FORCE_ASCII": "1"},  # so that job ids begin with f in every locale
+    added={"FLUX_F58_FORCE_ASCII": "1"},  # makes job ids begin with f in every locale
 )
 _ID = re.compile(r"^[fƒ][1-9A-HJ-NP-Za-km-z]+$", re.MULTILINE)
-#: Hints by the error message of flux batch.
+#: Hints for flux batch error messages.
 _HINTS = (
     (r"exceeds policy limit", "request fewer nodes (--nodes), less time (--time) or another queue (--partition)"),
     (r"queue", "flux queue list shows the queues; choose one with --partition NAME"),
@@ -177,7 +176,7 @@ _HINTS = (
 
 
 class FluxBackend(Backend):
-    """Flux; a job is identified by the directory it was submitted from."""
+    """Flux, where a job is identified by the directory it was submitted from."""
 
     traits = SYSTEMS["flux"]
     programs = PROGRAMS

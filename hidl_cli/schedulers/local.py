@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -27,7 +27,10 @@ from hidl_cli.site.schema import Policies
 
 
 def birth(pid: int) -> str | None:
-    """Return a value that identifies a process even if its pid is reused, or None for a zombie or a missing process."""
+    """Return a value that identifies a process even if its pid is reused.
+
+    Returns None if the process is a zombie or does not exist.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
@@ -42,7 +45,7 @@ def pid_namespace() -> str:
 
 
 def kill_run(run: str) -> None:
-    """Kill all processes of a run, even in other sessions, by the run's id in their environment."""
+    """Kill all processes whose environment contains the run's id, even those in other sessions."""
     _kill("HIDL_RUN_ID", lambda value: value == run)
 
 
@@ -52,7 +55,10 @@ def processes_of(run: str) -> Iterator[int]:
 
 
 def kill_job(directory: Path) -> None:
-    """Kill all processes of the job in a directory. Unlike ``kill_run``, spare jobs in copies of the directory."""
+    """Kill all processes of the job in a directory.
+
+    Unlike ``kill_run``, this function spares jobs in copies of the directory.
+    """
 
     def is_in_directory(value: str) -> bool:
         with suppress(OSError):
@@ -63,7 +69,7 @@ def kill_job(directory: Path) -> None:
 
 
 def send(pid: int, number: signal.Signals, matches: Callable[[], bool]) -> None:
-    """Send a signal to a process if ``matches()`` returns True and the process belongs to this user, even for root.
+    """Send a signal to a process if ``matches()`` returns True and the process belongs to this user (even root).
 
     The process is opened before the check, so that a new process with the same pid cannot receive the signal.
     """
@@ -86,7 +92,7 @@ def _send(process: int, pid: int, number: signal.Signals) -> None:
 
 
 def _user(pid: int) -> int | None:
-    """Return the real uid of a process, which setuid programs keep."""
+    """Return a process's real uid, which setuid programs keep."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("Uid:"):
@@ -123,8 +129,8 @@ _START_SECONDS = 60.0
 class Local:
     """Runs job scripts on this machine immediately.
 
-    ``keeps_job``: The script runs as part of the job that surrounds this process, and sees its variables. By default,
-    they are removed: frameworks would take the ranks for those of that job.
+    If ``keeps_job`` is set, the script runs as part of the job that surrounds this process and sees its variables. By
+    default, these variables are removed, because frameworks would mistake the ranks for ranks of that job.
     """
 
     name = "local"
@@ -195,14 +201,14 @@ class Local:
         """Cancel the run. Raises ``HidlError`` if its job is on another machine."""
         process = _Process.of(run)
         if read_status(run).state.is_final:
-            kill_job(run.directory)  # processes that a killed job has left behind
+            kill_job(run.directory)  # processes left behind by a killed job
             return False
         if process.where is _Where.ELSEWHERE:
             raise HidlError(
                 f"run {run.id} was started on {process.host}; this is {_host()}",
                 hint=f"run it on {process.host}: hidl cancel {run.id}",
             )
-        with suppress(OSError):  # if the disk is full, the job records CANCELLED
+        with suppress(OSError):  # if the disk is full, the job itself records CANCELLED
             write_text(run.directory / "reason", state.value)
         deadline = time.monotonic() + _GRACE_SECONDS
         if process.pid is not None and process.where is _Where.HERE:
@@ -222,9 +228,9 @@ class Local:
 
 
 class InAllocation(Local):
-    """Runs job scripts in the allocation of a batch system that surrounds this process.
+    """Runs job scripts in the batch allocation that surrounds this process.
 
-    ``functions`` are those of the batch system; the job is a process of this machine.
+    ``functions`` returns the batch system's functions, but the job is a process on this machine.
     """
 
     keeps_job = True
@@ -237,44 +243,6 @@ class InAllocation(Local):
     def functions(self) -> str:
         own = re.sub(r"^list_hosts\(\) \{.*?^\}\n", "", super().functions, count=1, flags=re.MULTILINE | re.DOTALL)
         return f"{self._functions}\n{own}"
-
-
-@dataclass(frozen=True)
-class EnclosingJob:
-    """The allocation that surrounds a process; None for what its environment does not tell.
-
-    Attributes:
-        id: Id of the job.
-        nodes: Number of nodes.
-        cpus: CPUs on the node with the fewest.
-        queue: Partition of Slurm.
-    """
-
-    id: str
-    nodes: int | None = None
-    cpus: int | None = None
-    queue: str | None = None
-
-
-def enclosing_job(scheduler: str | None, environment: Mapping[str, str]) -> EnclosingJob | None:
-    """Return the job of a batch system that the environment describes; None if it describes none completely."""
-    system = batch_systems.system(scheduler)
-    if system is None or system.name == batch_systems.SSH or not environment.get(system.job_id):
-        return None
-    if system.name == "slurm" and not environment.get("SLURM_JOB_NODELIST"):
-        return None
-    each = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    count = environment.get("SLURM_JOB_NUM_NODES") or environment.get("FLUX_JOB_NNODES") or ""
-    nodes = int(count) if count.isdecimal() else None
-    for name in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
-        with suppress(OSError, KeyError):
-            nodes = nodes or len(set(Path(environment[name]).read_text(encoding="utf-8").split()))
-    return EnclosingJob(
-        environment[system.job_id],
-        nodes=nodes,
-        cpus=min(map(int, each), default=None),
-        queue=environment.get("SLURM_JOB_PARTITION"),
-    )
 
 
 class _Where(Enum):
@@ -303,7 +271,7 @@ class _Process:
 
     @classmethod
     def of(cls, run: Run) -> _Process:
-        """Read the process of a run."""
+        """Read a run's process from its ``job.json``."""
         job = read_job(run) or {}
         if is_copied(job, run):
             return cls(_Where.GONE, why_gone="its directory is a copy, and its job.sh has not been started")
@@ -328,13 +296,13 @@ def _state_of_killed(run: Run) -> State:
 
 
 def _record(run: Run, pid: int) -> None:
-    """Write ``job.json`` for a process, as the job itself does (``local.sh``)."""
+    """Write ``job.json`` for a process in the same way as the job itself (``local.sh``)."""
     job = {"scheduler": Local.name, "pid": pid, "birth": birth(pid), "host": _host(), "space": pid_namespace()}
     run.write("job", {"schema": "hidl.job/1", **job, "of": identify(run.directory)})
 
 
-#: Variables of launchers and of process-management interfaces. Options of Open MPI that a user sets (``OMPI_MCA_btl``)
-#: are not among them.
+#: Variables set by launchers and process-management interfaces. Open MPI options set by the user (``OMPI_MCA_btl``) are
+#: not included.
 _OF_LAUNCHERS = (
     "PMI_",
     "PMIX_",
@@ -353,7 +321,7 @@ _OF_LAUNCHERS = (
 
 
 def _variables_of_jobs() -> tuple[re.Pattern[str], set[str]]:
-    """Return a pattern of variables that describe an enclosing job, and names that it must not drop."""
+    """Return a pattern for variables that describe an enclosing job, and the names of variables to keep anyway."""
     systems = list(batch_systems.systems())
     prefixes = [*_OF_LAUNCHERS, *(prefix for system in systems for prefix in system.variables)]
     return re.compile("|".join(map(re.escape, prefixes))), {name for system in systems for name in system.configuration}

@@ -1,4 +1,4 @@
-"""IBM Spectrum LSF: ``bsub``, ``bjobs``, ``bkill`` and ``bhist``."""
+"""The IBM Spectrum LSF backend, which uses ``bsub``, ``bjobs``, ``bkill`` and ``bhist``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hidl_cli.site.job_options import render_settings
 from hidl_cli.site.schema import Policies, Use
 
 PROGRAMS = Programs(
-    # Variables of the job that hidl itself may run in, and one that silences bsub.
+    # Variables set by a job that hidl itself may run in, and one that silences bsub.
     dropped=(
         "BSUB_QUIET",
         "HIDL_RUN_ID",
@@ -93,7 +93,7 @@ def query(fields: str) -> list[str]:
     raise NoAnswer(complaint(completed))
 
 
-# The ``#BSUB`` lines of a job script.
+# The ``#BSUB`` lines in a job script.
 
 
 #: File for LSF's own report; the job writes stdout.log and stderr.log itself (``lsf.sh``).
@@ -148,7 +148,7 @@ def options(script: str) -> list[str]:
 
 
 def _option(letter: str, what: str, use: Use, value: str | None) -> list[str]:
-    if use == "never" or value is None:  # the plan reports options that the site requires and the user did not give
+    if use == "never" or value is None:  # the plan reports required site options that the user did not specify
         return []
     if not _WORD.fullmatch(value):
         raise InvalidInput(
@@ -190,7 +190,7 @@ def _refuse_unsupported(allocation: Allocation, policies: Policies) -> None:
         )
 
 
-# Parsers of job descriptions. The exit status that LSF reports is only displayed.
+# Parsers for job descriptions. The exit status that LSF reports is only displayed.
 
 
 _NAMES = ("jobid", "stat", "exit_code", "exit_reason", "job_description", "pend_reason")
@@ -225,10 +225,10 @@ _ABOUT = {
     "ZOMBI": "ZOMBI: the job was killed while LSF could not reach its host",
 }
 
-#: LSF pending reasons that never go away.
+#: LSF pending reasons that are permanent.
 _NEVER = ("dependency condition invalid", "dependency condition never", "condition invalid or never satisfied")
 _NO_HOST = "no suitable hosts"
-#: Seconds without a suitable host after which a job is assumed never to start; a host may be rebooting.
+#: Seconds without a suitable host after which a job is assumed never to start. Before that, a host may be rebooting.
 _NO_HOST_SECONDS = 600.0
 
 
@@ -273,7 +273,7 @@ def never_starts(job: Job) -> StartBlocker | None:
 
 
 def _job(*, jobid: str, stat: str, **fields: str) -> Job:
-    """Convert the fields of a job; unknown states count as running."""
+    """Convert a job's fields. Unknown states count as running."""
     state, mark = _BY_WORD.get(stat, State.RUNNING), fields.get("job_description", "")
     if state in (State.COMPLETED, State.FAILED):
         reason, code = fields.get("exit_reason", ""), fields.get("exit_code")
@@ -290,7 +290,7 @@ _LIMIT = "threshold"  # bsub would keep retrying until other jobs of the user ha
 
 
 class LsfBackend(Backend):
-    """LSF; a job is identified by its description, which is the run's id."""
+    """LSF, where a job is identified by its description, which is the run's id."""
 
     traits = SYSTEMS["lsf"]
     programs = PROGRAMS
@@ -303,8 +303,8 @@ class LsfBackend(Backend):
         return "try again later; `lsid` shows whether LSF can be reached from here"
 
     def submit(self, run: Run) -> Receipt | None:
-        # LSF reads #BSUB lines either from standard input only or, as on Summit, from a named script only. Every LSF
-        # accepts options, so the lines are also passed as options.
+        # Some LSF installations read #BSUB lines only from standard input, others, like Summit's, only from a named
+        # script. All of them accept options, so the lines are also passed as options.
         given = options(run.script.read_text(encoding="utf-8"))
         directory = str(run.directory.resolve())
         where = [] if "%" in directory else ["-cwd", directory]  # LSF would expand the %
@@ -339,7 +339,7 @@ class LsfBackend(Backend):
         kill(id)
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
-        """Return the jobs in LSF's log files, which are searched for one job at a time."""
+        """Return the jobs found in LSF's log files, which are searched for one job at a time."""
         return [job for id in ids if id for job in parse_history(history(id)) if job.id == id]
 
     def look_up(self, id: str, cluster: str | None) -> Job | None:

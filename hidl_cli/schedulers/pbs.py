@@ -1,4 +1,4 @@
-"""PBS Professional and OpenPBS: ``qsub``, ``qselect``, ``qstat`` and ``qdel``."""
+"""The PBS Professional and OpenPBS backend, which uses ``qsub``, ``qselect``, ``qstat`` and ``qdel``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _queue(allocation: Allocation, policies: Policies) -> str | None:
 
 
 def _select(allocation: Allocation, policies: Policies) -> str:
-    """Return a ``select`` specification with a chunk per node: ``4:ncpus=64:mpiprocs=4:ngpus=4:system=polaris``."""
+    """Return a ``select`` specification with one chunk per node: ``4:ncpus=64:mpiprocs=4:ngpus=4:system=polaris``."""
     if allocation.qos is not None and policies.qos != "never":
         raise InvalidInput(
             f"PBS has no quality of service, but {allocation.qos!r} is requested",
@@ -111,7 +111,7 @@ def _word(option: str, value: str) -> str:
     return value
 
 
-# Parsers of job descriptions.
+# Parsers for job descriptions.
 
 
 _STATES = {State.PENDING: "QHWTM", State.RUNNING: "RESUB"}
@@ -121,14 +121,14 @@ _LIMIT = re.compile(r"exceeded resource (\w+)")
 _LIMITS = {"walltime": State.TIMEOUT, "cput": State.TIMEOUT} | dict.fromkeys(
     ("mem", "vmem", "pmem", "pvmem"), State.OUT_OF_MEMORY
 )
-#: Exit statuses of jobs that PBS ended or could not start.
+#: Exit statuses for jobs that PBS ended or could not start.
 _ENDED_BY = {
     -29: State.TIMEOUT,  # walltime
     -28: State.TIMEOUT,  # cput
     -27: State.OUT_OF_MEMORY,  # mem
     -26: State.OUT_OF_MEMORY,  # vmem
-    -20: State.NODE_FAIL,  # a node of the job was lost
-    -4: State.NODE_FAIL,  # MoM was restarted
+    -20: State.NODE_FAIL,  # one of the job's nodes was lost
+    -4: State.NODE_FAIL,  # the MoM was restarted
     -5: State.NODE_FAIL,
     -6: State.NODE_FAIL,
 }
@@ -161,12 +161,12 @@ def parse(lines: Iterable[str]) -> list[Job]:
 
 
 def never_starts(job: Job) -> StartBlocker | None:
-    """Return the scheduler's reason why a job will never start, or None if it may."""
+    """Return the scheduler's reason why a job will never start, or None if the job may start."""
     return StartBlocker(job.reason) if job.reason.startswith(_NEVER) else None
 
 
 def _job(job: Mapping[str, str]) -> Job:
-    """Parse a job; only the states F (finished) and X are final, and unknown states count as running."""
+    """Parse a job. Only the states F (finished) and X are final, and unknown states count as running."""
     letter, id, comment = job.get("job_state", ""), job["id"], job.get("comment", "").strip()
     directory = _DIRECTORY.search(job.get("Variable_List", ""))
     mark = re.sub(r"\\(.)", r"\1", directory[1]) if directory else ""
@@ -217,7 +217,7 @@ PROGRAMS = Programs(
 )
 _FINISHED, _UNKNOWN = 35, 153  # exit statuses of qstat and qdel
 _ID = re.compile(r"^\d+(\[\d*\])?\.\S+$", re.MULTILINE)
-#: Hints by the error message of qsub.
+#: Hints for qsub error messages.
 _HINTS = (
     (r"queue", "qstat -Q lists the queues; choose one with --partition NAME"),
     (
@@ -230,12 +230,12 @@ _HINTS = (
 
 
 class PbsBackend(Backend):
-    """PBS; a job is identified by the directory it was submitted from."""
+    """PBS, where a job is identified by the directory it was submitted from."""
 
     traits = SYSTEMS["pbs"]
     programs = PROGRAMS
     asks_by_id = True
-    end_seconds = 60.0  # SIGTERM and SIGKILL are kill_delay (10 by default) apart
+    end_seconds = 60.0  # SIGKILL follows kill_delay seconds (10 by default) after SIGTERM
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         return header(allocation, policies)
@@ -281,7 +281,7 @@ class PbsBackend(Backend):
 
 
 def _describe(ids: Sequence[str]) -> list[str]:
-    """Return the lines of ``compact`` for these jobs; unknown jobs are left out."""
+    """Return the ``compact`` lines for these jobs, leaving out unknown jobs."""
     lines = []
     for some in batches(ids):
         completed = PROGRAMS.call("qstat", "-x", "-f", *some)

@@ -1,4 +1,4 @@
-"""Poll all runs with at most one query, and without a query if the status recorded by their jobs is final."""
+"""Poll all runs using at most one query, or none if their jobs have already recorded a final status."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Snapshot:
         answered: Time of the last response.
         error: Reason why the last query failed, or None if it succeeded.
         lines: Lines of the last response.
-        since: Start times of conditions whose age later polls need, even in other processes: a job is not found, or a
-            service does not respond.
+        since: Start times of conditions, such as a missing job or a service that does not respond. Later polls need
+            their age, even in other processes.
     """
 
     asked: float = 0.0
@@ -50,12 +50,12 @@ class Snapshot:
     since: Mapping[str, float] = field(default_factory=dict)
 
     def age_of(self, name: str) -> float:
-        """Return the number of seconds that a condition has persisted, or 0 if it has not been noted."""
+        """Return the number of seconds for which a condition has persisted, or 0 if it has not been noted."""
         return time.time() - self.since[name] if name in self.since else 0.0
 
 
 class QueryCache:
-    """A snapshot that all processes share through a file.
+    """A snapshot shared by all processes through a file.
 
     ``query`` returns the lines of a response or raises ``SchedulerUnreachable``.
     """
@@ -77,7 +77,7 @@ class QueryCache:
             return snapshot if _is_fresh(snapshot, max_age) else self._store(self._refreshed(snapshot))
 
     def note(self, *, begun: Iterable[str] = (), over: Iterable[str] = ()) -> None:
-        """Record conditions that have begun, and remove those that are over, for all processes.
+        """Record new conditions for all processes, and remove those that no longer hold.
 
         Nothing is recorded while another process runs a query; the next poll notes the same conditions.
         """
@@ -119,7 +119,7 @@ class QueryCache:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Try to lock the file, and yield whether that succeeded. File systems without locks always yield True."""
+        """Try to lock the file, and yield True if that succeeded or if the file system does not support locks."""
         descriptor = None
         got = True
         with suppress(OSError):
@@ -152,7 +152,7 @@ _SILENT = "records do not answer"
 
 @dataclass(frozen=True)
 class _OpenRun:
-    """A run whose end is not known yet, with its job and the status that the job recorded."""
+    """A run that is not known to have ended, with its job and the status recorded by the job."""
 
     run: Run
     job: JobReference
@@ -160,7 +160,7 @@ class _OpenRun:
 
 
 class Poller:
-    """Polls the runs of this process, with responses that all processes share."""
+    """Polls this process's runs, using responses shared by all processes."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -253,7 +253,10 @@ class Poller:
             raise SchedulerUnreachable(str(error), hint=self._backend.hint()) from error
 
     def _max_age(self, here: Iterable[_OpenRun]) -> float:
-        """Return the acceptable age of a response in seconds; it is short after a job has recorded its end."""
+        """Return the maximum acceptable age of a response, in seconds.
+
+        The limit is lower once a job has recorded that it ended.
+        """
         if self._began is None:
             self._began = time.monotonic()
         first = self._backend.first_interval
@@ -270,7 +273,7 @@ class Poller:
         recorded = decision.read_status(each.run)  # the job may have recorded more during the query
         if recorded.is_settled:
             return recorded
-        if recorded.started != each.recorded.started:  # the job was requeued, and the decision is out of date
+        if recorded.started != each.recorded.started:  # the job was requeued, so the decision is out of date
             return decision.keep(recorded, None).status
         return each.run.end_as(_requested_end(each.run, decided.status.state), reason=decided.status.reason)
 
@@ -288,7 +291,7 @@ class Poller:
 
 
 class _Response:
-    """A response from the scheduler, and the additional queries that it requires, each run once for all runs."""
+    """A scheduler response and the additional queries that it requires, each of which is made once for all runs."""
 
     def __init__(self, backend: Backend, cache: QueryCache, snapshot: Snapshot, elsewhere: str | None) -> None:
         self.snapshot = snapshot
@@ -345,7 +348,7 @@ class _Response:
         return self._confirm(each, decided, clock) if decided.action is Action.END else decided
 
     def _confirm(self, each: _OpenRun, decided: Decision, clock: Clock) -> Decision:
-        """Query the job by its id. Return ``decided`` if the scheduler does not know it, or else a new decision."""
+        """Query the job by its id, and return a new decision, or ``decided`` if the scheduler does not know the job."""
         title = self._backend.traits.title
         try:
             job = _look_up(self._backend, each.run, each.job, self._elsewhere)
@@ -369,21 +372,21 @@ class _Response:
         return self._job(each) is None and self.snapshot.asked > each.job.submitted
 
     def _is_ending_slowly(self, each: _OpenRun, clock: Clock) -> bool:
-        """Return whether the scheduler is still cleaning up long after the script ended.
+        """Return whether the scheduler is still cleaning up a long time after the script ended.
 
-        Its records may explain why.
+        The scheduler's records may explain why.
         """
         job = self._job(each)
         return job is not None and job.ending and clock.is_past_grace(each.recorded)
 
     def _record_of_end(self, each: _OpenRun, job: Job | None) -> Job | None:
-        """Return the end of a job from the scheduler's records, unless the record belongs to an earlier attempt.
+        """Return the job's end from the scheduler's records, unless the record belongs to an earlier attempt.
 
         ``job`` is an ending job, or None if the job is not listed.
         """
         found = self._recorded.get(each.run.id)
         if found is None or job is None:
-            return found or job  # without a record, the end is still to come
+            return found or job  # without a record, the job has not ended yet
         is_earlier = (found.ended or 0.0) < (each.recorded.ended or 0.0) - LAG_SECONDS
         return job if is_earlier else found
 
@@ -419,7 +422,7 @@ def _look_up(backend: Backend, run: Run, reference: JobReference, cluster: str |
 
 
 def _hopeless(each: _OpenRun) -> str:
-    """Return the name of the condition that the run's job will never start."""
+    """Return the name of the condition "the run's job will never start"."""
     return f"{each.run.id} never starts"
 
 
@@ -433,7 +436,7 @@ def _reference_of(run: Run, recorded: Status) -> JobReference:
 def _requested_end(run: Run, state: State) -> State:
     """Return the state that hidl requested if it cancelled the run, or else ``state``.
 
-    A cancelled script may still have had the time to fail.
+    A cancelled script may still have had time to fail.
     """
     failed = state is State.FAILED and _reference_of(run, decision.read_status(run)).cancelled
     with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Slurm: ``sbatch``, ``squeue``, ``sacct`` and ``scancel``."""
+"""The Slurm backend, which uses ``sbatch``, ``squeue``, ``sacct`` and ``scancel``."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def ping() -> None:
 
 
 def accounting_answers() -> bool:
-    """Return whether ``sacct`` works; without it, ReFrame's scheduler `slurm` fails after three attempts."""
+    """Return whether ``sacct`` works. Without it, ReFrame's `slurm` scheduler fails after three attempts."""
     try:
         completed = call("sacct", "--noheader", "--starttime=now", "--format=jobid", timeout=ACCOUNTING_SECONDS)
     except NoAnswer:
@@ -127,7 +127,10 @@ def learn_cluster() -> None:
 
 
 def _cluster_file() -> Path:
-    """Return the file that caches this host's cluster name, because several clusters may share a home directory."""
+    """Return the file that caches this host's cluster name.
+
+    Each host has its own file, because several clusters may share a home directory.
+    """
     variables = hidl_cluster.environment()
     programs = shutil.which("scontrol", path=variables.get("PATH")) or ""
     parts = [platform.node(), programs, *(variables.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))]
@@ -154,7 +157,7 @@ def _shown(*command: str) -> dict[str, str]:
 # Reasons why a pending job will never start.
 
 
-#: Pending reasons of jobs whose request is not allowed anywhere.
+#: Pending reasons for jobs whose request is not allowed anywhere.
 _FOR_EVER = {
     "BadConstraints": "no node satisfies the request",
     "DependencyNeverSatisfied": "the job that it depends on did not end as required",
@@ -171,18 +174,18 @@ _FOR_EVER = {
 #: Seconds for which some of these reasons must persist: cloud nodes may still be booting, and a controller that started
 #: before its database does not know any accounts yet.
 _AFTER = {"BadConstraints": 600.0, "InvalidAccount": 60.0, "InvalidQOS": 60.0}
-#: Per-job limits of accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on all
-#: jobs of a user or account together (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) are temporary.
+#: Per-job limits set by accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on
+#: a user's or account's jobs combined (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) are temporary.
 _PER_JOB_LIMIT = re.compile(r"(Assoc|QOS)(Max\w*Per(Job|Node)\w*|MaxWallDuration\w*|Min\w+)")
 
 _UNLIMITED = frozenset(("", "UNLIMITED", "INFINITE", "(null)"))
 
 
 def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -> StartBlocker | None:
-    """Return the reason why a pending job will never start, with the limit and its value, or None if it may start.
+    """Return why a pending job will never start, including the limit and its value, or None if the job may start.
 
-    ``partition`` returns the output of ``scontrol show partition``. A partition limit is only trusted if the
-    partition's limits confirm it, since Slurm reports the same reason if nodes are merely down.
+    ``partition`` returns the output of ``scontrol show partition``. A reason that names a partition limit is only
+    trusted if the partition's limits confirm it, since Slurm reports the same reason when nodes are merely down.
     """
     reason = re.split(r"[\s,(]", job.why, maxsplit=1)[0]
     if reason in ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig"):
@@ -194,14 +197,14 @@ def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -
 
 
 def limits(name: str, partition: Mapping[str, str]) -> str:
-    """Describe the limits of a partition. The result is empty if it has none."""
+    """Describe a partition's limits. The result is empty if it has none."""
     known = {key: partition.get(key, "") for key in ("MinNodes", "MaxNodes", "TotalNodes", "MaxTime")}
     text = ", ".join(f"{key}={value}" for key, value in known.items() if value not in _UNLIMITED and value != "0")
     return f"partition {name} allows {text}" if text else ""
 
 
 def _exceeded_limit(job: SlurmJob, partition: Mapping[str, str]) -> str | None:
-    """Describe the limit of the partition that the job violates. Returns None if there is none."""
+    """Describe the partition limit that the job violates. Returns None if there is none."""
     nodes = int(job.nodes) if job.nodes.isdecimal() else 0
     for key in ("MaxNodes", "TotalNodes"):
         if partition.get(key, "").isdecimal() and nodes > int(partition[key]):
@@ -215,7 +218,7 @@ def _exceeded_limit(job: SlurmJob, partition: Mapping[str, str]) -> str | None:
     return None
 
 
-# Explanations for errors of sbatch.
+# Explanations for sbatch errors.
 
 
 _Options = Mapping[str, str]
@@ -224,7 +227,7 @@ _Options = Mapping[str, str]
 def explain(error: str, options: _Options) -> tuple[str | None, str]:
     """Return the limits or names at this site that explain an sbatch error, if available, and a hint.
 
-    ``options`` are the options in the job script.
+    ``options`` contains the options in the job script.
     """
     for pattern, fact, hint in _CASES:
         if re.search(pattern, error, re.IGNORECASE):
@@ -301,7 +304,10 @@ def _listed(title: str, *command: str) -> str:
 
 
 def _output(*command: str) -> str:
-    """Return a program's output. It is empty if the program fails or takes too long: the explanation is optional."""
+    """Return a program's output.
+
+    The output is empty if the program fails or takes too long, because the explanation is optional.
+    """
     try:
         completed = call(*command, timeout=ACCOUNTING_SECONDS)
     except NoAnswer:
@@ -309,7 +315,7 @@ def _output(*command: str) -> str:
     return completed.stdout if completed.status == 0 else ""
 
 
-# The ``#SBATCH`` lines of a job script.
+# The ``#SBATCH`` lines in a job script.
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:;/@%+=*&|()\[\]~^-]+")
@@ -328,9 +334,9 @@ _SHORT = {
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     """Return the ``#SBATCH`` lines that request ``allocation`` according to the site's policies.
 
-    At the time limit, and if a job is cancelled, Slurm sends SIGTERM to the batch script too, whose trap has
-    ``KillWait`` seconds to record the end. Only runs of several jobs request a signal ahead of the limit: it would end
-    any other job early, and Slurm would report FAILED rather than TIMEOUT.
+    At the time limit, and if a job is cancelled, Slurm also sends SIGTERM to the batch script, whose trap has
+    ``KillWait`` seconds to record the end. Only runs with several jobs request a signal ahead of the limit, because it
+    would end any other job early, and Slurm would report FAILED rather than TIMEOUT.
     """
     tasks = 1 if allocation.cores_per_node else allocation.ranks_per_node  # srun may start more if the cores suffice
     uses = {
@@ -366,7 +372,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
 
 
 def options_of(script: Path) -> dict[str, str]:
-    """Return the ``#SBATCH`` options of a job script by their long names. Raises ``OSError``."""
+    """Return a job script's ``#SBATCH`` options by their long names. Raises ``OSError`` if it cannot be read."""
     found: dict[str, str] = {}
     for line in script.read_text(encoding="utf-8").splitlines():
         match = _OPTION.match(line)
@@ -404,7 +410,7 @@ def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
         return {"mem": "0" if gib is None else f"{int(gib * 1024)}M"}
     if policies.memory == "mem-per-cpu" and gib is not None:
         cores = allocation.cores_per_node or allocation.ranks_per_node * (allocation.cores_per_rank or 1)
-        return {"mem-per-cpu": f"{int(gib * 1024 / cores)}M"}
+        return {"mem-per-cpu": f"{max(1, int(gib * 1024 / cores))}M"}
     return {}
 
 
@@ -422,11 +428,11 @@ def _word(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-# Job queries, and parsers of their output.
+# Job queries, and parsers for their output.
 
 
-#: Names of the same fields in squeue and sacct. The last field may contain the separator. ``--json`` is not used, since
-#: it ignores filters and differs between versions.
+#: Names of the same fields in squeue and in sacct. The last field may contain the separator. ``--json`` is not used,
+#: since it ignores filters and differs between versions.
 _FIELDS = (
     ("%i", "JobID"),
     ("%T", "State"),
@@ -441,8 +447,8 @@ _FIELDS = (
 )
 _NOTHING = frozenset(("", "None", "N/A", "Unknown", "None assigned", "(null)"))
 
-#: Slurm's names for each state. ExitCode is not used: it is 0:0 after a timeout. The state of an array or heterogeneous
-#: job is the first in this list that any of its parts has.
+#: Slurm's names for each state. ExitCode is not used: it is 0:0 after a timeout. An array or heterogeneous job has the
+#: first state in this list that any of its parts has.
 _STATES = {
     State.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING UPDATE_DB EXPEDITING REVOKED",
     State.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED RESV_DEL_HOLD SPECIAL_EXIT POWER_UP_NODE",
@@ -458,7 +464,7 @@ _BY_WORD = {word: state for state, words in _STATES.items() for word in words.sp
 _ORDER = list(_STATES)
 
 
-#: How to release a held job (squeue(1), "JOB REASON CODES").
+#: Instructions for releasing a held job (squeue(1), "JOB REASON CODES").
 _HELD = {
     "JobHeldUser": "scontrol release {id} releases it",
     "JobHeldAdmin": "only an administrator can release it",
@@ -469,7 +475,7 @@ _HELD = {
 
 @dataclass(frozen=True)
 class SlurmJob(Job):
-    """A Slurm job, with its pending reason and its request as Slurm prints them; ``mark`` is the submit directory."""
+    """A Slurm job, with its pending reason and its request as printed by Slurm; ``mark`` is the submit directory."""
 
     why: str = ""
     nodes: str = ""
@@ -491,7 +497,7 @@ def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None =
     """Return the command that lists jobs from the accounting database.
 
     Args:
-        cluster: Cluster of the jobs (default: the programs' default cluster).
+        cluster: Cluster that the jobs run on (default: the programs' default cluster).
         ids: Ids of the jobs to list. If empty, all of the user's jobs are listed.
         since: List jobs since this time, in seconds since the epoch.
     """
@@ -510,7 +516,7 @@ def on(cluster: str | None) -> list[str]:
 
 
 def parse(lines: Iterable[str]) -> list[SlurmJob]:
-    """Parse the output of ``squeue`` or ``sacct``; parts of an array or a heterogeneous job are merged."""
+    """Parse the output of ``squeue`` or ``sacct``, merging the parts of an array or a heterogeneous job."""
     parts: dict[str, list[SlurmJob]] = {}
     for line in lines:
         values = line.split("|", len(_FIELDS) - 1)
@@ -523,7 +529,7 @@ def parse(lines: Iterable[str]) -> list[SlurmJob]:
 
 
 def state_of(text: str) -> State:
-    """Parse a state such as ``TIMEOUT``, ``CANCELLED by 1000`` or ``COMPLETING+``. Unknown states count as RUNNING."""
+    """Parse a state, such as ``TIMEOUT``, ``CANCELLED by 1000`` or ``COMPLETING+``. Unknown states count as RUNNING."""
     first = text.split(maxsplit=1)[0] if text.strip() else ""
     return _BY_WORD.get(first.rstrip("+").upper(), State.RUNNING)
 
@@ -541,7 +547,7 @@ def _job(id: str, fields: Mapping[str, str]) -> SlurmJob:
     state = state_of(fields["State"])
     ended = _parse_time(fields["End"])
     if ended is None and state.is_final:
-        ended = 0.0  # a job without a time ended long ago
+        ended = 0.0  # a job without an end time ended long ago
     return SlurmJob(
         id=id,
         state=state,
@@ -582,8 +588,8 @@ def _reason(id: str, state: State, fields: Mapping[str, str]) -> str:
     return ", ".join(filter(None, (word, "" if why == "TimeLimit" else why, limit, hosts)))
 
 
-#: Environment variables that contain users' default values for sbatch options. sbatch would prefer them to the script,
-#: so they are passed only for options that the script does not set. Other SBATCH_ variables are never passed.
+#: Environment variables that contain users' default values for sbatch options. Because sbatch would prefer them to the
+#: script, they are only passed for options that the script does not set. Other SBATCH_ variables are never passed.
 _DEFAULTS = {
     "account": "SBATCH_ACCOUNT",
     "qos": "SBATCH_QOS",
@@ -601,7 +607,7 @@ _FIRST_NODE = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--cpu
 
 
 class SlurmBackend(Backend):
-    """Slurm; a job is identified by the directory it was submitted from."""
+    """Slurm, where a job is identified by the directory it was submitted from."""
 
     traits = SYSTEMS["slurm"]
     programs = PROGRAMS
@@ -627,7 +633,7 @@ class SlurmBackend(Backend):
 
     def ping(self) -> None:
         ping()
-        learn_cluster()  # PATH or the configuration may lead to another cluster than last time
+        learn_cluster()  # PATH or the configuration may lead to a different cluster than last time
 
     def submit(self, run: Run) -> Receipt | None:
         given = options_of(run.script)
@@ -661,7 +667,7 @@ class SlurmBackend(Backend):
 
     def query(self, cluster: str | None) -> Sequence[str]:
         if not self._answered and cluster is None:  # scontrol cannot reach the controllers of other clusters
-            ping()  # fails at once if nothing listens, for which squeue needs ten seconds
+            ping()  # fails immediately if no controller listens, while squeue needs ten seconds
         self._answered = False
         completed = call(*squeue(cluster))
         if completed.status != 0:

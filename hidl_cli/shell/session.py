@@ -1,4 +1,4 @@
-"""Open a shell, wait for its end, and clean up whatever ends it."""
+"""Open a shell, wait for its end, and clean up regardless of what ended it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hidl_cli.templates import render_script
 
 @dataclass(frozen=True)
 class ShellFiles:
-    """Texts of the files of a shell; ``ranks_line`` is the command line behind ``ranks PROGRAM``."""
+    """The texts of a shell's files; ``ranks_line`` is the command line that ``ranks PROGRAM`` runs."""
 
     script: str
     ranks: str
@@ -45,7 +45,7 @@ class ShellFiles:
 
 
 def render_files(plan: Plan, site: Site, command: Sequence[str], cwd: Path) -> ShellFiles:
-    """Render the files of a shell that starts in ``cwd``."""
+    """Render the files needed for a shell session that starts in ``cwd``."""
     ranks, line = _ranks(plan)
     batch = batch_systems.system(plan.scheduler) is not None
     limit = plan.allocation.time_limit
@@ -73,7 +73,7 @@ def render_files(plan: Plan, site: Site, command: Sequence[str], cwd: Path) -> S
 
 
 def _ranks(plan: Plan) -> tuple[str, str]:
-    """Return the text of the script ``ranks``, and its launch line for display."""
+    """Return the text of the ``ranks`` script, and its launch line for display."""
     (step,) = plan.steps
     hosts = str(paths.runs() / plan.run / "steps" / "1" / "hosts")
     launch = replace(step.launch, argv=_at(hosts, step.launch.argv), rest=_at(hosts, step.launch.rest))
@@ -95,7 +95,7 @@ def _ranks(plan: Plan) -> tuple[str, str]:
 
 
 def _at(hosts: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Replace the host file by its absolute path, because ``ranks`` is called in any directory."""
+    """Replace the host file with its absolute path, because ``ranks`` can be called in any directory."""
     return tuple(hosts if word == "steps/1/hosts" else word for word in words)
 
 
@@ -104,7 +104,7 @@ def _title(plan: Plan) -> str:
 
 
 def _hints(plan: Plan, ranks_line: str) -> list[str]:
-    """Return the lines that greet the user at the start of the shell."""
+    """Return the lines that greet the user when the shell starts."""
     limit = plan.allocation.time_limit
     until = f" for {clock(limit)}" if limit is not None else ""
     return [
@@ -113,19 +113,20 @@ def _hints(plan: Plan, ranks_line: str) -> list[str]:
     ]
 
 
-# Resolve the options of ``hidl shell`` to a plan, whose only step is the launch of ``ranks`` in the shell.
+# Resolve the options of ``hidl shell`` into a plan whose only step is the launch of ``ranks`` in the shell.
 
 
-#: Name of the workload in the list of runs.
+#: Name of the workload in run listings.
 NAME = "shell"
-#: Placeholder of the program in the launch line of ``ranks``.
+#: Placeholder for the program in the launch line of ``ranks``.
 PROGRAM = "PROGRAM"
 
 
 def plan_shell(request: RunRequest, site: Site, command: Sequence[str]) -> Plan:
-    """Resolve the options without side effects; ``command``, if any, runs instead of a shell.
+    """Resolve the options into a plan without side effects; ``command``, if given, runs instead of a shell.
 
-    Raises the errors of ``prepare``, and ``MissingPrecondition`` if the site's scheduler does not support shells.
+    Propagates errors raised by ``prepare``, and raises ``MissingPrecondition`` if the site's scheduler does not support
+    shells.
     """
     assert request.stack is not None
     workload = Workload(
@@ -150,7 +151,7 @@ def plan_shell(request: RunRequest, site: Site, command: Sequence[str]) -> Plan:
 
 
 def require_terminal(command: Sequence[str], *, terminal: bool) -> None:
-    """Raise ``UsageError`` for an interactive shell without a terminal."""
+    """Raise ``UsageError`` if an interactive shell is requested without a terminal."""
     if not command and not terminal:
         raise UsageError(
             "hidl shell requires a terminal, but standard input or output is not one",
@@ -165,7 +166,7 @@ _ENDS = {
     State.NODE_FAIL: ("the shell ended: a node failed", "open it again"),
     State.OUT_OF_MEMORY: ("the shell ended: out of memory", "request more nodes, or a partition with more memory"),
 }
-#: Seconds that the scheduler gets to explain the end of a shell.
+#: Maximum time in seconds to wait for the scheduler to explain why a shell ended.
 _EXPLAINING_SECONDS = 20.0
 
 
@@ -173,9 +174,9 @@ def open_shell(plan: Plan, files: ShellFiles, *, terminal: bool) -> int:
     """Open the shell of the plan at this process's terminal, and return its exit status.
 
     While the shell is open, ``hidl status`` lists it and ``hidl cancel`` ends it. The run is removed after the user
-    leaves the shell, and kept if something else ended it. Raises ``SubmitRefused`` or ``SchedulerUnreachable`` if there
-    is no allocation, and ``JobFailed`` if the shell did not end by the user's choice. An interrupt is raised after the
-    cleanup.
+    leaves the shell, but kept if something else ended it. Raises ``SubmitRefused`` or ``SchedulerUnreachable`` if there
+    is no allocation, and ``JobFailed`` if the shell ended without the user's intent. An interrupt is raised again after
+    the cleanup.
     """
     run, batch = create_run(plan, files.script), scheduler(plan.scheduler)
     with process.signals_deferred() as deferred:
@@ -185,7 +186,8 @@ def open_shell(plan: Plan, files: ShellFiles, *, terminal: bool) -> int:
             interrupted = client == -signal.SIGINT  # Ctrl-C at the terminal, which the scheduler's client owned
             status = _settle(run, batch, client, interrupted=interrupted or bool(deferred.arrived))
         except HidlError as error:
-            # Keep the directory if a job exists: it may still run, and `hidl status` then shows who ended it and how.
+            # Keep the directory if a job exists, because it may still run, and `hidl status` then shows who ended it
+            # and how.
             if isinstance(error, SubmitRefused) or run.document("job") is None:
                 _forget(run)
             raise
@@ -196,7 +198,7 @@ def open_shell(plan: Plan, files: ShellFiles, *, terminal: bool) -> int:
 
 
 def _settle(run: Run, batch: Scheduler, client: int, *, interrupted: bool) -> int:
-    """Return the exit status of the shell after the cleanup; raises ``JobFailed`` if something else ended it."""
+    """Return the exit status of the shell after the cleanup; raises ``JobFailed`` if anything but the user ended it."""
     status = _status(run)
     if status.state is State.COMPLETED and client >= 0 and not interrupted:
         return status.exit_status or 0
@@ -214,7 +216,7 @@ def _settle(run: Run, batch: Scheduler, client: int, *, interrupted: bool) -> in
 
 
 def _explained(run: Run, batch: Scheduler) -> Status:
-    """Wait until the status is final or the scheduler had its time to explain it, and return it."""
+    """Return the status once it is final, or when the scheduler has had enough time to explain it."""
     deadline = time.monotonic() + _EXPLAINING_SECONDS
     while True:
         (status,) = batch.poll([run])
@@ -224,7 +226,7 @@ def _explained(run: Run, batch: Scheduler) -> Status:
 
 
 def _has_job(run: Run, batch: Scheduler) -> bool:
-    """Return whether the scheduler accepted a job of the run."""
+    """Return whether the scheduler accepted a job for the run."""
     (status,) = batch.poll([run])
     return status.state.is_final
 

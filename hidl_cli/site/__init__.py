@@ -1,1 +1,1 @@
-"""Sites: schema, loading, detection and drafting."""
+"""Sites: their schema, and how they are loaded, detected and drafted."""

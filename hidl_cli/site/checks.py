@@ -1,4 +1,4 @@
-"""Checks of a site file that involve several fields."""
+"""Checks for site files that involve several fields."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hidl_cli.inputs.load import Rules
 from hidl_cli.inputs.problems import Fault, clipped, mapping, nearest, one_of
 from hidl_cli.launchers import misfit_of_ssh, through_ssh
 from hidl_cli.site.directives import Rejection, reject_argument, reject_directive, reject_variable
-from hidl_cli.site.schema import Site
+from hidl_cli.site.schema import OCI, Site
 
 
 def references(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that the node types of partitions and the default partition, MPI library and compiler exist."""
+    """Require that the partitions' node types and the default partition, MPI library and compiler exist."""
     node_types, partitions = mapping(data, "node_types"), mapping(data, "partitions")
     for name in partitions:
         node_type = mapping(partitions, name).get("node_type")
@@ -47,7 +47,7 @@ def stacks_for_gpus(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that ``min_nodes`` of a partition does not exceed ``max_nodes``."""
+    """Require that a partition's ``min_nodes`` does not exceed its ``max_nodes``."""
     partitions = mapping(data, "partitions")
     for name in partitions:
         fewest, most = (mapping(partitions, name).get(key) for key in ("min_nodes", "max_nodes"))
@@ -57,7 +57,7 @@ def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that ``match`` has at least one condition and only valid regular expressions."""
+    """Require that ``match`` has at least one condition and that all its regular expressions are valid."""
     match = data.get("match")
     if match == {}:
         yield Fault(("match",), "empty `match` would match every host", "hostname, cluster or env")
@@ -82,6 +82,21 @@ def launchers(data: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault(("launchers", place), misfit, one_of(through_ssh()))
 
 
+def build_caches(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Require that only caches outside OCI registries are signed, and that a user has a password."""
+    caches = mapping(mapping(data, "spack"), "build_caches")
+    for name in caches:
+        cache = mapping(caches, name)
+        path = ("spack", "build_caches", name)
+        if str(cache.get("url")).startswith(OCI):
+            for key, value in (("signed", cache.get("signed") is True), ("keys", cache.get("keys"))):
+                if value:
+                    yield Fault((*path, key), "Spack verifies no signatures in OCI registries", f"no `{key}`")
+        if bool(cache.get("user")) != bool(cache.get("password_variable")):
+            key = "user" if cache.get("user") else "password_variable"
+            yield Fault((*path, key), "`user` and `password_variable` require each other", "both, or neither")
+
+
 def login_host(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Require that the login host matches ``match.hostname``."""
     host, pattern = data.get("login_host"), mapping(data, "match").get("hostname")
@@ -96,13 +111,13 @@ def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Require that each MPI library reads the variables that the site sets for it, and that their values are valid."""
     libraries = mapping(data, "mpi")
     if data.get("tuning") or any(mapping(libraries, name).get("tuning") for name in libraries):
-        from hidl_cli.tuning.judge import check_site  # imported only if needed: takes 13 ms
+        from hidl_cli.tuning.judge import check_site  # importing this takes 13 ms, so it is done only if needed
 
         yield from check_site(data)
 
 
 def job_scripts(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Reject options of the scheduler and the launchers, and variables, that hidl sets itself for each run."""
+    """Reject scheduler options, launcher options and variables that hidl itself sets for each run."""
     policies, libraries = mapping(data, "policies"), mapping(data, "mpi")
     scheduler, directives = data.get("scheduler"), policies.get("directives")
     for number, text in enumerate(directives if isinstance(directives, list) else ()):
@@ -120,7 +135,7 @@ def job_scripts(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def _of_libraries(libraries: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Yield the settings of each MPI library, and those for runs on GPUs, with their paths."""
+    """Yield each MPI library's settings, and its settings for runs on GPUs, with their paths."""
     for name in libraries:
         library = mapping(libraries, name)
         yield ("mpi", name), library
@@ -144,10 +159,10 @@ def _does_not_compile(pattern: str) -> str | None:
     return None
 
 
-#: Model and checks for site files.
+#: The model and the checks for site files.
 RULES = Rules(
     "site",
     Site,
-    (references, stacks_for_gpus, node_limits, conditions, launchers, login_host, tuning, job_scripts),
+    (references, stacks_for_gpus, node_limits, conditions, launchers, build_caches, login_host, tuning, job_scripts),
     own=frozenset({"name", "extends", "match", "login_host"}),
 )

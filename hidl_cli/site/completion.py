@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompletedSite:
-    """A site with detected values; ``file`` is the file they were saved to, or None if they were not saved."""
+    """A site with detected values. ``file`` is the file they were saved to, or None if they were not saved."""
 
     site: Site
     answers: tuple[ProbedValue, ...] = ()
@@ -45,23 +45,24 @@ class CompletedSite:
 def complete(
     site: Site, provider: ProviderName | None, *, keep: bool, say: Callable[[str], object], host: Host | None = None
 ) -> CompletedSite:
-    """Detect the values that a site's file leaves open: MPI libraries and, for Spack, compilers and externals.
+    """Detect values that a site's file leaves open: MPI libraries and, for Spack, compilers and externals.
 
     Nothing is probed if no value is missing and no modulefile has changed, if the site takes everything from this
-    machine anyway (``spack: {detect: true}``), or if its ``match`` does not match this machine.
+    machine anyway (``spack: {detect: true}``), or if its ``match`` does not match this machine. If the site has no
+    ``match``, its nodes must have processors of this machine's family, and only what its own modules provide is saved.
 
     Args:
         site: The site to complete.
-        provider: Provider of the installation (default: the site's provider).
+        provider: Provider for the installation (default: the site's provider).
         keep: Save the detected values in the user's own file for the site.
-        say: Called with each line for the user.
+        say: Called with each line to be shown to the user.
         host: Host to probe (default: this machine).
 
     Raises ``InvalidInput`` listing all values that contradict the file.
     """
     if site.spack.detect:
         return CompletedSite(site)
-    from hidl_cli.site import record as records  # imported only if needed because this takes 60 ms
+    from hidl_cli.site import record as records  # imported only if needed, because this takes 60 ms
     from hidl_cli.site.detect import conditions_of  # as above
     from hidl_cli.site.discovery import changed, entries, probe  # as above
     from hidl_cli.site.probes.host import ThisHost  # as above
@@ -72,9 +73,9 @@ def complete(
     if not due:
         return CompletedSite(site)
     host = host or ThisHost()
-    mismatch = next((one for one in conditions_of(site, host) if not one.holds), None)
-    if mismatch is not None:
-        say(f"site {site.name} does not set its MPI libraries, and this machine does not match it: {mismatch.reason}")
+    mismatch = next((one.reason for one in conditions_of(site, host) if not one.holds), None) or _foreign(site, host)
+    if mismatch:
+        say(f"site {site.name} does not set its MPI libraries, and this machine does not match it: {mismatch}")
         return CompletedSite(site)
     results = probe(site, due, host)
     if results.contradictions:
@@ -91,7 +92,22 @@ def complete(
         say(f"unknown: {remark}")
     for line in summary(done.site, answers):
         say(line)
-    return _kept(done, results, record, say) if keep else done
+    if not keep:
+        return done
+    modules = {entry.path for entry in due if entry.modules}
+    certain = answers if site.match else tuple(answer for answer in answers if answer.path[:2] in modules)
+    for path in dict.fromkeys(answer.path[:2] for answer in answers if answer not in certain):
+        say(f"not saved: {'.'.join(path)}, because site {site.name} has no `match` and may be another machine")
+    return replace(_kept(replace(done, answers=certain), results, record, say), answers=answers)
+
+
+def _foreign(site: Site, host: Host) -> str | None:
+    """Return why this machine cannot belong to a site that has no ``match``, or None if it may."""
+    here = (host.ask("uname", "-m") or "").strip()
+    arch = site.node_type().arch
+    if site.match is not None or not here or arch in (None, here):
+        return None
+    return f"its nodes are {arch}, and this machine is {here}"
 
 
 def summary(site: Site, answers: Sequence[ProbedValue]) -> list[str]:
@@ -111,7 +127,10 @@ def summary(site: Site, answers: Sequence[ProbedValue]) -> list[str]:
 
 
 def _due(site: Site, entry: ProbeEntry, record: DetectionRecord) -> ProbeEntry | None:
-    """Return the entry with the keys to probe: unknown ones and, if a modulefile has changed, those detected before."""
+    """Return the entry with the keys to probe.
+
+    These are the unknown keys and, if a modulefile has changed, the previously detected ones.
+    """
     if not record.is_stale(entry.path):
         return entry if entry.unknown else None
     keys = ("version", "prefix", "fortran")

@@ -28,7 +28,7 @@ _NOT_PLAIN_KEYS = re.compile(r"""^(?:[{?"'&!]|--- )""", re.MULTILINE)
 
 @dataclass(frozen=True)
 class MatchCondition:
-    """A condition of ``match``: the regular expression must match the whole ``value``.
+    """A condition in ``match``, whose regular expression must match the whole ``value``.
 
     If the value is unknown (None), the condition does not hold and ``missing`` is the reason.
     """
@@ -53,7 +53,7 @@ class MatchCondition:
 
 @dataclass(frozen=True)
 class Detection:
-    """Result for one site: the conditions of its ``match``, or the problems that prevented reading them."""
+    """The result for one site: the conditions in its ``match``, or the problems that prevented reading them."""
 
     site: str
     conditions: tuple[MatchCondition, ...] = ()
@@ -65,7 +65,7 @@ class Detection:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Explanations of why this machine belongs to the site or not."""
+        """Explanations of why this machine does or does not belong to the site."""
         if self.problems:
             return ("invalid site file",)
         return tuple(condition.reason for condition in self.conditions) or ("no `match` in its file",)
@@ -73,7 +73,7 @@ class Detection:
 
 @dataclass
 class _Here:
-    """The host to match sites against.
+    """The host that sites are matched against.
 
     The scheduler is queried for the cluster name only when needed, and only once.
     """
@@ -89,8 +89,8 @@ class _Here:
 def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Detection, ...]:
     """Match this host with every known site.
 
-    Matching dozens of sites takes only milliseconds: usually only the ``match`` block of a file is parsed, and the
-    scheduler is queried only if all other conditions of a site hold or, if ``thorough`` is set, for every site with
+    Matching dozens of sites takes only milliseconds: usually only a file's ``match`` block is parsed, and the scheduler
+    is queried only if all of a site's other conditions hold or, if ``thorough`` is set, for every site with
     ``match.cluster``. The host name comes from the kernel (``hostname``); no name server is queried.
     """
     here = _Here(host or ThisHost())
@@ -121,12 +121,12 @@ def choose(outcomes: Iterable[Detection]) -> str | None:
 
 
 def conditions_of(site: Site, host: Host) -> tuple[MatchCondition, ...]:
-    """Evaluate the conditions of a site's ``match`` on ``host``. The result is empty if the site has no ``match``."""
+    """Evaluate the conditions in a site's ``match`` on ``host``. The result is empty if the site has no ``match``."""
     return _evaluate(site.name, site.match, _Here(host), thorough=False).conditions if site.match else ()
 
 
 def _evaluate(site: str, match: Match, here: _Here, thorough: bool) -> Detection:
-    """Evaluate the conditions of ``match``."""
+    """Evaluate the conditions in ``match``."""
     found = [] if match.hostname is None else [MatchCondition("host name", match.hostname, here.host.hostname)]
     found += [
         MatchCondition(f"${name}", pattern, here.host.environment.get(name)) for name, pattern in match.env.items()
@@ -149,7 +149,7 @@ def _outcome(entry: OverlayEntry, here: _Here, thorough: bool) -> Detection:
         return Detection(entry.name, problems=error.problems)
     text = source.text.replace("\r\n", "\n").replace("\r", "\n")
     block = _MATCH_BLOCK.search(text)
-    inherits = bool(entry.shadows) and "extends" in text  # may extend the file of the same name that it shadows
+    inherits = bool(entry.shadows) and "extends" in text  # may extend the file with the same name that it shadows
     if not block and not inherits and not _NOT_PLAIN_KEYS.search(text):
         return Detection(entry.name)
     match = _read_plain(SourceText(entry.path, block[0])) if block else None

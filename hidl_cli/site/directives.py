@@ -1,14 +1,14 @@
-"""Options of batch systems and launchers that hidl writes itself, or that would change what a run is.
+"""Batch system and launcher options that hidl writes itself, or that would change the nature of a run.
 
-Site files and ``--scheduler-option`` may contain any other option. The rejected ones would silently replace those of
-hidl, because a batch system uses the last value of an option.
+Site files and ``--scheduler-option`` may contain any other option. The rejected options would silently replace hidl's
+own, because a batch system uses the last value of an option.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,10 +21,10 @@ class ReservedOption:
     """An option that hidl rejects.
 
     Attributes:
-        names: Names without dashes, the long one first.
-        effect: What the option would do, as the end of a sentence that begins with its name.
-        instead: What to use in its place.
-        values: Pattern of the values that are rejected; all values by default.
+        names: Names without dashes, starting with the long one.
+        effect: Effect of the option, worded as the end of a sentence that begins with the option's name.
+        instead: Replacement for the option.
+        values: Pattern that matches rejected values (default: all values).
     """
 
     names: tuple[str, ...]
@@ -127,7 +127,7 @@ _LSF = (
     _reserved("pack jsdl jsdl_strict yaml json", "submits another job", "`hidl run`"),
     _reserved("h V", _NO_JOB, "a shell"),
 )
-#: Further options of bsub whose names have several letters.
+#: Additional bsub options that have multi-letter names.
 _LSF_WORDS = frozenset(
     (
         *("alloc_flags", "app", "ar", "clusters", "cn_cu", "cn_mem", "core_isolation", "csm", "data", "datagrp", "Ep"),
@@ -162,15 +162,15 @@ _FLUX = (
 
 @dataclass(frozen=True)
 class _Syntax:
-    """Rules by which a program reads its options.
+    """Rules by which a program parses its options.
 
     Attributes:
         reserved: The options that hidl rejects.
-        flags: Letters of options without a value, which may be combined in one word, as in ``-Hs``.
-        has_words: Names of several letters follow a single dash, as in ``-nnodes 4``.
-        words: Such names, to distinguish them from a letter with its value.
-        joins: A value may follow a letter in the same word, as in ``-n4``.
-        abbreviates: Long names may be abbreviated.
+        flags: Letters of options without a value, which may be combined into one word, as in ``-Hs``.
+        has_words: True if multi-letter names follow a single dash, as in ``-nnodes 4``.
+        words: Multi-letter names, which must be distinguished from a letter followed by its value.
+        joins: True if a value may follow a letter in the same word, as in ``-n4``.
+        abbreviates: True if long names may be abbreviated.
     """
 
     reserved: tuple[ReservedOption, ...]
@@ -195,16 +195,16 @@ _SYNTAX = {
 
 @dataclass(frozen=True)
 class Rejection:
-    """The reason why an option is rejected, and what to use in its place."""
+    """The reason why an option is rejected, and the recommended replacement."""
 
     message: str
     instead: str
 
 
 def reject_directive(scheduler: str | None, text: str, policies: Mapping[str, Any]) -> Rejection | None:
-    """Return why hidl rejects a line of options for a scheduler; None if it accepts the line.
+    """Return why hidl rejects a line of scheduler options, or None if it accepts the line.
 
-    Options of schedulers from plug-ins are not checked.
+    Options for plug-in schedulers are not checked.
 
     Args:
         scheduler: Name of the scheduler.
@@ -236,9 +236,56 @@ def _by_policy(scheduler: str | None, policies: Mapping[str, Any]) -> Iterator[R
 
 
 def option_names(scheduler: str | None, text: str) -> list[str]:
-    """Return the names of the options in a line for a scheduler, with their dashes; empty for those of plug-ins."""
+    """Return the option names in a scheduler line, including their dashes, or no names for plug-in schedulers."""
     syntax = _SYNTAX.get(scheduler or "")
     return [] if syntax is None else [_dashed(name, syntax) for name, _ in _split(text, syntax)]
+
+
+#: Effects of reserved options that a user's batch script may have, because hidl then leaves them to the script.
+_LEFT_TO_SCRIPTS = re.compile(
+    f"{re.escape(_SETS)}|lets several jobs|changes which ranks|chooses the hosts of each rank"
+)
+
+
+def reject_in_script(scheduler: str, text: str) -> Rejection | None:
+    """Return why hidl does not carry over an option of a batch script; None if it does."""
+    syntax = _SYNTAX[scheduler]
+    for name, value in _split(text, syntax):
+        for option in syntax.reserved:
+            carried = _LEFT_TO_SCRIPTS.match(option.effect) is not None
+            if not carried and _is_meant(name, option, syntax) and re.search(option.values, value):
+                return Rejection(f"it {option.effect}", option.instead)
+    return None
+
+
+def written_options(scheduler: str, words: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each option in a line of a job script, its value, and both as in such a line.
+
+    The name of a word that is no option is empty.
+    """
+    syntax, rest = _SYNTAX[scheduler], list(words)
+    while rest:
+        word = rest.pop(0)
+        following = rest[0] if rest and not rest[0].startswith("-") else None
+        if not word.startswith("-"):
+            yield "", word, shlex.quote(word)
+            continue
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            if not equals and following is not None:
+                value = rest.pop(0)
+            joined = "=" if equals else " "
+            yield name, value, f"--{name}" + (f"{joined}{shlex.quote(value)}" if equals or value else "")
+            continue
+        for name, value in _single(word[1:], _FOLLOWING, syntax):
+            given = value
+            if value == _FOLLOWING:
+                given = "" if following is None else rest.pop(0)
+            yield name, given, f"-{name}" + (f" {shlex.quote(given)}" if given else "")
+
+
+#: Stands for the word after an option.
+_FOLLOWING = "\0"
 
 
 def _is_meant(name: str, option: ReservedOption, syntax: _Syntax) -> bool:
@@ -253,7 +300,7 @@ def _dashed(name: str, syntax: _Syntax) -> str:
 
 
 def _split(text: str, syntax: _Syntax) -> Iterator[tuple[str, str]]:
-    """Yield the name and the value of each option in a line; ``ValueError`` if a quote is not closed."""
+    """Yield the name and value of each option in a line; raises ``ValueError`` if a quote is not closed."""
     words = shlex.split(text)
     for word, following in zip(words, [*words[1:], ""], strict=True):
         separate = "" if following.startswith("-") else following
@@ -265,7 +312,7 @@ def _split(text: str, syntax: _Syntax) -> Iterator[tuple[str, str]]:
 
 
 def _single(word: str, separate: str, syntax: _Syntax) -> Iterator[tuple[str, str]]:
-    """Yield the options in a word behind a single dash: letters without values, then one with the rest as its value."""
+    """Yield the options in a single-dash word: letters without values, then one whose value is the rest of the word."""
     if syntax.has_words:
         name, equals, value = word.partition("=")
         is_whole = not syntax.joins or name in _words(syntax) | syntax.words
@@ -284,7 +331,7 @@ def _words(syntax: _Syntax) -> frozenset[str]:
     return frozenset(name for option in syntax.reserved for name in option.names)
 
 
-# Arguments of launchers, and environment variables.
+# Launcher arguments, and environment variables.
 
 
 _LABELS = "adds labels to the output, which metrics are read from"
@@ -375,9 +422,9 @@ _LAUNCHERS = {
     "ibrun": _Syntax((_reserved("n np o", _SETS, "--ranks-per-node"),)),
 }
 
-#: Variables that describe one rank, one run or one job, which hidl, the launcher and the scheduler set.
+#: Variables that describe a rank, a run or a job, and that are set by hidl, the launcher or the scheduler.
 _OF_A_RANK = re.compile(
-    r"HIDL_\w+|(LOCAL_|GROUP_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TF_CONFIG"
+    r"HIDL_(?!CHECKPOINT_(INTERVAL|KEEP)\b)\w+|(LOCAL_|GROUP_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TF_CONFIG"
     r"|SLURM_(JOB_?ID|JOB_(NODELIST|NUM_NODES|CPUS_PER_NODE)|NODELIST|NNODES|NTASKS\w*|NPROCS|TASKS_PER_NODE"
     r"|(PROC|LOCAL|NODE)ID|STEP_?\w+|ARRAY_\w+|CPUS_PER_TASK)"
     r"|PMI_(RANK|SIZE|FD|PORT|ID|SPAWNED)|PMIX_(RANK|NAMESPACE|SERVER_\w+)|OMPI_COMM_WORLD_\w+|MV2_COMM_WORLD_\w+"
@@ -390,12 +437,12 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )
-#: Variables of srun that move or label the output.
+#: srun variables that move or label the output.
 _OF_THE_OUTPUT = re.compile(r"SLURM_(STD(IN|OUT|ERR)MODE|LABELIO|WORKING_DIR)|SLURM_OPEN_MODE")
 
 
 def reject_argument(launcher: str, word: str) -> Rejection | None:
-    """Return why hidl rejects an argument of a launcher; None if it accepts it, or does not know the launcher."""
+    """Return why hidl rejects a launcher argument, or None if it accepts the argument or does not know the launcher."""
     syntax = _LAUNCHERS.get(launcher)
     if syntax is None or not word.startswith("-"):
         return None
@@ -410,7 +457,7 @@ def reject_argument(launcher: str, word: str) -> Rejection | None:
 
 
 def reject_variable(name: str) -> Rejection | None:
-    """Return why a variable cannot be set for all ranks; None if it can."""
+    """Return why a variable cannot be set for all ranks, or None if it can."""
     if name in THREAD_VARIABLES:
         return Rejection(f"`{name}` {_SETS}", "--threads")
     if _OF_A_RANK.fullmatch(name):

@@ -9,24 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli.errors import MissingPrecondition, Problem
 from hidl_cli.mpi import Family
-from hidl_cli.site.probes import software as compilers
-from hidl_cli.site.probes import software as externals
-from hidl_cli.site.probes import software as modules
-from hidl_cli.site.probes import software as mpi
+from hidl_cli.site.probes import software as probes
 from hidl_cli.site.probes.host import Host, ThisHost
-from hidl_cli.site.probes.software import same_version
 from hidl_cli.site.schema import Compiler, External, Mpi, Site, Version
-
-if TYPE_CHECKING:
-    from hidl_cli.site.probes.host import Host
-    from hidl_cli.site.schema import Site
-
 
 Path_ = tuple[str, ...]
 
@@ -36,7 +27,7 @@ _UNUSABLE = ":$\0\n\r"  # characters that PATH and modulefiles cannot contain
 
 @dataclass(frozen=True)
 class ProbedValue:
-    """A detected value: ``path`` is its key in the site's file, ``source`` the program that printed it."""
+    """A detected value. ``path`` is its key in the site's file, and ``source`` is the program that printed it."""
 
     path: Path_
     value: str
@@ -45,7 +36,7 @@ class ProbedValue:
 
 @dataclass(frozen=True)
 class ProbeEntry:
-    """An entry of the site's file that can be probed; ``unknown`` lists the keys that the file leaves open."""
+    """An entry in the site's file that can be probed. ``unknown`` lists the keys that the file leaves open."""
 
     path: Path_
     modules: tuple[str, ...]
@@ -54,7 +45,7 @@ class ProbeEntry:
 
 @dataclass
 class ProbeResults:
-    """Detected values, contradictions, and remarks for the user; ``files`` are the modulefiles of each entry."""
+    """Detected values, contradictions, and remarks for the user. ``files`` contains each entry's modulefiles."""
 
     answers: list[ProbedValue] = field(default_factory=list)
     contradictions: list[Problem] = field(default_factory=list)
@@ -65,7 +56,7 @@ class ProbeResults:
 def entries(site: Site, *, software: bool) -> Iterator[ProbeEntry]:
     """Return the entries that can be probed: MPI libraries and, with ``software``, compilers and externals for Spack.
 
-    A site without compilers has a single entry for them: the compiler that its MPI library was built with.
+    If a site lists no compilers, there is a single compiler entry: the one that its MPI library was built with.
     """
     for name, library in site.mpi.items():
         yield _entry(("mpi", name), library)
@@ -77,12 +68,12 @@ def entries(site: Site, *, software: bool) -> Iterator[ProbeEntry]:
         default = site.mpi.get(site.default_mpi or "")
         yield ProbeEntry(("compilers",), tuple(default.modules) if default else (), ("compilers",))
     for name, external in site.externals.items():
-        if name in externals.VERSION_COMMANDS:
+        if name in probes.VERSION_COMMANDS:
             yield _entry(("externals", name), external)
 
 
 def probe(site: Site, wanted: Sequence[ProbeEntry], host: Host) -> ProbeResults:
-    """Probe this machine for entries of ``site``, without reading its file again."""
+    """Probe this machine for the entries of ``site``, without reading its file again."""
     results = ProbeResults()
     shells = _Shells(host)
     for entry in wanted:
@@ -98,15 +89,15 @@ def probe(site: Site, wanted: Sequence[ProbeEntry], host: Host) -> ProbeResults:
 
 @dataclass
 class _Shells:
-    """Login shells with loaded modules, each started once."""
+    """Login shells with loaded modules, each of which is started once."""
 
     host: Host
-    started: dict[tuple[str, ...], modules.ModuleEnvironment] = field(default_factory=dict)
+    started: dict[tuple[str, ...], probes.ModuleEnvironment] = field(default_factory=dict)
 
-    def loaded(self, names: tuple[str, ...]) -> modules.ModuleEnvironment:
-        """Return the shell with these modules. Raises ``MissingPrecondition`` if they cannot be loaded."""
+    def loaded(self, names: tuple[str, ...]) -> probes.ModuleEnvironment:
+        """Return the shell with these modules loaded. Raises ``MissingPrecondition`` if they cannot be loaded."""
         if names not in self.started:
-            self.started[names] = modules.load(self.host, names)
+            self.started[names] = probes.load(self.host, names)
         return self.started[names]
 
     def is_there_without(self, program: str, place: str | None) -> bool:
@@ -133,7 +124,7 @@ def _mpi(entry: ProbeEntry, library: Mpi, shell: Host, shells: _Shells, results:
         path = f"{library.prefix}/bin:{shell.environment.get('PATH', '')}"
         shell = ThisHost({**shell.environment, "PATH": path})
     mpicc = shell.which("mpicc")
-    found = list(mpi.on_path(shell))
+    found = list(probes.on_path(shell))
     own = [one for one in found if mpicc and one.prefix == _prefix(mpicc)] or found
     fitting = [one for one in own if one.family == library.family]
     if fitting:
@@ -157,16 +148,16 @@ def _mpi(entry: ProbeEntry, library: Mpi, shell: Host, shells: _Shells, results:
 
 
 def _compiler(entry: ProbeEntry, compiler: Compiler, shell: Host, shells: _Shells, results: ProbeResults) -> None:
-    usual = compilers.PROGRAMS.get(compiler.package, ("cc", "c++", "fc"))
+    usual = probes.PROGRAMS.get(compiler.package, ("cc", "c++", "fc"))
     given = (compiler.c, compiler.cxx, compiler.fortran)
     names = tuple(_named(compiler.prefix, one or other) for one, other in zip(given, usual, strict=True))
-    found = compilers.find(shell, compiler.package, (names[0], names[1], names[2]))
+    found = probes.find(shell, compiler.package, (names[0], names[1], names[2]))
     if found is None:
         results.remarks.append(
             f"{'.'.join(entry.path)}: {_where(entry)} has no {names[0]} and {names[1]} of the same version"
         )
         return
-    differs = compiler.version is not None and not same_version(found.version, compiler.version)
+    differs = compiler.version is not None and not probes.same_version(found.version, compiler.version)
     if differs and entry.modules and shells.is_there_without(names[0], shell.which(names[0])):
         results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has only the system's {names[0]}")
         return
@@ -178,7 +169,7 @@ def _compiler(entry: ProbeEntry, compiler: Compiler, shell: Host, shells: _Shell
 
 def _any_compiler(entry: ProbeEntry, shell: Host, results: ProbeResults) -> None:
     """Probe the compiler behind ``mpicc`` as the site's only compiler."""
-    found = compilers.of_wrapper(shell)
+    found = probes.of_wrapper(shell)
     if found is None:
         results.remarks.append(f"compilers: {_where(entry)} has no known C and C++ compiler")
         return
@@ -190,17 +181,17 @@ def _any_compiler(entry: ProbeEntry, shell: Host, results: ProbeResults) -> None
 
 def _external(entry: ProbeEntry, external: External, shell: Host, shells: _Shells, results: ProbeResults) -> None:
     name = entry.path[1]
-    program = _named(external.prefix, PurePosixPath(externals.VERSION_COMMANDS[name][0]).name)
+    program = _named(external.prefix, PurePosixPath(probes.VERSION_COMMANDS[name][0]).name)
     place = shell.which(program)
-    version = externals.program_version(shell, name, program) if place else None
+    version = probes.program_version(shell, name, program) if place else None
     if place is None or version is None:
         results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has no {program} that prints its version")
         return
-    differs = external.version is not None and not same_version(version, external.version)
+    differs = external.version is not None and not probes.same_version(version, external.version)
     if differs and entry.modules and shells.is_there_without(program, place):
         results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has only the system's {program}")
         return
-    source = f"{PurePosixPath(program).name} {' '.join(externals.VERSION_COMMANDS[name][1:])}"
+    source = f"{PurePosixPath(program).name} {' '.join(probes.VERSION_COMMANDS[name][1:])}"
     _compare(entry, external.version, version, source, results)
     if not differs:
         _learn(entry, {"version": version, "prefix": _prefix(place)}, source, results)
@@ -214,7 +205,7 @@ def _entry(path: Path_, model: Mpi | Compiler | External) -> ProbeEntry:
 
 
 def _learn(entry: ProbeEntry, values: Mapping[str, str | None], source: str, results: ProbeResults) -> None:
-    """Add values of unknown keys; a value that the file could not contain becomes a remark."""
+    """Add values for unknown keys. A value that is not valid in the file becomes a remark."""
     for key, value in values.items():
         if value is None or key not in entry.unknown:
             continue
@@ -226,7 +217,7 @@ def _learn(entry: ProbeEntry, values: Mapping[str, str | None], source: str, res
 
 
 def _source(key: str, value: str, source: str) -> str:
-    """Return the source of a value; prefixes and Fortran compilers are reported by different programs than versions."""
+    """Return a value's source. Prefixes and Fortran compilers are reported by different programs than versions."""
     program, _, arguments = source.partition(" ")
     if key == "fortran":
         return f"{value} {arguments}"
@@ -234,7 +225,7 @@ def _source(key: str, value: str, source: str) -> str:
 
 
 def _compare(entry: ProbeEntry, file: str | None, machine: str | None, source: str, results: ProbeResults) -> None:
-    if file is not None and machine is not None and not same_version(file, machine):
+    if file is not None and machine is not None and not probes.same_version(file, machine):
         results.contradictions.append(
             Problem(
                 f"{'.'.join(entry.path)} is {file} in the site file, but {machine} on this machine ({source})",

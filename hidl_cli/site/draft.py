@@ -1,4 +1,4 @@
-"""Draft a site file from probe results; unknown values are null, and comments name the sources of the others."""
+"""Draft a site file from probe results. Unknown values are null, and comments name the sources of all others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_CLASSES = 8  # kinds with the same hardware, by features; if there are mor
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes of the same kind; ``features`` are the features that they all share."""
+    """Nodes of the same kind. ``features`` contains the features that they all share."""
 
     name: str
     hardware: Hardware
@@ -56,13 +56,13 @@ def kinds(nodes: Sequence[ProbedNode]) -> tuple[NodeKind, ...]:
 
 
 def telling_feature(kind: NodeKind, others: Iterable[NodeKind]) -> str | None:
-    """Return a feature that all nodes of this kind and no others have."""
+    """Return a feature that all nodes of this kind, and no others, have."""
     elsewhere = frozenset().union(*(node.features for other in others for node in other.nodes))
     return min(kind.features - elsewhere, key=lambda feature: (len(feature), feature), default=None)
 
 
 def simple(text: str) -> str:
-    """Convert text to a name for site files: lower-case letters, digits and ``. _ -``; may be empty."""
+    """Convert text to a name for site files: lower-case letters, digits and ``. _ -``. The result may be empty."""
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:48].rstrip("-._")
 
 
@@ -75,7 +75,7 @@ def unique(name: str, taken: Iterable[str]) -> str:
 
 
 def _by_hardware(nodes: Sequence[ProbedNode]) -> Iterator[list[ProbedNode]]:
-    """Group nodes by hardware; similar amounts of memory are treated as the smallest of them.
+    """Group nodes by hardware, rounding similar amounts of memory down to the smallest of them.
 
     Nodes with unknown hardware are grouped if they share a queue.
     """
@@ -123,7 +123,7 @@ def _by_features(nodes: list[ProbedNode]) -> Iterator[NodeKind]:
 
 
 def _names(found: Sequence[NodeKind]) -> list[str]:
-    """Return a name for each kind: its GPU model or ``cpu``, with a distinguishing suffix if several kinds share it."""
+    """Return a name for each kind: its GPU model or ``cpu``, with a suffix if several kinds share this name."""
     bases = [_base(kind) for kind in found]
     shared = Counter(bases)
     names: list[str] = []
@@ -148,7 +148,7 @@ def _base(kind: NodeKind) -> str:
 
 
 def _difference(kind: NodeKind, rivals: Sequence[NodeKind]) -> str | None:
-    """Return what distinguishes a kind from others of the same name.
+    """Return the property that distinguishes a kind from others with the same name.
 
     This is a unique feature, amount of memory, or number of cores or GPUs, or else the feature that the fewest rivals
     have.
@@ -180,7 +180,7 @@ MOST_PARTITIONS, MOST_KINDS = 300, 100  # per draft, so that the file can be edi
 
 @dataclass(frozen=True)
 class DraftPartition:
-    """A partition of the draft; ``constraint`` is the feature that selects its kind of node."""
+    """A partition in the draft. ``constraint`` is the feature that selects its kind of node."""
 
     key: str
     queue: Queue
@@ -191,7 +191,7 @@ class DraftPartition:
 
 @dataclass(frozen=True)
 class DraftPartitions:
-    """All partitions of a draft, the queues left out and why, and ``others``, the kinds of node without a queue."""
+    """A draft's partitions, the omitted queues with reasons, and the kinds of node without a queue (``others``)."""
 
     parts: tuple[DraftPartition, ...]
     left_out: tuple[str, ...]
@@ -199,11 +199,14 @@ class DraftPartitions:
 
     @property
     def default(self) -> str | None:
-        """The key of the default queue's partition, or of its most frequent kind of node if the queue has several."""
+        """The key of the default queue's partition.
+
+        If the queue has several partitions, this is the one for its most frequent kind of node.
+        """
         return next((part.key for part in self.parts if part.queue.is_default), None)
 
     def kinds(self) -> tuple[NodeKind, ...]:
-        """Return the kinds of node of all partitions, followed by the others."""
+        """Return the kinds of node in all partitions, followed by the others."""
         return tuple(dict.fromkeys((*(part.kind for part in self.parts), *self.others)))
 
 
@@ -211,8 +214,8 @@ def parts(batch: SchedulerFacts, unknown_nodes: Hardware | None = None) -> Draft
     """Convert scheduler queues to partitions.
 
     A queue with several kinds of node becomes one partition for each kind that a feature (``constraint``) selects. If
-    there is no such feature, the most frequent kind represents the whole queue. ``unknown_nodes`` is the hardware to
-    assume for all queues if the scheduler lists no nodes.
+    there is no such feature, the most frequent kind represents the whole queue. If the scheduler lists no nodes, all
+    queues are assumed to have the hardware ``unknown_nodes``.
     """
     wanted = {queue.name for queue in batch.queues if queue.left_out is None}
     known = kinds([node for node in batch.nodes if wanted & set(node.queues)])[:MOST_KINDS]
@@ -243,7 +246,7 @@ def parts(batch: SchedulerFacts, unknown_nodes: Hardware | None = None) -> Draft
 
 
 def _of(queue: Queue, count: Mapping[NodeKind, int]) -> Iterator[DraftPartition]:
-    """Return the partitions of a queue, given its number of nodes of each kind."""
+    """Return a queue's partitions, given its number of nodes of each kind."""
     key = simple(queue.name) or "queue"
     main = max(count, key=lambda kind: count[kind])
     if len(count) == 1:
@@ -275,7 +278,7 @@ def _is_scheduler_word(text: str) -> bool:
     return True
 
 
-# Facts that are missing from saved output, and the commands that print them.
+# Facts missing from saved output, and the commands that print them.
 
 
 Topic = Literal["scheduler", "nodes", "queues", "processor", "GPUs", "interconnect", "MPI", "launchers"]
@@ -309,7 +312,7 @@ _QUEUES = {
 
 
 def open_questions(found: SurveyResult) -> dict[Topic, str]:
-    """Return the facts missing from saved output, with the commands to record them.
+    """Return the facts missing from saved output, with the commands that record them.
 
     The result is empty for a live machine.
     """
@@ -354,7 +357,7 @@ class SiteDraft:
     Attributes:
         remarks: Notes for the user.
         read: Saved files that were read, with the facts found in each.
-        open: Missing facts, with the commands to record them.
+        open: Missing facts, with the commands that record them.
     """
 
     name: str
@@ -365,13 +368,13 @@ class SiteDraft:
 
 
 def default_name(found: SurveyResult) -> str:
-    """Return the name of the cluster, or else of the host, as a site name."""
+    """Return the cluster's name or, if it is unknown, the host's name, as a site name."""
     cluster = found.batch.cluster if found.batch else None
     return simple(cluster or "") or simple(found.hostname.partition(".")[0]) or "this-machine"
 
 
 def draft(found: SurveyResult, name: str) -> SiteDraft:
-    """Draft a site file from probe results; a machine without a scheduler extends ``local``."""
+    """Draft a site file from probe results. A machine without a scheduler extends ``local``."""
     questions = open_questions(found)
     remarks = found.remarks
     if found.batch is None and not found.read:
@@ -465,7 +468,7 @@ def _cluster(
 
 
 def _launchers(found: SurveyResult, batch: SchedulerFacts | None) -> tuple[list[str], str]:
-    """Return the launchers, and where they were found."""
+    """Return the launchers and the places where they were found."""
     launchers = [launcher for launcher in LAUNCHERS if launcher in found.launchers]
     places = ", ".join(dict.fromkeys(found.launchers[launcher] for launcher in launchers))
     why = f"shown by {places}" if found.read and places else "" if found.read else f"on the PATH: {places or 'none'}"
@@ -511,7 +514,7 @@ def host_pattern(hostname: str, nodes: Sequence[str]) -> str | None:
 
 
 def literal(text: str) -> str:
-    """Escape text for a regular expression; unlike ``re.escape``, only where necessary."""
+    """Escape text for a regular expression, but only where necessary, unlike ``re.escape``."""
     return re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", text)
 
 
@@ -559,7 +562,7 @@ def _node_type(kind: NodeKind, found: SurveyResult, scheduler: str) -> YamlItem:
 
 
 def _gpu_facts(cards: Cards | None, model: str | None) -> list[YamlItem]:
-    """Return the architecture and memory of this host's GPUs, or what the model name implies."""
+    """Return the architecture and memory of this host's GPUs, or the values implied by the model name."""
     arch = (cards.arch if cards else None) or architecture(model)
     memory = cards.memory_gib if cards else None
     facts = [YamlItem("gpu_arch", arch), YamlItem("gpu_memory_gib", memory)]
@@ -582,7 +585,7 @@ def _partition(part: DraftPartition) -> YamlItem:
 
 
 def _mpi(libraries: Sequence[ProbedLibrary], launchers: Sequence[str], offered: Sequence[str]) -> Iterator[YamlItem]:
-    """Return the MPI libraries; ``offered`` are the values that `srun --mpi=` accepts."""
+    """Return the MPI libraries. ``offered`` contains the values that `srun --mpi=` accepts."""
     entries: list[YamlItem] = []
     for library in libraries:
         taken = [entry.key for entry in entries]
@@ -610,7 +613,7 @@ def _mpi(libraries: Sequence[ProbedLibrary], launchers: Sequence[str], offered: 
 
 
 class HasText(Protocol):
-    """A draft of any kind."""
+    """Any kind of draft."""
 
     @property
     def text(self) -> str:
@@ -619,7 +622,7 @@ class HasText(Protocol):
 
 @dataclass(frozen=True)
 class DraftTarget:
-    """The name of a draft and the file to write (None for standard output)."""
+    """A draft's name and the file to write (None for standard output)."""
 
     name: str
     file: Path | None
@@ -627,7 +630,7 @@ class DraftTarget:
 
 
 def target(name: str | None, output: str | None, default: str, *, kind: KindName = "site") -> DraftTarget:
-    """Choose the name and file of a draft.
+    """Choose a draft's name and file.
 
     Args:
         name: Name of the draft. None selects ``default``, with ``-draft`` appended if this would hide a file that comes
@@ -681,12 +684,12 @@ def write(draft: HasText, file: Path) -> None:
 
 
 def is_found(target: DraftTarget) -> bool:
-    """Return whether hidl finds this file by its name."""
+    """Return whether hidl can find this file by its name."""
     return any(entry.path == target.file for entry in overlay.list_all(target.kind))
 
 
 def hidden(target: DraftTarget) -> tuple[Path, ...]:
-    """Return the files of the same name that this one now hides."""
+    """Return the files with the same name that this file now hides."""
     entries = [entry for entry in overlay.list_all(target.kind) if entry.path == target.file]
     return tuple(below.path for entry in entries for below in entry.shadows)
 

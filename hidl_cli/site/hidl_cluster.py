@@ -1,4 +1,4 @@
-"""The Slurm cluster that ``hidl cluster up`` starts on this machine: its size, and how Slurm's commands find it."""
+"""The Slurm cluster that ``hidl cluster up`` starts on this machine: its size, and how Slurm commands find it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEVICES = Path("/sys/class/net")
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """Limits of a partition: nodes per job, and minutes of run time (None if unlimited)."""
+    """A partition's limits: nodes per job, and run time in minutes (None if unlimited)."""
 
     max_nodes: int
     max_minutes: int | None
@@ -30,7 +30,7 @@ class QueueLimits:
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """Partition limits by name, and the ``count``, ``cores`` and ``memory_gib`` of the nodes by kind."""
+    """The limits of each partition, and the ``count``, ``cores`` and ``memory_gib`` of each kind of node."""
 
     of_nodes: Mapping[str, Mapping[str, float]]
     queues: Mapping[str, QueueLimits]
@@ -55,9 +55,9 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def size(variables: Mapping[str, str] = os.environ) -> ClusterSize | None:
-    """Return the size of the cluster that Slurm's commands use, or else of the default cluster.
+    """Return the size of the cluster that Slurm commands use, or else of the default cluster.
 
-    Returns None if it is unknown.
+    Returns None if the size is unknown.
     """
     try:
         document = read_json((_directory(variables) or default_directory()) / DRESS)
@@ -83,7 +83,7 @@ def size(variables: Mapping[str, str] = os.environ) -> ClusterSize | None:
 def line_that_helps(variables: Mapping[str, str] = os.environ) -> str | None:
     """Suggest a command to run if no controller responds.
 
-    Returns None if Slurm's commands use a cluster that hidl did not create.
+    Returns None if Slurm commands use a cluster that hidl did not create.
     """
     if not any(variables.get(name) for name in _ELSEWHERE):
         return 'hidl cluster up; if it is up in another place: eval "$(hidl cluster env --directory DIR)"'
@@ -101,7 +101,7 @@ def _directory(variables: Mapping[str, str]) -> Path | None:
 
 
 def _runs(directory: Path) -> bool:
-    """Return whether the cluster in this directory runs on this machine. Other machines may share the directory."""
+    """Return whether the cluster in this directory, which other machines may share, runs on this machine."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         alias = _DEVICES / host_link(read_json(directory / SETTINGS)["subnet"]) / "ifalias"
         return alias.read_text(encoding="utf-8").strip() == str(directory)

@@ -1,4 +1,4 @@
-"""Options of ``hidl run`` that become options of the scheduler, in the terms of each scheduler."""
+"""``hidl run`` options that become scheduler options, in the form that each scheduler uses."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MailType = Literal["begin", "end", "fail"]
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Settings of a job that are written in the same way at every site of a scheduler.
+    """Job settings that are written in the same way at all sites with the same scheduler.
 
     Attributes:
         licenses: Number of licenses by name.
-        mail_types: Events to send mail about.
+        mail_types: Events about which to send mail.
         mail_user: Recipient of the mail.
         after: Ids of the jobs that must have ended successfully before this one starts.
-        hold: Submit the job in the held state.
-        begin: Earliest start in seconds since the epoch.
-        comment: Text that the scheduler keeps with the job.
-        scheduler_options: Further options, one per line.
+        hold: True if the job is submitted in the held state.
+        begin: Earliest start time, in seconds since the epoch.
+        comment: Text that the scheduler stores with the job.
+        scheduler_options: Additional options, one per line.
     """
 
     licenses: Mapping[str, int] | None = None
@@ -44,11 +44,11 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class _Term:
-    """An option in the terms of one scheduler.
+    """The form of an option for one scheduler.
 
     Attributes:
-        shown: The line in the documentation.
-        lines: Function that returns the lines of the job script; None if another module writes them.
+        shown: The line shown in the documentation.
+        lines: Function that returns the job script lines, or None if another module writes them.
     """
 
     shown: str
@@ -80,7 +80,7 @@ def _mail_of_lsf(settings: JobSettings) -> list[str]:
 
 _SELECT = "in `-l select=`"
 
-#: The options by their name, and their form for each scheduler that has them.
+#: The options by name, each with its form for every scheduler that supports it.
 TERMS: Mapping[str, Mapping[str, _Term]] = {
     "--gpus": {
         "slurm": _Term("`--gres=gpu:N` or `--gpus-per-node=N`, by the policy `gpus`"),
@@ -155,7 +155,7 @@ TERMS: Mapping[str, Mapping[str, _Term]] = {
     },
     "--scheduler-option": {name: _Term("as given") for name in ("slurm", "lsf", "pbs", "flux")},
 }
-#: Names of the options in the policy ``forbidden``.
+#: Names of the options, as used in the ``forbidden`` policy.
 _FIELDS = {
     "--licenses": "licenses",
     "--mail-type": "mail_types",
@@ -165,7 +165,11 @@ _FIELDS = {
     "--begin": "begin",
     "--comment": "comment",
 }
-#: Patterns of values, and hints.
+#: Letters of the same options.
+_LETTERS = {
+    "slurm": {"-d": "--dependency", "-H": "--hold", "-b": "--begin", "-L": "--licenses"},
+}
+#: Patterns for values, and hints.
 _VALUES = {
     "--mail-user": (r"[A-Za-z0-9_][A-Za-z0-9_.+@-]{0,199}", "for example you@example.org"),
     "--job-name": (r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "use letters, digits and _ . - only"),
@@ -175,9 +179,9 @@ _TITLES = {**{name: system.title for name, system in SYSTEMS.items()}, "local": 
 
 
 def require_supported(site: Site, given: tuple[str, ...]) -> None:
-    """Raise ``UsageError`` for the first of the ``given`` options that the site forbids or its scheduler lacks.
+    """Raise ``UsageError`` for the first ``given`` option that the site forbids or its scheduler lacks.
 
-    A scheduler from a plug-in has none of them.
+    Plug-in schedulers support none of the options.
     """
     scheduler = site.scheduler or ""
     for name in given:
@@ -191,9 +195,10 @@ def require_supported(site: Site, given: tuple[str, ...]) -> None:
 
 
 def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -> list[str]:
-    """Return the lines of a job header for the settings, below which no further line may follow.
+    """Return the job header lines for the settings. They must be the last lines in the header.
 
-    Raises ``UsageError`` for an option that is given twice, ``InvalidInput`` for a scheduler option that hidl rejects.
+    Raises ``UsageError`` for an option that is given twice, and ``InvalidInput`` for a scheduler option that hidl
+    rejects.
     """
     lines: list[str] = []
     for name, field in _FIELDS.items():
@@ -202,7 +207,7 @@ def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -
             lines += term.lines(settings)
     written = {each for line in lines for each in option_names(scheduler, line)} - {"-l", "-R", "-W", "--setattr"}
     for line in policies.directives:
-        if twice := written.intersection(option_names(scheduler, line)):
+        if twice := _repeated(written, scheduler, line):
             raise UsageError(
                 f"the site's `directives` already contain {min(twice)}: {line}", hint="leave your option out"
             )
@@ -212,15 +217,26 @@ def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -
             problems.append(Problem(f"--scheduler-option {line!r} is no option", "one line that begins with -"))
         elif rejected := reject_directive(scheduler, line, policies.model_dump()):
             problems.append(Problem(f"--scheduler-option {line!r}: {rejected.message}", rejected.instead))
-        elif twice := written.intersection(option_names(scheduler, line)):
+        elif twice := _repeated(written, scheduler, line):
             problems.append(Problem(f"--scheduler-option {line!r}: {min(twice)} is given twice", "one of the two"))
     if problems:
         raise InvalidInput(f"{len(problems)} invalid value(s) of --scheduler-option", problems=problems)
     return [*lines, *settings.scheduler_options]
 
 
+def _repeated(written: set[str], scheduler: str, line: str) -> set[str]:
+    """Return the options in ``written`` that a line repeats, also by a letter or an abbreviation."""
+    names = [_LETTERS.get(scheduler, {}).get(name, name) for name in option_names(scheduler, line)]
+    return {
+        each
+        for each in written
+        for name in names
+        if each == name or (name.startswith("--") and len(name) > len("--x") and each.startswith(name))
+    }
+
+
 def parse_licenses(text: str) -> dict[str, int]:
-    """Parse ``NAME,NAME:COUNT``; ``UsageError`` for anything else."""
+    """Parse ``NAME,NAME:COUNT``; raises ``UsageError`` for anything else."""
     found: dict[str, int] = {}
     for word in text.split(","):
         match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_.@-]*)(?::([1-9][0-9]*))?", word.strip())
@@ -231,7 +247,7 @@ def parse_licenses(text: str) -> dict[str, int]:
 
 
 def parse_mail_types(text: str) -> tuple[MailType, ...]:
-    """Parse a list of ``begin``, ``end``, ``fail`` or ``all``; ``UsageError`` for anything else."""
+    """Parse a list of ``begin``, ``end``, ``fail`` or ``all``; raises ``UsageError`` for anything else."""
     known: tuple[MailType, ...] = get_args(MailType)
     words = [word.strip().lower() for word in text.split(",")]
     if unknown := [word for word in words if word not in (*known, "all")]:
@@ -240,14 +256,14 @@ def parse_mail_types(text: str) -> tuple[MailType, ...]:
 
 
 def plain(name: str, value: str | None) -> str | None:
-    """Return the value of an option; ``UsageError`` if it would not reach the scheduler unchanged."""
+    """Return an option's value. Raises ``UsageError`` if it would not reach the scheduler unchanged."""
     if value is not None and not re.fullmatch(_VALUES[name][0], value):
         raise UsageError(f"invalid {name} {value!r}", hint=_VALUES[name][1])
     return value
 
 
 def job_options_page() -> str:
-    """Return the table of ``docs/reference/job-options.md``."""
+    """Return the table in ``docs/reference/job-options.md``."""
     systems = ("slurm", "lsf", "pbs", "flux")
     rows = [
         f"| `{name}` | {' | '.join(terms[each].shown if each in terms else 'refused' for each in systems)} |"
@@ -258,6 +274,6 @@ def job_options_page() -> str:
 
 
 def _quoted(text: str | None) -> str:
-    """Quote text for a header line; the option has rejected quotes, backslashes and line breaks."""
+    """Quote text for a header line. The option has already rejected quotes, backslashes and line breaks."""
     word = text or ""
     return word if shlex.quote(word) == word else f'"{word}"'

@@ -1,4 +1,4 @@
-"""Load sites by name, or the site of this machine."""
+"""Load sites by name, or load this machine's site."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _OF_GPUS = ("gpu_model", "gpu_arch", "gpu_memory_gib")
 _OF_A_RUNNING_ONE = ("max_nodes", "max_wall")
 _OPTIONS = ("queue", "qos", "constraint")  # null: no such option
 
-#: Cores per node of a twin if the site file does not set them.
+#: Cores per twin node if the site file does not set them.
 ASSUMED_CORES = 16
 
 
 def unknown_facts(site: Site) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of all unknown facts of the site, its node types and its partitions.
+    """Return the paths of all unknown facts about the site, its node types and its partitions.
 
-    Facts that do not apply or follow from others are left out, such as the GPU model of nodes without GPUs. The
+    Facts that do not apply or that follow from others, such as the GPU model of nodes without GPUs, are left out. The
     scheduler ``local`` needs neither an interconnect nor a site MPI library. The sizes and limits of hidl's own cluster
     come from the running cluster.
     """
@@ -72,7 +72,10 @@ def _of_partitions(site: Site) -> Iterator[tuple[str, ...]]:
 
 
 def _is_settled(partition: Partition, key: str, *, site_charges: bool) -> bool:
-    """Return whether a fact may be missing: ``max_wall`` if limits depend on job size, charges if the site has none."""
+    """Return whether a fact may be missing.
+
+    This is the case for ``max_wall`` if limits depend on the job size, and for charges if the site has none.
+    """
     if key == "max_wall":
         return bool(partition.max_wall_by_nodes)
     return key in _OPTIONS or (key == "charge" and not site_charges)
@@ -91,7 +94,7 @@ def load_site(name: str | None = None) -> Site:
 
 
 def resolve(site: Site) -> Site:
-    """Complete node types with ``detect: true`` from this machine, and hidl's own cluster from the running one."""
+    """Complete node types with ``detect: true`` from this machine, and hidl's own cluster from the running cluster."""
     if site.hidl_cluster and (found := size()):
         site = _sized(site, found)
     node_types = {name: _filled(node) if node.detect else node for name, node in site.node_types.items()}
@@ -128,14 +131,17 @@ def _filled(node: NodeType) -> NodeType:
     return _with(node, **facts)
 
 
-# Explain which site was detected, as text and as data.
+# Explanations of which site was detected, as text and as data.
 
 
 FALLBACK = "local"  # the site to use if none matches
 
 
 def explained(site: str | None, outcomes: Iterable[Detection], schedulers: Mapping[str, str]) -> str:
-    """Explain which site was detected and why; ``schedulers`` maps each scheduler found here to one of its programs."""
+    """Explain which site was detected and why.
+
+    ``schedulers`` maps each scheduler found here to one of its programs.
+    """
     if site is None:
         return _nothing_matched(schedulers)
     (outcome,) = (one for one in outcomes if one.site == site)
@@ -152,7 +158,7 @@ def explained(site: str | None, outcomes: Iterable[Detection], schedulers: Mappi
 
 
 def as_document(outcome: Detection) -> dict[str, Any]:
-    """Return the result for a site as JSON data."""
+    """Return a site's result as JSON data."""
     conditions = [
         {
             "subject": condition.subject,

@@ -1,4 +1,4 @@
-"""Detect the resources of this machine that the current process may use.
+"""Detect this machine's resources that the current process may use.
 
 All functions read below ``root``, which is ``/`` except in tests. Unknown facts are None.
 """
@@ -38,12 +38,12 @@ def _ratio(limit: str, period: str) -> float | None:
 _ROOT = Path("/")
 _QUERY = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 _QUERY_SECONDS = 5.0
-_NO_DRIVER, _NO_DEVICE = 9, 6  # exit statuses of nvidia-smi (its manual, section "Return value")
+_NO_DRIVER, _NO_DEVICE = 9, 6  # nvidia-smi exit statuses (section "Return value" in its manual)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Resources that a process may use on this machine; the fields match those of a node type."""
+    """This machine's resources that a process may use. The fields match those of a node type."""
 
     arch: str
     cpu: str | None
@@ -55,7 +55,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class LocalGpus:
-    """The GPUs of this machine; ``reason`` explains why their number is unknown."""
+    """This machine's GPUs. ``reason`` explains why their number is unknown."""
 
     gpus: int | None
     gpu_model: str | None = None
@@ -83,7 +83,7 @@ def cpu_model(root: Path) -> str | None:
     """Return the processor's model name (``model name`` on x86, ``cpu`` on POWER); ARM systems have none."""
     try:
         with (root / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:  # the first processor represents all
+            for line in lines:  # the first processor represents all of them
                 if found := re.match(r"(?:model name|cpu)\s*:\s*(.*\S)", line):
                     return found[1]
     except OSError:
@@ -92,7 +92,7 @@ def cpu_model(root: Path) -> str | None:
 
 
 def memory_gib(root: Path) -> float | None:
-    """Return the memory of the machine or the limit of this process's control group, whichever is less, in GiB."""
+    """Return the machine's memory or the limit of this process's control group, whichever is less, in GiB."""
     sizes = []
     if found := re.search(r"^MemTotal:\s*(\d+) kB", read(root / "proc/meminfo"), re.MULTILINE):
         sizes.append(int(found[1]) * 1024)
@@ -117,9 +117,9 @@ def gpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> Loc
 
 
 def _topology(root: Path, processors: list[int]) -> tuple[int, int | None, int | None]:
-    """Return the physical cores, sockets and hardware threads per core of these logical processors.
+    """Return the number of physical cores, sockets and hardware threads per core for these logical processors.
 
-    The number of sockets is None if they differ in usable cores, since placements divide the cores evenly.
+    The number of sockets is None if the sockets differ in usable cores, since placements divide the cores evenly.
     """
     cores: dict[str, int] = {}
     sockets: dict[str, set[str]] = {}

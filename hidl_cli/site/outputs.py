@@ -51,9 +51,9 @@ class UnexpectedOutput(ValueError):
 
 @dataclass(frozen=True)
 class ParsedOutput:
-    """The facts in a program's output.
+    """The facts found in a program's output.
 
-    ``words`` is a summary, and ``launchers`` are the launchers whose existence it proves.
+    ``words`` is a summary, and ``launchers`` lists the launchers that the output shows to exist.
     """
 
     words: str
@@ -80,7 +80,7 @@ def table(text: str, titles: Sequence[str], numbers: Sequence[str] = ()) -> list
 
     Args:
         text: The text that contains the table.
-        titles: Titles that the header line must contain.
+        titles: Titles that must be in the header line.
         numbers: Columns that must contain whole numbers.
 
     Raises ``UnexpectedOutput`` for the first row that does not match.
@@ -114,7 +114,7 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-# Merge the output of several commands of one scheduler, and find contradictions between them.
+# Merge the output of several of a scheduler's commands, and find contradictions between them.
 
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ _WIDTH = 40  # characters of node names in a message
 
 @dataclass(frozen=True)
 class SchedulerOutput:
-    """A description of a scheduler, and the files that it comes from."""
+    """A scheduler description, and the files that it comes from."""
 
     files: str
     batch: SchedulerFacts
@@ -131,12 +131,12 @@ class SchedulerOutput:
 
 @dataclass
 class _Differences:
-    """Facts on which two files disagree; nodes with the same two values are reported together."""
+    """Facts on which two files disagree. Nodes with the same pair of values are reported together."""
 
     found: dict[tuple[str, str, str, str, str], list[str]] = field(default_factory=dict)
 
     def either(self, name: str, fact: str, ours: tuple[str, T | None], theirs: tuple[str, T | None]) -> T | None:
-        """Return the known value; if the values differ, record that and return ours."""
+        """Return the known value. If both are known and differ, record the difference and return ours."""
         (our_file, one), (their_file, other) = ours, theirs
         if one is None or other is None or one == other:
             return other if one is None else one
@@ -152,7 +152,7 @@ class _Differences:
 
 
 def merged(sources: Sequence[SchedulerOutput]) -> tuple[SchedulerFacts, tuple[str, ...]]:
-    """Merge descriptions of one scheduler; also return contradictions, for which the first source takes precedence."""
+    """Merge descriptions of a scheduler. Also return contradictions, for which the first source takes precedence."""
     first, *rest = sources
     total, files, differences = first.batch, first.files, _Differences()
     for source in rest:
@@ -274,9 +274,9 @@ def processor(text: str) -> ParsedOutput:
 
 
 def numa(text: str) -> ParsedOutput:
-    """Parse ``numactl --hardware``, whose CPUs may be cores or threads.
+    """Parse ``numactl --hardware``, in which CPUs may be cores or threads.
 
-    Raises ``UnexpectedOutput`` if it lists none.
+    Raises ``UnexpectedOutput`` if the output lists no CPUs.
     """
     cpus = [len(found[2].split()) for found in _NUMA_CPUS.finditer(text)]
     if not sum(cpus):
@@ -336,7 +336,7 @@ def mpi_types(text: str) -> ParsedOutput:
 
 
 def modules(text: str) -> ParsedOutput:
-    """Find MPI libraries in the output of ``module avail``, terse or not."""
+    """Find MPI libraries in the output of ``module avail``, with or without ``--terse``."""
     sections: list[tuple[str, list[software.AvailableModule]]] = []
     for line in text.splitlines():
         if _LEGEND.match(line):
@@ -371,13 +371,16 @@ def modules(text: str) -> ParsedOutput:
 
 
 def _needed(directory: str, loaded: set[str]) -> tuple[str, ...]:
-    """Return the module that made a directory available: loading gcc/8.3.1 adds ``.../Compiler/gcc/8.3.1``."""
+    """Return the module that made a directory available.
+
+    For example, loading gcc/8.3.1 adds ``.../Compiler/gcc/8.3.1``.
+    """
     opened = "/".join(directory.rstrip("/").split("/")[-2:])
     return (opened,) if opened in loaded else ()
 
 
 def ucx(text: str) -> ParsedOutput:
-    """Parse ``ucx_info -v``; a user's own build is not considered software of the site."""
+    """Parse ``ucx_info -v``. A user's own build is not considered site software."""
     found = _UCX.search(text)
     if found is None:
         raise UnexpectedOutput(0, "a version of UCX", "none")
@@ -393,11 +396,11 @@ def _number(text: str | None) -> int | None:
     return int(text) or None if text and text.isdecimal() and len(text) < 8 else None
 
 
-# Scheduler output in formats that users often have at hand but the probes do not request.
+# Scheduler output in formats that users often have at hand, but that the probes do not request.
 
 
 _WALL = re.compile(r"(?:([0-9]{1,5})-(?=[0-9]+:[0-9]+:))?(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{2})")
-_MARKS = "*~#!%$@^+-"  # suffixes of Slurm's states
+_MARKS = "*~#!%$@^+-"  # suffixes of Slurm states
 _NO_LIMIT = ("infinite", "UNLIMITED", "n/a")
 _ALWAYS_THERE = ("AVAIL", "TIMELIMIT", "NODES", "STATE")
 _STATES_OF_PARTITIONS = {
@@ -416,7 +419,7 @@ _CUT_WALL = re.compile(r"[0-9]{1,5}-[0-9:]{0,7}|(?:[0-9]{1,4}:){1,2}[0-9]?|inf[i
 
 
 def sinfo(text: str) -> SchedulerFacts:
-    """Parse ``sinfo``, also with ``-l``, ``-N`` or ``-s``. Raises ``UnexpectedOutput`` for an invalid row."""
+    """Parse ``sinfo``, with or without ``-l``, ``-N`` or ``-s``. Raises ``UnexpectedOutput`` for an invalid row."""
     printed = table(_without_reasons(text), ["PARTITION"])
     rows = [(number, {_title(key): cell for key, cell in cells.items()}) for number, cells in printed]
     width = next((len(key) for _, cells in printed for key in cells if _title(key) == "TIMELIMIT" != key), None)
@@ -454,13 +457,13 @@ def sinfo(text: str) -> SchedulerFacts:
 
 
 def _title(word: str) -> str:
-    """Return the full title of a column whose title is truncated (``TIMELI``)."""
+    """Return the full version of a truncated column title (``TIMELI``)."""
     whole = [title for title in ("TIMELIMIT", "NODELIST", "STATE", "AVAIL") if title.startswith(word)]
     return whole[0] if len(whole) == 1 and len(word) >= 3 else word
 
 
 def _without_reasons(text: str) -> str:
-    """Remove extra words from the last column if it is REASON, which may contain several."""
+    """Remove extra words from the last column if it is REASON, which may contain several words."""
     lines = text.splitlines()
     at = heading(lines, "PARTITION")
     titles = lines[at].split() if at is not None else []
@@ -507,9 +510,9 @@ def bqueues(text: str) -> SchedulerFacts:
 
 
 def gpus_of_lsf(text: str) -> SchedulerFacts:
-    """Parse ``bhosts -gpu`` or ``lshosts -gpu``, in which only the first row of a host contains its name.
+    """Parse ``bhosts -gpu`` or ``lshosts -gpu``, in which only a host's first row contains its name.
 
-    Raises ``UnexpectedOutput`` for a row without a number and a model.
+    Raises ``UnexpectedOutput`` for a row that lacks a number or a model.
     """
     found: dict[str, list[str]] = {}
     host = ""
@@ -536,7 +539,7 @@ def gpus_of_lsf(text: str) -> SchedulerFacts:
 def pbs_queues(text: str) -> Mapping[str, Any]:
     """Convert ``qstat -Q -f`` output to the document that ``qstat -Q -f -F json`` prints.
 
-    Raises ``UnexpectedOutput`` for a line that does not belong to such output.
+    Raises ``UnexpectedOutput`` for a line that cannot be part of such output.
     """
     return {"Queue": dict(_blocks(text, _PBS_HEAD))}
 
@@ -549,11 +552,11 @@ def pbs_server(text: str) -> Mapping[str, Any]:
 
 
 def pbs_nodes(text: str) -> Mapping[str, Any]:
-    """Convert ``pbsnodes -a`` output of PBS or Torque to the document that ``pbsnodes -a -F json`` prints."""
+    """Convert ``pbsnodes -a`` output from PBS or Torque to the document that ``pbsnodes -a -F json`` prints."""
     nodes = dict(_blocks(text, _NAME))
     for node in nodes.values():
         status = dict(part.split("=", 1) for part in str(node.pop("status", "")).split(",") if "=" in part)
-        if "np" in node:  # only Torque's nodes have it
+        if "np" in node:  # only Torque nodes have it
             memory = {"mem": status["physmem"]} if "physmem" in status else {}
             cards = {"ngpus": node["gpus"]} if "gpus" in node else {}
             node["resources_available"] = {"ncpus": node["np"], **memory, **cards}
@@ -561,7 +564,7 @@ def pbs_nodes(text: str) -> Mapping[str, Any]:
 
 
 def _blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Split the text into blocks of attributes below a name. Lines with deeper indentation continue the line above."""
+    """Split the text into blocks, each with attributes below a name. More deeply indented lines continue a line."""
     name, about, last = "", dict[str, Any](), ""
     attribute_indent = 0
     for number, line in enumerate(text.splitlines(), start=1):
@@ -644,7 +647,7 @@ def pbs_queue_table(text: str) -> Mapping[str, Any]:
 
 
 def _pbs_rows(text: str, *titles: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the words of each row below these titles, with the line number.
+    """Yield the words in each row below these titles, with the line number.
 
     Raises ``UnexpectedOutput`` if there are no such titles.
     """
@@ -658,7 +661,7 @@ def _pbs_rows(text: str, *titles: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def document(text: str) -> Mapping[str, Any]:
-    """Parse a JSON object that a PBS command printed. Raises ``UnexpectedOutput`` if it is anything else."""
+    """Parse a JSON object printed by a PBS command. Raises ``UnexpectedOutput`` if it is anything else."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
@@ -677,12 +680,12 @@ def rows_fit(text: str, *titles: str, numbers: tuple[str, ...] = ()) -> str:
 
 
 def states(nodes: Mapping[str, Any]) -> str:
-    """Count the nodes of a PBS document by state: ``2 offline, 1 free``."""
+    """Count the nodes in a PBS document by state: ``2 offline, 1 free``."""
     found = Counter(str(node.get("state", "?")) for node in nodes.values() if isinstance(node, Mapping))
     return ", ".join(f"{number} {state}" for state, number in found.most_common(6))
 
 
-# GPUs of one host, in the formats that vendors' tools print for users.
+# The GPUs of a single host, in the formats that vendor tools print for users.
 
 
 _LISTED = re.compile(r"^GPU (\d+): (\S.*?) \(UUID:", re.MULTILINE)
@@ -771,7 +774,7 @@ def rocm_table(text: str) -> ParsedOutput:
 
 
 def rocm_product(text: str) -> ParsedOutput:
-    """Parse ``rocm-smi --showproductname`` and similar commands that print one value per line."""
+    """Parse ``rocm-smi --showproductname`` and similar commands, which print one value per line."""
     cards: dict[str, dict[str, str]] = {}
     for found in _FIELD_OF_ROCM.finditer(text):
         cards.setdefault(found[1], {})[found[2].strip()] = found[3].strip()
@@ -823,20 +826,20 @@ def _driver(text: str) -> list[str]:
     return [f"driver {found[1]}"] if found else []
 
 
-# The outputs that hidl can read, how to recognize them, and how to parse them.
+# The kinds of output that hidl can read, how to recognize them, and how to parse them.
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output that hidl can read, recognized by its text.
+    """A kind of output that hidl can read, recognized by its text.
 
-    An output with ``read`` describes a host. All others describe ``scheduler``: either as one ``part`` that ``convert``
-    returns, or completely through ``batch``. All three functions raise ``UnexpectedOutput``.
+    Output with ``read`` describes a host. All other output describes ``scheduler``: either one ``part`` of it, which
+    ``convert`` returns, or all of it, through ``batch``. All three functions raise ``UnexpectedOutput``.
 
     Attributes:
         title: The command as users know it.
-        looks_like: Pattern that its text contains, and that no earlier output contains.
-        command: The command as the probes run it.
+        looks_like: Pattern that matches this kind of output, but no earlier one in the list.
+        command: The command, as run by the probes.
     """
 
     title: str
@@ -849,7 +852,7 @@ class Output:
     command: tuple[str, ...] = ()
 
 
-#: Functions that describe a scheduler from the parts that were saved.
+#: Functions that describe a scheduler from its saved parts.
 DESCRIBE: Mapping[str, Callable[..., SchedulerFacts]] = {
     "slurm": slurm.describe,
     "lsf": lsf.describe,
@@ -860,7 +863,7 @@ DESCRIBE: Mapping[str, Callable[..., SchedulerFacts]] = {
 
 #: A line printed by ``nvidia-smi --query-gpu=name,compute_cap,memory.total``.
 _CARD = r"[^,\n]{3,80}, (?:\d{1,3}\.\d|\[N/A\]), (?:\d{1,9}|\[N/A\])"
-_SAMPLE, _LINE = 100_000, 4000  # characters to examine in a text and in a line to recognize it
+_SAMPLE, _LINE = 100_000, 4000  # number of characters to examine in a text and in a line
 
 
 def _lines(pattern: str) -> re.Pattern[str]:
@@ -1092,12 +1095,12 @@ OUTPUTS: Sequence[Output] = (
 
 
 def recognize(text: str) -> Output | None:
-    """Return the output that a text comes from, or None if it is unknown."""
+    """Return the kind of output that a text is, or None if it is unknown."""
     sample = "\n".join(line[:_LINE].rstrip() for line in text[:_SAMPLE].splitlines())
     return next((output for output in OUTPUTS if output.looks_like.search(sample)), None)
 
 
-# Read a directory of outputs that were saved by hand; files are recognized by their contents, not by their names.
+# Read a directory of manually saved output. Files are recognized by their contents, not by their names.
 
 
 _MOST_BYTES, _MOST_FILES = 8 * 2**20, 200
@@ -1112,7 +1115,7 @@ _HINT = (
 
 @dataclass(frozen=True)
 class _SavedOutput:
-    """A file with a recognized output; ``value`` is the converted text, ``parsed`` the facts in it."""
+    """A file with recognized output. ``value`` is the converted text, and ``parsed`` contains the facts in it."""
 
     file: Path
     output: Output
@@ -1125,10 +1128,10 @@ class _SavedOutput:
 
 
 def survey_folder(directory: Path, *, alone: bool = False) -> SurveyResult:
-    """Read every file in the directory, except scheduler output if ``alone``.
+    """Read every file in the directory, but ignore scheduler output if ``alone`` is set.
 
-    Raises ``UsageError`` if there are no files, and ``InvalidInput`` with all problems if the contents of a file differ
-    from what its program prints or if no file contains facts for a site file.
+    Raises ``UsageError`` if there are no files. Raises ``InvalidInput`` with all problems if a file's contents differ
+    from what its program prints, or if no file contains facts for a site file.
     """
     saved, problems, unrecognized = _read(directory)
     if alone:
@@ -1168,7 +1171,7 @@ def survey_folder(directory: Path, *, alone: bool = False) -> SurveyResult:
 
 
 def foreign(host: RecordedHost) -> Sequence[Problem]:
-    """Return the files in a recording that contain output from a different command than their names indicate."""
+    """Return the files in a recording that contain output from a command other than the one in their names."""
     commands = {file_name(output.command): output for output in OUTPUTS if output.command}
     found = []
     for file in sorted(host.directory.glob("*.txt")):
@@ -1183,7 +1186,7 @@ def foreign(host: RecordedHost) -> Sequence[Problem]:
 
 
 def _read(directory: Path) -> tuple[list[_SavedOutput], list[Problem], list[Problem]]:
-    """Return the outputs, the problems found in invalid files, and the problems of unrecognized files."""
+    """Return the saved output, the problems in invalid files, and the problems with unrecognized files."""
     try:
         files = sorted(file for file in directory.iterdir() if not file.name.startswith(".") and not file.is_dir())
     except OSError as error:
@@ -1211,7 +1214,7 @@ def _read(directory: Path) -> tuple[list[_SavedOutput], list[Problem], list[Prob
 
 
 class _UnknownOutput(UnexpectedOutput):
-    """A text that no known program prints."""
+    """Text that no known program prints."""
 
 
 def _text(file: Path) -> str:
@@ -1238,7 +1241,7 @@ def _problem(file: Path, error: UnexpectedOutput) -> Problem:
 
 
 def _saved(file: Path, output: Output, text: str) -> _SavedOutput:
-    """Parse a recognized output. Raises ``UnexpectedOutput`` if the program would not print it."""
+    """Parse recognized output. Raises ``UnexpectedOutput`` if the program would not print it."""
     if output.read is not None:
         return _SavedOutput(file, output, text, output.read(text))
     value = output.convert(text)
@@ -1253,12 +1256,12 @@ def _saved(file: Path, output: Output, text: str) -> _SavedOutput:
     return _SavedOutput(file, output, value, ParsedOutput(", ".join(words) or "read", batch=batch))
 
 
-#: Entries that a part must contain to be of use.
+#: Entries that a part must contain to be useful.
 _MUST_HAVE = {"nodes": "node", "queues": "queue", "partitions": "partition", "resources": "node", "server": "server"}
 
 
 def _batch(saved: Sequence[_SavedOutput]) -> tuple[SchedulerFacts | None, Sequence[str]]:
-    """Return the scheduler that most files describe, and contradictions, including files about other schedulers."""
+    """Return the scheduler that most files describe, and all contradictions, such as files about other schedulers."""
     described = [one for one in saved if one.output.scheduler]
     if not described:
         return None, ()
@@ -1295,7 +1298,7 @@ def _sources(scheduler: str, described: Sequence[_SavedOutput]) -> Iterator[Sche
 
 
 def _first(saved: Sequence[_SavedOutput], fact: str) -> tuple[Any, list[str]]:
-    """Return the first value of a fact, completed from other files, and differences between files."""
+    """Return a fact's first value, completed from other files, and the differences between files."""
     values = [(one, value) for one in saved if (value := getattr(one.parsed, fact)) is not None]
     if not values:
         return None, []
@@ -1321,7 +1324,7 @@ def _same_model(one: str, other: str) -> bool:
 
 
 def _filled(known: Any, others: Sequence[Any]) -> Any:
-    """Complete the description of cards or of a processor with what other tools printed."""
+    """Complete the description of cards or of a processor with values printed by other tools."""
     for other in others:
         if isinstance(known, Processor):
             theirs = {key: value for key, value in asdict(other).items() if getattr(known, key) is None}
@@ -1335,7 +1338,7 @@ def _filled(known: Any, others: Sequence[Any]) -> Any:
 
 
 def _on_its_nodes(found: SurveyResult, processor: Processor | None) -> SurveyResult:
-    """Add the processor and GPUs to the only kind of node that they fit."""
+    """Add the processor and GPUs to the only kind of node that matches them."""
     known = kinds(found.batch.nodes) if found.batch else ()
     own = Hardware()
     remarks, cards = list(found.remarks), found.cards
@@ -1367,7 +1370,7 @@ def _on_its_nodes(found: SurveyResult, processor: Processor | None) -> SurveyRes
 
 
 def _added(found: SurveyResult, own: Hardware) -> SurveyResult:
-    """Add the facts of the examined host to the nodes of its kind."""
+    """Add the facts about the examined host to the nodes of its kind."""
     if found.batch is None or not found.batch.nodes:
         return replace(found, unknown_nodes=own)
     cards = ("gpus", "gpu_model")

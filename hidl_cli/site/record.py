@@ -1,4 +1,4 @@
-"""Save detected values in the user's own file for a site, and a record of them in the user's state directory."""
+"""Save detected values in the user's own file for a site, and keep a record of them in the user's state directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class DetectionRecord:
-    """Previously detected values by path in the site's file, and the state of the modulefiles at that time by entry."""
+    """Previously detected values by path in the site's file, and the state of each entry's modulefiles at that time."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class DetectionRecord:
 
 
 def read_record(site: str) -> DetectionRecord:
-    """Read the record of a site. The result is empty if there is none or it cannot be read."""
+    """Read a site's record. The result is empty if there is no record or if it cannot be read."""
     try:
         found = documents.read_json(_record(site))
         if found["schema"] != _SCHEMA:
@@ -56,7 +56,7 @@ def read_record(site: str) -> DetectionRecord:
 def write_record(
     site: str, old: DetectionRecord, answers: Iterable[ProbedValue], files: Mapping[tuple[str, ...], Sequence[Path]]
 ) -> None:
-    """Add to the record of a site. Raises ``OSError`` if it cannot be written."""
+    """Add to a site's record. Raises ``OSError`` if it cannot be written."""
     values = {**old.values, **{".".join(answer.path): answer.value for answer in answers}}
     seen = {".".join(entry): {str(place): _state(place) for place in _watched(each)} for entry, each in files.items()}
     documents.write_json(_record(site), {"schema": _SCHEMA, "values": values, "files": {**old.files, **seen}})
@@ -76,7 +76,7 @@ def keep(site: str, answers: Sequence[ProbedValue], old: DetectionRecord, origin
 
 
 def text(site: str, answers: Sequence[ProbedValue], old: DetectionRecord, origin: Origin) -> str | None:
-    """Return the text of the user's file with the values, or None if they cannot be merged."""
+    """Return the text of the user's file with the values added, or None if they cannot be merged."""
     values = _values(answers, old, origin)
     file = user_file(site)
     try:
@@ -93,7 +93,7 @@ def text(site: str, answers: Sequence[ProbedValue], old: DetectionRecord, origin
 
 
 def lines(answers: Sequence[ProbedValue], origin: Origin) -> str:
-    """Format values as lines of YAML for users to add."""
+    """Format values as YAML lines for users to add."""
     return document(yamledit.items(_values(answers, DetectionRecord(), origin)))
 
 

@@ -13,8 +13,8 @@ from hidl_cli.site.probes.survey import DESCRIPTION, SurveyResult, load_host, su
 def survey_from(directory: Path, *, alone: bool = False) -> tuple[SurveyResult, Sequence[str]]:
     """Return the facts found in ``directory``, and the commands that failed on the recorded machine.
 
-    With ``alone``, schedulers are ignored. Raises ``UsageError`` if there is nothing to read, and ``InvalidInput`` if
-    something cannot be read or does not describe a machine.
+    If ``alone`` is set, schedulers are ignored. Raises ``UsageError`` if there is nothing to read, and ``InvalidInput``
+    if something cannot be read or does not describe a machine.
     """
     if not (directory / DESCRIPTION).is_file():
         return survey_folder(directory, alone=alone), ()

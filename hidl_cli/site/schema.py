@@ -1,4 +1,4 @@
-"""The schema of sites, the machines on which stacks are installed and run (``site_configs/*.yaml``).
+"""The schema for sites, which are the machines on which stacks are installed and run (``site_configs/*.yaml``).
 
 Unknown values are null and are never guessed.
 """
@@ -69,19 +69,29 @@ class External(Strict):
     buildable: bool = Field(False, description="allow Spack to build another one for packages that cannot use it")
 
 
-#: Sections of spack.yaml that a site's file may change.
+#: Sections of spack.yaml that a site file may change.
 SpackSection = Literal[
     "bootstrap", "compilers", "concretizer", "config", "container", "definitions", "develop", "env_vars", "mirrors",
     "modules", "packages", "repos", "toolchains",
 ]  # fmt: skip
 
 
+#: Prefixes of the URLs of OCI registries.
+OCI = ("oci://", "oci+http://")
+
+
 class BuildCache(Strict):
     """A cache of packages built by Spack."""
 
     url: Url = Field(description="URL (https:, s3:, oci:, file:) or absolute path")
-    signed: bool = Field(True, description="only install packages signed with a trusted key")
+    signed: bool = Field(
+        True, description="only install packages signed with a trusted key; false for oci:, where Spack signs nothing"
+    )
     keys: list[Place] = Field(default_factory=list, description="files with trusted public keys")
+    user: str | None = Field(None, min_length=1, max_length=128, description="user of the registry of an oci: URL")
+    password_variable: EnvironmentVariable | None = Field(
+        None, description="environment variable with the password or token of `user`"
+    )
 
 
 class Spack(Strict):
@@ -94,8 +104,8 @@ class Spack(Strict):
     detect: bool = Field(False, description="detect compilers, Python and MPI on the machine that runs hidl")
     wheels: bool = Field(
         False,
-        description="install the packages that a stack marks for this as wheels, and only build MPI and what links to "
-        "it with Spack",
+        description="install as wheels the packages that the stack allows, and use Spack only to build MPI and the "
+        "packages that link to it",
     )
     target: Name | None = Field(
         None,
@@ -147,7 +157,7 @@ class Spack(Strict):
 
 
 class Rpm(Strict):
-    """A binary package of an MPI library that users download themselves."""
+    """An MPI library's binary package that users download themselves."""
 
     file: str = Field(description="file name, or base URL and file name; searched for like source archives")
     sha256: Sha256 | None = Field(None, description="SHA-256; null to rely on the checksums in the package")
@@ -158,7 +168,7 @@ class Rpm(Strict):
 SchedulerName = Annotated[str, NameIn(SCHEDULERS, also=UNSUPPORTED)]
 LauncherName = Annotated[str, NameIn(LAUNCHERS)]
 Use = Literal["required", "optional", "never"]
-#: Providers of stacks: classes called with a site and a mirror (``hidl_cli.stack.providers.contract.Provider``).
+#: Stack providers: classes called with a site and a mirror (``hidl_cli.stack.providers.contract.Provider``).
 PROVIDERS: Registry[Callable[[Site, Path | None], Any]] = Registry(
     "hidl.providers",
     "provider",
@@ -206,7 +216,7 @@ class NodeType(Strict):
 
     @property
     def gpu_vendor(self) -> Literal["nvidia", "amd", "intel"] | None:
-        """The vendor of the GPUs, derived from their architecture or model; None if unknown or without GPUs."""
+        """The GPU vendor, derived from the architecture or model, or None if it is unknown or if there are no GPUs."""
         if not self.gpus:
             return None
         if self.gpu_arch and self.gpu_arch.startswith(("sm_", "gfx")):
@@ -216,7 +226,7 @@ class NodeType(Strict):
 
 
 class WallLimit(Strict):
-    """The maximum run time of jobs up to a number of nodes."""
+    """The maximum run time for jobs with up to a given number of nodes."""
 
     max_nodes: Positive | None = Field(None, description="maximum number of nodes of these jobs; null for any number")
     max_wall: WallTime = Field(description="maximum run time, such as 48:00:00")
@@ -244,7 +254,7 @@ class Partition(Strict):
 
 
 class MpiWithGpus(Strict):
-    """Additional settings of an MPI library for runs that compute on GPUs."""
+    """An MPI library's additional settings for runs that compute on GPUs."""
 
     environment: dict[EnvironmentVariable, str] = Field(default_factory=dict, description="as in `mpi`")
     launcher_arguments: dict[LauncherName, list[str]] = Field(default_factory=dict, description="as in `mpi`")
@@ -252,7 +262,7 @@ class MpiWithGpus(Strict):
 
 
 class Mpi(Strict):
-    """An MPI library of the site; stacks can use it if their packages are compatible with its ABI."""
+    """One of the site's MPI libraries. Stacks can use it if their packages are compatible with its ABI."""
 
     family: Family = Field(description="MPI family, which determines the variables that the library reads")
     version: str | None = Field(None, description="version as printed by `mpichversion` or `ompi_info`")
@@ -286,7 +296,7 @@ class Mpi(Strict):
     )
 
 
-#: Options of ``hidl run`` that become options of the scheduler.
+#: ``hidl run`` options that become scheduler options.
 JobOptionName = Literal[
     "--gpus", "--gpus-per-rank", "--mem", "--exclusive", "--share", "--licenses", "--mail-type", "--mail-user",
     "--after", "--hold", "--begin", "--comment", "--job-name", "--scheduler-option",
@@ -294,7 +304,7 @@ JobOptionName = Literal[
 
 
 class Policies(Strict):
-    """Rules for the options in job scripts; options that a site does not accept are left out."""
+    """Rules for job script options. Options that a site does not accept are left out."""
 
     partition: Use = Field("optional", description="partition or queue (`--partition`, `-q`)")
     time: Use = Field("optional", description="time limit (`--time`, `-W`)")
@@ -342,7 +352,7 @@ class Policies(Strict):
 
 
 class Match(Strict):
-    """Conditions that identify the site; all of them must hold."""
+    """Conditions that identify the site, all of which must hold."""
 
     hostname: Regex | None = Field(None, description="regular expression that must match the whole host name")
     env: dict[str, Regex] = Field(
@@ -354,7 +364,7 @@ class Match(Strict):
 
 
 class Install(Strict):
-    """Settings of installations."""
+    """Settings for installations."""
 
     provider: ProviderName = Field("wheels", description="default provider of stacks")
     root: str | None = Field(
@@ -461,16 +471,16 @@ class Site(Strict):
     )
 
     def partition(self, name: str | None = None) -> Partition | None:
-        """Return the named partition or the default one; None if it does not exist."""
+        """Return the named partition or the default partition, or None if it does not exist."""
         return self.partitions.get(name or self.default_partition or "")
 
     def node_type(self, partition: str | None = None) -> NodeType:
-        """Return the node type of a partition (by default, the default one); without facts if there is none."""
+        """Return a partition's node type (default: the default partition's), or one without facts if there is none."""
         found = self.partition(partition)
         return self.node_types[found.node_type] if found else NodeType.model_validate({})
 
     def partition_with(self, device: Literal["cpu", "gpu"]) -> str | None:
-        """Return the first open partition whose nodes have GPUs, or are known to have none; None if not found."""
+        """Return the first open partition whose nodes have GPUs (or are known to have none), or None if none exists."""
         for name, partition in self.partitions.items():
             gpus = self.node_types[partition.node_type].gpus
             if not partition.restricted and (bool(gpus) if device == "gpu" else gpus == 0):
@@ -478,11 +488,11 @@ class Site(Strict):
         return None
 
     def with_install(self, **changes: object) -> Site:
-        """Return a copy of the site with changes to ``install``."""
+        """Return a copy of the site with changed ``install`` settings."""
         return self.model_copy(update={"install": self.install.model_copy(update=changes)})
 
     def node_of_stacks(self) -> NodeType:
-        """Return the node type that stacks are installed for, given ``install.device``."""
+        """Return the node type for which stacks are installed, given ``install.device``."""
         node, device = self.node_type(), self.install.device
         if device is None or bool(node.gpus) == (device == "gpu"):
             return node

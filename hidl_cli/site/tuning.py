@@ -1,4 +1,4 @@
-"""List the tuning in site files, and save measured settings there."""
+"""List the tuning settings in site files, and save measured settings there."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def list_settings(names: frozenset[str]) -> list[dict[str, Any]]:
 def save_tuning(site: str, library: Library, variables: Mapping[str, str], *, gpus: bool, why: str) -> Path:
     """Write variables into the user's own file for a site and return its path.
 
-    They are set for the site's MPI library of that name, or else for the libraries of the same family that stacks
-    contain. Other keys, comments and the order of the file are kept; older values of the variables are replaced.
+    They are set for the site's MPI library with that name, or else for the libraries in stacks that belong to the same
+    family. The variables' older values are replaced, but the file's other keys, comments and order are kept.
 
     Args:
         site: Name of the site.
         library: The MPI library that reads the variables.
         variables: Values by name.
-        gpus: Set them only for runs that compute on GPUs.
+        gpus: Set the variables only for runs that compute on GPUs.
         why: Comment for each variable.
 
     Raises ``HidlError`` if the file cannot be changed; the hint contains the lines to add.

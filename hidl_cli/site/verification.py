@@ -1,6 +1,6 @@
 """Verify the compilers, externals and MPI libraries in a site's file on this machine.
 
-Each path must exist and contain the version and, for MPI, the family that the file states.
+Each path must exist and contain the version and, for MPI, the family specified in the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Checked:
-    """Result for one entry; ``path`` is its key in the site's file."""
+    """The result for one entry. ``path`` is its key in the site's file."""
 
     path: tuple[str, ...]
     verdict: Verdict
@@ -66,7 +66,7 @@ def _external(name: str, external: External, host: Host) -> Checked:
 
 
 def _mpi(name: str, mpi: Mpi, host: Host) -> Iterator[Checked]:
-    """Verify that the prefix exists, contains only this library in this version, and that ``mpicc`` belongs to it."""
+    """Verify that the prefix exists and contains only this version of this library, and that ``mpicc`` matches it."""
     path = ("mpi", name)
     if not mpi.prefix:
         yield _by_modules(path, mpi.modules)
@@ -110,9 +110,9 @@ def _by_modules(path: tuple[str, ...], modules: list[str]) -> Checked:
 
 
 def _version(path: tuple[str, ...], program: str, version: str | None, printed: str | None) -> Checked:
-    """Compare the version that a program prints with the version in the site's file.
+    """Compare the version printed by a program with the version in the site's file.
 
-    Either may omit trailing components.
+    Either version may omit trailing components.
     """
     found = VERSION.search(printed or "")
     if found is None:

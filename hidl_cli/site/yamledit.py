@@ -1,4 +1,4 @@
-"""Write and edit YAML files without changing the keys, comments and order of what users wrote."""
+"""Write and edit YAML files without changing the keys, comments and order that users wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_COMMENT = 400
 
 @dataclass(frozen=True)
 class YamlItem:
-    """A key and its value: a scalar, a list of scalars, or the items of a mapping; ``why`` is a comment."""
+    """A key and its value, which is a scalar, a list of scalars, or the items of a mapping; ``why`` is a comment."""
 
     key: str
     value: Scalar | Sequence[Scalar] | Sequence[YamlItem]
@@ -32,7 +32,7 @@ class YamlItem:
 
 
 def document(items: Sequence[YamlItem], *, head: Sequence[str] = ()) -> str:
-    """Return the text of a file; ``head`` contains the paragraphs of the comment at the top."""
+    """Return a file's text. ``head`` contains the paragraphs of the comment at the top."""
     return "".join(f"{line}\n" for line in (*_comments(head, 0), *_lines(items, 0)))
 
 
@@ -83,7 +83,7 @@ def _comments(paragraphs: Sequence[str], depth: int) -> Iterator[str]:
         yield from textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-#: Beginning of a comment that hidl wrote for a value, and replaces together with it.
+#: Beginning of a comment that hidl wrote for a value and replaces together with the value.
 ORIGIN = "asked of "
 #: Beginning of such a comment for a value measured by a run.
 MEASURED = "measured by run "
@@ -92,7 +92,7 @@ _COMMENT = re.compile(rf"[ ]*# (?:{ORIGIN}|{MEASURED}).*\n$")
 
 @dataclass(frozen=True)
 class Value:
-    """A value for the key at ``path`` and its comment; the value may replace null or ``was``."""
+    """A value for the key at ``path``, and its comment. The value may replace null or ``was``."""
 
     path: tuple[str, ...]
     value: str
@@ -101,10 +101,10 @@ class Value:
 
 
 def edited(text: str, values: Sequence[Value]) -> str | None:
-    """Return the text with these values, or None if that is not possible without changing anything else.
+    """Return the text with these values, or None if they cannot be set without changing anything else.
 
     A value is set if its key is missing or has the value null or ``was``. Flow mappings (``{...}``), aliases and line
-    endings other than LF are not supported. The result is parsed to verify that nothing else changed.
+    endings other than LF are not supported. The result is parsed to verify that nothing else has changed.
     """
     if "\r" in text:
         return None
@@ -161,14 +161,14 @@ def _with(text: str, value: Value) -> str | None:
 
 
 def _appended(text: str, mapping: YamlNode, lines: str) -> str | None:
-    """Append lines to a block mapping, indented like its keys; return None if that is not possible."""
+    """Append lines, indented like its keys, to a block mapping. Returns None if that is not possible."""
     assert isinstance(mapping.content, dict)
     last = list(mapping.content.values())[-1]
     indent = _indent(text, last.key.start)
     if indent is None:
         return None
     end = _end(last.value)
-    if text[end - 1] != "\n":  # a block scalar ends with a line break already
+    if text[end - 1] != "\n":  # a block scalar already ends with a line break
         following = text.find("\n", end)
         end = len(text) if following < 0 else following + 1
     begin = text[:end] if text[end - 1] == "\n" else text[:end] + "\n"

@@ -1,4 +1,4 @@
-"""Activation scripts and modulefiles of installations, and the user's own environments as installations.
+"""Installation activation scripts and modulefiles, and the user's own environments as installations.
 
 Modulefiles are written in Tcl, the only language that both Environment Modules and Lmod support.
 """
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli import process
 from hidl_cli.documents import read_json
@@ -21,9 +21,11 @@ from hidl_cli.errors import InvalidInput, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import SONAMES, TRAITS, Abi, Family
 from hidl_cli.quoting import comment, sh
 from hidl_cli.stack import content, own_wheel
-from hidl_cli.stack.installation import UNSET, Installation, variables
-from hidl_cli.stack.plan import UNUSABLE, InstallPlan
+from hidl_cli.stack.installation import UNSET, UNUSABLE, Installation, variables
 from hidl_cli.templates import render_modulefile, render_script
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.plan import InstallPlan
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ class UserEnvironment:
         packages: Versions of Python and conda packages by name.
         linked: MPI ABIs that mpi4py and Horovod were built for.
         support: Directory with hidl's files for jobs in the environment.
-        mpi: Family of the environment's own MPI library; or None if it has none.
-        mpi_stack: Stack that provides the MPI library; or None if the environment or the site provides it.
+        mpi: Family of the environment's own MPI library, or None if it has none.
+        mpi_stack: Stack that provides the MPI library, or None if the environment or the site provides it.
     """
 
     directory: str
@@ -98,7 +100,7 @@ class UserEnvironment:
 
     @property
     def starter(self) -> str:
-        """The script that runs one of hidl's modules in the environment."""
+        """The script that runs a hidl module in the environment."""
         return str(Path(self.support, _PACKAGE, "start.py"))
 
 
@@ -115,7 +117,7 @@ class EnvironmentInstallation(Installation):
 
     @property
     def abi(self) -> Abi:
-        """The ABI of its own MPI library, or else of its mpi4py. If mpi4py supports any ABI, this is MPICH's."""
+        """The ABI of the environment's own MPI library, or else of its mpi4py (MPICH's if mpi4py supports any ABI)."""
         if self.described.mpi is not None:
             return TRAITS[self.described.mpi].abi
         return "openmpi" if self.described.linked.get("mpi4py") == ("openmpi",) else "mpich"
@@ -125,10 +127,10 @@ class EnvironmentInstallation(Installation):
 
 
 def read(directory: str, root: Path) -> EnvironmentInstallation:
-    """Inspect an environment without writing anything; ``root`` is the root of the site's installations.
+    """Inspect an environment without writing anything. ``root`` is the root of the site's installations.
 
-    Raises ``MissingPrecondition`` if its Python is missing, broken or too old, and ``InvalidInput`` if PATH cannot
-    contain its path.
+    Raises ``MissingPrecondition`` if the environment's Python is missing, broken or too old, and ``InvalidInput`` if
+    PATH cannot contain the environment's path.
     """
     place = Path(os.path.abspath(Path(directory).expanduser()))  # noqa: PTH100 - keep links as the user wrote them
     if unusable := [character for character in UNUSABLE if character in str(place)]:
@@ -218,7 +220,7 @@ def _kind(place: Path) -> EnvironmentKind:
 
 
 def _conda_packages(place: Path) -> dict[str, str]:
-    """Return the packages of a conda environment from the names of its records (``mpich-4.2.3-h1a2b_0.json``)."""
+    """Return a conda environment's packages, read from the names of its records (``mpich-4.2.3-h1a2b_0.json``)."""
     records = (file.stem.rsplit("-", 2) for file in (place / "conda-meta").glob("*-*-*.json"))
     return {name: version for name, version, _ in records}
 
@@ -236,7 +238,7 @@ def _own_mpi(place: Path, packages: Mapping[str, str]) -> tuple[Family, str | No
 
 
 def _activation(place: Path, kind: EnvironmentKind) -> str:
-    from hidl_cli.templates import render_script  # imports Jinja2, which only runs need
+    from hidl_cli.templates import render_script  # imports Jinja2, which is only needed for runs
 
     name = UserEnvironment(str(place), kind, "", {}, {}, "").name
     kind_variables = {

@@ -1,4 +1,4 @@
-"""Validation of stacks that involves several fields, in addition to the schema."""
+"""Stack validation that goes beyond the schema because it involves several fields."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def libraries_exist(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that hidl ships each of the libraries, and that they are unique."""
+    """Require that hidl ships each of the libraries, and that none is listed twice."""
     given, shipped = data.get("libraries"), own_wheel.libraries()
     names = given if isinstance(given, list) else []
     for index, name in enumerate(names):
@@ -80,7 +80,7 @@ def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def requirements(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require normalized requirements of packages on an index, without another MPI library."""
+    """Require normalized requirements for packages on an index, none of which is another MPI library."""
     from hidl_cli.stack import schema  # ``parse`` imports packaging, which only files with requirements need
 
     mpi = data.get("mpi")
@@ -138,7 +138,7 @@ def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
         yield from check_by_family(data)
 
 
-#: The rules of stack files.
+#: The rules for stack files.
 RULES = Rules(
     "stack",
     Stack,

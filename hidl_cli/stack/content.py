@@ -1,7 +1,7 @@
-"""Record and compare the files in an installation: their sizes, SHA-256 digests and owners.
+"""Record and compare the sizes, SHA-256 digests and owners of the files in an installation.
 
-``content.json`` in the prefix is written once, before the manifest. For files installed from wheels it repeats the
-``RECORD`` of the wheel, which also detects a damaged cache; all other files are hashed. ``__pycache__`` directories are
+``content.json`` in the prefix is written once, before the manifest. For files installed from wheels, it repeats the
+wheel's ``RECORD``, which also reveals a damaged cache; all other files are hashed. ``__pycache__`` directories are
 excluded.
 """
 
@@ -61,7 +61,7 @@ def _holds(segment: tuple[int, ...], address: int | None) -> bool:
     return address is not None and segment[3] <= address < segment[3] + segment[5]
 
 
-# The MPI ABIs that compiled Python packages were built for.
+# MPI ABIs that compiled Python packages were built for.
 
 
 #: The ABI in mpi4py's wheels that works with any MPI library.
@@ -73,7 +73,7 @@ _ABI_ALIASES = {"impi": "mpich"}
 
 
 def mpi4py_abis(package: Path) -> frozenset[str]:
-    """Return the ABIs that the mpi4py in this directory was built for (empty if unknown)."""
+    """Return the ABIs that the mpi4py in this directory was built for, or an empty result if unknown."""
     found: set[str] = set()
     for module in package.glob("MPI.*.so"):
         if match := _ABI_MODULE.match(module.name):
@@ -84,12 +84,12 @@ def mpi4py_abis(package: Path) -> frozenset[str]:
 
 
 def linked_abis(modules: Iterable[Path]) -> frozenset[str]:
-    """Return the ABIs of the MPI libraries that the compiled modules are linked to."""
+    """Return the ABIs of the MPI libraries that compiled modules are linked to."""
     return frozenset(abi for module in modules for name in needed(module) or () if (abi := abi_of(name)))
 
 
 FILE = "content.json"
-#: Files about the installation, which are not part of its content.
+#: Files that describe the installation, but are not part of its content.
 ABOUT = (FILE, MANIFEST, "verification.json")
 SCHEMA = "hidl.content/1"
 #: Reading with more threads is not faster on a single disk.
@@ -102,7 +102,7 @@ _RECORD = "lib/python*/site-packages/*.dist-info/RECORD"
 
 @dataclass(frozen=True)
 class File:
-    """A file: its size in bytes, its SHA-256 in hexadecimal, and the distribution that owns it (empty if none does)."""
+    """A file's size in bytes, its hexadecimal SHA-256, and the distribution that owns it (empty if none does)."""
 
     size: int
     digest: str
@@ -111,7 +111,7 @@ class File:
 
 @dataclass(frozen=True)
 class Content:
-    """The files of an installation and the targets of its symbolic links, by path below the prefix."""
+    """An installation's files and the targets of its symbolic links, by path below the prefix."""
 
     files: Mapping[str, File]
     links: Mapping[str, str]
@@ -129,12 +129,12 @@ class ContentDifference:
 
     @property
     def is_whole(self) -> bool:
-        """Return True if no file is damaged or missing; there may be foreign files."""
+        """Return True if no file is damaged or missing; extra files are ignored."""
         return not (self.damaged or self.missing)
 
 
 def record(prefix: Path) -> Content:
-    """Record the content of a new prefix. Raises ``BuildFailed`` if the size of a file differs from its wheel."""
+    """Record a new prefix's content. Raises ``BuildFailed`` if the size of a file differs from its wheel."""
     recorded = dict(_wheel_files(prefix))
     found, links = _scan(prefix)
     wrong = [path for path, file in recorded.items() if found.get(path) != file.size]
@@ -152,7 +152,7 @@ def record(prefix: Path) -> Content:
 
 
 def read(prefix: Path) -> Content:
-    """Read the recorded content. For installations without a record, this is limited to files installed from wheels.
+    """Read the recorded content. Without a record, the content is limited to files installed from wheels.
 
     Raises ``MissingPrecondition`` if the record is damaged.
     """
@@ -207,9 +207,9 @@ def digest_of(file: Path) -> str:
 
 
 def _wheel_files(prefix: Path) -> Iterator[tuple[str, File]]:
-    """Yield the files in the records of the wheels, except those without a hash and compiled ones.
+    """Yield the files listed in the wheels' records, except compiled files and files without a hash.
 
-    Python replaces compiled files. NumPy 1.26's record has one.
+    Python replaces compiled files, one of which is listed in NumPy 1.26's record.
     """
     for file in sorted(prefix.glob(_RECORD)):
         name, _, version = file.parent.name.removesuffix(".dist-info").partition("-")
@@ -272,7 +272,7 @@ def _text(files: Mapping[str, File], links: Mapping[str, str]) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-# Rule HD085, which the doctor and the diagnosis of failed runs report for damaged files.
+# Rule HD085, which the doctor and the diagnosis of failed runs use to report damaged files.
 
 
 RULE = "HD085"

@@ -1,4 +1,4 @@
-"""Derived stacks: an existing stack with additional requirements, stored in the user's overlay."""
+"""Derived stacks, which add requirements to existing stacks and are stored in the user's overlay."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hidl_cli.stack.install import make_lock, plan_install
 from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.schema import WHEEL_EXPECTED, Accelerator, Stack, UnusableRequirement
 
-_BYTES = 4 * 2**20  # limit for requirements files
+_BYTES = 4 * 2**20  # maximum size of a requirements file
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _OPTION = re.compile(r"(?P<name>--[a-z-]+|-[a-zA-Z])(?:\s*=\s*|\s+|(?<=^-[a-zA-Z])|$)(?P<value>.*)")
 
 _INCLUDES = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
-#: Options that hidl always implies: lockfiles have hashes, and only wheels are installed.
+#: Options that hidl always implies, because lockfiles have hashes and only wheels are installed.
 _GRANTED = ("--require-hashes", "--prefer-binary", "--only-binary")
 _SOURCES = (
     "-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index", "--trusted-host",
@@ -45,19 +45,19 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class UserRequirement:
-    """A requirement in normal form and its origin: the line of a file, or ``--with``."""
+    """A normalized requirement and its origin, which is a line in a file or ``--with``."""
 
     text: str
     by: str
     is_constraint: bool = False
 
 
-#: An additional check of a requirement; raises ``UnusableRequirement``.
+#: An additional check for a requirement; raises ``UnusableRequirement``.
 Check = Callable[[str], None]
 
 
 def read(words: Sequence[str], files: Sequence[Path], check: Check) -> tuple[UserRequirement, ...]:
-    """Read requirements from the command line and from files. Raises ``InvalidInput`` with all problems."""
+    """Read requirements from the command line and from files. Raises ``InvalidInput`` listing all problems."""
     reader = _Reader(check)
     for word in words:
         reader.add(word, f"--with {word!r}", None)
@@ -123,7 +123,10 @@ class _Reader:
 
 
 def _text(file: Path) -> str:
-    """Read the text of a requirements file. Raises ``UnusableRequirement`` if it is unreadable or something else."""
+    """Read a requirements file's text.
+
+    Raises ``UnusableRequirement`` if the file is unreadable or a different kind of file.
+    """
     if file.suffix in (".toml", ".yaml", ".yml", ".lock", ".cfg", ".py"):
         source = (
             "of a conda environment, write the packages under `pip` into one, or create it and use `hidl run --env DIR`"
@@ -144,7 +147,7 @@ def _text(file: Path) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield numbered lines without comments and blank lines; continued lines are joined."""
+    """Yield numbered lines without comments and blank lines, joining continued lines."""
     begun, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
         begun = begun if parts else number
@@ -160,14 +163,14 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 _MADE_BY = "# Made by: "
-#: The versions of NumPy in a stack for a project that needs NumPy 1. The packages of the shipped stacks work with it.
+#: NumPy versions in stacks for projects that need NumPy 1. The packages in the shipped stacks work with these versions.
 _OLD_NUMPY = ">=1.26"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A derived stack, the text of its file, and the origin of each requirement."""
+    """A derived stack, the text of its file, and each requirement's origin."""
 
     stack: Stack
     base: Stack
@@ -177,7 +180,7 @@ class Derived:
 
     @property
     def is_kept(self) -> bool:
-        """Return True if the file already defines this stack, ignoring its comments."""
+        """True if the file already defines this stack, apart from comments."""
         return self.file.is_file() and _definition(self.file.read_text(encoding="utf-8")) == _definition(self.text)
 
 
@@ -191,12 +194,12 @@ def derive(
         name: Name of the new stack.
         words: Requirements from the command line.
         files: Requirements files.
-        accelerator: Accelerator of the nodes.
-        command: Command line to record in the file.
+        accelerator: The nodes' accelerator.
+        command: Command line to be recorded in the file.
 
     Raises:
         UsageError: The name is invalid or taken.
-        InvalidInput: Requirements are invalid; lists all of them.
+        InvalidInput: Requirements are invalid; the error lists all of them.
     """
     _check_name(name, base)
     base_stack = load_stack(base)
@@ -219,9 +222,9 @@ def derive(
 
 
 def settle(derived: Derived, order: Order, progress: Progress) -> None:
-    """Resolve the stack if no lockfile fits, then write its definition.
+    """Resolve the stack if no lockfile fits, and then write its definition.
 
-    If the requirements cannot be resolved, the definition is unchanged.
+    If the requirements cannot be resolved, the definition remains unchanged.
     """
     try:
         planned = plan_install(order)
@@ -241,7 +244,7 @@ def settle(derived: Derived, order: Order, progress: Progress) -> None:
 
 
 def _explain(error: HidlError, derived: Derived) -> BuildFailed:
-    """Add the origin of each requirement that the message of the resolver mentions."""
+    """Add the origin of each requirement mentioned in the resolver's message."""
     own = [(one.text if not one.is_constraint else f"{one.text} (constraint)", one.by) for one in derived.requirements]
     base_requirements = [
         (f"{name}{spec}", f"stack {derived.base.name}") for name, spec in derived.base.packages.items()
@@ -277,7 +280,7 @@ def _check_name(name: str, base: str) -> None:
 
 
 def _format_stack(name: str, base: Stack, required: Sequence[str], limits: Sequence[str], command: str) -> str:
-    """Return the stack file. JSON strings are valid YAML strings."""
+    """Return the stack file's text, with strings in JSON notation, which is also valid YAML."""
     shown = ", ".join(dict.fromkeys(schema.name_of(text) for text in required))
     title = f"{base.title}, with {shown if len(shown) <= 60 else f'{len(required)} more requirements'}"
     lines = [
@@ -296,7 +299,7 @@ def _format_stack(name: str, base: Stack, required: Sequence[str], limits: Seque
 
 
 def _requires_old_numpy(requirements: Iterable[str]) -> bool:
-    """Return whether a requirement on NumPy itself excludes NumPy 2, which the shipped stacks require."""
+    """Return whether a direct NumPy requirement excludes NumPy 2, which the shipped stacks require."""
     from packaging.requirements import Requirement
 
     named = [Requirement(text) for text in map(schema.bare, requirements) if schema.name_of(text) == "numpy"]

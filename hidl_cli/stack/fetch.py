@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from hidl_cli import documents, paths
+from hidl_cli.documents import sha256
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import install, own_wheel
-from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.providers.spack import caches, call, host
 from hidl_cli.stack.providers.spack.environment import COMMIT, part_of
 from hidl_cli.stack.providers.spack.host import CLINGO
@@ -36,7 +36,7 @@ MANIFEST = "manifest.json"
 
 
 def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
-    """Download what the order needs to the directory ``to``, which may already contain other stacks.
+    """Download everything that the order needs to the directory ``to``, which may already contain other stacks.
 
     Raises ``MissingPrecondition`` or ``BuildFailed`` if something is not available.
     """
@@ -63,11 +63,11 @@ def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
 def push(order: Order, cache: str, progress: Progress, *, key: str | None = None) -> tuple[str, InstallPlan]:
     """Push an installed stack to a build cache and return the cache's URL and the plan.
 
-    A cache in a local directory also gets the lockfile and the wheels, and can then be used with ``--mirror`` on
-    machines without network access.
+    If the cache is in a local directory, the lockfile and the wheels are copied there as well, so that it can be used
+    with ``--mirror`` on machines without network access.
 
     Args:
-        order: The stack, installed by the provider ``spack``.
+        order: The stack, which the provider ``spack`` has installed.
         cache: A name in the site's ``spack.build_caches``, a URL or a path.
         progress: Reports the steps.
         key: Secret key for signing; if None, packages are not signed.
@@ -105,7 +105,7 @@ def _wheels(plan: InstallPlan, uv: WheelInstaller, to: Path, log: Path, progress
 
 
 def _sources(plan: InstallPlan, uv: WheelInstaller, to: Path, log: Path, progress: Progress) -> dict[str, Any]:
-    """Mirror the sources of the lockfile, and return the files of each package by its hash."""
+    """Mirror the lockfile's sources, and return each package's files by the package's hash."""
     part = part_of(plan)
     interpreter = host.python(plan.target, uv, log, progress, offline=False, wheels=to / "wheels")
     with paths.temporary_directory("fetch") as directory:

@@ -51,7 +51,7 @@ class Inspection:
 
     @property
     def lines(self) -> Iterator[str]:
-        """The first files of each kind, one per line."""
+        """The first few files of each kind, one per line."""
         for kind in ("damaged", "missing", "foreign"):
             paths = getattr(self.now, kind)
             yield from (f"{kind}: {self.installation.prefix / path}" for path in paths[:_SHOWN])
@@ -78,7 +78,7 @@ class Inspection:
 def inspect(
     found: Installation, site: Site, progress: Progress, *, repair: bool = False, offline: bool = False
 ) -> Inspection:
-    """Compare all files of an installation with their record. If ``repair`` is set, replace damaged or missing files.
+    """Compare all of an installation's files with their record. If ``repair`` is set, replace damaged or missing files.
 
     Raises ``MissingPrecondition`` if the installation cannot be repaired.
     """

@@ -57,7 +57,7 @@ class Result:
 
 @dataclass(frozen=True)
 class SkippedStack:
-    """A stack that was not requested by name and requires a file that only the user can provide."""
+    """A stack that was not requested by name, and that requires a file only the user can provide."""
 
     stack: str
     reason: str
@@ -65,7 +65,7 @@ class SkippedStack:
 
 
 def split_installable(orders: Sequence[Order]) -> tuple[list[Order], list[SkippedStack]]:
-    """Separate the orders that can be installed from stacks whose source archives the user must provide."""
+    """Separate orders that can be installed from stacks whose source archives the user must provide."""
     installable, left_out = [], []
     for order in orders:
         missing = _missing_source(order)
@@ -105,7 +105,7 @@ def install_each(
 
 
 def exit_code(results: Sequence[Result]) -> ExitCode:
-    """Return the exit code of a single stack, or 5 if any of several stacks failed."""
+    """Return a single stack's exit code, or 5 if any of several stacks failed."""
     errors = [result.error for result in results if result.error is not None]
     if not errors:
         return ExitCode.OK
@@ -117,7 +117,7 @@ Action = Literal["installed", "switched", "nothing to do"]
 
 @dataclass(frozen=True)
 class InstallResult:
-    """The result of an order. ``switched`` is True if the stack was already installed, but not in use."""
+    """An order's result. ``switched`` is True if the stack was already installed, but not in use."""
 
     action: Action
     installation: Installation
@@ -151,7 +151,7 @@ def plan_install(order: Order) -> PlannedInstall:
 def preview(order: Order, progress: Progress, verified: str = "here") -> dict[str, Any]:
     """Describe what ``install`` would do, as plain data without secrets and without changing anything.
 
-    Spack resolves a stack without a lockfile just for the preview.
+    If the stack has no lockfile, Spack resolves the stack just for the preview.
 
     Args:
         order: The request.
@@ -205,7 +205,7 @@ def preview(order: Order, progress: Progress, verified: str = "here") -> dict[st
 
 
 def _environment(plan: InstallPlan | None, provider: Provider, order: Order, target: Target) -> str | None:
-    """Return the input of the resolver, if the provider has one."""
+    """Return the resolver's input, if the provider has one."""
     if plan is not None:
         return plan.part.environment_text if plan.part else None
     return provider.environment_text(order, target) if isinstance(provider, WithEnvironment) else None
@@ -235,7 +235,7 @@ def install(order: Order, progress: Progress, verifier: Verifier | None = None) 
 
 
 def make_lock(order: Order, progress: Progress) -> tuple[Locked, Path]:
-    """Resolve the stack again and write its lockfile to ``<root>/locks``, where the next installation finds it."""
+    """Resolve the stack again and write its lockfile to ``<root>/locks``, where the next installation will find it."""
     with _explain_os_errors(order), _stack_lock(order, progress):
         provider = provider_for(order.site, order.provider, order.mirror)
         plan = _plan_with_new_lock(order, provider, _target(order), progress)
@@ -257,7 +257,7 @@ def _plan_with_new_lock(order: Order, provider: Provider, target: Target, progre
 
 
 def _published(plan: InstallPlan | None) -> Installation | None:
-    """Return the installation of the plan if it is complete and in use."""
+    """Return the plan's installation if it is complete and in use."""
     if plan is None or installation.current(plan.stack_directory) != plan.prefix:
         return None
     modulefile = installation.modulefiles(plan.root, plan.site, plan.stack) / plan.id
@@ -294,7 +294,7 @@ def _build(
         documents.write_text(Installation.at(plan.prefix).activate, rendered[0].script)
         verified = verifier(plan, log)
         for check in verified.checks:
-            if check["name"] == kernels.CHECK:  # shows how GPUs were verified on a machine without one
+            if check["name"] == kernels.CHECK:  # records how GPUs were verified on a machine that has none
                 progress.say(f"{check['name']}: {check['detail']}")
         return _complete(plan, rendered[0], verified)
     except BuildFailed as failure:
@@ -308,17 +308,17 @@ def _build(
 def _compile(plan: InstallPlan, log: Path, progress: Progress) -> None:
     """Compile the Python modules.
 
-    Processes of a run without write permission would otherwise compile them every time.
+    Otherwise, a run's processes, which may lack write permission, would compile them every time.
     """
     packages = map(str, plan.prefix.glob("lib/python*/site-packages"))
     argv = (str(Installation.at(plan.prefix).python), "-I", "-m", "compileall", "-q", "-j", "0", *packages)
-    with progress.step("compile Python modules"):  # errors are ignored: a module may be for another Python version
+    with progress.step("compile Python modules"):  # errors are ignored; a module may be for another Python version
         process.run(argv, cwd=plan.prefix, env=os.environ, log=log, check=False)
 
 
 def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
     """Add the likely cause to the failure, if the log or the message matches a known one."""
-    from hidl_cli.diagnoses import format_causes, read_blocks, search  # reads the catalogue, which only failures need
+    from hidl_cli.diagnoses import format_causes, read_blocks, search  # reads the catalogue, needed after failures
 
     with log.open("rb") as file:
         found = search(chain(read_blocks(file), [f"{failure.message}\n".encode()]))
@@ -331,7 +331,7 @@ def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
 
 def _complete(plan: InstallPlan, activation: Activation, verified: Verified) -> Installation:
     """Write the modulefile, the recorded content and, last of all, the manifest."""
-    from hidl_cli.stack import content  # imports threads, which are not needed if nothing is installed
+    from hidl_cli.stack import content  # imports threading code, which is not needed if nothing is installed
 
     documents.write_text(plan.prefix / "modulefile", activation.modulefile)
     content.make_read_only(plan.prefix, content.record(plan.prefix))
@@ -383,7 +383,7 @@ def _explain_os_errors(order: Order) -> Iterator[None]:
 
 
 def new_log(plan: InstallPlan) -> Path:
-    """Create the log file of an installation, which is kept when the prefix is removed."""
+    """Create an installation's log file, which is kept when the prefix is removed."""
     now = datetime.now(timezone.utc)
     log = plan.root / "logs" / f"{plan.site}-{plan.stack}-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -3,11 +3,10 @@
 ::
 
     <root>/<site>/<stack>/<id>/              a prefix; complete once its manifest.json exists, which is written last
-    <root>/<site>/<stack>/current            a link to the installation in use
-    <root>/<site>/<stack>/previous           a link to the installation that was in use before
-    <root>/modulefiles/<site>/<stack>/<id>   the modulefiles, with .version, which names the default
-    <root>/locks/                            lockfiles created here
-    <root>/logs/                             logs of installations
+    <root>/<site>/<stack>/current            a link to the installation in use <root>/<site>/<stack>/previous a link to
+    the installation that was in use before <root>/modulefiles/<site>/<stack>/<id>   the modulefiles, and .version,
+    which names the default <root>/locks/                            lockfiles created here <root>/logs/ installation
+    logs
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from hidl_cli.stack import own_wheel
 
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
-    from hidl_cli.site.schema import Site
 
 
 #: Errors raised on file systems that do not support locks.
@@ -55,8 +53,9 @@ def hold_lock(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     Raises ``HidlError`` if the path is a link or not a regular file: in a directory that others can write to, it could
     point to a file of this user, which would be overwritten.
 
-    The kernel frees the lock when its owner exits, so there are no stale locks; the file remains. We call ``flock``
-    directly because the locked file records the owner, and because importing the package filelock takes 60 ms.
+    The kernel frees the lock when its owner exits, so there are no stale locks, although the file remains. We call
+    ``flock`` directly because the locked file records the owner, and because importing the ``filelock`` package takes
+    60 ms.
     """
     descriptor = _open_lock(file)
     try:
@@ -85,7 +84,10 @@ def hold_lock(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
 
 
 def _is_removed(descriptor: int, file: Path) -> bool:
-    """Return True if the file was removed before we locked it: another process may lock a new file of that name."""
+    """Return True if the file was removed before we locked it.
+
+    In that case, another process may lock a new file with that name.
+    """
     try:
         return not os.path.samestat(os.fstat(descriptor), file.lstat())
     except FileNotFoundError:
@@ -177,10 +179,10 @@ def _describe_owner(descriptor: int) -> str:
         return "another hidl"
 
 
-# A shared root that several users install into: the group of its directories and the umask for new files.
+# A root shared by several users: the group that owns its directories, and the umask for new files.
 
 
-#: The default if a group is set: its members may change installations, and all other users may read them.
+#: The default umask if a group is set. Group members may change installations, and all other users may read them.
 _UMASK = "002"
 
 
@@ -189,7 +191,7 @@ def site_permissions(site: Site, root: Path) -> Iterator[None]:
     """Apply the site's ``install.group`` and ``install.umask`` while files are created below its root.
 
     Other roots are not affected. The umask applies to all threads of the process. Raises ``MissingPrecondition`` if the
-    group does not exist or the root cannot be assigned to it.
+    group does not exist or if the root cannot be assigned to it.
     """
     group, umask = site.install.group, site.install.umask
     if not is_shared(site, root) or not (group or umask):
@@ -239,8 +241,10 @@ MANIFEST = "manifest.json"
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
-#: Variables that would make the Python of a stack import modules of another Python.
+#: Variables that would make a stack's Python import another Python's modules.
 UNSET = ("PYTHONHOME", "PYTHONPATH")
+#: Characters that break PATH (colons), shells and modulefiles (newlines) or mpi4py, which expands variables in paths.
+UNUSABLE = (":", "$", "\n", "\r", "\0")
 
 
 @dataclass(frozen=True)
@@ -271,7 +275,7 @@ class Installation:
 
     @property
     def mpiexec(self) -> Path:
-        """The mpiexec of the MPI library that mpi4py is linked to."""
+        """The mpiexec that belongs to the MPI library that mpi4py is linked to."""
         return self.prefix / "bin" / "mpiexec"
 
     @property
@@ -281,7 +285,7 @@ class Installation:
 
     @property
     def lock(self) -> str:
-        """The SHA-256 of the body of the lockfile."""
+        """The SHA-256 of the lockfile's body."""
         return str(self.manifest["lock"]["digest"])
 
     def version_of(self, package: str) -> str | None:
@@ -314,7 +318,7 @@ def variables(prefix: Path, stack: str) -> dict[str, str]:
 
 
 def installation_root(site: Site, prefix: str | None = None) -> Path:
-    """Return the root for ``site``: ``prefix`` if given, or the site's ``install.root``, or else the user's own root.
+    """Return the root for ``site``: ``prefix`` if given, else the site's ``install.root``, or the user's own root.
 
     Raises ``MissingPrecondition`` if ``install.root`` contains an unset variable.
     """
@@ -329,7 +333,7 @@ def own_root() -> Path:
 def roots(site: Site, prefix: str | None = None) -> tuple[Path, ...]:
     """Return the roots to search: only ``prefix`` if it is given, or else the user's own root, followed by the site's.
 
-    Raises the same errors as ``installation_root``.
+    Propagates errors raised by ``installation_root``.
     """
     default = installation_root(site, prefix)
     return (default,) if prefix else tuple(dict.fromkeys((own_root(), default)))
@@ -365,8 +369,8 @@ def _default_root(site: Site) -> Path:
 def find(site: Site, stack: str, *, root: Path) -> Installation:
     """Return the installation of ``stack`` that is in use.
 
-    Raises ``MissingPrecondition`` if the stack is not installed, if it is damaged, or if it was made by another version
-    of hidl.
+    Raises ``MissingPrecondition`` if the stack is not installed, if it is damaged, or if it was created by another
+    version of hidl.
     """
     again = install_command(stack, site, root)
     prefix = current(root / site.name / stack)
@@ -434,7 +438,7 @@ def publish(prefix: Path) -> None:
     """Make a complete installation visible to ``module avail`` and use it; each change is atomic.
 
     The installation in use until now becomes the previous one. The modification time of its directory records when it
-    went out of use.
+    was replaced.
     """
     directory = modulefiles(prefix.parents[2], prefix.parents[1].name, prefix.parent.name)
     write_text(directory / prefix.name, (prefix / "modulefile").read_text(encoding="utf-8"))
@@ -448,7 +452,7 @@ def publish(prefix: Path) -> None:
 
 
 def _link(prefix: Path, name: str) -> None:
-    """Point the link ``name`` beside the prefix to it, atomically."""
+    """Atomically point the link ``name``, which is next to the prefix, to the prefix."""
     beside = prefix.with_name(f".{name}")
     beside.unlink(missing_ok=True)
     beside.symlink_to(prefix.name)
@@ -481,7 +485,7 @@ def prefixes(stack_directory: Path) -> list[Path]:
 
 
 def in_use(site: Site, prefix: str | None = None) -> list[Installation]:
-    """Return the installation in use of each stack of the site, with precedence for the user's own root.
+    """Return the installation in use for each of the site's stacks. The user's own root takes precedence.
 
     See ``roots`` for ``prefix``.
     """
@@ -515,7 +519,7 @@ def size(prefix: Path) -> int:
 
 
 def discard(prefix: Path) -> None:
-    """Remove a prefix, complete or not, after hiding it with an atomic rename. Links in it are not followed."""
+    """Remove a prefix, complete or not, after hiding it with an atomic rename. Symbolic links are not followed."""
     for left in prefix.parent.glob(".removed-*"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     if prefix.is_dir() and not prefix.is_symlink():
@@ -538,7 +542,7 @@ class Switch:
 def use(site: Site, stack: str, which: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:
     """Switch the stack to the installation whose id starts with ``which``.
 
-    Propagates errors raised by ``choose``, and raises ``MissingPrecondition`` if another version of hidl made the
+    Propagates errors raised by ``choose``, and raises ``MissingPrecondition`` if another version of hidl created the
     installation.
     """
     return _switch(site, choose(site, stack, which, root=root), root, on_wait)

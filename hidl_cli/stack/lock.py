@@ -1,6 +1,6 @@
-"""Lockfiles: a stack resolved for one Python, platform and accelerator, as a requirements file with hashes.
+"""Lockfiles, each of which is a stack resolved for one Python, platform and accelerator.
 
-The header records the target and the requirements of the lockfile. The body is a plain requirements file, which pip
+The header records the lockfile's target and requirements. The body is a plain requirements file with hashes, which pip
 and uv can install without hidl.
 """
 
@@ -40,10 +40,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Lock:
-    """The lockfile of a stack that is installed from wheels.
+    """A lockfile for a stack that is installed from wheels.
 
-    ``glibc`` is the oldest supported C library and ``requires`` the requirements of the recipe. ``gpu`` is the GPU
-    architecture that limits the versions: newer releases have no kernels for it. It is None if no GPU limits them.
+    ``glibc`` is the oldest supported C library, and ``requires`` contains the recipe's requirements. ``gpu`` is the GPU
+    architecture that limits the versions because newer releases have no kernels for it, or None if no GPU limits them.
     """
 
     stack: str
@@ -85,7 +85,7 @@ class Lock:
         return next((locked.version for locked in self.packages if locked.name == package), None)
 
     def lines(self) -> tuple[str, ...]:
-        """Return one requirement with hashes per package."""
+        """Return one requirement, including its hashes, per package."""
         return tuple(
             " \\\n    ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{h}" for h in package.hashes)])
             + "\n"
@@ -93,7 +93,7 @@ class Lock:
         )
 
     def body(self) -> str:
-        """Return the requirements file without the header."""
+        """Return the text of the requirements file without the header."""
         return "".join(self.lines())
 
     def text(self) -> str:
@@ -115,7 +115,7 @@ class Lock:
 
 
 class Locked(Protocol):
-    """The lockfile of a stack, regardless of the provider that resolved it."""
+    """A stack's lockfile, regardless of the provider that resolved it."""
 
     @property
     def stack(self) -> str:
@@ -146,7 +146,7 @@ class Locked(Protocol):
 
 @dataclass(frozen=True)
 class PassedOver:
-    """A lockfile of the stack that cannot be used, and the reason."""
+    """One of the stack's lockfiles that cannot be used, and the reason."""
 
     file: Path
     reason: str
@@ -154,7 +154,7 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class Choice:
-    """The selected lockfile, or None, and the rejected ones that were found before it."""
+    """The selected lockfile, if any, and the rejected ones that were found before it."""
 
     lock: Locked | None
     file: Path | None
@@ -162,13 +162,13 @@ class Choice:
 
 
 def requirements(stack: Stack) -> tuple[str, ...]:
-    """Return the sorted requirements of the stack; constraints begin with ``-c``."""
+    """Return the stack's requirements, sorted; constraints begin with ``-c``."""
     packages = [f"{_normalized(name)}{spec.replace(' ', '')}" for name, spec in stack.packages.items()]
     return tuple(sorted({*packages, *stack.requirements, *(f"-c {limit}" for limit in stack.constraints)}))
 
 
 def directories(*roots: Path) -> tuple[Path, ...]:
-    """Return the directories of lockfiles by precedence: the user's, the system's, those in ``roots``, and hidl's."""
+    """Return the lockfile directories by precedence: the user's, the system's, those in ``roots``, and hidl's."""
     return (
         paths.user_config() / "locks",
         paths.system_config() / "locks",
@@ -259,7 +259,7 @@ def parse(text: str, file: Path) -> Lock:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Return numbered lines; lines that end with a backslash are joined with the next one."""
+    """Return numbered lines. A line that ends with a backslash is joined with the next one."""
     lines: list[tuple[int, str]] = []
     continued = False
     for number, line in enumerate(text.splitlines(), start=1):
@@ -286,7 +286,7 @@ def _changes(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 def _package(line: str) -> str:
-    """Return the package of a requirement, or the whole line of a constraint."""
+    """Return a requirement's package, or the whole line for a constraint."""
     return line if line.startswith("-c ") else re.split(r"[^A-Za-z0-9._-]", line)[0]
 
 

@@ -1,4 +1,4 @@
-"""The options of an installation, from which the command line and the Python API are derived."""
+"""The installation options, from which the command line and the Python API are derived."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROVIDER = "Provider"
 
 @dataclass(frozen=True, kw_only=True)
 class InstallOptions(AllocationOptions):
-    """The options of ``hidl install``, including those of jobs that build or verify. None selects the default.
+    """The options of ``hidl install``, including those for build and verification jobs. None selects the default.
 
     Attributes:
         stacks: Names of the stacks (default: the site's stacks).

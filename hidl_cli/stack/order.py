@@ -1,4 +1,4 @@
-"""Installation requests, the commands of an installation, and progress reports."""
+"""Installation requests, installation commands, and progress reports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from hidl_cli.quoting import sh_line
 
 if TYPE_CHECKING:
+    from hidl_cli.batch_systems import BuildJob
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.schema import Stack
 
@@ -22,7 +23,7 @@ class Progress(Protocol):
         """Print one line."""
 
     def step(self, title: str, log: Path | None = None) -> AbstractContextManager[None]:
-        """Show a step while it runs; the output of its program is in ``log``."""
+        """Show a step while it runs; its program's output is in ``log``."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ class Order:
         root: Root of the installations.
         locked: Fail instead of creating a new lockfile.
         offline: Do not use the network.
-        sources: Source archives from the command line, by the name of the build.
+        sources: Source archives from the command line, by build name.
         provider: Name of the provider (default: the site's provider).
         spack: Path of Spack (default: the site's Spack).
-        mirror: Directory created by ``hidl stack fetch``, if any.
+        mirror: Directory created by ``hidl stack fetch``, or None.
         jobs: Number of parallel compile jobs (default: the site's setting).
-        platform: Platform of the lockfile (default: this machine's platform).
-        attached: Command prefix that runs a build in an allocation. If empty, builds run here.
+        platform: Platform that the lockfile is for (default: this machine's platform).
+        build_job: Job that builds run in; None to build here.
         cache_only: Install all packages from build caches and build nothing from source (Spack).
     """
 
@@ -56,7 +57,7 @@ class Order:
     mirror: Path | None = None
     jobs: int | None = None
     platform: str | None = None
-    attached: tuple[str, ...] = ()
+    build_job: BuildJob | None = None
     cache_only: bool = False
 
     @property
@@ -67,16 +68,18 @@ class Order:
 
 @dataclass(frozen=True)
 class InstallStep:
-    """A command of an installation.
+    """An installation command.
 
-    ``variables`` are added to its environment. ``without_network`` is the same command without network access; it is
-    tried first, because it takes half the time if everything is cached.
+    ``variables`` are added to its environment. ``without_network`` is the same command without network access, which is
+    tried first because it takes half the time if everything is cached. ``cancel`` is the command that cancels the
+    command's job, if it runs in one.
     """
 
     title: str
     argv: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     without_network: tuple[str, ...] | None = None
+    cancel: tuple[str, ...] = ()
 
 
 def log_command(log: Path, argv: Sequence[str]) -> None:

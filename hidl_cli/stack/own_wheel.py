@@ -19,9 +19,9 @@ _COMPILED = "__pycache__"
 
 @dataclass(frozen=True)
 class OwnWheel:
-    """A pure Python distribution of hidl: its source tree and its wheel.
+    """One of hidl's pure Python distributions, with its source tree and its wheel.
 
-    ``digest`` is the SHA-256 of the names and contents of the source files; ``file`` may not exist yet.
+    ``digest`` is the SHA-256 of the source files' names and contents; ``file`` may not exist yet.
     """
 
     name: str
@@ -32,7 +32,7 @@ class OwnWheel:
 
 
 def workloads() -> OwnWheel:
-    """Return the wheel of ``hidl_workloads``, which is next to ``hidl_cli`` in a checkout and in an installation."""
+    """Return the wheel for ``hidl_workloads``, which is next to ``hidl_cli`` in a checkout and in an installation."""
     source = Path(__file__).parents[2] / "hidl_workloads"
     return describe("hidl-workloads", source, version_file=source / "__init__.py")
 
@@ -43,13 +43,13 @@ def libraries() -> tuple[str, ...]:
 
 
 def library(name: str) -> OwnWheel:
-    """Return the wheel of a library in ``libs/<name>/<name>``. Raises ``HidlError`` if its sources are incomplete."""
+    """Return the wheel for a library in ``libs/<name>/<name>``. Raises ``HidlError`` if its sources are incomplete."""
     source = paths.shipped() / "libs" / name
     return describe(name, source, version_file=source / name / "__init__.py")
 
 
 def describe(name: str, source: Path, *, version_file: Path) -> OwnWheel:
-    """Describe the wheel of a distribution without building it.
+    """Describe a distribution's wheel without building it.
 
     Args:
         name: Name of the distribution.
@@ -71,7 +71,7 @@ def describe(name: str, source: Path, *, version_file: Path) -> OwnWheel:
 
 
 def build(wheel: OwnWheel) -> None:
-    """Build the wheel unless it exists, offline, with hidl's own interpreter, from a copy of the sources.
+    """Build the wheel if it is missing, offline from a copy of the sources, using hidl's own interpreter.
 
     Raises ``BuildFailed`` if the build fails.
     """

@@ -1,6 +1,8 @@
-"""Package indexes and wheel directories: settings of the site and of pip, passed to uv, which does not read pip's.
+"""Package index and wheel directory settings, which the site and pip define and uv uses.
 
-Settings of the user for uv (``UV_*``) always take precedence.
+They are passed to uv explicitly, because uv does not read pip's settings.
+
+The user's own uv settings (``UV_*``) always take precedence.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 @dataclass(frozen=True)
 class Downloads:
-    """The progress of downloads: the size of each package in bytes, and the names of completed ones."""
+    """Download progress: the size of each package in bytes, and the names of completed packages."""
 
     sizes: tuple[tuple[str, float], ...] = ()
     done: frozenset[str] = frozenset()
@@ -44,11 +46,11 @@ class Downloads:
 
     @property
     def under_way(self) -> bool:
-        """Return True if downloads have started and not all have ended."""
+        """True if downloads have started and not all of them have ended."""
         return bool(self.sizes) and not self.over
 
     def after(self, line: str) -> Downloads:
-        """Return the progress after uv has printed ``line``."""
+        """Return the progress after uv prints ``line``."""
         if begun := _BEGUN.fullmatch(line):
             name, number, unit = begun.groups()
             others = tuple(each for each in self.sizes if each[0] != name)
@@ -60,7 +62,7 @@ class Downloads:
         return self
 
     def after_all(self, lines: Iterable[str]) -> Downloads:
-        """Return the progress after uv has printed these lines."""
+        """Return the progress after uv prints these lines."""
         found = self
         for line in lines:
             found = found.after(line)
@@ -75,7 +77,7 @@ _KEYS = ("index-url", "extra-index-url", "find-links", "cert", "no-index")
 _SECTIONS = ("global", "install")
 _TRUE = ("1", "true", "yes", "on")
 
-# Removed from the environment of uv, because they would point uv or Python to another environment.
+# Variables that are removed from uv's environment because they would point uv or Python to another environment.
 _FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_SYSTEM_PYTHON", "UV_REQUIRE_HASHES")
 
 
@@ -91,7 +93,7 @@ class Sources:
     find_links: tuple[str, ...]
     cert: str | None
     no_index: bool
-    #: Missing find-links directories. pip ignores them, but uv would fail.
+    #: Missing find-links directories, which pip ignores, but which would make uv fail.
     absent: tuple[str, ...]
     #: uv's link mode: ``copy``, which becomes a reflink on file systems that support it (copy_file_range), or
     #: ``hardlink``. uv's mode ``clone`` falls back to hard links, so it is not used.
@@ -99,7 +101,7 @@ class Sources:
 
 
 def read(wheels: Wheels, environ: Mapping[str, str], *, link: str = "copy") -> Sources:
-    """Return the sources of a site, followed by those of pip's environment variables and configuration files."""
+    """Return a site's sources, followed by those in pip's environment variables and configuration files."""
     pip = _pip(environ)
     links = [_absolute(link) for link in (*wheels.find_links, *pip.get("find-links", "").split())]
     absent = [link for link in links if _is_local(link) and not _directory(link).exists()]
@@ -115,11 +117,11 @@ def read(wheels: Wheels, environ: Mapping[str, str], *, link: str = "copy") -> S
 
 
 def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings as variables of uv, without those that the user has set.
+    """Return the settings as uv variables, except for those that the user has set.
 
-    By default, uv stops at the first index that has a package, even if it lacks the required version. With several
-    indexes we select a strategy that continues like pip, so that an incomplete index of a site does no harm. The hashes
-    of the lockfile are still checked.
+    By default, uv stops at the first index that has a package, even if the index lacks the required version. If there
+    are several indexes, a strategy is selected that continues with the next index like pip, so that a site's incomplete
+    index does no harm. The hashes of the lockfile are still checked.
     """
     indexes = sources.extra_index_urls
     wanted = {
@@ -134,7 +136,7 @@ def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def pip_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings as variables of pip, which does what uv cannot."""
+    """Return the settings as pip variables; pip performs the tasks that uv does not support."""
     index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or sources.index_url
     wanted = {
         "PIP_INDEX_URL": index,
@@ -147,13 +149,13 @@ def pip_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str
 
 
 def uv_flags(sources: Sources, environ: Mapping[str, str]) -> list[str]:
-    """Return the settings that uv supports only as options."""
+    """Return the settings that uv only supports as options."""
     chosen = any(name in environ for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"))
     return ["--no-index"] if sources.no_index and not chosen else []
 
 
 def environment(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of uv: the user's with ``variables``, and without downloads of Python interpreters."""
+    """Return uv's environment, which is the user's with ``variables`` added and Python downloads disabled."""
     own = {name: value for name, value in environ.items() if name not in _FOREIGN}
     if own.get("UV_CACHE_DIR"):  # may be relative, but uv runs in another directory
         own["UV_CACHE_DIR"] = str(Path(own["UV_CACHE_DIR"]).absolute())
@@ -173,7 +175,7 @@ def _pip(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _files(environ: Mapping[str, str]) -> list[Path]:
-    """Return pip's configuration files in its order; none if ``PIP_CONFIG_FILE=/dev/null``."""
+    """Return pip's configuration files in the order pip reads them, or no files if ``PIP_CONFIG_FILE=/dev/null``."""
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
@@ -207,14 +209,14 @@ def _directory(place: str) -> Path:
 
 
 def _absolute(place: str) -> str:
-    """Return a directory as an absolute path, because uv runs in another directory."""
+    """Return the absolute path of a directory, because uv runs in another directory."""
     if "://" in place or place.startswith("file:"):
         return place
     return str(Path(os.path.expandvars(place)).expanduser().absolute())
 
 
 def _url(place: str) -> str:
-    """Return a directory as a URL: uv separates values by commas, which a path may contain."""
+    """Return the URL of a directory, because uv separates values with commas, which a path may contain."""
     return place if "://" in place or place.startswith("file:") else Path(place).as_uri()
 
 

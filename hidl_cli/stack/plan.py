@@ -1,4 +1,4 @@
-"""The plan of an installation, which a dry run prints: packages, lockfile and prefix."""
+"""Installation plans, which a dry run prints: packages, lockfile and prefix."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack.builds.plan import PlannedBuild
+from hidl_cli.stack.installation import UNUSABLE
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.own_wheel import OwnWheel
 from hidl_cli.stack.schema import find_wheel
@@ -19,18 +20,15 @@ if TYPE_CHECKING:
     from hidl_cli.mpi import Family
     from hidl_cli.site.schema import ProviderName
 
-#: Characters that break PATH (colons), shells and modulefiles (newlines) or mpi4py, which expands variables in paths.
-UNUSABLE = (":", "$", "\n", "\r", "\0")
-
 
 class ProviderPart(Protocol):
-    """The provider-specific part of a plan. Its key in JSON documents is the name of the provider."""
+    """The provider-specific part of a plan. Its key in JSON documents is the provider's name."""
 
     @property
     def identity(self) -> str | None:
         """A text that identifies the part's contribution to the prefix.
 
-        It is None if the lockfile determines everything.
+        The text is None if the lockfile determines everything.
         """
 
     @property
@@ -45,7 +43,7 @@ class ProviderPart(Protocol):
 class InstallPlan:
     """A planned installation of a stack on a site.
 
-    ``id`` changes with the lockfile, the builds and hidl itself, so the content of a prefix never changes.
+    ``id`` changes with the lockfile, the builds and hidl itself, so that a prefix's content never changes.
 
     Attributes:
         site: Name of the site.
@@ -55,18 +53,18 @@ class InstallPlan:
         target: Target of the installation.
         lock: The lockfile.
         lock_origin: Path of the lockfile.
-        own: Wheels of hidl's own distributions.
-        imports: Modules that the verification imports.
-        verify_modules: Modules whose checks the verification runs.
+        own: Wheels for hidl's own distributions.
+        imports: Modules imported by the verification.
+        verify_modules: Modules whose checks are run by the verification.
         builds: Builds to run after the wheels are installed.
         advisories: Notices for the user, as plain data.
         offline: Do not use the network.
         provider: Name of the provider.
         mpi: MPI family.
         mpi_version: Version of the MPI library, if known.
-        mpi_place: Prefix of the MPI library if it is not in the prefix of the stack.
+        mpi_place: The MPI library's prefix, if the library is outside of the stack's prefix.
         part: Provider-specific part.
-        requirements: Names of the packages that the user requires, which must import.
+        requirements: Names of packages required by the user, all of which must be importable.
     """
 
     site: str
@@ -99,7 +97,7 @@ class InstallPlan:
 
     @property
     def id(self) -> str:
-        """A short hash of the lockfile, the wheels of hidl itself and the builds."""
+        """A short hash of the lockfile, hidl's own wheels and the builds."""
         parts = [self.lock.digest, *(f"{wheel.name} {wheel.digest}" for wheel in self.own)]
         parts += [f"build {build.name} {build.digest}" for build in self.builds]
         parts += [self.part.identity] if self.part and self.part.identity else []
@@ -107,12 +105,12 @@ class InstallPlan:
 
     @property
     def verify_gpus(self) -> tuple[str, ...]:
-        """The GPUs that framework wheels must support. Spack builds packages for the GPUs in its configuration."""
+        """The GPUs that framework wheels must support. Spack uses the GPUs in its own configuration instead."""
         return self.target.gpus if self.provider == "wheels" else ()
 
     @property
     def verify_kernels(self) -> str:
-        """The GPU architectures of the locked frameworks as an option of ``hidl_workloads.verify``."""
+        """The locked frameworks' GPU architectures, as an option for ``hidl_workloads.verify``."""
         if not self.verify_gpus:
             return ""
         machine = self.target.machine
@@ -131,7 +129,7 @@ class InstallPlan:
 
     @property
     def lock_file(self) -> Path:
-        """The lockfile of the wheels in the prefix."""
+        """The lockfile for the wheels in the prefix."""
         return self.prefix / "lock.txt"
 
     def to_json(self) -> dict[str, Any]:

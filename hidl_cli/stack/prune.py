@@ -3,11 +3,9 @@
 ::
 
     installation   not in use, not the previous one, unused for a while, and not named by a run, process, file or recipe
-    unfinished     the prefix of an incomplete installation
-    build          a product in the build cache
-    log            the log of an installation
-    bisect         a bisect with its runs; it protects the installations of its two runs
-    temporary      temporary files and directories left by killed processes
+    unfinished     the prefix of an incomplete installation build          a product in the build cache log an
+    installation log bisect         a bisect and its runs; it protects the installations used by its two runs temporary
+    temporary files and directories left by killed processes
 
 The last use of an installation is the access time of its ``pyvenv.cfg``, which Python reads when it starts. On a file
 system without access times (``noatime``), the age of the installation and the user's own runs count.
@@ -47,7 +45,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Path]:
-    """Return the prefixes that ``uninstall`` would remove: the one in use or, with ``everything``, incomplete ones too.
+    """Return the prefixes that ``uninstall`` would remove.
+
+    This is the one in use or, with ``everything``, every prefix, including incomplete ones.
 
     Raises ``MissingPrecondition`` if nothing is installed, and ``UsageError`` if a prefix was not created by hidl (see
     ``is_ours``).
@@ -76,15 +76,15 @@ def uninstall(
     reasons: Callable[[Path], Iterable[str]],
     on_wait: Callable[[str], None],
 ) -> list[Path]:
-    """Remove installations of a stack with their modulefiles and links. Lockfiles and logs are kept.
+    """Remove a stack's installations with their modulefiles and links. Lockfiles and logs are kept.
 
     Args:
         root: Directory of the installations.
         site: Name of the site.
         stack: Name of the stack.
         everything: Remove all installations of the stack, not only the one in use.
-        reasons: Function that returns the reasons to keep a prefix. Nothing is removed if any prefix must be kept.
-        on_wait: Called with one line for the user if another process holds the lock of the stack.
+        reasons: Function that returns the reasons for keeping a prefix. If any prefix must be kept, nothing is removed.
+        on_wait: Called with one line for the user if another process holds the stack's lock.
 
     Raises:
         MissingPrecondition: Nothing is installed, or a prefix must be kept.
@@ -106,7 +106,7 @@ def uninstall(
 
 
 def remove(prefix: Path) -> None:
-    """Remove a prefix with its modulefile and the links to it; the caller must hold the lock of the stack."""
+    """Remove a prefix with its modulefile and the links to it; the caller must hold the stack's lock."""
     directory = prefix.parent
     modulefiles = installation.modulefiles(prefix.parents[2], prefix.parents[1].name, directory.name)
     for link in (installation.CURRENT, installation.PREVIOUS):
@@ -135,7 +135,7 @@ def _has_our_lock(prefix: Path) -> bool:
 
 
 _DAY = 86400.0
-#: Age after which files of killed processes are considered abandoned.
+#: Age at which killed processes' files are considered abandoned.
 _LEFT_SECONDS = _DAY
 _TEMPORARY = re.compile(
     r"hidl-(bisect|capsule|dask|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
@@ -150,9 +150,9 @@ _MENTION = re.compile(r"""([^\s"'`=:,;()<>\[\]{}]*/)?\b([0-9a-f]{12})\b""")
 
 @dataclass(frozen=True)
 class PruneItem:
-    """A file or directory.
+    """A file or directory that may be removed.
 
-    ``used`` is the time of its last use in seconds since the epoch, and ``kept`` is the reason to keep it.
+    ``used`` is the time of its last use in seconds since the epoch, and ``kept`` is the reason for keeping it.
     """
 
     kind: str
@@ -168,10 +168,10 @@ class PruneItem:
 
 @dataclass(frozen=True)
 class Pruning:
-    """A search for unused files of a site below ``roots``; times are in seconds.
+    """A search for a site's unused files below ``roots``; times are in seconds.
 
-    ``longest_job`` is the longest time limit of any job: other users' jobs may still be using an installation that was
-    replaced more recently.
+    ``longest_job`` is the longest time limit of any job. Other users' jobs may still be using an installation that was
+    replaced more recently than that.
     """
 
     site: Site
@@ -221,7 +221,7 @@ class Pruning:
 
     @property
     def _site_directories(self) -> list[Path]:
-        """The directory of the site in each root."""
+        """The site's directory in each root."""
         return [root / self.site.name for root in self.roots]
 
     def _prefix_item(self, prefix: Path) -> PruneItem:
@@ -266,12 +266,12 @@ class Pruning:
 
     @cached_property
     def _runs(self) -> Mapping[str, str]:
-        """The active run of each prefix that has one."""
+        """An active run for each prefix that has one."""
         return {prefix: run for prefix, run, _, ended in self._plans if not ended}
 
     @cached_property
     def _ended_runs(self) -> Mapping[str, float]:
-        """The modification time of the last ended run of each prefix."""
+        """For each prefix, the modification time of the last run that ended."""
         found: dict[str, float] = {}
         for prefix, _, written, ended in self._plans:
             if ended:
@@ -280,7 +280,7 @@ class Pruning:
 
     @cached_property
     def _plans(self) -> list[tuple[str, str, float, bool]]:
-        """The prefix, id, modification time and end (True or False) of each of this user's runs."""
+        """For each of this user's runs: its prefix, id and modification time, and whether it has ended."""
         found = []
         for run in all_runs():
             with suppress(HidlError, FileNotFoundError):  # a damaged or removed run does not count as active
@@ -290,9 +290,9 @@ class Pruning:
 
     @cached_property
     def _processes(self) -> Mapping[str, int]:
-        """A process on this machine for each prefix whose files it has mapped.
+        """For each prefix, a process on this machine that has mapped files in the prefix.
 
-        Other users' processes may be invisible.
+        Other users' processes may not be visible.
         """
         places = "|".join(re.escape(str(place.resolve())) for place in self._site_directories)
         place = re.compile(rf"(?:{places})/[^/\n]+/[0-9a-f]{{12}}(?=/)")
@@ -305,7 +305,7 @@ class Pruning:
 
     @cached_property
     def _mentions(self) -> Mapping[str, Mapping[str, Path]]:
-        """The installations mentioned in files, as a map: id -> path or module name -> file name."""
+        """The installations mentioned in files, as nested mappings: id -> path or module name -> file name."""
         found: dict[str, dict[str, Path]] = {}
         collections = (Path(place).expanduser() for place in _COLLECTIONS)
         places = (paths.user_config(), paths.system_config(), *collections)
@@ -389,7 +389,9 @@ def _items(places: Iterable[Path], item: Callable[[Path], PruneItem | None]) -> 
 
 
 def _names_prefix(prefix: Path, mention: str) -> bool:
-    """Return True if the text refers to this prefix or its modulefile, not to another installation with the same id.
+    """Return True if the text refers to this prefix or its modulefile.
+
+    It may instead refer to another installation with the same id.
 
     Stacks with equal lockfiles have equal ids. A path that does not exist here may be the prefix on another host.
     """
@@ -402,7 +404,7 @@ def _names_prefix(prefix: Path, mention: str) -> bool:
 
 
 def _is_active(run: Run) -> bool:
-    """Return True if the recorded status of the run is not final; damaged runs count as ended."""
+    """Return True if the run's recorded status is not final. Damaged runs count as ended."""
     try:
         return not run.status().state.is_final
     except HidlError:

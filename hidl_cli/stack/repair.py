@@ -1,4 +1,4 @@
-"""Replace damaged files in an installation with those of a temporary installation that has the same plan.
+"""Replace damaged files in an installation with files from a temporary installation that has the same plan.
 
 Files are replaced by renaming, so running jobs keep their open files. A file is only replaced if the new content
 matches the record, so a damaged cache does no additional harm.
@@ -29,7 +29,7 @@ def repair(order: Order, prefix: Path, wrong: ContentDifference, progress: Progr
     """Repair damaged and missing files, and return the remaining differences.
 
     The files are first taken from the caches; if these are damaged too, the wheels are downloaded again. Raises
-    ``MissingPrecondition`` if the plan of the stack has changed, or if the stack was not installed from wheels.
+    ``MissingPrecondition`` if the stack's plan has changed, or if the stack was not installed from wheels.
     """
     planned = plan_install(order)
     plan = planned.plan
@@ -78,11 +78,14 @@ def _complete(other: Path, plan: InstallPlan) -> None:
 
 
 def _replaced(path: str, prefix: Path, other: Path, expected: Content) -> bool:
-    """Replace a file with the temporary installation's. Returns False if its content does not match the record."""
+    """Replace a file with its counterpart in the temporary installation.
+
+    Returns False if the counterpart's content does not match the record.
+    """
     source, digest = other / path, expected.files[path].digest
     if not source.is_file() or source.is_symlink():
         return False
-    if content.digest_of(source) != digest:  # the first line of scripts contains the path of Python
+    if content.digest_of(source) != digest:  # the first line of each script contains the path of Python
         source.write_bytes(source.read_bytes().replace(os.fsencode(other), os.fsencode(prefix)))
         if content.digest_of(source) != digest:
             return False
@@ -93,7 +96,7 @@ def _replaced(path: str, prefix: Path, other: Path, expected: Content) -> bool:
 
 
 def _only(plan: InstallPlan, owners: set[str]) -> InstallPlan:
-    """Restrict the plan to packages that own damaged files. Keep all of it if an owner is unknown or is a build."""
+    """Restrict the plan to packages that own damaged files. Keep the whole plan if an owner is unknown or a build."""
     own = {wheel.name for wheel in plan.own}
     built = {build.name for build in plan.builds}
     packages = {package.name for package in plan.lock.wheels.packages}

@@ -1,4 +1,4 @@
-"""Schema of stacks, named sets of packages with one MPI library (``recipes/stacks/*.yaml``)."""
+"""The schema for stacks, which are named sets of packages with one MPI library (``recipes/stacks/*.yaml``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -16,11 +16,7 @@ from hidl_cli.mpi import ABI_TITLES, TRAITS, WHEELS, Family
 from hidl_cli.site.schema import Spec
 from hidl_workloads.kernels import serves
 
-if TYPE_CHECKING:
-    from hidl_cli.mpi import Family
-
-
-#: Accelerators as named in PyTorch builds: ``cpu``, or the GPU programming model.
+#: Accelerators, named as in PyTorch builds: ``cpu``, or a GPU programming model.
 Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]
 
 
@@ -28,7 +24,7 @@ Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]
 class Wheel:
     """A release on PyPI.
 
-    ``architectures`` contains sm_* (kernels) and compute_* (PTX, which also runs on newer GPUs).
+    ``architectures`` lists sm_* values (kernels) and compute_* values (PTX, which also runs on newer GPUs).
     """
 
     package: str
@@ -89,7 +85,7 @@ def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str 
     Args:
         package: Name of the package.
         version: Version of the release.
-        gpus: GPU architectures. If no release supports all of them, only the first one counts.
+        gpus: GPU architectures. If no release supports all of them, only the first one is considered.
         machine: Architecture of the machine, such as aarch64 (default: x86_64).
     """
     wanted = [gpu for gpu in gpus if gpu.startswith("sm_")]
@@ -108,13 +104,13 @@ def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str 
 
 
 def serves_any(package: str, versions: str, gpu: str | None, machine: str) -> bool:
-    """Return True if a release in a range of versions supports the GPU, or if this is unknown.
+    """Return True if a release in a version range supports the GPU, or if its support is unknown.
 
     Args:
         package: Name of the package.
-        versions: Version specifier (PEP 440); an empty one allows any version.
+        versions: Version specifier (PEP 440). An empty specifier allows any version.
         gpu: GPU architecture, or None if unknown.
-        machine: Architecture of the machine.
+        machine: The machine's architecture.
     """
     from packaging.specifiers import SpecifierSet
 
@@ -125,7 +121,7 @@ def serves_any(package: str, versions: str, gpu: str | None, machine: str) -> bo
 
 
 def _releases(package: str, machine: str) -> list[Wheel]:
-    """Return the known releases of a package for an architecture."""
+    """Return a package's known releases for an architecture."""
     return [wheel for wheel in load_wheels() if (wheel.package, wheel.platform) == (package, f"linux-{machine}")]
 
 
@@ -134,7 +130,7 @@ def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:
     return [wheel for wheel in rows if all(serves(wheel.architectures, gpu) for gpu in gpus)]
 
 
-# Requirements (PEP 508) that a stack supports.
+# The requirements (PEP 508) that stacks support.
 
 
 #: Expected instead of a package that is not available from an index.
@@ -149,7 +145,7 @@ _GPU_BUILD = re.compile(r"\+(cu\d+|rocm\S*|xpu)$")
 
 
 class UnusableRequirement(ValueError):
-    """A requirement that stacks do not support: the problem, and what was expected."""
+    """An unsupported stack requirement, with a description of the problem and of the expected input."""
 
     def __init__(self, message: str, expected: str) -> None:
         super().__init__(message)
@@ -195,12 +191,12 @@ def bare(requirement: str) -> str:
 
 
 def hashes_of(requirement: str) -> frozenset[str]:
-    """Return the hexadecimal SHA-256 digests of the permitted files. If there are none, any file is permitted."""
+    """Return the permitted files' hexadecimal SHA-256 digests. If there are none, any file is permitted."""
     return frozenset(re.findall(r" --hash=sha256:([0-9a-f]{64})", requirement))
 
 
 def check_build(requirement: str, *, mpi: Family, accelerator: Accelerator | None = None) -> None:
-    """Raise ``UnusableRequirement`` for MPI libraries other than the stack's, and for GPU builds on nodes without GPUs.
+    """Raise ``UnusableRequirement`` for an MPI library other than the stack's or a GPU build on nodes without GPUs.
 
     ``accelerator`` is the accelerator of the site's nodes, or None if unknown.
     """
@@ -219,14 +215,14 @@ def check_build(requirement: str, *, mpi: Family, accelerator: Accelerator | Non
         )
 
 
-#: Devices that programs compute on.
+#: Devices on which programs compute.
 Device = Literal["cpu", "gpu"]
 Machine = Literal["x86_64", "aarch64"]
 _DEFAULT_DEVICES: list[Device] = ["cpu"]
 
 
 class Verify(Strict):
-    """Checks to run on an installation before it is published, in addition to those run for every stack."""
+    """Checks to run before an installation is published, in addition to those run for every stack."""
 
     imports: list[Module] = Field(
         default_factory=list, description="Python modules that each rank must be able to import"
@@ -247,7 +243,7 @@ class Advisory(Strict):
 
 
 class BuildAddition(Strict):
-    """Additions to a build in a variant of the stack."""
+    """Additions that a stack variant makes to a build."""
 
     environment: dict[EnvironmentVariable, str] = Field(
         default_factory=dict, description="additional environment variables"
@@ -260,7 +256,7 @@ class BuildAddition(Strict):
 
 
 class Variant(Strict):
-    """A variant of a stack for nodes that require different wheels."""
+    """A stack variant for nodes that require different wheels."""
 
     requirements: list[str] = Field(default_factory=list, description="additional requirements (PEP 508)")
     instead_of: list[str] = Field(default_factory=list, description="`packages` that the variant omits")
@@ -276,7 +272,7 @@ class Variant(Strict):
 
 
 class Source(Strict):
-    """The source archive of a build, downloaded from the package index or provided by the user."""
+    """A build's source archive, which is downloaded from the package index or provided by the user."""
 
     file: FileName = Field(
         description="file name of the archive, which is searched in $HIDL_SOURCES and in <root>/sources"
@@ -364,7 +360,8 @@ class Stack(Strict):
     )
     devices: Annotated[list[Device], Field(min_length=1)] = Field(
         default_factory=lambda: [*_DEFAULT_DEVICES],
-        description="devices that the packages support; with gpu, the lockfile for a site with GPUs has GPU builds",
+        description="devices that the packages support; if gpu is included, lockfiles for sites with GPUs contain GPU "
+        "builds",
     )
     variants: dict[Accelerator, Variant] = Field(
         default_factory=dict,
@@ -409,7 +406,7 @@ class Stack(Strict):
         return found if found and machine in found.machines else None
 
     def on(self, accelerator: Accelerator, machine: str) -> Stack:
-        """Return the stack with the variant for these nodes applied."""
+        """Return the stack after applying the variant for these nodes."""
         variant = self.variant(accelerator, machine)
         if variant is None:
             return self
@@ -425,7 +422,7 @@ class Stack(Strict):
 
 
 def _apply_variant(variant: Variant, build: Build) -> Build:
-    """Apply a variant to a build: its additions, and the packages that replace those of the stack."""
+    """Apply a variant's additions and replacement packages to a build."""
     kept = [name for name in build.against if name not in variant.instead_of]
     if len(kept) < len(build.against):
         kept += map(name_of, variant.requirements)

@@ -1,4 +1,4 @@
-"""Installation targets: interpreter, platform and accelerator; and which stacks support which nodes."""
+"""Installation targets (interpreter, platform and accelerator), and which nodes each stack supports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hidl_cli.errors import MissingPrecondition, ProcessFailed
 from hidl_cli.inputs.overlay import find
@@ -21,20 +20,15 @@ from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Accelerator, Stack, bare, find_unserved, serves_any
 
-if TYPE_CHECKING:
-    from hidl_cli.site.schema import NodeType, Site
-    from hidl_cli.stack.schema import Accelerator, Stack
-
-
 #: Frameworks whose CPU and GPU builds differ in their names or local versions.
 _FRAMEWORKS = ("torch", "tensorflow")
 _CPU_VERSION = re.compile(r"\+cpu\b")
 _BUILD = re.compile(r"-(cuda\d+x|cu\d+|cuda|rocm[\d-]*)")
-#: Architecture of nodes if the site file does not specify it.
+#: The nodes' architecture if the site file does not specify it.
 _MACHINE = "x86_64"
 _REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-#: GPU builds of packages by accelerator: the requirement, and the architectures with wheels on PyPI. The extras add the
-#: CUDA 12 libraries, which CUDA 12 and 13 drivers support.
+#: GPU builds of packages by accelerator: the requirement, and the architectures that have wheels on PyPI. The extras
+#: add the CUDA 12 libraries, which CUDA 12 and 13 drivers support.
 _WHEELS = {
     ("cupy", "cuda"): ("cupy-cuda12x[ctk]", ("x86_64", "aarch64")),
     ("cupy", "rocm"): ("cupy-rocm-7-0", ("x86_64",)),
@@ -69,7 +63,8 @@ def reason_without_gpu(
     Args:
         stack: The stack.
         installed: Installed versions by package; if empty, the stack file decides.
-        needed: Packages of the program. If empty, only CPU builds of frameworks and builds for other GPUs count.
+        needed: Packages that the program needs. If empty, only CPU builds of frameworks and builds for other GPUs count
+            as reasons.
         node: Node type with the GPUs to support.
         accelerator: Accelerator that the stack was installed for, or None if unknown.
     """
@@ -98,7 +93,7 @@ def reason_without_gpu(
 
 
 def _other_gpus(versions: Mapping[str, str], node: NodeType) -> str | None:
-    """Return why frameworks of these versions do not support the GPUs of the nodes, or None if they do."""
+    """Return why these framework versions do not support the nodes' GPUs, or None if they do."""
     if foreign := next((f"{name} {version}" for name, version in versions.items() if _is_foreign(version, node)), None):
         return f"its {foreign} is not built for the GPUs of the nodes ({node.gpu_model or node.gpu_arch})"
     gpus = [node.gpu_arch] if node.gpu_arch else []
@@ -135,7 +130,7 @@ def install_hint(stack: Stack, needed: Sequence[str], site: Site, node: NodeType
 
 
 def _serves(stack: Stack, needed: Sequence[str], model: Accelerator, gpu: str | None, machine: str) -> bool:
-    """Return True if the stack has a variant with the packages ``needed``whose releases support the GPU."""
+    """Return True if the stack has a variant that includes the ``needed`` packages in releases that support the GPU."""
     from packaging.requirements import Requirement
 
     variant = stack.variant(model, machine)
@@ -149,7 +144,7 @@ def _serves(stack: Stack, needed: Sequence[str], model: Accelerator, gpu: str | 
 
 
 def _is_foreign(version: str, node: NodeType) -> bool:
-    """Return True if the version is a build for another vendor's GPUs. Builds on PyPI are for CUDA."""
+    """Return True if the version is a build for another vendor's GPUs. PyPI's builds are for CUDA."""
     build = next((name for name in ("rocm", "xpu") if f"+{name}" in version), "cuda")
     return node.gpu_vendor is not None and build != accelerator_of(node)
 
@@ -159,11 +154,11 @@ def _is_build_of(name: str, need: str) -> bool:
     return name == need or (name.startswith(need) and _BUILD.fullmatch(name.removeprefix(need)) is not None)
 
 
-#: Builds in PyTorch's own indexes by accelerator.
+#: The builds in PyTorch's own indexes, by accelerator.
 TORCH_BACKENDS: dict[Accelerator, str] = {"cpu": "cpu", "cuda": "cu126", "rocm": "rocm6.4", "xpu": "xpu"}
 #: Accelerators by GPU vendor.
 _ACCELERATORS: dict[str | None, Accelerator] = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu", None: "cuda"}
-#: Accelerators for which PyPI has builds of the frameworks.
+#: Accelerators for which PyPI has framework builds.
 _ON_PYPI = ("cpu", "cuda")
 #: Environment variables that add or select a package index.
 _INDEXES = ("UV_TORCH_BACKEND", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
@@ -171,7 +166,7 @@ _INDEXES = ("UV_TORCH_BACKEND", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_IND
 
 @dataclass(frozen=True)
 class Target:
-    """A target of an installation.
+    """An installation target.
 
     Attributes:
         python: Tag of the interpreter, such as ``cp311``.
@@ -179,7 +174,7 @@ class Target:
         glibc: Version of glibc, or None for another C library.
         accelerator: Accelerator of the nodes.
         interpreter: Path of the Python interpreter.
-        gpus: Architectures of the GPUs to support (``sm_80``, ``gfx90a``), preferred ones first; may be unknown.
+        gpus: Architectures of the GPUs to support (``sm_80``, ``gfx90a``), in order of preference; empty if unknown.
     """
 
     python: str
@@ -198,7 +193,7 @@ class Target:
 def detect(site: Site, stack: Stack, platform_name: str | None = None) -> Target:
     """Detect the target of a stack on this machine, a login or compute node of ``site``.
 
-    The accelerator is ``cpu`` if the stack does not support GPUs, or has no build for the site's GPUs (see
+    The accelerator is ``cpu`` if the stack does not support GPUs or has no build for the site's GPUs (see
     ``has_builds``). Stacks with additional requirements may always use GPUs.
 
     Args:
@@ -225,7 +220,7 @@ def detect(site: Site, stack: Stack, platform_name: str | None = None) -> Target
 
 
 def accelerator_of(node: NodeType) -> Accelerator:
-    """Return the accelerator of a node type: its GPUs, or ``cpu`` if it has none."""
+    """Return a node type's accelerator, which is ``cpu`` if it has no GPUs."""
     return _ACCELERATORS[node.gpu_vendor] if node.gpus else "cpu"
 
 
@@ -237,7 +232,7 @@ def site_for_accelerator(site: Site, accelerator: str | None) -> Site:
 
 
 def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str) -> bool:
-    """Return True if the stack has a build for the accelerator: a variant, or else one on PyPI or a named index."""
+    """Return True if the stack has a build for the accelerator, either as a variant or on PyPI or a named index."""
     if stack.has_gpu_variants and accelerator != "cpu":
         return stack.variant(accelerator, machine) is not None
     named = (site.wheels.index_url, *site.wheels.extra_index_urls, *map(os.environ.get, _INDEXES))
@@ -245,7 +240,7 @@ def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str)
 
 
 def _gpus(site: Site) -> tuple[str, ...]:
-    """Return the GPU architectures of one vendor in unrestricted partitions, starting with the default partition's."""
+    """Return one vendor's GPU architectures in unrestricted partitions, starting with the default partition."""
     first = site.node_of_stacks()
     others = (site.node_types[each.node_type] for each in site.partitions.values() if not each.restricted)
     same = [node.gpu_arch for node in (first, *others) if node.gpu_vendor == first.gpu_vendor and node.gpu_arch]
@@ -253,7 +248,7 @@ def _gpus(site: Site) -> tuple[str, ...]:
 
 
 def _interpreter(configured: str | None) -> tuple[Path, str]:
-    """Return the path and tag of the interpreter. It is only started if it is not hidl's own interpreter."""
+    """Return the interpreter's path and tag. It is only started if it is not hidl's own interpreter."""
     if configured is None:
         return Path(sys.executable), _tag(f"{sys.implementation.cache_tag}{sys.abiflags}")
     found = shutil.which(Path(os.path.expandvars(configured)).expanduser())
@@ -261,7 +256,7 @@ def _interpreter(configured: str | None) -> tuple[Path, str]:
         raise MissingPrecondition(
             f"Python interpreter {configured!r} not found", hint="fix `install.python` in the site file"
         )
-    from hidl_cli import process  # only another interpreter is started
+    from hidl_cli import process  # hidl's own interpreter need not be started
 
     probe = "import sys; print(sys.implementation.cache_tag + sys.abiflags)"
     try:

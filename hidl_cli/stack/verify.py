@@ -31,12 +31,12 @@ SCHEMA = "hidl.verification/1"
 _RANKS = 2
 _TIMEOUT_SECONDS = 600.0
 _LINES = 12
-#: A module in a single file.
+#: A module that consists of a single file.
 _MODULE = re.compile(r"([A-Za-z_]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
 #: Modules that packages install by mistake.
 _NOT_TO_IMPORT = frozenset(("benchmarks", "conftest", "doc", "docs", "example", "examples", "setup", "test", "tests"))
 
-# Variables of a surrounding allocation, launcher or Python, which would confuse MPI or Python.
+# Variables set by a surrounding allocation, launcher or Python, which would confuse MPI or Python.
 _FOREIGN = (
     *("PYTHON", "PMI", "HYDRA_", "MPI_LOCAL", "OMPI_", "PRTE_", "HIDL_WORLD_SIZE"),
     *(prefix for system in batch_systems.SYSTEMS.values() for prefix in system.variables),
@@ -53,7 +53,7 @@ OPEN_MPI_AS_ROOT = {
 
 @dataclass(frozen=True)
 class Verified:
-    """The checks that passed, and details for the manifest: the host, the job and the MPI library."""
+    """The passed checks and the details recorded in the manifest: the host, the job and the MPI library."""
 
     checks: tuple[Mapping[str, Any], ...]
     record: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Verifier(Protocol):
     """Verifies that a filled prefix works."""
 
     def check(self) -> None:
-        """Raise an error if the verification is impossible; called before anything is installed."""
+        """Raise an error if the verification is impossible. This method is called before anything is installed."""
 
     def is_under_way(self, plan: InstallPlan) -> bool:
         """Return True if an interrupted command has filled the prefix and started its verification."""
@@ -81,7 +81,7 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """Verifies the prefix on this machine with the MPI library of the stack."""
+    """Verifies the prefix on this machine with the stack's MPI library."""
 
     progress: Progress
 
@@ -118,7 +118,7 @@ class Skipped:
 def library_record(
     name: str, family: str, version: str | None, checks: Sequence[Mapping[str, Any]]
 ) -> dict[str, str | None]:
-    """Describe the MPI library used in a verification; ``library`` is the file that the ranks loaded."""
+    """Describe the MPI library used in a verification. ``library`` is the file that the ranks loaded."""
     library = next((check["detail"] for check in checks if check["name"] == "one MPI library"), None)
     return {"name": name, "family": family, "version": version, "library": library}
 
@@ -141,15 +141,15 @@ def step(plan: InstallPlan) -> InstallStep:
 
 
 def imports(plan: InstallPlan) -> list[str]:
-    """Return the modules that must import: those of the stack, and those of the packages that the user requires."""
+    """Return the modules that must be importable: the stack's, and those in the packages that the user requires."""
     own = (module for name in plan.requirements for module in modules_of(plan.prefix, name))
     return list(dict.fromkeys([*plan.imports, *own]))
 
 
 def modules_of(prefix: Path, package: str) -> list[str]:
-    """Return the modules of an installed package to import: the one of its name, else all that are public.
+    """Return an installed package's modules to import: the one with the package's name, or else all public ones.
 
-    The list is empty if the package is not installed, which its marker may cause, or has no modules.
+    The list is empty if the package is not installed, for example because of its marker, or has no modules.
     """
     from importlib.metadata import distributions
 

@@ -1,4 +1,4 @@
-"""Export samples to files incrementally, to limit memory."""
+"""Export samples to files incrementally, to limit memory use."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _GROUP = 10_000
 def export(samples: Iterable[Sample], form: Format, output: Path | None) -> int:
     """Write the samples to ``output`` (atomically) or to stdout, and return their number.
 
-    Raises ``MissingPrecondition`` if the format requires pyarrow, which is not installed, and ``HidlError`` if the file
-    cannot be written.
+    Raises ``MissingPrecondition`` if the format requires pyarrow, but pyarrow is not installed, and ``HidlError`` if
+    the file cannot be written.
     """
     write = {"json": _json, "csv": _csv, "parquet": _parquet}[form]
     if form == "parquet":
@@ -47,7 +47,7 @@ def export(samples: Iterable[Sample], form: Format, output: Path | None) -> int:
 
 @contextmanager
 def _replacing(output: Path) -> Iterator[IO[bytes]]:
-    """Yield a temporary file that replaces ``output`` at the end. Pipes and devices are written directly."""
+    """Yield a temporary file that replaces ``output`` at the end. Pipes and devices are written to directly."""
     if output.exists() and not output.is_file():
         with output.open("wb") as file:
             yield file
@@ -81,7 +81,7 @@ def _json(samples: Iterable[Sample], file: IO[bytes]) -> int:
 
 
 def _csv(samples: Iterable[Sample], file: IO[bytes]) -> int:
-    """Write CSV with one sample per row (RFC 4180); hosts, parameters, point and tuning are JSON in their cells."""
+    """Write CSV with one sample per row (RFC 4180). The cells for hosts, parameters, point and tuning contain JSON."""
     rows = csv.writer(_TextAdapter(file))
     rows.writerow(COLUMNS)
     count = 0
@@ -102,7 +102,7 @@ class _TextAdapter:
 
 
 def _parquet(samples: Iterable[Sample], file: IO[bytes]) -> int:
-    """Write Parquet with the columns of CSV; times are text, as in the other formats."""
+    """Write Parquet with the same columns as CSV. Times are text, as in the other formats."""
     pyarrow, parquet = _pyarrow()
     numbers = {"nodes": pyarrow.int64(), "ranks": pyarrow.int64(), "repetition": pyarrow.int64()}
     types = {**numbers, "rank": pyarrow.int64(), "value": pyarrow.float64()}

@@ -1,4 +1,4 @@
-"""Extract the records for the store from run directories."""
+"""Extract records for the store from run directories."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from hidl_cli.redaction import redact_document, redact_variable
 class StoredRun:
     """A judged run in the store.
 
-    ``efficiency`` is the efficiency of a study's largest step. ``metric`` is the scaling metric of the workload, or
-    else its first metric.
+    ``efficiency`` is the efficiency of a study's largest step. ``metric`` is the workload's scaling metric, or else its
+    first metric.
     """
 
     run: str
@@ -47,29 +47,29 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class RunWithSamples(StoredRun):
-    """A run with its samples; ``steps`` has the step number (from 1) of each sample."""
+    """A run with its samples. ``steps`` contains each sample's step number (from 1)."""
 
     samples: tuple[Sample, ...]
     steps: tuple[int, ...]
 
     @property
     def root(self) -> str:
-        """The parent of the run directory."""
+        """The run directory's parent."""
         return str(Path(self.directory).parent)
 
     @property
     def name(self) -> str:
-        """The name of the run directory."""
+        """The run directory's name."""
         return Path(self.directory).name
 
     @property
     def time(self) -> int:
-        """``created`` in seconds since the epoch."""
+        """The creation time (``created``) in seconds since the epoch."""
         return int(instant(self.created).timestamp())
 
 
 def samples_of(run: Run) -> list[Sample]:
-    """Return the samples of a judged run: all numeric metrics of all steps.
+    """Return the samples from a judged run: all numeric metrics of all steps.
 
     Raises ``HidlError`` if its documents cannot be read, or were written by another version of hidl.
     """
@@ -77,9 +77,9 @@ def samples_of(run: Run) -> list[Sample]:
 
 
 def record_of(run: Run, plan: Plan | None = None) -> RunWithSamples:
-    """Return the record of a run. Propagates the errors that ``samples_of`` raises.
+    """Return a run's record. Propagates errors raised by ``samples_of``.
 
-    The plan is read if it is not given.
+    If the plan is not given, it is read from the run's directory.
     """
     plan = plan or plan_of(run)
     verdict = run.document("verdict") or {}
@@ -129,8 +129,8 @@ def instant(text: str) -> datetime:
 def series_of(plan: Plan, step: Step, *, disturbed: bool = False) -> str:
     """Return a digest of the conditions that must be equal to compare values over time (see ``Sample.series``).
 
-    The version of the MPI library does not matter. Concurrent copies are not compared with a step that ran alone. The
-    digest of a ``disturbed`` step, during which another run used the same cores, has a prefix.
+    The MPI library's version does not matter. Concurrent copies are not compared with a step that ran alone. A
+    ``disturbed`` step is one during which another run used the same cores; its digest has a prefix.
     """
     placement = step.placement
     same = {
@@ -153,7 +153,7 @@ def series_of(plan: Plan, step: Step, *, disturbed: bool = False) -> str:
 
 
 def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], verdict: str | None) -> Iterator[Sample]:
-    """Yield the samples of one step. Steps run on the first hosts of the job unless their metrics name the hosts."""
+    """Yield one step's samples. A step runs on the job's first hosts unless its metrics name other hosts."""
     step = next(step for step in plan.steps if step.size == measured[plan.unit])
     series = series_of(plan, step, disturbed=measured.get("disturbed", False))
     step_hosts = tuple(measured.get("hosts") or hosts[: step.copies or step.placement.nodes])
@@ -188,7 +188,7 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
 
 
 def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple[int | None, float]]:
-    """Yield the step's value (rank None), followed by the values of the ranks if there is one for each."""
+    """Yield the step's value (rank None), followed by the ranks' values if there is one for each rank."""
     value = _number(metric["value"])
     if value is not None:
         yield None, value
@@ -200,7 +200,7 @@ def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple
 
 
 def _number(value: Any) -> float | None:
-    """Convert a finite number. Return None for text (such as a checksum) and all other values."""
+    """Convert a finite number. Returns None for text (such as a checksum) and all other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

@@ -20,18 +20,18 @@ from hidl_cli.store.store import Store
 #: Called with the number of directories read so far, and the total.
 Progress = Callable[[int, int], None]
 
-#: Judges runs that may have ended unattended, and returns their status. Raises ``HidlError`` if a scheduler does not
-#: respond.
+#: A function that judges runs that may have ended unattended, and returns their status. Raises ``HidlError`` if a
+#: scheduler does not respond.
 Judge = Callable[[Sequence[Run]], Sequence[Status]]
 
-#: The plans that this version of hidl can read. Directories with other plans are read again by other versions.
+#: The plan versions that this version of hidl can read. Directories with other plans are read again by other versions.
 _READS = f"{SCHEMA} {__version__}"
 
 #: Maximum time in seconds to wait for other writers at the end of a run.
 _AT_MOST = 10.0
 
-#: Seconds within which a run that ended without results may become active again: its job was requeued, or only seemed
-#: lost.
+#: Seconds within which a run that ended without results may become active again, because its job was requeued or only
+#: seemed lost.
 _REVIVAL_SECONDS = 7 * 86400.0
 
 
@@ -47,7 +47,7 @@ class Indexed:
         unfinished: Number of runs that are active or not judged.
         unlistable: Roots that cannot be listed.
         unjudged: Reason why ended runs could not be judged, such as an unresponsive scheduler or a full disk.
-        aside: New name of an unusable file that was found in place of the store.
+        aside: New name of an unusable file found in place of the store.
     """
 
     added: int = 0
@@ -66,7 +66,7 @@ def index_run(run: Run) -> None:
     try:
         store.add([record_of(run)])
     except OutdatedStore:
-        pass  # the next command that reads results fills the store again
+        pass  # the next command that reads results will fill the store again
     except (HidlError, OSError) as error:
         logging.getLogger("hidl").warning(
             "warning: run %s is complete but not yet indexed: %s\nnext: hidl results reindex", run.id, error
@@ -74,9 +74,9 @@ def index_run(run: Run) -> None:
 
 
 def update(store: Store, root: Path | None = None, *, judge: Judge, on_progress: Progress | None = None) -> Indexed:
-    """Index new directories under ``root`` (default: this user's runs) without removing any.
+    """Index new directories under ``root`` (default: this user's runs) without removing any records.
 
-    This user's runs that ended unattended are first judged by ``judge``. ``on_progress`` reports the progress.
+    First, ``judge`` judges this user's runs that ended unattended. ``on_progress`` reports the progress.
     """
     indexed = Indexed()
     place = (root or paths.runs()).resolve()
@@ -93,15 +93,15 @@ def update(store: Store, root: Path | None = None, *, judge: Judge, on_progress:
 
 
 def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, on_progress: Progress | None = None) -> Indexed:
-    """Index all directories again, and remove missing ones from the index. Concurrent readers are not affected.
+    """Index all directories again, and remove missing ones from the index, without affecting concurrent readers.
 
     An unusable file in place of the store is renamed.
 
     Args:
         store: The store.
-        roots: Directories of runs. If empty, this user's runs and all known roots are indexed. A missing root is
+        roots: Run directories' parents. If empty, this user's runs and all known roots are indexed. A missing root is
             removed from the index only if it is given here, because its file system may just not be mounted.
-        judge: Judges runs that ended unattended.
+        judge: Function that judges runs that ended unattended.
         on_progress: Called with the number of directories read so far, and the total.
     """
     indexed = Indexed(aside=store.database.put_aside())
@@ -131,7 +131,7 @@ def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, on_progre
 
 
 def _names(root: Path, indexed: Indexed, *, expected: bool) -> set[str]:
-    """List the run directories under ``root``; report a missing ``root`` only if runs are ``expected`` there."""
+    """List the run directories under ``root``. A missing ``root`` is only reported if runs are ``expected`` there."""
     try:
         with os.scandir(root) as entries:
             return {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()}
@@ -146,7 +146,7 @@ def _names(root: Path, indexed: Indexed, *, expected: bool) -> set[str]:
 def _index(
     store: Store, root: Path, found: Mapping[str, Status | None], indexed: Indexed, on_progress: Progress | None
 ) -> None:
-    """Index directories by name with their status (None if unknown), and note those without results."""
+    """Index directories, given by name with their status (None if unknown), and note those without results."""
     without: dict[str, dict[str, str]] = {"foreign": {}, "ended": {}}
     indexed.added += store.add(_records(root, found, without, indexed, on_progress))
     for outcome, names in without.items():
@@ -198,8 +198,8 @@ def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> 
 def _may_have_results(run: Run) -> bool:
     """Return False if the run has certainly failed.
 
-    A study that reached its time limit may have complete repetitions, and an unsettled status may come from the first
-    attempt of a requeued job.
+    A study that reached its time limit may have complete repetitions, and an unsettled status may come from a requeued
+    job's first attempt.
     """
     try:
         status = run.status()

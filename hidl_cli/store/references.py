@@ -20,7 +20,7 @@ from hidl_cli.plan.checks import load_workload
 
 
 def find_unmatched(references: Sequence[Reference]) -> Iterator[Problem]:
-    """Yield a problem for each workload, kind or metric of a reference that does not exist."""
+    """Yield a problem for each workload, kind or metric that a reference names but that does not exist."""
     known = [entry.name for entry in list_all("workload")]
     for reference in references:
         for name in reference.workloads:
@@ -61,8 +61,8 @@ class MeasuredFigures(Strict):
 class Reference(Strict):
     """A published result.
 
-    ``scale`` is a number of ``unit``; ``workloads`` and ``sites`` are names in hidl; ``metric`` is the scaling metric
-    of the workloads (None for any metric).
+    ``scale`` is a number of ``unit``. ``workloads`` and ``sites`` contain names used in hidl. ``metric`` is the
+    workloads' scaling metric (None for any metric).
     """
 
     id: str
@@ -101,7 +101,7 @@ class Reference(Strict):
 class PublishedFigure(Strict):
     """A published figure other than an efficiency, such as a speed-up over another library.
 
-    ``workloads`` do the same kind of work. The figure applies to runs whose parameters have one of the values in
+    All ``workloads`` do the same kind of work. The figure applies to runs whose parameters have one of the values in
     ``when``.
     """
 
@@ -142,14 +142,14 @@ def _load(name: str, key: str, kind: type[AnyReference]) -> tuple[AnyReference, 
 
 
 def published_figures(workload: str, parameters: Mapping[str, object], *, is_study: bool) -> list[dict[str, str]]:
-    """Return what was published about the work that a run does, for orientation.
+    """Return published figures for the work that a run does, for orientation.
 
     Each item has a figure, its title, scale, platform (the hardware) and source.
 
     Args:
         workload: Name of the workload.
-        parameters: Values of its parameters.
-        is_study: It measured scaling, so that published efficiencies apply.
+        parameters: Values of the workload's parameters.
+        is_study: Whether the run measured scaling, in which case published efficiencies apply.
     """
     found = [
         {
@@ -172,7 +172,7 @@ def published_figures(workload: str, parameters: Mapping[str, object], *, is_stu
 def format_reference(
     workload: str, *, kind: Kind, metric: str, n: int, site: str, own: Sequence[float] = ()
 ) -> str | None:
-    """Describe the efficiency of earlier or published studies at a scale. Returns None if there are none.
+    """Describe the efficiency found by earlier or published studies at a scale. Returns None if there are none.
 
     Earlier studies on the site take precedence. Among published results, those on the same site are preferred, then
     those at the nearest scale.
@@ -183,7 +183,7 @@ def format_reference(
         metric: Scaling metric.
         n: Scale, as a multiple of the smallest step.
         site: Name of the site.
-        own: Efficiencies of earlier studies of the same size on the site.
+        own: Efficiencies found by earlier studies of the same size on the site.
     """
     if len(own) >= LEAST_OWN:
         found = f"{median(own):.3f} in the median of {len(own)} earlier studies ({min(own):.3f} to {max(own):.3f})"

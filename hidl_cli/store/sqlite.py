@@ -1,4 +1,4 @@
-"""The SQLite file of the results store: locking, connections, tables and queries."""
+"""The results store's SQLite file: locking, connections, tables and queries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def locks_hold(directory: Path) -> bool:
 
 
 def mount_of(directory: Path, mounts: str) -> tuple[str, frozenset[str]]:
-    """Return the type and options of the file system of a directory, from the text of ``mountinfo`` (proc(5)).
+    """Return the type and options of a directory's file system, given the text of ``mountinfo`` (proc(5)).
 
     The last of the longest matching mount points is used, because a later mount hides earlier ones.
     """
@@ -68,10 +68,10 @@ def _unescaped(text: str) -> str:
     return text
 
 
-# A lock file that works on any file system and contains the name of its owner.
+# A lock file that works on any file system and contains its owner's name.
 
 
-#: Seconds after which an unchanged lock of another machine counts as abandoned.
+#: Seconds after which another machine's unchanged lock counts as abandoned.
 PATIENCE = 60.0
 _REPORT_AFTER = 1.0
 
@@ -100,7 +100,7 @@ class HeldLock:
 def hold_lock(
     file: Path, *, on_wait: Callable[[str], None] = lambda _: None, at_most: float | None = None
 ) -> Iterator[HeldLock]:
-    """Hold the lock ``file``; ``on_wait`` is called with a message after waiting for more than a second.
+    """Hold the lock ``file``. ``on_wait`` is called with a message after more than a second of waiting.
 
     Raises ``Busy`` after ``at_most`` seconds (None means no limit), and ``OSError`` if the directory is not writable.
     """
@@ -115,7 +115,7 @@ def hold_lock(
 def sweep(file: Path) -> None:
     """Remove files that killed processes on this machine left next to the lock ``file``.
 
-    A process that was killed before writing its name left an empty file, which is removed after ``PATIENCE``.
+    If a process was killed before it could write its name, it left an empty file, which is removed after ``PATIENCE``.
     """
     for mine in file.parent.glob(f"{glob.escape(file.name)}.*"):
         owner = _read(mine)
@@ -167,7 +167,7 @@ def _link(mine: Path, file: Path) -> bool:
 
 
 class _LockWatch:
-    """Observes how long a lock has remained unchanged."""
+    """An observer of how long a lock has remained unchanged."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Any] = {}
@@ -221,7 +221,7 @@ def _own_record(token: str) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Read the owner from a lock file. The result is empty if the file is missing."""
+    """Read the owner from a lock file. The owner is empty if the file is missing."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -239,7 +239,7 @@ def _format_owner(owner: dict[str, Any]) -> str:
 
 
 def _place() -> str | None:
-    """Identify the scope of process ids: the boot of the machine and the PID namespace. Returns None if unknown."""
+    """Identify the scope of process ids (the machine's boot and the PID namespace). Returns None if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -248,7 +248,7 @@ def _place() -> str | None:
 
 
 def _is_local(owner: dict[str, Any]) -> bool:
-    """Return True if the process id of the owner is valid on this machine."""
+    """Return True if the owner's process id is valid on this machine."""
     return owner.get("place") is not None and bool(owner["place"] == _place())
 
 
@@ -264,7 +264,7 @@ def _is_alive(pid: int, started: str | None) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Return the start time of a process in clock ticks since boot, ``ended`` for a zombie, or None if hidden."""
+    """Return a process's start time in clock ticks since boot, ``ended`` for a zombie, or None if it is hidden."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -275,7 +275,7 @@ def _started(pid: int) -> str | None:
 # The database: tables, versions and connections.
 
 
-#: Incremented when the tables change; older files are emptied and filled again from the run directories.
+#: Incremented when the tables change. Older files are emptied and filled again from the run directories.
 VERSION = 2
 #: ``PRAGMA application_id``: the letters "hidl".
 APPLICATION = 0x6869646C
@@ -342,7 +342,7 @@ class OutdatedStore(MissingPrecondition):
 
 
 class _State(Enum):
-    """The content of a file."""
+    """The state of a store file."""
 
     EMPTY = "nothing"
     OLD = "tables of an earlier hidl"
@@ -359,7 +359,7 @@ class Database:
 
     @property
     def lock(self) -> Path:
-        """The lock file of writers."""
+        """The writers' lock file."""
         return self.file.with_name(f"{self.file.name}.lock")
 
     @contextmanager
@@ -397,7 +397,7 @@ class Database:
                     connection.commit()
 
     def put_aside(self) -> Path | None:
-        """Rename the file if it is not a usable store; return its new name, or None if it was not renamed."""
+        """Rename the file if it is not a usable store. Returns its new name, or None if it was not renamed."""
         if not self.file.exists():
             return None
         sweep(self.lock)
@@ -479,7 +479,7 @@ class Database:
                 yield
 
     def _roll_back(self) -> None:
-        """Undo the unfinished transaction of a killed writer by opening the file for writing."""
+        """Undo a killed writer's unfinished transaction by opening the file for writing."""
         alone = hold_lock(self.lock, on_wait=self.on_wait, at_most=self.at_most) if self._locks_hold else nullcontext()
         with alone, suppress(OutdatedStore):
             self._open("rw").close()
@@ -499,7 +499,7 @@ class Database:
 
 def _create_tables(connection: sqlite3.Connection) -> None:
     roots: list[tuple[str]] = []
-    with suppress(sqlite3.OperationalError):  # the tables of another version may have other columns
+    with suppress(sqlite3.OperationalError):  # tables written by another version may have different columns
         roots = connection.execute("SELECT DISTINCT root FROM directories").fetchall()
     existing = "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%'"
     for kind, name in connection.execute(existing).fetchall():
@@ -525,7 +525,7 @@ def _hint(error: sqlite3.DatabaseError) -> str:
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Detect SQLITE_NOTADB and SQLITE_CORRUPT by their messages; Python 3.10 has no error codes."""
+    """Detect SQLITE_NOTADB and SQLITE_CORRUPT by their messages, because Python 3.10 has no error codes."""
     return "not a database" in str(error) or "malformed" in str(error)
 
 
@@ -534,14 +534,14 @@ def _needs_rollback(error: sqlite3.OperationalError) -> bool:
     return "readonly" in str(error)
 
 
-# Writing, within the transaction of the caller.
+# Writing, within the caller's transaction.
 
 
 _NO_RANK = -1
 
 
 def insert(connection: sqlite3.Connection, records: Iterable[RunWithSamples]) -> int:
-    """Insert runs, replacing earlier records of their directories; return the number of inserted runs."""
+    """Insert runs, replacing their directories' earlier records, and return the number of inserted runs."""
     return sum(_insert(connection, record) for record in records)
 
 
@@ -568,7 +568,7 @@ def purge(connection: sqlite3.Connection) -> None:
 
 
 def _insert(connection: sqlite3.Connection, record: RunWithSamples) -> bool:
-    """Insert a run; return False if it is a copy of an indexed run whose directory still exists."""
+    """Insert a run. Returns False if it is a copy of an indexed run whose directory still exists."""
     other = connection.execute(
         "SELECT d.root, d.name FROM runs r JOIN directories d ON d.id = r.id WHERE r.run = ?", (record.run,)
     ).fetchone()
@@ -666,7 +666,7 @@ def _id(connection: sqlite3.Connection, table: str, columns: str, values: tuple[
 
 
 def _note(connection: sqlite3.Connection, root: str, name: str, outcome: str, read_as: str) -> int:
-    """Set the outcome of a directory, delete its earlier rows, and return its id."""
+    """Set a directory's outcome, delete its earlier rows, and return its id."""
     connection.execute(
         "INSERT INTO directories (root, name, outcome, read_as) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (root, name) DO UPDATE SET outcome = excluded.outcome, read_as = excluded.read_as",
@@ -683,13 +683,13 @@ def _forget(connection: sqlite3.Connection, id_: int) -> None:
     connection.execute("DELETE FROM runs WHERE id = ?", (id_,))
 
 
-# Reading. Values that many samples share (run, hosts) are read only once.
+# Reading. Values shared by many samples (run, hosts) are read only once.
 
 
-#: The sort key of samples in a metric of a series: time, run, step, rank.
+#: The sort key for the samples of a metric in a series: time, run, step, rank.
 Key = tuple[int, int, int, int]
 
-#: Limit of values per statement in SQLite before 3.32.
+#: Maximum number of values per statement in SQLite before 3.32.
 _VALUES = 900
 
 _SAMPLES = """
@@ -747,7 +747,7 @@ def _run(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def _with_point(run: dict[str, Any], point: str) -> dict[str, Any]:
-    """Return the shared values of a run with the parameters of a point of its matrix."""
+    """Return the run's shared values, combined with the parameters of one point in its matrix."""
     if point == "{}":
         return run
     changed = json.loads(point)

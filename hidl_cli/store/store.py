@@ -1,4 +1,4 @@
-"""The results store, a database with one row per sample that can be rebuilt from run directories at any time."""
+"""The results store: a database with one row per sample, which can be rebuilt from run directories at any time."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from hidl_cli.store.sqlite import Database, Key, MissingStore, drop, insert, not
 class Filters:
     """Conditions on samples; None matches any value.
 
-    ``since`` and ``until`` limit the creation time of the run (inclusive). ``host`` matches steps on several hosts if
-    it is one of them. ``of_ranks`` includes values of single ranks.
+    ``since`` and ``until`` limit the run's creation time (inclusive). ``host`` matches a step if it is one of the
+    step's hosts. ``of_ranks`` includes values of individual ranks.
     """
 
     run: str | None = None
@@ -42,7 +42,7 @@ class Filters:
 
 @dataclass(frozen=True)
 class SqlCondition:
-    """A part of a WHERE clause, with the values of its placeholders."""
+    """Part of a WHERE clause, with the values of its placeholders."""
 
     sql: str
     values: tuple[str | int, ...]
@@ -80,7 +80,7 @@ def match_samples(filters: Filters) -> SqlCondition:
 
 
 def match_series(filters: Filters) -> SqlCondition:
-    """Return the condition for the samples (``s``), steps (``t``) and runs (``r``) of a series, with any metric."""
+    """Return the condition for a series's samples (``s``), steps (``t``) and runs (``r``), with any metric."""
     samples = match_samples(replace(filters, metric=None))
     return _all([*_columns(filters), (samples.sql, samples.values)])
 
@@ -105,7 +105,7 @@ def _all(parts: list[tuple[str, tuple[str | int, ...]]]) -> SqlCondition:
 
 
 _ANY = Filters()
-#: Numbers of samples and runs per read transaction, which limit how long a reader blocks writers.
+#: Numbers of samples and runs per read transaction, which limit the time that a reader blocks writers.
 _PAGE = 5_000
 _RUNS = 100
 #: Number of samples per write transaction.
@@ -114,7 +114,7 @@ _SAMPLES = 1_000
 
 @dataclass(frozen=True)
 class Series:
-    """A metric that was measured repeatedly under the same conditions, without values of single ranks.
+    """A metric that was measured repeatedly under the same conditions, without values of individual ranks.
 
     ``count`` is the number of samples; ``first`` and ``last`` are the creation times of its oldest and newest run.
     """
@@ -140,8 +140,8 @@ class Series:
 class Store:
     """The results store in an SQLite file (default: ``paths.results()``), which is created when needed.
 
-    ``on_wait`` is called with a message when another writer holds the lock, and ``at_most`` limits the seconds to wait
-    for it. Methods raise ``UnusableStore``, ``OutdatedStore``, ``Busy`` or another ``HidlError``.
+    ``on_wait`` is called with a message if another writer holds the lock, and ``at_most`` is the maximum number of
+    seconds to wait for the lock. Methods raise ``UnusableStore``, ``OutdatedStore``, ``Busy`` or another ``HidlError``.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Store:
         self.database = Database(self.file, on_wait, at_most)
 
     def add(self, records: Iterable[RunWithSamples]) -> int:
-        """Add runs, replacing earlier records of their directories; return the number of added runs.
+        """Add runs, replacing their directories' earlier records, and return the number of added runs.
 
         Transactions are limited to about a thousand samples, so that other processes wait only briefly. Copies of an
         indexed run are skipped if the original directory still exists.
@@ -169,7 +169,7 @@ class Store:
     def note(self, root: str, names: Mapping[str, str], outcome: str) -> None:
         """Record directories without results, with the reason ``outcome``, so that they are not read again.
 
-        ``names`` maps each name to a stamp of the plan or status; if the stamp changes, the directory is read again.
+        ``names`` maps each name to a stamp of the plan or status. If the stamp changes, the directory is read again.
         """
         if names:
             with self.database.writing() as connection:
@@ -199,7 +199,7 @@ class Store:
             pass
 
     def known(self, root: str, read_as: str | None = None) -> dict[str, str]:
-        """Return the outcomes of the known directories under ``root`` by name.
+        """Return the outcomes of known directories under ``root``, by name.
 
         ``read_as`` excludes directories that only another version of hidl failed to read.
         """
@@ -208,7 +208,7 @@ class Store:
         return dict(self._rows(sql + more, (root, read_as) if read_as else (root,)))
 
     def noted(self, root: str, outcome: str) -> dict[str, str]:
-        """Return the stamps of the directories with this outcome by name."""
+        """Return the stamps of the directories with this outcome, by name."""
         sql = "SELECT name, read_as FROM directories WHERE root = ? AND outcome = ?"
         return dict(self._rows(sql, (root, outcome)))
 
@@ -232,7 +232,7 @@ class Store:
         return [StoredRun(**_named(StoredRun, row)) for row in rows]
 
     def find(self, name: str | None) -> StoredRun:
-        """Find a run by its id, or by a unique prefix or suffix of it. None or ``last`` selects the newest run.
+        """Find a run by its id, or by a unique prefix or suffix of the id. None or ``last`` selects the newest run.
 
         Raises ``UsageError`` if no run or several runs match.
         """
@@ -272,13 +272,13 @@ class Store:
             yield from (sample for _, sample in page)
 
     def _read_series(self, filters: Filters) -> Iterator[Sample]:
-        """Yield a metric of a series ordered by time, regardless of its units."""
+        """Yield a series's samples of a metric, ordered by time, regardless of their units."""
         ids = self._rows("SELECT id FROM metrics WHERE name = ?", (filters.metric,))
         pages = (self._read_metric(filters, id_) for (id_,) in ids)
         yield from (sample for _, sample in merge(*pages, key=itemgetter(0)))
 
     def _read_metric(self, filters: Filters, metric: int) -> Iterator[tuple[Key, Sample]]:
-        """Yield the samples of a metric of a series, page by page."""
+        """Yield a series's samples of a metric, page by page."""
         condition = match_series(filters)
         last: Key = (-(2**62), 0, 0, 0)
         while True:
@@ -293,7 +293,7 @@ class Store:
             last = page[-1][0]
 
     def series(self, filters: Filters = _ANY) -> list[Series]:
-        """Return the series of the matching samples, starting with the newest run."""
+        """Return the series that contain matching samples, starting with the newest run."""
         runs = match_runs(Filters(workload=filters.workload, site=filters.site, stack=filters.stack))
         samples = match_samples(
             Filters(
@@ -339,7 +339,7 @@ WHERE {runs} ORDER BY g.last DESC, c.digest, m.name
 
 
 def _named(kind: type[StoredRun | Series], row: Sequence[Any]) -> dict[str, Any]:
-    """Map the values of a row to the fields of the dataclass."""
+    """Map a row's values to the dataclass's fields."""
     named = dict(zip((field.name for field in fields(kind)), row, strict=True))
     return {name: json.loads(value) if name in ("parameters", "tuning") else value for name, value in named.items()}
 
@@ -365,8 +365,8 @@ def _batches(records: Iterable[RunWithSamples]) -> Iterator[list[RunWithSamples]
 def result_document(store: Store, run: StoredRun, *, metric: str | None = None) -> dict[str, Any]:
     """Return a run with its verdict and steps as plain data, read only from the store. ``metric`` selects one metric.
 
-    The ``parameters`` of a step are the matrix parameters. A metric has a value and a unit, and ``ranks`` if there is a
-    value for each rank.
+    The ``parameters`` of a step are the matrix parameters. Each metric has a value and a unit, and also has ``ranks``
+    if there is a value for each rank.
     """
     steps: dict[tuple[str, int, tuple[str, ...]], dict[str, Any]] = {}
     for sample in store.samples(Filters(run=run.run, metric=metric)):

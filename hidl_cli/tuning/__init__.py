@@ -1,1 +1,1 @@
-"""Tuning of MPI libraries: the catalogue of run-time variables, and the layers that set them."""
+"""MPI library tuning: the catalogue of run-time variables, and the layers that set them."""

@@ -1,9 +1,9 @@
 """The catalogue of MPI run-time variables: their types, values, and the MPI families that read them.
 
 ``recipes/tuning/variables.csv`` has one row for each variable and group of families that treat it alike. A name has
-several rows if, for example, a control variable has different values or defaults in MPICH and MVAPICH, but only one row
-per family. ``recipes/tuning/patterns.csv`` lists prefixes under which any name is valid. Both files are read on first
-use.
+several rows if, for example, a control variable has different values or defaults in MPICH and MVAPICH, but there is
+only one row per family. ``recipes/tuning/patterns.csv`` lists prefixes under which any name is valid. Both files are
+read on first use.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ def check_exported(variable: Variable, text: str) -> None:
 def is_control(variable: Variable) -> bool:
     """Return whether MPICH's control variable parser reads the variable.
 
-    Its value must then be valid, or MPI_Init fails.
+    In that case, MPI_Init fails if the value is invalid.
     """
     return variable.name.startswith(_CVAR_PREFIXES)
 
 
 def _read_control(variable: Variable, text: str, intended: str) -> str | None:
-    """Return the value as interpreted by MPICH's parser, or None if the parser rejects it."""
+    """Return the value, as interpreted by MPICH's parser, or None if the parser rejects it."""
     if variable.type == "bool":
         return _CVAR_SWITCHES.get(text)
     if variable.type == "enum":
@@ -108,7 +108,7 @@ def format_plain(value: Scalar) -> str:
 
 
 def format_expectation(variable: Variable) -> str:
-    """Describe the valid values for messages."""
+    """Describe the valid values for use in messages."""
     low, high = variable.limits
     limits = "" if low is None else f", at least {low}" if high is None else f" from {low} to {high}"
     words = {
@@ -222,7 +222,7 @@ TYPES: tuple[Type, ...] = get_args(Type)
 
 _PREFIXES = ("MPIR_CVAR_", "MV2_", "MVP_", "MPICH_", "MPIR_PARAM_")
 _READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?(?:<([0-9.]+))?")
-_WITHOUT_PREFIX = 0.9  # similarity required if there is no known prefix, because other programs use similar names
+_WITHOUT_PREFIX = 0.9  # similarity required without a known prefix, because other programs use similar names
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 T = TypeVar("T")
 
@@ -243,7 +243,7 @@ class Reader:
     until: str = ""
 
     def includes(self, version: str | None) -> bool:
-        """Return whether this version reads the variable (True if the version is unknown)."""
+        """Return whether this version reads the variable, or True if the version is unknown."""
         own = numbers(version)
         if not own:
             return True
@@ -252,7 +252,7 @@ class Reader:
 
     @property
     def versions(self) -> str:
-        """The versions as written in the table, for example ``>=2.3.6``."""
+        """The versions, as written in the table; for example, ``>=2.3.6``."""
         ended = f"<{self.until}" if self.until else ""
         return f"{self.relation}{self.since}{',' if self.since and ended else ''}{ended}"
 
@@ -266,11 +266,11 @@ class Variable:
     """A variable as read by a group of families.
 
     Attributes:
-        values: Valid words of an enumeration (``a|b``; ``osu_*`` for any word with this prefix) or of a text that is
-            not case-sensitive, or the limits of a number (``low..high``, either of which may be omitted).
-        default: Empty if unknown or dependent on the machine.
+        values: Valid words for an enumeration (``a|b``; ``osu_*`` for any word with this prefix) or for
+            case-insensitive text, or a number's limits (``low..high``, either of which may be omitted).
+        default: The default value, which is empty if it is unknown or depends on the machine.
         also: Other names of the variable.
-        meaning_from: Source of ``meaning``; ``name`` if it only spells out the name.
+        meaning_from: Source of ``meaning``, which is ``name`` if the meaning only spells out the name.
     """
 
     name: str
@@ -290,12 +290,12 @@ class Variable:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The valid words of an enumeration or a text."""
+        """The valid words for an enumeration or a text."""
         return tuple(self.values.split("|")) if self.values and self.type in ("enum", "text") else ()
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
-        """The lower and upper limit of a number, or None if unlimited."""
+        """A number's lower and upper limits, each of which is None if unlimited."""
         low, separator, high = self.values.partition("..")
         return (int(low) if low else None, int(high) if high else None) if separator else (None, None)
 
@@ -315,7 +315,7 @@ class VariablePattern:
 
 
 def variables(name: str) -> tuple[Variable, ...]:
-    """Return all rows for a variable, by any of its names (empty if unknown)."""
+    """Return all rows for a variable, given any of its names, or no rows if it is unknown."""
     return _by_name().get(name, ())
 
 
@@ -325,12 +325,12 @@ def names_of(name: str) -> frozenset[str]:
 
 
 def variable(name: str, family: Family) -> Variable | None:
-    """Return a variable as read by any version of a family, or None."""
+    """Return a variable as read by any version of a family, or None if the family does not read it."""
     return next((known for known in variables(name) if known.reader(family)), None)
 
 
 def main_name(name: str, family: Family) -> str:
-    """Return the main name of a variable that the family reads; unknown names are returned unchanged."""
+    """Return the main name of a variable that the family reads. Unknown names are returned unchanged."""
     known = variable(name, family)
     return known.name if known else name
 
@@ -357,7 +357,7 @@ def all_names() -> Iterable[str]:
 
 
 def namesakes(name: str) -> tuple[str, ...]:
-    """Return known names that differ from this one only in their prefix, or in having one."""
+    """Return known names that only differ from this one in their prefix, or in whether they have one."""
     folded = clipped(name).upper()
     rest = folded.removeprefix(next((prefix for prefix in _PREFIXES if folded.startswith(prefix)), ""))
     return tuple(prefix + rest for prefix in _PREFIXES if prefix + rest != name and prefix + rest in _by_name())
@@ -368,7 +368,7 @@ def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0
 
     Args:
         name: The name to look up; the part after the prefix is compared.
-        family: Only consider names that this family reads.
+        family: Restrict the search to names that this family reads.
         likeness: Required similarity, between 0 and 1.
     """
     prefix = next((known for known in _PREFIXES if name.upper().startswith(known)), "")
@@ -380,7 +380,7 @@ def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
-    """Return the leading numbers of a version without trailing zeros; ``2.3.7-1`` is (2, 3, 7).
+    """Return a version's leading numbers without trailing zeros: (2, 3, 7) for ``2.3.7-1``.
 
     The result is empty if the version is unknown.
     """
@@ -412,7 +412,7 @@ def rows_of(table: str) -> list[dict[str, str]]:
 
 
 def _by_prefix(name: str) -> str | None:
-    """Return the name in capitals if it only matches a pattern in that form."""
+    """Return the name in capitals if it only matches a pattern when capitalized."""
     folded = name.upper()
     found = pattern(folded)
     if found is None or name.startswith(found.prefix):
@@ -450,7 +450,7 @@ def _variable(row: Mapping[str, str]) -> Variable:
 
 
 def _other_name(name: str, word: str) -> str:
-    """Return ``word``, or the name with its prefix replaced if ``word`` is a prefix."""
+    """Return ``word`` or, if ``word`` is a prefix, the name with this prefix in place of its own."""
     if word not in _PREFIXES:
         return word
     own = next(prefix for prefix in _PREFIXES if name.startswith(prefix))

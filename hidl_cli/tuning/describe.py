@@ -30,7 +30,8 @@ def list_variables(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
     """List variables as JSON data.
 
     Args:
-        words: Text in the name or meaning, or a pattern with ``*`` and ``?`` for the name (default: all variables).
+        words: Text that occurs in the name or meaning, or a pattern with ``*`` and ``?`` for the name (default: all
+            variables).
         mpi: ``family`` or ``family@version`` that must read the variable (default: any).
     """
     library = parse_library(mpi) if mpi else None
@@ -42,7 +43,7 @@ def list_variables(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
 
 
 def format_rows(documents: Sequence[dict[str, Any]], mpi: str | None) -> list[dict[str, str | None]]:
-    """Convert the result of ``list_variables`` to table rows, with the versions of ``mpi`` or else of all readers."""
+    """Convert the result of ``list_variables`` to table rows, with the versions for ``mpi`` or else for all readers."""
     family = parse_library(mpi)[0] if mpi else None
     rows = []
     for document in documents:
@@ -58,7 +59,7 @@ def format_rows(documents: Sequence[dict[str, Any]], mpi: str | None) -> list[di
 
 
 def format_readers(documents: Sequence[dict[str, Any]]) -> str:
-    """Format the readers of a variable on one line."""
+    """Format a variable's readers on one line."""
     return ", ".join(f"{reader['family']}{reader['versions'] or ''}" for reader in documents)
 
 

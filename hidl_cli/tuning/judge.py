@@ -25,11 +25,11 @@ from hidl_cli.tuning.catalogue import (
     variables,
 )
 
-#: The dynamic linker reads this variable, regardless of the MPI library.
+#: The dynamic linker reads this variable regardless of the MPI library.
 LD_PRELOAD = "LD_PRELOAD"
 #: Prefix that marks run-time variables among sweep parameters (``mpi.MV2_IBA_EAGER_THRESHOLD``).
 COMPARED = "mpi."
-#: Value of such a parameter that leaves the variable as it is without the sweep.
+#: Value of such a parameter that leaves the variable as it would be without the sweep.
 DEFAULT = "default"
 #: Origin of variables that a sweep sets.
 MATRIX = "--matrix"
@@ -45,7 +45,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable in the effective tuning, its value as exported, and its origin."""
+    """A variable in the effective tuning, with its exported value and its origin."""
 
     name: str
     value: str
@@ -53,7 +53,7 @@ class Setting:
 
 
 def compared_variables(point: Mapping[str, Scalar]) -> dict[str, str]:
-    """Return the run-time variables that a combination of sweep values sets, except those left at their default."""
+    """Return the run-time variables set by a combination of sweep values, except those left at their default."""
     return {
         name.removeprefix(COMPARED): str(value)
         for name, value in point.items()
@@ -71,9 +71,9 @@ def without_variables(point: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 @dataclass(frozen=True)
 class VariableCounterpart:
-    """``variable`` is the equivalent of ``of`` in ``families``.
+    """A variable's counterpart: in ``families``, ``variable`` has the same effect as ``of``.
 
-    If it is empty, there is only the description in ``how``.
+    If ``variable`` is empty, only the description in ``how`` is available.
     """
 
     of: str
@@ -89,7 +89,7 @@ class VariableCounterpart:
 
 
 def find_counterpart(name: str, family: Family) -> VariableCounterpart | None:
-    """Return the counterpart of a variable in ``family``, or None if unknown."""
+    """Return a variable's counterpart in ``family``, or None if unknown."""
     for known in list_counterparts(name):
         if family in known.families:
             return known
@@ -97,13 +97,13 @@ def find_counterpart(name: str, family: Family) -> VariableCounterpart | None:
 
 
 def list_counterparts(name: str) -> tuple[VariableCounterpart, ...]:
-    """Return all counterparts of a variable, by any of its names."""
+    """Return all counterparts of a variable, given any of its names."""
     names = names_of(name)
     return tuple(known for known in _all() if known.of in names)
 
 
 def _same_control_variable(name: str, family: Family) -> VariableCounterpart | None:
-    """Return an MPICH control variable under the prefix that it has in another derivative of MPICH."""
+    """Return an MPICH control variable with the prefix that it has in another MPICH derivative."""
     for other in (other for known in variables(name) for other in known.names):
         if (found := variable(other, family)) and name not in found.names:
             return VariableCounterpart(name, (family,), found.name, "the same control variable", found.provenance)
@@ -126,7 +126,7 @@ _MISSPELLING = 0.95  # similarity to a known name above which a name that matche
 
 @dataclass(frozen=True)
 class ValidSetting:
-    """The main name of a variable that the library reads, and its value as exported."""
+    """The main name of a variable that the library reads, and its exported value."""
 
     variable: str
     value: str
@@ -134,7 +134,7 @@ class ValidSetting:
 
 @dataclass(frozen=True)
 class InvalidSetting:
-    """A setting that the library does not accept; ``on_name`` if its name is wrong rather than its value."""
+    """A setting that the library does not accept. ``on_name`` is True if its name is wrong rather than its value."""
 
     message: str
     expected: str
@@ -152,7 +152,7 @@ def judge(
         version: Version of the library, or None if unknown.
         name: Name of the variable.
         value: Value from a file or an option.
-        exported: True if the value comes from a shell and reaches the ranks without being formatted by hidl.
+        exported: True if the value comes from a shell and reaches the ranks without formatting by hidl.
     """
     if not _NAME.fullmatch(name):
         return InvalidSetting(f"invalid variable name `{clipped(name)}`", "letters, digits and _", on_name=True)
@@ -197,7 +197,7 @@ def _unread(family: Family, name: str) -> InvalidSetting | None:
 
 
 def _namesake(family: Family, name: str) -> InvalidSetting | None:
-    """Suggest a known variable that differs from an unknown name only in its prefix, or its counterpart.
+    """Suggest a known variable that only differs from an unknown name in its prefix, or that variable's counterpart.
 
     Such a variable has the intended meaning, whereas the variable with the most similar spelling might not.
     """
@@ -235,14 +235,14 @@ def _ignored(family: Family, library: str, name: str, readers: str) -> InvalidSe
     return InvalidSetting(message, f"its counterpart for {family}: {other}", other.variable or None, on_name=True)
 
 
-# Check the tuning in site, stack and workload files.
+# Checks of the tuning in site, stack and workload files.
 
 
 _Path = tuple[str | int, ...]
 
 
 def check_site(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check ``mpi.<name>.tuning`` of a site for the library's family and version, and ``tuning.<family>``."""
+    """Check a site's ``mpi.<name>.tuning`` for the library's family and version, and its ``tuning.<family>``."""
     yield from check_by_family(data)
     libraries = mapping(data, "mpi")
     for name in libraries:
@@ -256,7 +256,7 @@ def check_site(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def check_by_family(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check ``tuning.<family>`` of a site, a stack or a workload for any version."""
+    """Check a site's, a stack's or a workload's ``tuning.<family>`` for any version."""
     tuning = mapping(data, "tuning")
     for word in tuning:
         if family := _family(word):

@@ -1,4 +1,4 @@
-"""Merge presets, files and options into the tuning of a run, which keeps the origin of each value."""
+"""Merge presets, files and options into a run's tuning, which keeps each value's origin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hidl_cli.mpi import Family, Library
 from hidl_cli.tuning.catalogue import numbers, variable
 from hidl_cli.tuning.judge import LD_PRELOAD, InvalidSetting, Layer, Setting, ValidSetting, judge
 
-_DL = ("MV2_SUPPORT_DL", "MV2_SUPPORT_TENSOR_FLOW")  # the second is the older name
+_DL = ("MV2_SUPPORT_DL", "MV2_SUPPORT_TENSOR_FLOW")  # the second one is the older name
 _GPUS = ("MV2_USE_CUDA", "MV2_USE_ROCM")
 _LIBMPI = re.compile(r"(^|[\s:/])libmpi(cxx|ch)?\.so[0-9.]*($|[\s:])")
 
@@ -32,7 +32,7 @@ def preloads(library: Library, settings: Iterable[Setting]) -> bool:
 
 
 def preloads_libmpi(values: Mapping[str, object], environment: Mapping[str, str]) -> bool:
-    """Return whether the tuning or the library's environment at the site preloads ``libmpi.so``."""
+    """Return whether the tuning or the site's environment for the library preloads ``libmpi.so``."""
     return any(_names_libmpi(where.get(LD_PRELOAD)) for where in (values, environment))
 
 
@@ -41,7 +41,7 @@ def conflict(settings: Iterable[Setting], environment: Mapping[str, str]) -> Pro
 
     Args:
         settings: The effective tuning.
-        environment: The library's environment at the site.
+        environment: The site's environment for the library.
     """
     by_name = {setting.name: setting for setting in settings}
     chosen = next((by_name[name] for name in _DL if name in by_name and by_name[name].value == "1"), None)
@@ -100,8 +100,9 @@ class Preset:
 
         Args:
             library: The MPI library of the run.
-            switched_on: Variables that a layer sets to any value other than 0.
-            in_effect: Values of the layers and of earlier presets, by main name; other variables have their defaults.
+            switched_on: Variables that any layer sets to a value other than 0.
+            in_effect: Values set by the layers and by earlier presets, by main name. All other variables have their
+                defaults.
             gpus: True if the run computes on GPUs.
             compared: True if the run's times are compared with those of other launches.
         """
@@ -120,7 +121,7 @@ class Preset:
 
     @property
     def conditions(self) -> str:
-        """The conditions in words, for tables."""
+        """The conditions as words, for tables."""
         words = {None: [], True: ["with GPUs"], False: ["without GPUs"]}[self.gpus]
         words += {None: [], True: ["if times are compared"], False: ["if no times are compared"]}[self.compared]
         words += [f"since version {self.version.removeprefix('>=')}"] if self.version else []
@@ -164,10 +165,10 @@ def _includes(wanted: str | None, version: str | None) -> bool:
 def merge_layers(
     library: Library, layers: Sequence[Layer], *, gpus: bool, compared: bool = False
 ) -> tuple[Setting, ...]:
-    """Merge layers into the presets of the library's family; later layers take precedence.
+    """Merge layers into the presets for the library's family. Later layers take precedence.
 
-    A variable with several names is treated as one, under the name in the last layer. Raises ``InvalidInput`` with all
-    variables that the library does not read, all invalid values and all conflicts.
+    A variable with several names is treated as a single variable, under its name in the last layer. Raises
+    ``InvalidInput`` with all variables that the library does not read, all invalid values and all conflicts.
 
     Args:
         library: The MPI library of the run.

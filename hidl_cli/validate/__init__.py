@@ -1,1 +1,1 @@
-"""``hidl validate``: run ReFrame checks on a site, with a configuration generated from the site file."""
+"""``hidl validate``: run ReFrame checks on a site, using a configuration generated from the site file."""

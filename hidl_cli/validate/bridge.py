@@ -1,9 +1,9 @@
-"""Bridge between hidl runs and ReFrame checks: hidl plans and judges a run, and ReFrame submits it and waits for it.
+"""The bridge between hidl runs and ReFrame checks: hidl plans and judges a run, and ReFrame submits and awaits it.
 
-The job of a check starts the same script that ``hidl run`` would submit, with the same allocation. All repetitions of a
+A check's job starts the same script that ``hidl run`` would submit, with the same allocation. All repetitions of a
 study therefore run in one allocation, with interleaved steps, and the verdict is computed by
 ``hidl_cli.analysis.scaling``, whereas ReFrame would compare a single number with a constant and ignore noise. The run
-directory is the same as that of any other run.
+directory looks like any other run's.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from hidl_cli.runs.conclude import Conclusion, conclude
 from hidl_cli.runs.follow import Watch
 from hidl_cli.schedulers import scheduler
 from hidl_cli.schedulers.decision import read_status
-from hidl_cli.schedulers.ssh.header import started_run
+from hidl_cli.schedulers.ssh.jobs import started_run
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.schema import Device
 from hidl_cli.validate.reframe import scale
 
 _END_SECONDS = 60.0
-#: Variable with the path of a file that lists the runs of a validation, so that an interrupt can cancel them.
+#: Variable with the path of a file that lists a validation's runs, so that an interrupt can cancel them.
 RUNS_FILE = "HIDL_VALIDATION_RUNS"
 
 
 @dataclass(frozen=True)
 class CheckLocation:
-    """The site, partition and resources for checks, stored in the partition's ``extras`` of ReFrame's configuration.
+    """The site, partition and resources for checks, stored in the partition's ``extras`` in ReFrame's configuration.
 
-    None selects hidl's default. ``hosts`` has the form of ``--hosts``.
+    None selects hidl's default. ``hosts`` has the same form as ``--hosts``.
     """
 
     site: str | None = None
@@ -59,7 +59,7 @@ class CheckLocation:
     hosts: str | None = None
 
     def load_site(self) -> Site:
-        """Load the site, restricted to ``hosts`` if set."""
+        """Load the site, restricted to ``hosts`` if they are set."""
         return on_hosts(load_site(self.site), self._hosts)
 
     @property
@@ -79,12 +79,12 @@ class CheckLocation:
         )
 
     def extras(self) -> dict[str, Any]:
-        """Return the ``extras`` of a partition in ReFrame's configuration."""
+        """Return a partition's ``extras`` in ReFrame's configuration."""
         return {f"hidl_{name}": value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def of(cls, extras: Mapping[str, Any]) -> CheckLocation:
-        """Parse the ``extras`` of a partition."""
+        """Parse a partition's ``extras``."""
         return cls(**{name: extras[f"hidl_{name}"] for name in cls.__dataclass_fields__ if f"hidl_{name}" in extras})
 
 
@@ -96,7 +96,7 @@ class CheckRequest:
         workload: Name of the workload.
         scale: Name of the scale.
         study: Whether to run a scaling study up to ``scale``.
-        assignments: Values of parameters, as for ``--set``.
+        assignments: Parameter values, as for ``--set``.
         repeat: Number of repetitions.
         target: Required efficiency.
         fill_nodes: Whether to use as many ranks per node as the scale ``1-node``.
@@ -114,7 +114,7 @@ class CheckRequest:
 
 
 def plan(location: CheckLocation, request: CheckRequest) -> Plan:
-    """Plan the run of a check.
+    """Plan a check's run.
 
     Raises:
         UsageError: If there is no smaller scale for a study.
@@ -153,19 +153,19 @@ def plan(location: CheckLocation, request: CheckRequest) -> Plan:
 
 
 def begin(planned: Plan) -> Run:
-    """Create the run directory with the job script that the check's job will start."""
+    """Create the run directory, including the job script that the check's job will start."""
     run = create_run(planned, job_script(planned))
     if RUNS_FILE in os.environ:
         with open(os.environ[RUNS_FILE], "a", encoding="utf-8") as file:  # noqa: PTH123 - appended in one write
             file.write(f"{run.directory}\n")
     if planned.scheduler == "local":
-        # Until the process of the run is known, record this one; otherwise a concurrent query would report it as lost.
+        # Until the run's process is known, record this one. Otherwise, a concurrent query would report the run as lost.
         scheduler("local").adopt(run, str(os.getpid()), str(run.directory))
     return run
 
 
 def directives(planned: Plan) -> list[str]:
-    """Return the directives for the plan's allocation, without those that ReFrame's scheduler writes itself."""
+    """Return the directives for the plan's allocation, except those that ReFrame's scheduler writes itself."""
     if planned.scheduler == SSH:
         return [*planned.header, started_run(planned.run)]
     system = batch_systems.system(planned.scheduler)
@@ -175,7 +175,7 @@ def directives(planned: Plan) -> list[str]:
 
 
 def submitted(run: Run, name: str, job: str, directory: str) -> None:
-    """Record the job id and submission directory of a run, which ``hidl status`` uses to find its job."""
+    """Record a run's job id and submission directory, which ``hidl status`` uses to find the job."""
     scheduler(name).adopt(run, job, directory)
 
 
@@ -199,12 +199,12 @@ def ended(run: Run, *, seconds: float = _END_SECONDS) -> Status:
 
 
 def judge(run: Run) -> Conclusion:
-    """Judge a run whose job has ended; see ``conclude`` for exceptions."""
+    """Judge a run whose job has ended. See ``conclude`` for exceptions."""
     return conclude(run, plan_of(run), ended(run))
 
 
 def numbers(conclusion: Conclusion) -> dict[str, tuple[float, str]]:
-    """Return the metrics of the largest step with their units, and the efficiency and its interval for a study."""
+    """Return the largest step's metrics with their units and, for a study, the efficiency and its interval."""
     last = max(conclusion.steps, key=lambda step: step["ranks"])
     found = {
         name: (float(metric["value"]), metric["unit"])

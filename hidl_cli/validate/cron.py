@@ -1,4 +1,4 @@
-"""Nightly validations: run ``hidl validate`` from the user's crontab, Slurm's scrontab or a systemd timer.
+"""Nightly validations, which run ``hidl validate`` from the user's crontab, Slurm's scrontab or a systemd timer.
 
 Nightly validations never overlap: if the previous one is still running, the next one exits with an error (see
 ``session.alone``).
@@ -24,7 +24,7 @@ from hidl_cli.quoting import comment, sh, sh_line
 from hidl_cli.site import hidl_cluster
 from hidl_cli.validate.session import ValidationRequest
 
-#: Variables that nightly validations need but cron does not set. They must not contain secrets.
+#: Variables that nightly validations need, but that cron does not set. They must not contain secrets.
 _KEPT = re.compile(
     r"PATH|XDG_(CONFIG|STATE|DATA|CACHE)_HOME|PYTHONPATH"
     r"|MODULEPATH|LMOD_CMD|LMOD_PKG|MODULESHOME|MODULES_CMD|"
@@ -38,8 +38,8 @@ class Nightly:
     """A validation that runs every night.
 
     Attributes:
-        key: Unique key of the nightly validation.
-        selection: Options of ``hidl validate`` that select the checks.
+        key: The nightly validation's unique key.
+        selection: ``hidl validate`` options that select the checks.
         hour: Hour in the machine's local time.
         minute: Minute in the machine's local time.
         command: Command to run.
@@ -62,7 +62,7 @@ class Nightly:
 
         Args:
             site: Name of the site.
-            request: Requested validation.
+            request: The requested validation.
             at: Time of day, such as ``02:00``.
             further: Options that affect the output, such as ``--json``.
 
@@ -89,17 +89,17 @@ class Nightly:
         return cls(site, key, selection, int(match[1]), int(match[2]), command, environment, log)
 
     def shell(self) -> str:
-        """Return a shell command line with the environment and the log."""
+        """Return a shell command line that includes the environment and the log."""
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         return f"{sh_line(['env', *variables, *self.command])} >> {sh(str(self.log))} 2>&1"
 
 
 class NightlyTable(Protocol):
-    """A program that starts other programs at a given time of day."""
+    """A program that starts other programs at given times of day."""
 
     @property
     def name(self) -> str:
-        """The name of the program."""
+        """The program's name."""
 
     def text(self, nightly: Nightly) -> str:
         """Return the text that ``install`` writes."""
@@ -118,7 +118,7 @@ class NightlyTable(Protocol):
 
 
 def choose(kind: str | None, *, hypothetical: bool = False) -> NightlyTable:
-    """Return the table with the name ``kind``, or by default the first one available on this machine.
+    """Return the table named ``kind`` (default: the first one available on this machine).
 
     Args:
         kind: ``crontab``, ``scrontab`` or ``systemd``.
@@ -147,7 +147,7 @@ def choose(kind: str | None, *, hypothetical: bool = False) -> NightlyTable:
 
 @dataclass(frozen=True)
 class _Crontab:
-    """The user's table of ``crontab`` or ``scrontab``, in which hidl's lines are enclosed by two marker lines."""
+    """The user's ``crontab`` or ``scrontab`` table, in which hidl's lines are enclosed by two marker lines."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Verdicts on the cases of a ReFrame session, and the exit code of the session."""
+"""Verdicts on the cases in a ReFrame session, and the session's exit code."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _SUBMISSION = ("setup", "compile", "run")
 
 @dataclass(frozen=True)
 class Case:
-    """A case of a ReFrame session with its verdict.
+    """A case in a ReFrame session, with its verdict.
 
     Attributes:
         name: Name of the check, including its parameters.
         place: System, partition and environment in which the case ran.
-        exit_code: Exit code with which ``hidl run`` would have ended.
+        exit_code: Exit code that ``hidl run`` would have returned.
         run: Name of the run, or None if the case has no hidl run.
-        directory: Directory of the run.
+        directory: The run's directory.
         figures: Value and unit of each performance variable that ReFrame logged.
     """
 
@@ -55,19 +55,19 @@ class Case:
 
 
 def judge_cases(entries: Sequence[Mapping[str, Any]]) -> list[Case]:
-    """Judge the cases in a ReFrame report, and record the end of runs that did not record it themselves."""
+    """Judge the cases in a ReFrame report, and record the end of runs that did not record their own end."""
     return [_case(entry) for entry in entries]
 
 
 def worst_exit_code(cases: Sequence[Case]) -> ExitCode:
-    """Return the exit code of the session: the lowest nonzero exit code of all cases."""
+    """Return the session's exit code: the lowest nonzero exit code of all cases."""
     return ExitCode(min((case.exit_code for case in cases if case.exit_code), default=ExitCode.OK))
 
 
 def require_complete(cases: Sequence[Case], listed: Sequence[ListedCase]) -> None:
     """Check that ReFrame has run all cases that it listed.
 
-    ReFrame itself reports success for 0 of 0 cases and omits cases that were never started.
+    ReFrame itself reports success for 0 of 0 cases, and omits cases that were never started.
 
     Raises:
         HidlError: If a case was not run, or all cases were skipped.
@@ -110,7 +110,7 @@ def _verdict(entry: Mapping[str, Any]) -> _Verdict:
     if result in _NOT_JUDGED:
         return "skipped", str(entry.get("fail_reason") or result), None, ExitCode.OK
     if result == "pass":
-        if verdict in ("", "pass"):  # checks written by users may have no hidl verdict
+        if verdict in ("", "pass"):  # user-written checks may have no hidl verdict
             return "pass", reason, None, ExitCode.OK
         return _not_passed(reason, hint, entry)
     if verdict in ("fail", "inconclusive"):
@@ -127,7 +127,7 @@ def _not_passed(reason: str, hint: str | None, entry: Mapping[str, Any]) -> _Ver
 
 
 def _failure(entry: Mapping[str, Any]) -> tuple[ExitCode, str]:
-    """Return the exit code and reason of a failure that ReFrame detected: a rejected or timed-out job, or an error."""
+    """Return the exit code and reason for a failure detected by ReFrame: a rejected or timed-out job, or an error."""
     phase, reason = str(entry.get("fail_phase") or ""), " ".join(str(entry.get("fail_reason") or "").split())
     text = f"{entry['result']} in phase {phase}: {reason}" if phase else f"ReFrame: {entry['result']}"
     timed_out = "timed out" in reason
@@ -145,7 +145,7 @@ def _failure(entry: Mapping[str, Any]) -> tuple[ExitCode, str]:
 
 
 def _end(run: Run, state: State | None, *, timed_out: bool, reason: str) -> None:
-    """Record the end of a run that could not record it itself."""
+    """Record the end of a run that could not record its own end."""
     if not run.status().state.is_final and state is None and not timed_out:
         (status,) = Watch([run]).poll()
         state = None if status.state.is_final else State.LOST
@@ -156,7 +156,7 @@ def _end(run: Run, state: State | None, *, timed_out: bool, reason: str) -> None
 
 
 def _figures(entry: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
-    """Return value and unit by name from ReFrame's ``perfvalues``, whose keys are ``system:partition:name``."""
+    """Return values and units by name from ReFrame's ``perfvalues``, whose keys are ``system:partition:name``."""
     found = {}
     for key, values in (entry.get("perfvalues") or {}).items():
         value, unit = values[0], values[4]
@@ -169,7 +169,7 @@ def _figures(entry: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
 
 
 def write(path: Path, cases: Sequence[Case], *, name: str) -> None:
-    """Write the cases as a JUnit test suite; failures contain the verdict, reason, hint and run directory."""
+    """Write the cases as a JUnit test suite. Failures contain the verdict, reason, hint and run directory."""
     failed = [case for case in cases if case.verdict in ("fail", "inconclusive")]
     skipped = [case for case in cases if case.verdict == "skipped"]
     counts = {"tests": len(cases), "failures": len(failed), "errors": 0, "skipped": len(skipped)}

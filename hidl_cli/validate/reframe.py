@@ -1,4 +1,4 @@
-"""The interface to ReFrame: scales, launchers, schedulers, its command line and its reports."""
+"""The interface to ReFrame: scales, launchers, schedulers, and ReFrame's command line and reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hidl_cli import batch_systems, paths, process
 from hidl_cli.batch_systems import SSH
@@ -31,10 +31,6 @@ from hidl_cli.schedulers.backend import Backend, NoAnswer, Refused
 from hidl_cli.site import hidl_cluster
 from hidl_cli.site.schema import NodeType, Site
 
-if TYPE_CHECKING:
-    from hidl_cli.site.schema import Site
-
-
 _LARGEST = 4096
 FULL = "full"
 #: Names of all scales in ascending order.
@@ -51,7 +47,7 @@ class CheckScale:
     Attributes:
         fullest: Number of ranks that fill a node.
         least: Minimum number of nodes in the partition, at which studies start.
-        overhead: Number of ranks of each launch that do not compute, such as the scheduler and client of Dask.
+        overhead: Number of ranks in each launch that do not compute, such as Dask's scheduler and client.
     """
 
     name: str
@@ -63,17 +59,17 @@ class CheckScale:
 
     @property
     def study(self) -> str | None:
-        """The argument of ``hidl run --scale`` for a study up to this scale, or None if there is no smaller size."""
+        """The ``hidl run --scale`` argument for a study up to this scale, or None if there is no smaller size."""
         if self.nodes > 1:
             return f"nodes={self.least},{self.nodes}" if self.nodes > self.least else None
         one = 1 + self.overhead
         return f"ranks={one},{self.ranks_per_node}" if self.ranks_per_node > one else None
 
     def with_overhead(self, ranks: int) -> CheckScale:
-        """Return the scale for a workload in which ``ranks`` ranks of each launch do not compute.
+        """Return the scale for a workload in which ``ranks`` ranks in each launch do not compute.
 
-        They are added to the ranks if fewer than two computing ranks would remain on a node, since a study requires at
-        least two.
+        These ranks are added to the others if fewer than two computing ranks would remain on a node, since a study
+        requires at least two.
         """
         if not ranks:
             return self
@@ -85,7 +81,7 @@ class CheckScale:
 
 
 def allowed_scales(site: Site, partition: str | None = None) -> dict[str, CheckScale]:
-    """Return the scales that a partition (by default, the default one) allows, by name in ascending order."""
+    """Return the scales that a partition (default: the default partition) allows, by name in ascending order."""
     found, node = site.partition(partition), site.node_type(partition)
     most = (found.max_nodes if found else None) or _count(site, node)
     least = found.min_nodes if found else 1
@@ -102,10 +98,10 @@ def allowed_scales(site: Site, partition: str | None = None) -> dict[str, CheckS
 
 
 def scale(site: Site, partition: str | None, name: str) -> CheckScale:
-    """Return the scale with a name.
+    """Return the scale with this name.
 
     Raises:
-        UsageError: If the partition does not allow it.
+        UsageError: If the partition does not allow the scale.
     """
     scales = allowed_scales(site, partition)
     if name not in scales:
@@ -117,7 +113,7 @@ def scale(site: Site, partition: str | None, name: str) -> CheckScale:
 
 
 def _count(site: Site, node: NodeType) -> int:
-    """Return the number of nodes (1 if unknown)."""
+    """Return the number of nodes, or 1 if it is unknown."""
     hosts = parse_hosts(node.hosts).names if site.scheduler == SSH and node.hosts else ()
     return node.count or len(hosts) or 1
 
@@ -128,7 +124,7 @@ def _default_ranks_per_node(node: NodeType) -> int:
 
 
 def _ranks_per_node(node: NodeType) -> int:
-    """Return the number of ranks that fill a node: one per GPU or socket, or two if it has fewer than two of both."""
+    """Return the number of ranks that fill a node: one per GPU or socket, or two if it has fewer than two of each."""
     if (node.gpus or 0) > 1:
         return int(node.gpus or 0)
     if (node.sockets or 0) > 1:
@@ -136,20 +132,20 @@ def _ranks_per_node(node: NodeType) -> int:
     return 1 if node.cores == 1 else 2
 
 
-# hidl launchers that are registered with ReFrame, for checks that do not start a hidl run.
+# hidl launchers that are registered with ReFrame for checks that do not start a hidl run.
 
 
-#: Prefix of the names in ReFrame, which rejects duplicate launchers (ReFrame 4.10 has its own ``ibrun``).
+#: Prefix for names in ReFrame, which rejects duplicate launchers (ReFrame 4.10 has its own ``ibrun``).
 _OURS_PREFIX = "hidl-"
 _HOSTS = "hidl-hosts"
 #: Placeholder for the program, which ReFrame itself appends to the command.
 _PROGRAM = "hidl-program"
-#: Variables that are passed to the ranks if they are set in the job.
+#: Variables that are passed to the ranks if the job sets them.
 _FORWARDED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
 
 
 def missing_launchers(site: Site) -> list[str]:
-    """Return the launchers of a site that must be registered with ReFrame.
+    """Return a site's launchers that must be registered with ReFrame.
 
     ReFrame itself supports srun, mpirun and mpiexec. Its ``ibrun`` is not used because it always starts ranks in all
     slots of the job, regardless of the check's placement.
@@ -158,7 +154,7 @@ def missing_launchers(site: Site) -> list[str]:
 
 
 def name_in_reframe(launcher: str) -> str:
-    """Return the name of a launcher in ReFrame."""
+    """Return a launcher's name in ReFrame."""
     return launcher if LAUNCHERS.get(launcher).in_reframe else f"{_OURS_PREFIX}{launcher}"
 
 
@@ -188,11 +184,11 @@ def launcher_command(site: Site, name: str, ranks: int | None, ranks_per_node: i
     """Return the shell command that starts ranks with a launcher, without the program.
 
     Args:
-        site: Site of the launcher.
-        name: Name of the launcher.
-        ranks: Number of ranks; by default 1.
-        ranks_per_node: Number of ranks per node; by default 1.
-        threads: Number of threads per rank; by default 1.
+        site: The launcher's site.
+        name: The launcher's name.
+        ranks: Number of ranks (default: 1).
+        ranks_per_node: Number of ranks per node (default: 1).
+        threads: Number of threads per rank (default: 1).
     """
     ranks = ranks or 1
     per_node = min(ranks, ranks_per_node or 1)
@@ -222,7 +218,7 @@ def launcher_command(site: Site, name: str, ranks: int | None, ranks_per_node: i
 
 
 def _library(site: Site, name: str) -> Library:
-    """Return an MPI library of the site that a launcher supports, preferably the default one."""
+    """Return a site MPI library that the launcher supports, preferably the default one."""
     own = Library("stack", "mpich")
     for key in dict.fromkeys([site.default_mpi, *site.mpi]):
         if key is None:
@@ -235,17 +231,17 @@ def _library(site: Site, name: str) -> Library:
     raise InvalidInput(f"site {site.name} has no MPI library that supports launcher {name}", hint=hint)
 
 
-# hidl schedulers that are registered with ReFrame if ReFrame lacks them or cannot use them from hidl's Python.
+# hidl schedulers that are registered with ReFrame if it lacks them or cannot use them from hidl's Python.
 
 
-#: Seconds between queries of a job; the last value is repeated.
+#: Seconds between queries for a job. The last value is repeated.
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
-#: Number of consecutive queries without a job after which it is considered ended.
+#: Number of consecutive queries without a result after which a job is considered ended.
 _MISSING = 3
 
 
 def scheduler_in_reframe(site: Site, accounting: bool) -> str:
-    """Return the name of the ReFrame scheduler for a site, depending on whether ``accounting`` is available."""
+    """Return the name of a site's ReFrame scheduler, which depends on whether ``accounting`` is available."""
     system = batch_systems.system(site.scheduler)
     if system is None:
         return str(site.scheduler)
@@ -298,9 +294,9 @@ def _register_scheduler(name: str, backend: Backend) -> None:
             return Job(*arguments, **options)
 
         def emit_preamble(self, job: Any) -> list[str]:
-            """Return the header and the redirection of the output.
+            """Return the header and the output redirection.
 
-            The options of the check precede ``access``, because hidl uses the first of several equal options.
+            The check's options precede ``access``, because hidl uses the first of several equal options.
             """
             lines = dict.fromkeys([*job.options, *job.cli_options, *job.sched_access])
             redirection = f"exec > {sh(job.stdout)} 2> {sh(job.stderr)}"
@@ -332,7 +328,7 @@ def _register_scheduler(name: str, backend: Backend) -> None:
                 job._missing = 0 if found else job._missing + 1
                 if found is not None:
                     job._state = found.state.value
-                elif job._missing >= _MISSING:  # no longer listed; the job itself records how it ended
+                elif job._missing >= _MISSING:  # no longer listed, but the job itself records how it ended
                     job._state = State.COMPLETED.value
                 self._enforce_max_pending_time(job)
 
@@ -373,7 +369,7 @@ _PREFIX = re.compile(r"^(?P<indent> *)[-^] (?P<name>.+?) /(?P<hash>[0-9a-f]{6,})
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection of checks: those that have all ``tags`` and match any of ``checks``, on one system."""
+    """A selection of checks that have all ``tags`` and match any of ``checks``, on one system."""
 
     settings: Path
     system: str
@@ -391,9 +387,9 @@ class Selection:
 
 
 def pattern(*checks: str) -> str:
-    """Return a regular expression that matches whole names of checks, with or without parameters.
+    """Return a regular expression that matches whole check names, with or without parameters.
 
-    ReFrame compares it with the name without spaces, for example ``name%scale=1-node``.
+    ReFrame compares it with the name without spaces; for example, ``name%scale=1-node``.
 
     Raises:
         UsageError: If a name is not a valid regular expression.
@@ -437,13 +433,13 @@ class ListedCase:
 
 
 def directories() -> list[Path]:
-    """Return the directories that are searched for checks: hidl's, the system's and the user's."""
+    """Return the directories searched for checks: hidl's, the system's and the user's."""
     own = [config / "reframe_checks" for config in (paths.system_config(), paths.user_config())]
     return [shipped_checks(), *(directory for directory in own if directory.is_dir())]
 
 
 def shipped_checks() -> Path:
-    """Return the directory of the checks that are shipped with hidl."""
+    """Return the directory of the checks shipped with hidl."""
     return paths.shipped() / "reframe_checks"
 
 
@@ -467,9 +463,9 @@ _MAIN = "import sys; del sys.path[0]; from reframe.frontend.cli import main; sys
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment for ReFrame, without variables that affect its output.
+    """Return the environment for ReFrame, without any variables that affect its output.
 
-    PYTHONPATH contains hidl and its library of checks. The variables in ``more`` are added.
+    PYTHONPATH contains hidl and its check library. The variables in ``more`` are added.
     """
     kept = {name: value for name, value in hidl_cluster.environment().items() if not name.startswith("RFM_")}
     path = [str(Path(__file__).parents[2]), str(shipped_checks()), kept.get("PYTHONPATH", "")]
@@ -485,13 +481,13 @@ def list_cases(selection: Selection, directory: Path) -> list[ListedCase]:
     """Return the cases that would be run, including fixtures.
 
     Raises:
-        HidlError: If ReFrame cannot list them.
+        HidlError: If ReFrame cannot list the cases.
     """
     return _list(selection, "--list=C", directory)
 
 
 def list_tests(selection: Selection, directory: Path) -> list[ListedCase]:
-    """Return all tests that match by name and tag, even if this site does not meet their requirements."""
+    """Return all tests with matching names and tags, even if this site does not meet their requirements."""
     return _list(selection, "--list=T", directory, "--skip-system-check", "--skip-prgenv-check")
 
 
@@ -519,7 +515,7 @@ def run(
 
     Args:
         selection: Checks to run.
-        directory: Directory of the validation.
+        directory: The validation's directory.
         log: File for ReFrame's output.
         report: File for ReFrame's JSON report.
         more: Additional environment variables.
@@ -529,7 +525,7 @@ def run(
 
 
 def run_command(selection: Selection, directory: Path, report: Path) -> list[str]:
-    """Return the command of ``run``."""
+    """Return the command that ``run`` executes."""
     return reframe_command(
         *selection.words(),
         f"--prefix={directory}",
@@ -556,5 +552,5 @@ def read_report(report: Path) -> list[Mapping[str, Any]]:
 
 
 def accounting_answers(site: Site) -> bool:
-    """Return whether sacct works on this host; without it, ReFrame's scheduler `slurm` fails after three attempts."""
+    """Return whether sacct works on this host. Without it, ReFrame's `slurm` scheduler fails after three attempts."""
     return site.scheduler == "slurm" and slurm.accounting_answers()

@@ -1,4 +1,4 @@
-"""Validations of a site: prepare, run and report a ReFrame session."""
+"""Site validations: preparing, running and reporting a ReFrame session."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _INTERVAL_SECONDS = 86400.0
 class ValidationRequest:
     """The options of ``hidl validate``.
 
-    If ``partitions`` is empty, checks run on the site's default partition, or on all if there is no default.
+    If ``partitions`` is empty, checks run on the site's default partition, or on all partitions if there is no default.
     """
 
     location: CheckLocation
@@ -52,7 +52,7 @@ class ValidationRequest:
 
     @property
     def selection(self) -> tuple[tuple[str, str], ...]:
-        """The options of ``hidl validate``, with their values, that distinguish validations of a site."""
+        """The ``hidl validate`` options, with their values, that distinguish a site's validations."""
         names = ("hosts", "account", "qos", "reservation", "prefix", "device")
         single = ((name, getattr(self.location, name)) for name in names)
         lists = (("tag", self.tags), ("check", self.checks), ("partition", self.partitions))
@@ -62,10 +62,10 @@ class ValidationRequest:
         )
 
     def key(self, site: str) -> str:
-        """Return a unique key of the validation that consists of letters, digits and ``._-``.
+        """Return a unique key for the validation, consisting of letters, digits and ``._-``.
 
-        The key ends with a digest unless the validation is selected by a single tag, because different combinations of
-        options may have the same readable part.
+        The key ends with a digest unless the validation is selected by a single tag, because different option
+        combinations may have the same readable part.
         """
         named = (value if name in ("tag", "check") else f"{name} {value}" for name, value in self.selection)
         readable = "-".join((site, *(re.sub(r"[^A-Za-z0-9.]+", "_", each) for each in named)))
@@ -159,7 +159,7 @@ def prepare(request: ValidationRequest) -> Validation:
 
 
 def root() -> Path:
-    """Return the directory of all validations."""
+    """Return the directory that contains all validations."""
     return paths.user_state() / "validate"
 
 
@@ -185,13 +185,13 @@ def examine(validation: Validation) -> DoctorReport:
                 hosts=partition.job.hosts,
                 hypothetical=True,
             )
-            with suppress(HidlError):  # is reported by the check that requests the run
+            with suppress(HidlError):  # reported by the check that requests the run
                 plans.append(prepare_run(request, site))
     return before_runs(plans, site)
 
 
 def begin(validation: Validation) -> tuple[list[ListedCase], list[ListedCase]]:
-    """Create the directory of a validation.
+    """Create a validation's directory.
 
     Returns:
         The cases that will be run, and the tests whose requirements this site does not meet.
@@ -220,7 +220,7 @@ def begin(validation: Validation) -> tuple[list[ListedCase], list[ListedCase]]:
 
 
 def reasons_left_out(validation: Validation, left_out: Sequence[ListedCase]) -> dict[str, str]:
-    """Return the reason why tests are not run, by check: the scale, or a missing feature or stack."""
+    """Return the reasons why tests are not run, by check: the scale, or a missing feature or stack."""
     site = validation.site
     chosen = [each["extras"] for each in validation.configuration["systems"][0]["partitions"]]
     allowed = {scale for extras in chosen for scale in allowed_scales(site, CheckLocation.of(extras).partition)}
@@ -293,7 +293,7 @@ def document(validation: Validation, cases: Sequence[Case], left_out: Sequence[L
 
 @contextmanager
 def alone(validation: Validation) -> Iterator[None]:
-    """Prevent concurrent validations with the same site and selection, so that late nightly validations do not overlap.
+    """Prevent concurrent validations with the same site and selection, so that slow nightly validations do not overlap.
 
     Raises:
         MissingPrecondition: If the same validation is already running.
@@ -314,7 +314,7 @@ def alone(validation: Validation) -> Iterator[None]:
 
 
 def _age(lock: Path) -> float | None:
-    """Return the age of a lock in seconds, or None if its owner has not recorded it yet."""
+    """Return a lock's age in seconds, or None if its owner has not recorded the start time yet."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         since = datetime.fromisoformat(json.loads(lock.read_text(encoding="utf-8"))["since"])
         return (datetime.now().astimezone() - since).total_seconds()

@@ -1,4 +1,4 @@
-"""Generate ReFrame's configuration from a site: scheduler, launchers, partitions and installed stacks."""
+"""Generate ReFrame's configuration from a site's scheduler, launchers, partitions and installed stacks."""
 
 from __future__ import annotations
 
@@ -50,16 +50,17 @@ def configuration(
 ) -> dict[str, Any]:
     """Return ReFrame's configuration for a site.
 
-    A site without partitions gets a single one, ``default``, for jobs that do not request a partition.
+    A site without partitions gets a single partition, ``default``, for jobs that do not request one.
 
     Args:
         site: Site to configure.
-        location: Options for the jobs of all partitions.
+        location: Options for all partitions' jobs.
         partitions: Names of the partitions.
         stacks: Installed stacks, which become environments.
-        jobs: Maximum number of concurrent jobs; by default one on a local machine, where jobs would disturb each other.
-        accounting: Whether sacct works; otherwise ReFrame uses squeue.
-        environ: Environment variables used to detect the modules system.
+        jobs: Maximum number of concurrent jobs. The default is one on a local machine, where jobs would disturb each
+            other.
+        accounting: Whether sacct works. Otherwise, ReFrame uses squeue.
+        environ: Environment variables used to detect the module system.
 
     Raises:
         InvalidInput: If the site cannot run jobs.
@@ -91,7 +92,7 @@ def configuration(
 
 
 def plain(name: str | None) -> dict[str, Any]:
-    """Return the configuration of a site with all its partitions, for ReFrame without ``hidl validate``.
+    """Return a site's configuration with all of its partitions, for use of ReFrame without ``hidl validate``.
 
     ``name`` defaults to the detected site.
     """
@@ -108,7 +109,7 @@ def plain(name: str | None) -> dict[str, Any]:
 
 
 def word(name: str) -> str:
-    """Convert a name to one that ReFrame accepts: letters, digits, ``_`` and ``-``, not starting with a digit."""
+    """Convert a name to a form that ReFrame accepts: letters, digits, ``_`` and ``-``, not starting with a digit."""
     plain_name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     return plain_name if re.match(r"[A-Za-z_]", plain_name) else f"_{plain_name}"
 
@@ -179,7 +180,7 @@ def _devices(node: NodeType) -> list[dict[str, Any]]:
 
 
 def _environment(name: str, stack: Installation, modules: Sequence[str]) -> dict[str, Any]:
-    """Return a stack as an environment; activating it puts its compiler wrappers and Python first on PATH."""
+    """Return a stack as an environment. Activating it puts its compiler wrappers and Python first on PATH."""
     packages = [word(package) for package in stack.manifest["packages"]]
     return {
         "name": word(name),
@@ -225,7 +226,7 @@ _LOGGING: dict[str, Any] = {
 
 
 def of_checks() -> tuple[str, ...]:
-    """Return the stacks of all workloads that appear in the files of checks, with the smallest first.
+    """Return the stacks of all workloads that appear in the check files, with the smallest first.
 
     The files are only parsed, because running ReFrame would take seconds.
     """

@@ -7,6 +7,7 @@ recipe extends recipes/workloads/_training.yaml.
 - ``torch_trainer``, ``tensorflow_trainer``: a training step in each framework
 - ``torch_strategies``, ``tensorflow_strategies``: gradients averaged by ``data_parallel`` or Horovod;
   ``torch_parallel``: DDP, FSDP2, tensor parallelism and pipelines of PyTorch; ``strategy``: what each supports
+- ``torch_memory``: the predicted memory of a step
 - ``torch_checkpoint``, ``keras_checkpoint``: what a checkpoint holds of a training
 - ``data_parallel``: optimizers that average gradients over MPI, for any program
 

@@ -36,6 +36,8 @@ class Model(ABC):
     title: ClassVar[str]
     items: ClassVar[str]
     label: ClassVar[str]
+    #: Compute activations again in the backward pass; the trainer sets it if the ``memory_limit`` requires it.
+    recomputes = False
 
     @abstractmethod
     def items_per_step(self) -> int:

@@ -25,7 +25,7 @@ from hidl_workloads.training.order import Order
 from hidl_workloads.world import failure_ends_all_ranks
 
 #: Parameters that may change between two jobs of a training, and those that then change the last bits of the weights.
-_ANY_VALUE = ("steps", "warmup", "note", "timeline")
+_ANY_VALUE = ("steps", "warmup", "note", "timeline", "memory_limit", "recompute")
 _OTHER_BITS = ("backend", "bucket_mib", "gpu_buffers", "compression", "cycle_time_ms", "fusion_mib")
 
 AnyParameters = TypeVar("AnyParameters", bound=Training)
@@ -208,12 +208,14 @@ def _checkpoints(
     communicator: MPI.Comm, directory: Path, name: str, trainer: Trainer, parameters: Training
 ) -> Checkpoints:
     given = asdict(parameters)
+    is_divided = strategy.parallel(parameters) in ("hsdp", "tp", "pp")
     return Checkpoints(
         communicator,
         directory,
         identity={
             "program": name,
             **{key: value for key, value in given.items() if key not in (*_ANY_VALUE, *_OTHER_BITS)},
+            **({"partitions": strategy.partitions(parameters, communicator)} if is_divided else {}),
             "weights": trainer.parameter_count,
         },
         versions={**trainer.versions, "device": trainer.device, **{key: given[key] for key in _OTHER_BITS}},

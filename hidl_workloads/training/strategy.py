@@ -32,6 +32,8 @@ _PARALLEL = {
 }
 #: Backends of torch.distributed, which alone can divide weights among ranks.
 _C10D = ("mpi", "gloo", "nccl")
+#: Micro-batches for each stage of a pipeline, at most: of every stage's time, a fifth or less is then a bubble.
+_PER_STAGE = 4
 _COMPRESSIONS = {"mpi4py": ("none", "float16", "bfloat16"), "horovod": ("none", "float16")}
 
 
@@ -63,26 +65,42 @@ def divide_batch(parameters: AnyTraining, ranks: int) -> AnyTraining:
     return replace(parameters, batch=total // ranks) if total else parameters
 
 
-def micro_batches(parameters: Training) -> int:
-    """Return the parts of a rank's batch: 1 if the workload has no such parameter."""
-    return int(getattr(parameters, "micro_batches", 0)) or 1
-
-
 def partitions(parameters: Training, communicator: MPI.Comm) -> int:
     """Return the number of ranks that have one copy of the weights together; collective.
 
-    Raises ``Refused`` on all ranks if it does not divide them.
+    Raises ``Refused`` on all ranks if it does not divide them, or if they cannot divide the network.
     """
-    size = int(communicator.size)
-    if parallel(parameters) in ("ddp", "fsdp"):
-        return size
-    found = int(getattr(parameters, "partitions", 0)) or (
-        size if parallel(parameters) == "pp" else _per_node(communicator)
-    )
-    if size % found:
-        from hidl_workloads.refusal import Refused  # imports MPI
+    from hidl_workloads.refusal import Refused  # imports MPI
 
+    size, how = int(communicator.size), parallel(parameters)
+    if how in ("ddp", "fsdp"):
+        return size
+    found = int(getattr(parameters, "partitions", 0)) or (size if how == "pp" else _per_node(communicator))
+    if size % found:
         raise Refused(f"partitions={found} must divide the number of ranks, {size}")
+    if how == "tp" and getattr(parameters, "heads", 0) % found:
+        raise Refused(f"parallel=tp on {found} ranks requires that they divide the heads")
+    if how == "pp" and getattr(parameters, "layers", 0) < found:
+        raise Refused(f"parallel=pp on {found} ranks requires a layer for each")
+    return found
+
+
+def parts(parameters: Training, partitions: int) -> int:
+    """Return the number of micro-batches of what a rank, or a pipeline of ``partitions`` ranks, trains on in a step.
+
+    Raises ``Refused`` if the batch of a pipeline cannot be divided; ``check`` does so for a rank's.
+    """
+    asked, batch = int(getattr(parameters, "micro_batches", 0)), parameters.batch
+    if parallel(parameters) != "pp":
+        return asked or 1
+    fits = max(each for each in range(1, _PER_STAGE + 1) if batch % each == 0)
+    found = asked or fits * partitions
+    from hidl_workloads.refusal import Refused
+
+    if batch * partitions % found:
+        raise Refused(f"micro_batches={found} must divide the batch of all stages, {batch * partitions}")
+    if found < partitions:
+        raise Refused(f"micro_batches={found} must be at least the number of stages, {partitions}")
     return found
 
 
@@ -99,6 +117,17 @@ def _per_node(communicator: MPI.Comm) -> int:
     return int(found.pop())
 
 
+def smaller(parameters: Training) -> str:
+    """Return what reduces the memory of a step."""
+    ways, recompute = ["a smaller batch"], getattr(parameters, "recompute", None)
+    if recompute == "never":
+        ways.insert(0, "recompute=always")
+    if recompute is not None:  # a workload that can divide its weights
+        ways += ["more micro_batches"] * (parameters.batch > parts(parameters, 1))
+        ways += ["parallel=fsdp" if parallel(parameters) == "ddp" else "more ranks"]
+    return f"choose {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}"
+
+
 def check(parameters: Training) -> None:
     """Raise ``ValueError`` for a backend that does not serve the framework or the device, or not the compression."""
     if (parameters.backend, parameters.framework) not in _TITLES:
@@ -111,9 +140,10 @@ def check(parameters: Training) -> None:
         raise ValueError(
             f"parallel={parallel(parameters)} requires backend={', '.join(_C10D)}, not {parameters.backend}"
         )
-    batch, parts = parameters.batch, micro_batches(parameters)
-    if batch % parts and parallel(parameters) != "pp":
-        raise ValueError(f"micro_batches={parts} must divide the batch of a rank, {batch}")
+    if parallel(parameters) != "pp" and parameters.batch % (each := parts(parameters, 1)):
+        raise ValueError(f"micro_batches={each} must divide the batch of a rank, {parameters.batch}")
+    if parameters.memory_limit and parameters.framework != "torch":
+        raise ValueError("memory_limit requires framework=torch, whose memory is predicted")
     library = title(parameters)
     if is_wanted() and parameters.framework == "tensorflow" and parameters.backend != "mpi4py":
         raise ValueError(f"tensorflow with {library} computes on processors only: use --device cpu")

@@ -6,6 +6,7 @@ together, ``partitions`` of them, train on their batches joined.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import warnings
@@ -23,8 +24,18 @@ from hidl_workloads.refusal import Refused
 from hidl_workloads.training import horovod_world, strategy
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-#: Micro-batches for each stage of a pipeline, at most: of every stage's time, a fifth or less is then a bubble.
-_PER_STAGE = 4
+_MODULES = {
+    "fsdp": ("torch.distributed.fsdp",),
+    "hsdp": ("torch.distributed.fsdp",),
+    "tp": ("torch.distributed.fsdp", "torch.distributed.tensor.parallel"),
+    "pp": ("torch.distributed.pipelining",),
+}
+
+
+def load(parameters: Training) -> None:
+    """Import the modules of PyTorch that a strategy uses, whose memory is not the training's."""
+    for name in _MODULES.get(strategy.parallel(parameters), ()):
+        importlib.import_module(name)
 
 
 def accumulate(model: Callable[..., Any], inputs: torch.Tensor, targets: torch.Tensor, parts: int, loss: Loss) -> float:
@@ -63,8 +74,7 @@ class C10d:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self._parameters, self._size = parameters, communicator.size
         self._partitions = strategy.partitions(parameters, communicator)
-        self._parts = strategy.micro_batches(parameters)
-        self.check(model, parameters)
+        self._parts = strategy.parts(parameters, self._partitions)
         # Rank 0 chooses the store's port and broadcasts it over MPI.
         host = horovod_world.meeting_host(communicator)
         first = communicator.rank == 0
@@ -77,9 +87,6 @@ class C10d:
         self.path_reason = "by gloo" if self.path == "staged" else ""
         self.model = self.share(model)
         self.optimizer = optimizer(self.model.parameters())
-
-    def check(self, model: Any, parameters: Any) -> None:
-        """Raise ``Refused`` if the model cannot be divided among that many ranks."""
 
     def share(self, model: Any) -> torch.nn.Module:
         """Return the model as this rank trains it, with those of the other ranks."""
@@ -175,10 +182,6 @@ class Fsdp(C10d):
 class TensorParallel(Fsdp):
     """Every matrix divided among ``partitions`` ranks; several such groups have shards of each part (FSDP2)."""
 
-    def check(self, model: Any, parameters: Any) -> None:
-        if parameters.heads % self._partitions:
-            raise Refused(f"parallel=tp on {self._partitions} ranks requires that they divide the heads")
-
     def share(self, model: Any) -> torch.nn.Module:
         from torch.distributed.fsdp import fully_shard
         from torch.distributed.tensor import DTensor, distribute_tensor
@@ -222,17 +225,6 @@ class TensorParallel(Fsdp):
 
 class Pipeline(C10d):
     """A stage of the network on each of ``partitions`` ranks, through which micro-batches pass (1F1B)."""
-
-    def check(self, model: Any, parameters: Any) -> None:
-        if len(model.blocks) < self._partitions:
-            raise Refused(f"parallel=pp on {self._partitions} ranks requires a layer for each")
-        batch = parameters.batch
-        fits = max(each for each in range(1, _PER_STAGE + 1) if batch % each == 0)
-        self._parts = parameters.micro_batches or fits * self._partitions
-        if batch * self._partitions % self._parts:
-            raise Refused(
-                f"micro_batches={self._parts} must divide the batch of all stages, {batch * self._partitions}"
-            )
 
     def share(self, model: Any) -> torch.nn.Module:
         mesh = self.mesh()
@@ -279,7 +271,7 @@ class Pipeline(C10d):
             self._schedule.step(inputs)
         elif self._stage == self._last:
             losses: list[torch.Tensor] = []
-            self._schedule.step(target=targets, losses=losses)
+            self._schedule.step(target=targets, losses=losses, return_outputs=False)
             total = torch.stack(losses).mean().detach().cpu()
         else:
             self._schedule.step()

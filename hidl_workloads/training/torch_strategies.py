@@ -95,7 +95,7 @@ class _OverMPI(_Whole):
     ) -> None:
         self.model = model
         self.versions: dict[str, str] = {}
-        self._parts = strategy.micro_batches(parameters)
+        self._parts = strategy.parts(parameters, 1)
         try:
             self.optimizer = DistributedOptimizer(
                 optimizer(model.parameters()),
@@ -139,7 +139,7 @@ class _Horovod(_Whole):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         self.model, self.versions = model, {"horovod": horovod.__version__}
         self.path_reason = "by Horovod" if self.path else ""
-        self._parts = strategy.micro_batches(parameters)
+        self._parts = strategy.parts(parameters, 1)
         self.optimizer = hvd.DistributedOptimizer(
             optimizer(model.parameters()),
             named_parameters=model.named_parameters(),

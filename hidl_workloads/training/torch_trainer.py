@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import time
@@ -21,7 +20,7 @@ from hidl_workloads.checkpoint import Snapshot
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import agree
-from hidl_workloads.training import strategy, torch_checkpoint, torch_strategies
+from hidl_workloads.training import strategy, torch_checkpoint, torch_parallel, torch_strategies
 from hidl_workloads.training.model import Batch, Model, rank_seed
 
 _MIB = 2**20
@@ -34,7 +33,7 @@ class TorchTrainer:
     def __init__(self, communicator: MPI.Comm, model: Model, parameters: Training, batch: Batch) -> None:
         if "OMP_NUM_THREADS" in os.environ:
             torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        freed_memory.keep()
+        (freed_memory.give_back if parameters.memory_limit else freed_memory.keep)()
         divided = strategy.parallel(parameters) != "ddp"
         torch.manual_seed(rank_seed(parameters.seed, 0 if divided else communicator.rank))
         self.versions = {"torch": torch.__version__}
@@ -43,13 +42,11 @@ class TorchTrainer:
         self._device = torch_device.choose_device(communicator)
         self.device = "CPU" if self._device.type == "cpu" else torch.cuda.get_device_name(self._device)
         self._precision = torch.bfloat16 if parameters.precision == "bfloat16" else torch.float32
+        inputs, targets = model.torch_inputs(batch.inputs), torch.from_numpy(batch.targets)
+        self._predicted = self._fit(inputs, targets, parameters)
+        torch_parallel.load(parameters)
         self._baseline = _restart_peak()
         network = model.torch_network(empty=True) if divided else model.torch_network()  # type: ignore[call-arg]
-        inputs, targets = model.torch_inputs(batch.inputs), torch.from_numpy(batch.targets)
-        if self._device.type == "cuda" and not divided:
-            free, _ = torch.cuda.mem_get_info(self._device)
-            needed = training_memory(network, inputs, targets.flatten(), parameters)
-            agree(communicator, f"{_too_large(needed, free)}: choose a smaller batch" if needed > free else None)
         if not divided:
             network.to(self._device)
         self._network = network
@@ -61,6 +58,40 @@ class TorchTrainer:
         self._inputs, self._targets = self._strategy.batch(inputs.to(self._device), targets.to(self._device))
         self.versions |= self._strategy.versions
         self.path, self.path_reason = self._strategy.path, self._strategy.path_reason
+
+    def _fit(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Training) -> int | None:
+        """Return the predicted bytes of a step, if they are limited; collective.
+
+        Activations are computed again if that is left to the trainer and required.
+
+        Raises:
+            Refused: on all ranks, if a step needs more than the limit on one of them.
+        """
+        limits = {}
+        if parameters.memory_limit:
+            limits[f"memory_limit is {parameters.memory_limit} MiB"] = parameters.memory_limit * _MIB
+        if self._device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self._device)
+            limits[f"{free / _MIB:.0f} MiB of GPU memory are free"] = free
+        if not limits:
+            return None
+        from hidl_workloads.training import torch_memory
+
+        reason, limit = min(limits.items(), key=lambda each: each[1])
+        communicator, partitions = self._communicator, strategy.partitions(parameters, self._communicator)
+        share = torch_memory.Share(
+            communicator.size, communicator.rank, partitions, strategy.parts(parameters, partitions)
+        )
+        predict = partial(
+            torch_memory.predict, self._model, inputs, targets, parameters, loss=_cross_entropy, share=share
+        )
+        needed = predict()
+        if communicator.allreduce(needed > limit, MPI.LOR) and getattr(parameters, "recompute", "") == "auto":
+            self._model.recomputes = True
+            needed = predict()
+        fault = f"a step needs {needed / _MIB:.0f} MiB, {reason}" if needed > limit else None
+        agree(communicator, f"{fault}: {strategy.smaller(parameters)}" if fault else None)
+        return needed
 
     def feed(self, batch: Batch) -> None:
         """Use this rank's batch in the steps that follow."""
@@ -79,15 +110,20 @@ class TorchTrainer:
         return loss
 
     def metrics(self) -> list[Metric]:
-        """Return the peak memory and, if the model counts operations, the rate of matrix products; collective."""
+        """Return the memory and, if the model counts operations, the rate of matrix products; collective."""
         found = []
         if self._device.type == "cuda":
             peaks = self._communicator.allgather(torch.cuda.max_memory_allocated(self._device) / _MIB)
             found.append(Metric("gpu_memory", max(peaks), "MiB", peaks))
         else:
             peaks = self._communicator.allgather((_peak() - self._baseline) / _MIB)
+        found.append(Metric("peak_memory", max(peaks), "MiB", peaks))
+        if self._predicted is not None:
+            predicted = self._communicator.allgather(self._predicted / _MIB)
+            found.append(Metric("predicted_memory", max(predicted), "MiB", predicted))
+            recomputes = "always" if self._model.recomputes else "never"
+            found.append(Metric("recompute", recomputes, "activations", [recomputes] * self._communicator.size))
         if self._flops is not None:
-            found.append(Metric("peak_memory", max(peaks), "MiB", peaks))
             self._communicator.Barrier()  # ranks that share cores multiply at the same time
             rates = self._communicator.allgather(_multiplication_rate(self._device, self._precision) / _GIGA)
             found.append(Metric("matmul_rate", sum(rates) / len(rates), "GFLOP/s", rates))
@@ -100,7 +136,7 @@ class TorchTrainer:
     @property
     def fixed_ranks(self) -> str | None:
         """The reason why a checkpoint cannot be continued on another number of ranks; None if it can."""
-        return "each rank has a shard of the weights" if torch_checkpoint.is_sharded(self._network) else None
+        return "each rank has a part of the weights" if torch_checkpoint.is_sharded(self._network) else None
 
     def snapshot(self, document: Mapping[str, Any]) -> Snapshot:
         """Return the state between two steps."""
@@ -149,38 +185,3 @@ def _multiplication_rate(device: torch.device, dtype: torch.dtype) -> float:
         float((left @ right)[0, 0])  # waits for it
         seconds.append(time.perf_counter() - began)
     return 2 * side**3 / min(seconds)
-
-
-def training_memory(network: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor, parameters: Training) -> int:
-    """Return a lower bound of the bytes that a training step on another device needs.
-
-    Weights, gradients, the optimizer's state, inputs, and what the forward pass keeps for the backward pass: the
-    tensors that autograd saves for two samples on the CPU, scaled to the batch, and at two bytes per element in
-    bfloat16.
-    """
-    network, samples = copy.deepcopy(network), min(2, len(inputs))
-    of_samples = inputs[:samples].clone()  # not a view, whose storage is the whole batch's
-    known = {tensor.untyped_storage().data_ptr() for tensor in (*network.parameters(), of_samples)}
-    saved: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        saved[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    targets = targets[: len(targets) * samples // len(inputs)].clone()
-    with torch.random.fork_rng(devices=()), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        torch.nn.functional.cross_entropy(network(of_samples).float().flatten(0, -2), targets)
-    smaller = 2 if parameters.precision == "bfloat16" else 1
-    kept = sum(
-        tensor.untyped_storage().nbytes() // (smaller if tensor.is_floating_point() else 1)
-        for storage, tensor in saved.items()
-        if storage not in known
-    )
-    states = {"sgd": 0, "adam": 2}[parameters.optimizer]
-    of_weights = sum(weight.numel() * weight.element_size() for weight in network.parameters())
-    of_inputs = inputs.numel() * inputs.element_size()
-    return int(of_weights * (2 + states) + of_inputs + kept * len(inputs) / samples)
-
-
-def _too_large(needed: int, free: int) -> str:
-    return f"a step needs at least {needed / 2**30:.1f} GiB of GPU memory, {free / 2**30:.1f} GiB are free"

@@ -173,7 +173,10 @@ def test_capsules_do_as_well_and_ask_first(hidl: Hidl, nights: tuple[str, str], 
     for run, file in zip(nights, files, strict=True):
         hidl.json("capsule", run, "--output", file)
     completed = hidl("bisect", *files)
-    assert (completed.returncode, "a replay runs the packages and the program of the capsule" in completed.stderr) == (
+    assert (
+        completed.returncode,
+        "a replay installs the capsule's packages and runs its program" in completed.stderr,
+    ) == (
         2,
         True,
     )

@@ -117,7 +117,7 @@ def test_nothing_runs_unasked(hidl: Hidl, capsule: Path) -> None:
     before = sorted(hidl.runs.iterdir())
     completed = hidl("replay", str(capsule))
     assert completed.returncode == 2
-    assert "a replay runs the packages and the program of the capsule" in completed.stderr
+    assert "a replay installs the capsule's packages and runs its program" in completed.stderr
     completed = hidl("replay", str(capsule), "--dry-run")
     assert completed.returncode == 0
     assert "program.py" in completed.stdout

@@ -47,7 +47,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "cluster down": [[]],
     "cluster status": [[]],
     "config plugins": [[]],
-    "config schema": [["schema"]],
+    "config schema": [["{root}/schema"]],
     "config show": [[], ["--origin"]],
     "doctor": [[], ["--site", "local"]],
     "doctor explain": [["{rule}"]],

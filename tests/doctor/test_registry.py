@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from importlib import import_module
 from inspect import getdoc
 from pathlib import Path
 
@@ -14,10 +15,12 @@ import pytest
 from hidl_cli.doctor import rules
 from hidl_cli.doctor.context import all_rules, find_rule, fixes, list_rules, load_subjects
 from hidl_cli.errors import UsageError
+from hidl_workloads.doctor.finding import Rules
 from tests.conftest import REPOSITORY
 from tools.reference.rules import pages
 
 ALL = list_rules()
+RULE_FILES = tuple(Path(rules.__path__[0]).glob("[a-z]*.py"))
 HOW_TO = REPOSITORY / "docs" / "how-to" / "find-what-is-wrong.md"
 
 
@@ -32,7 +35,7 @@ def test_rules_are_sorted_by_id_and_unique() -> None:
 
 
 def test_an_id_is_shared_only_with_a_diagnosis_of_output() -> None:
-    ids = [rule.id for rule in all_rules() if rule.check.__module__ != "hidl_cli.doctor.examine"]
+    ids = [rule.id for rule in all_rules() if rule.check.__module__ != "hidl_cli.diagnoses"]
     taken = [id for id, times in Counter(ids).items() if times > 1]
     assert taken == [], "take another id: hidl doctor rules lists those of all subjects"
 
@@ -65,9 +68,18 @@ def test_a_new_rule_is_one_file(tmp_path: Path) -> None:
     assert shown.stdout.startswith("HD299 (warning): The limit of processes is low")
 
 
-def test_every_module_of_rules_has_a_subject() -> None:
-    modules = {path.stem for path in Path(rules.__path__[0]).glob("[a-z]*.py")}
-    assert len(load_subjects()) == len(modules)
+@pytest.mark.parametrize("name", sorted(path.stem for path in RULE_FILES))
+def test_no_rules_of_a_module_are_forgotten(name: str) -> None:
+    module = import_module(f"{rules.__name__}.{name}")
+    written = [each for each in vars(module).values() if isinstance(each, Rules)]
+    assert written
+    assert all(any(each is subject.rules for subject in module.SUBJECTS) for each in written)
+
+
+def test_only_the_modules_without_quick_checks_are_skipped_before_runs() -> None:
+    modules = {path.stem: import_module(f"{rules.__name__}.{path.stem}") for path in RULE_FILES}
+    without = {name for name, module in modules.items() if not any(each.before_runs for each in module.SUBJECTS)}
+    assert without == rules.NOT_BEFORE_RUNS
 
 
 def test_find_rule_ignores_case() -> None:

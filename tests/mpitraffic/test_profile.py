@@ -7,7 +7,7 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -25,8 +25,19 @@ Completed = subprocess.CompletedProcess[str]
 PER_HOST = 16
 
 
-def _write(directory: Path, rank: int, size: int, *, finalized: bool = True, cut: int | None = None) -> None:
-    """Write the file of a rank that sends its two neighbours, calls a barrier and takes part in an allreduce."""
+def _write(
+    directory: Path,
+    rank: int,
+    size: int,
+    *,
+    finalized: bool = True,
+    cut: int | None = None,
+    phases: Sequence[tuple[str, str, int, int]] = (),
+) -> None:
+    """Write the file of a rank that sends its two neighbours, calls a barrier and takes part in an allreduce.
+
+    ``phases`` are names, the names of the phases around them, threads and times in nanoseconds.
+    """
     name = f"rank-{rank:06d}-host{rank // PER_HOST}-{rank}.mpitraffic"
     ticks = (0, 0, 1_000_000_000, 1_000, 2_000_001_000, 2_000_001_000)
     numbers = (*(0, 0, 0, 0), *ticks, *(0,) * 13, *(5,) * 13)
@@ -47,6 +58,11 @@ def _write(directory: Path, rank: int, size: int, *, finalized: bool = True, cut
     ]
     for at, (kind, a, b, c, phase, values) in enumerate(rows):
         records[at] = (kind, a, b, c, phase, 0, values)
+    names = ["", *dict.fromkeys(phase for phase, *_ in phases)]
+    for at, phase in enumerate(names[1:], start=len(rows)):
+        records[at] = (files.NAME, 2, names.index(phase), 0, 0, 0, _text(phase))
+    for at, (phase, outer, thread, time) in enumerate(phases, start=len(rows) + len(names)):
+        records[at] = (files.PHASE, 0, names.index(outer), 0, names.index(phase), thread, (1, 0, time, 0, 0))
     data = header.ljust(4096, b"\0") + records.tobytes()
     (directory / name).write_bytes(data[:cut])
 
@@ -160,6 +176,9 @@ def test_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [row["sent_bytes"] for row in csv.DictReader((tmp_path / "ranks.csv").open())]
     assert main(["export", str(tmp_path / "p"), str(tmp_path / "t.json"), "--as", "trace"]) == 1
     assert not (tmp_path / "t.json").exists()
+    (tmp_path / "t.json").write_text("another trace")
+    assert main(["export", str(tmp_path / "p"), str(tmp_path / "t.json"), "--as", "trace"]) == 1
+    assert (tmp_path / "t.json").read_text() == "another trace"
 
 
 @pytest.mark.alone
@@ -199,6 +218,21 @@ def test_steps_count_without_preparation_and_exchange(record: Callable[..., Comp
         assert rank.region.ns == step.ns
         assert rank.region.entries == 10
         assert rank.region.exchange_ns == pytest.approx(3e8 if rank.rank == 0 else 0, abs=1e8)
+
+
+def test_a_phase_within_another_and_on_its_own_counts_once(tmp_path: Path) -> None:
+    phases = [("step", "", 0, 1000), ("input", "step", 0, 200), ("input", "", 0, 50), ("warmup", "", 0, 700)]
+    _write(tmp_path, 0, 1, phases=[*phases, ("input", "", 1, 900)])  # a thread reads the next batch meanwhile
+    (rank,) = profile.load(tmp_path).ranks
+    assert rank.region.ns == 1050
+    assert rank.phases["input"].ns == 1150
+
+
+def test_communication_within_communication_counts_once(tmp_path: Path) -> None:
+    phases = [("step", "", 0, 1000), ("communication", "step", 0, 300), ("average", "communication", 0, 100)]
+    _write(tmp_path, 0, 1, phases=phases)
+    (rank,) = profile.load(tmp_path).ranks
+    assert rank.region.exchange_ns == rank.phases["communication"].exchange_ns == 300
 
 
 @pytest.mark.alone

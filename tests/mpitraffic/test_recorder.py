@@ -21,8 +21,8 @@ from tests.mpitraffic.conftest import LIBRARY, PROGRAMS
 Completed = subprocess.CompletedProcess[str]
 STACKS = ("mpi", "openmpi")
 PATTERNS = (
-    *("ring", "tree", "nonblocking", "persistent", "split", "threads", "collectives", "allreduce", "averager"),
-    *("neighbours", "one_sided", "between", "drawn 1", "drawn 2"),
+    *("ring", "tree", "nonblocking", "boundaries", "persistent", "split", "threads", "collectives", "allreduce"),
+    *("averager", "neighbours", "one_sided", "between", "drawn 1", "drawn 2"),
 )
 
 pytestmark = pytest.mark.real
@@ -124,6 +124,20 @@ def _shell(before: str, recorder: Path, prefix: Path, directory: Path, *front: s
         text=True,
         check=False,
     )
+
+
+def test_pages_of_64_kilobytes(
+    recorder: Callable[[str], Path], stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As on some ARM and POWER systems, where offsets of mappings are multiples of 64 KB."""
+    prefix, pages = stack_prefix("mpi"), tmp_path / "pages.so"
+    source = PROGRAMS / "pages.c"
+    subprocess.run([prefix / "bin" / "mpicc", "-shared", "-fPIC", source, "-o", pages, "-ldl"], check=True)
+    done = _shell(f"PAGES_OF={recorder('mpi')}", Path(f"{pages}:{recorder('mpi')}"), prefix, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = profile.load(tmp_path / "profile")
+    assert not any(found.lost.values())
+    assert sum(row.count for key, row in found.calls.items() if key[0].startswith("MPI_Allreduce")) == 2400
 
 
 @pytest.mark.parametrize("stack", STACKS)

@@ -95,6 +95,8 @@ def test_options_of_the_user_stand_last() -> None:
         ("--comment=a\n#SBATCH --array=1-2", "is no option"),
         ("--hold", "given twice"),
         ("-H --nodes=3", "--nodes"),
+        ("-H", "--hold is given twice"),
+        ("--hol", "--hold is given twice"),
     ],
 )
 def test_a_scheduler_option_that_hidl_writes_is_rejected(line: str, message: str) -> None:
@@ -116,7 +118,7 @@ def test_sizes_of_memory(text: str, gib: float) -> None:
     assert JobOptions(memory=text).memory_gib == gib
 
 
-@pytest.mark.parametrize("text", ["64", "0G", "-1G", "64X", "G", ""])
+@pytest.mark.parametrize("text", ["64", "0G", "-1G", "64X", "G", "0.5M", "0.0001G", ""])
 def test_a_size_without_a_unit_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="--mem"):
         _ = JobOptions(memory=text).memory_gib
@@ -174,6 +176,24 @@ def test_gpus_per_rank_determine_the_ranks() -> None:
     assert (plan.steps[0].placement.ranks, plan.environment["HIDL_GPUS_PER_RANK"]) == (2, "2")
     plan = planned(gpus_per_rank=2, ranks_per_node=1, nodes=2)
     assert (plan.allocation.gpus_per_node, plan.steps[0].placement.ranks, plan.allocation.share) == (2, 2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "site_exclusive", "noticed"),
+    [
+        ({"ranks_per_node": 1}, False, True),
+        ({"ranks_per_node": 3}, False, True),
+        ({"ranks_per_node": 4}, False, False),
+        ({}, False, False),
+        ({"ranks_per_node": 1}, True, False),
+        ({"ranks_per_node": 1, "gpus_per_rank": 1}, False, False),
+        ({"ranks_per_node": 1, "gpus": 4}, False, False),
+        ({"ranks_per_node": 1, "device": "cpu"}, False, False),
+    ],
+)
+def test_gpus_that_no_rank_uses_are_mentioned(options: dict[str, Any], site_exclusive: bool, noticed: bool) -> None:
+    plan = planned(anvil(exclusive=site_exclusive), **options)
+    assert any("requests all 4 GPUs" in warning for warning in plan.warnings) == noticed
 
 
 @pytest.mark.parametrize(
@@ -283,6 +303,11 @@ def test_forbidden_options_are_checked_in_site_files(hidl: Hidl) -> None:
     assert "--hold" in done.stderr
 
 
+def test_variables_of_checkpoints_can_be_set() -> None:
+    variables = ["HIDL_CHECKPOINT_INTERVAL=60", "HIDL_CHECKPOINT_KEEP=3", "BASH_ENV=/x"]
+    assert {word.partition("=")[0] for word in variables} <= planned(env_vars=variables).environment.keys()
+
+
 def test_variables_of_the_user_are_set_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OWN_TAKEN", "taken")
     plan = planned(env_vars=["OWN=a b", "OWN_TAKEN", "EMPTY="])
@@ -297,7 +322,11 @@ def test_variables_of_the_user_are_set_on_every_rank(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "word", ["RANK=0", "OMP_NUM_THREADS=2", "SLURM_NTASKS=3", "HIDL_RUN_ID=x", "PATH=/x", "a-b=1", "=1", "UNSET_9"]
+    "word",
+    [
+        *("RANK=0", "OMP_NUM_THREADS=2", "SLURM_NTASKS=3", "HIDL_RUN_ID=x", "HIDL_CHECKPOINT=/x", "PATH=/x", "a-b=1"),
+        *("=1", "UNSET_9", "UID=1", "SHELLOPTS=x", "IFS=,", "BASH_ARGV=x"),
+    ],
 )
 def test_variables_that_are_set_for_each_rank_are_rejected(word: str) -> None:
     with pytest.raises(UsageError, match="--env-var"):

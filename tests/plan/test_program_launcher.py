@@ -19,6 +19,9 @@ from hidl_workloads.own_program import with_rendezvous
         (["torchrun", "--nproc-per-node=2", "a.py"], "torchrun", ("--nproc-per-node=2", "a.py")),
         (["/opt/bin/torchrun", "a.py"], "torchrun", ("a.py",)),
         (["env", "A=1", "torchrun", "a.py"], "torchrun", ("a.py",)),
+        (["env", "-u", "B", "A=1", "nice", "-n", "5", "mpirun", "./a"], "mpirun", ("./a",)),
+        (["timeout", "-k", "5", "600", "time", "-p", "srun", "./a"], "srun", ("./a",)),
+        (["numactl", "-N", "0", "--localalloc", "taskset", "-c", "0-3", "mpiexec", "./a"], "mpiexec", ("./a",)),
         (["python3.11", "-u", "-m", "torch.distributed.run", "a.py"], "torchrun", ("a.py",)),
         (["accelerate", "launch", "a.py"], "accelerate launch", ("a.py",)),
         (["deepspeed", "a.py"], "deepspeed", ("a.py",)),
@@ -67,6 +70,8 @@ def test_the_script_of_a_shell_is_read(tmp_path: Path) -> None:
         (["torchrun", "--nproc_per_node", "2", "a.py"], {"ranks_per_node": 1}, 4, 2),
         (["torchrun", "--nproc-per-node=gpu", "a.py"], {}, 4, 4),
         (["torchrun", "--nnodes=2", "a.py"], {"nodes": 2}, 4, 4),
+        (["torchrun", "--standalone", "-m", "train", "--nnodes", "3"], {}, 4, 4),
+        (["torchrun", "--max-restarts", "3", "--no-python", "./a", "--nproc-per-node", "2"], {}, 4, 4),
         (["accelerate", "launch", "--num_processes", "8", "a.py"], {"nodes": 2}, 8, 4),
     ],
 )
@@ -89,6 +94,18 @@ def test_the_number_of_processes_is_given_or_follows_from_the_node(
             "hidl run --stack pytorch -- torchrun --nproc-per-node 2 ddp.py",
         ),
         (["torchrun", "--nnodes", "4", "a.py"], {"nodes": 2}, "--nnodes 4 of torchrun", "hidl run --nodes 4"),
+        (
+            ["torchrun", "--nnodes=2", "--node_rank", "0", "a.py"],
+            {"nodes": 2},
+            "--node-rank of torchrun would be the same on all 2 nodes",
+            "hidl sets it",
+        ),
+        (
+            ["torchrun", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "a.py"],
+            {"nodes": 2},
+            "--rdzv-endpoint localhost:0 of torchrun: each of the 2 nodes would wait for itself",
+            "hidl sets the address",
+        ),
         (
             ["torchrun", "--standalone", "a.py"],
             {"nodes": 2},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -216,14 +216,27 @@ def test_a_batch_script_runs_once_as_if_it_had_been_submitted(on_cluster: Callab
     assert (first, sorted(hosts)) == (f"once in {here}: a b", ["node1", "node2"])
 
 
+def test_steps_of_a_batch_script_do_not_share_cores(on_cluster: Callable[..., Hidl], here: Path) -> None:
+    """As outside hidl, the second of two steps with one core each waits if there is only one core."""
+    hidl = on_cluster()
+    step = "srun --ntasks=1 --exact sh -c 'echo begin; sleep 2; echo end' &\n"
+    (here / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --time=5\n{2 * step}wait\n")
+    done = hidl("run", *SITE, "--", "./job.sh")
+    assert done.returncode == 0, done.stderr
+    (run,) = hidl.runs.iterdir()
+    assert (run / "stdout.log").read_text().split() == ["begin", "end", "begin", "end"]
+
+
 def test_a_run_within_an_allocation_uses_it(
     on_cluster: Callable[..., Hidl], cluster: LivingCluster, here: Path
 ) -> None:
     hidl = on_cluster("mpi")
 
-    def within(*arguments: str) -> tuple[str, str, int]:
+    def within(
+        *arguments: str, program: Sequence[str] = ("sh", "-c", "echo $SLURM_JOB_ID $(hostname)")
+    ) -> tuple[str, str, int]:
         """The job's id, and the output and status of hidl within an allocation of two nodes."""
-        line = sh_line([*hidl.command("run", *SITE, *arguments), "--", "sh", "-c", "echo $SLURM_JOB_ID $(hostname)"])
+        line = sh_line([*hidl.command("run", *SITE, *arguments), "--", *program])
         script = f"cd {here}; echo $SLURM_JOB_ID; {line} 2>&1; echo $?"
         done = cluster("salloc", "--nodes=2", "--time=5", "bash", "-c", script, **hidl.environment)
         job, *said, status = done.stdout.splitlines()
@@ -239,6 +252,15 @@ def test_a_run_within_an_allocation_uses_it(
     job, said, status = within("--nodes", "3", "--no-mpi")
     assert status == 6
     assert f"3 nodes requested, but the allocation {job} around hidl has 2" in " ".join(said.split())
+
+    for option in (["--after", run.name], ["--begin", "+1:00:00"], ["--mem", "1G"], ["--account", "mine"], ["--hold"]):
+        job, said, status = within(*option, "--no-mpi")
+        assert status == 2
+        assert f"{option[0]} applies to a new job, but hidl uses the allocation {job}" in " ".join(said.split())
+
+    (here / "job.sh").write_text("#!/bin/bash\n#SBATCH --account=mine --mem=1G\nexit 3\n")
+    _, said, status = within(program=["./job.sh"])
+    assert (status, "the script's requests do not change the allocation" in " ".join(said.split())) == (8, True)
 
     _, said, status = within("--nodes", "3", "--no-mpi", "--new-job", "--dry-run")
     assert (status, "#SBATCH --nodes=3" in said) == (0, True)

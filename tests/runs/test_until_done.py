@@ -59,6 +59,30 @@ def test_a_run_without_progress_ends_with_the_reason(hidl_with: Callable[..., Hi
     assert len(attempts(only_run(hidl))) == 1
 
 
+@pytest.mark.parametrize("script", ["", "#!/bin/sh\n#SBATCH --nodes=1\npython3 {}\n"])
+def test_a_program_that_ignores_all_requests_is_ended(
+    hidl_with: Callable[..., Hidl], tmp_path: Path, script: str
+) -> None:
+    """Also what it or its shell has started, which would run beside the next job."""
+    hidl = hidl_with("mpi")
+    program = tmp_path / "ignores.py"
+    program.write_text(
+        "import os, signal, subprocess, sys, time\n"
+        "[signal.signal(each, signal.SIG_IGN) for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]\n"
+        "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "print('pids', os.getpid(), child.pid, flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    (tmp_path / "job.sh").write_text(script.format(program))
+    words = [str(tmp_path / "job.sh")] if script else [*OWN[:3], "--", "python", str(program)]
+    completed = hidl("run", "--no-check", "--until-done", "--time", "0:06", *words)
+    assert completed.returncode == 8
+    assert "two jobs in a row saved nothing new in " in completed.stderr
+    pids = re.findall(r"^pids (\d+) (\d+)$", (only_run(hidl) / "stdout.log").read_text(), re.MULTILINE)
+    assert len(pids) == 2
+    assert [pid for pair in pids for pid in pair if Path(f"/proc/{pid}").exists()] == []
+
+
 def test_a_run_has_no_more_than_its_jobs(hidl_with: Callable[..., Hidl]) -> None:
     hidl = hidl_with("mpi")
     completed = hidl("run", *OWN, "--max-jobs", "3", "--", "python", str(COUNTS), "9", "", "1,2,3,4,5")
@@ -124,3 +148,20 @@ def test_slurm_continues_a_run_in_the_same_directory(
     assert [(each["state"], each["exit_status"]) for each in attempts(run)] == [expected]
     assert printed(run) == ["begins at 0", "begins at 2", "done at 4"]
     assert json.loads((run / "job.json").read_text())["id"] == job
+
+
+def test_a_job_that_slurm_cancels_does_not_return(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
+) -> None:
+    """The program stops in good order after SIGTERM, which is no reason to continue."""
+    hidl = on_cluster("mpi")
+    program = tmp_path / "counts.py"
+    program.write_text(COUNTS.read_text())
+    run = start(hidl, "--site", "test-cluster", "--nodes", "1", "--", "python", str(program), "4", "2", "")
+    job = json.loads((run / "job.json").read_text())["id"]
+    count = run / "checkpoint" / "count"
+    until(lambda: count.exists() and count.read_text() == "2", otherwise=(run / "stderr.log").read_text)
+    cluster("scancel", job)
+    until(lambda: hidl.json("status", run.name)["state"] == "CANCELLED")
+    assert not (run / "attempts.jsonl").exists()
+    assert "CANCELLED" in cluster("squeue", "--states=all", "--noheader", "--format=%T", f"--jobs={job}").stdout

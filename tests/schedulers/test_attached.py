@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hidl_cli.errors import MissingPrecondition, SubmitRefused
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.options import AllocationOptions
-from hidl_cli.schedulers.build_allocation import build_command
+from hidl_cli.schedulers.build_allocation import build_job
 from hidl_cli.site.load import load_site
+from hidl_cli.site.schema import Site
 from tests.stack.spack.conftest import site
 
 BUILD = {"build_on": "allocation"}
 
 
-def test_on_the_login_node_nothing_is_put_before_the_build_command() -> None:
-    assert build_command(site(), {}, AllocationOptions()) == ()
+def command(machine: Site, job: AllocationOptions) -> tuple[str, ...]:
+    """The prefix of the build command outside an allocation; its job has a name of its own."""
+    found = build_job(machine, {}, job)
+    assert found is not None
+    name = found.cancel[-1]
+    assert re.fullmatch(r"hidl-build-[0-9a-f]{8}", name)
+    return tuple(word.replace(name, "hidl-build") for word in found.command)
+
+
+def test_on_the_login_node_no_job_is_submitted() -> None:
+    assert build_job(site(), {}, AllocationOptions()) is None
+
+
+def test_every_job_has_a_name_of_its_own_by_which_it_is_cancelled() -> None:
+    jobs = [build_job(site(spack=BUILD), {}, AllocationOptions()) for _ in range(2)]
+    names = {job.cancel[-1] for job in jobs if job}
+    assert len(names) == 2
+    assert all(f"--job-name={job.cancel[-1]}" in job.command for job in jobs if job)
 
 
 def test_slurm_gives_a_whole_node_with_what_the_site_demands() -> None:
     node = {"arch": "x86_64", "gpus": 0, "cores": 48, "threads_per_core": 2}
     machine = site(spack=BUILD, policies={"account": "required"}, node_types={"node": node})
     with pytest.raises(SubmitRefused, match="requires --account"):
-        build_command(machine, {}, AllocationOptions())
-    words = build_command(machine, {}, AllocationOptions(account="abc"))
+        build_job(machine, {}, AllocationOptions())
+    words = command(machine, AllocationOptions(account="abc"))
     assert words[:2] == ("srun", "--ntasks=1")
     assert set(words[2:]) == {
         "--job-name=hidl-build",
@@ -45,7 +64,7 @@ def test_slurm_gives_a_whole_node_with_what_the_site_demands() -> None:
 )
 def test_times_are_in_the_form_of_the_scheduler(scheduler: str, words: str) -> None:
     machine = site(spack=BUILD, scheduler=scheduler, policies={"default_time": "1-02:30:00"})
-    assert build_command(machine, {}, AllocationOptions()) == tuple(words.split())
+    assert command(machine, AllocationOptions()) == tuple(words.split())
 
 
 @pytest.mark.parametrize(
@@ -64,7 +83,7 @@ def test_a_build_takes_the_time_that_the_partition_allows_unless_the_user_reques
 ) -> None:
     partitions = {"normal": {"node_type": "node", "max_wall": longest}}
     machine = site(spack=BUILD, policies={"default_time": policy}, partitions=partitions)
-    assert f"--time={requested}" in build_command(machine, {}, AllocationOptions(time=asked))
+    assert f"--time={requested}" in command(machine, AllocationOptions(time=asked))
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in list_all("site")])
@@ -80,7 +99,7 @@ def test_builds_at_every_site_have_all_cores_of_a_node_and_an_account(name: str)
         **{key: value for key, value in vars(given).items() if getattr(policies, key, "") != "never"}
     )
     try:
-        words = build_command(machine, {}, asked)
+        words = command(machine, asked)
     except MissingPrecondition:
         assert shipped.scheduler not in ("slurm", "lsf", "flux")
         return
@@ -92,9 +111,9 @@ def test_builds_at_every_site_have_all_cores_of_a_node_and_an_account(name: str)
 
 
 def test_inside_an_allocation_no_other_is_asked_for() -> None:
-    assert build_command(site(spack=BUILD), {"SLURM_JOB_ID": "1"}, AllocationOptions()) == ()
+    assert build_job(site(spack=BUILD), {"SLURM_JOB_ID": "1"}, AllocationOptions()) is None
 
 
 def test_a_scheduler_that_gives_no_nodes_is_reported() -> None:
     with pytest.raises(MissingPrecondition, match="its scheduler cannot run commands in one"):
-        build_command(site(spack=BUILD, scheduler="local"), {}, AllocationOptions())
+        build_job(site(spack=BUILD, scheduler="local"), {}, AllocationOptions())

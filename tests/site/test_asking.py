@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -200,3 +201,26 @@ def test_compilers_and_externals_are_asked_for_spack_alone(there: Hidl, modules:
     site = load_site("frontera")
     assert [entry.path for entry in entries(site, software=False)] == [("mpi", "mvapich2"), ("mpi", "impi")]
     assert [entry.path[0] for entry in entries(site, software=True)] == ["mpi", "mpi", "compilers", "externals"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "said", "asked"),
+    [
+        ("ppc64le", "this machine does not match it: its nodes are ppc64le, and this machine is", False),
+        (platform.machine(), "not saved: compilers.gcc, because site mine has no `match`", True),
+    ],
+)
+def test_nothing_is_saved_for_a_site_that_may_be_another_machine(
+    hidl: Hidl, arch: str, said: str, *, asked: bool
+) -> None:
+    before = (
+        "name: mine\ntitle: mine\nscheduler: slurm\nlaunchers: [srun]\ncompilers: {gcc: {}}\ndefault_compiler: gcc\n"
+        f"node_types: {{node: {{arch: {arch}}}}}\npartitions: {{main: {{node_type: node}}}}\ndefault_partition: main\n"
+    )
+    own_file(hidl, "mine").parent.mkdir(parents=True, exist_ok=True)
+    own_file(hidl, "mine").write_text(before)
+    lock = ("stack", "lock", "mpi", "--site", "mine", "--provider", "spack")
+    done = hidl(*lock, HIDL_SPACK="/nowhere")
+    assert said in " ".join(done.stderr.split()), done.stderr
+    assert ("compiler gcc: " in done.stderr) == asked, done.stderr
+    assert own_file(hidl, "mine").read_text() == before

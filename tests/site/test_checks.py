@@ -46,6 +46,40 @@ def test_a_login_host_must_match_the_host_names_of_its_site(tmp_path: Path, host
     )
 
 
+CACHE = """\
+name: mine
+title: A cluster with a build cache
+scheduler: slurm
+launchers: [srun]
+node_types: {{}}
+partitions: {{}}
+default_partition: null
+spack: {{build_caches: {{centre: {{{cache}}}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("cache", "paths"),
+    [
+        ("url: 'oci://registry.example/cache'", []),
+        ("url: 'oci://registry.example/cache', signed: false", []),
+        ("url: 'oci://registry.example/cache', user: ada, password_variable: TOKEN", []),
+        ("url: 'https://cache.example', signed: true, keys: [/centre.pub]", []),
+        ("url: 'oci://registry.example/cache', signed: true", ["signed"]),
+        ("url: 'oci+http://localhost:5000/cache', keys: [/centre.pub]", ["keys"]),
+        ("url: 'oci://registry.example/cache', user: ada", ["user"]),
+        ("url: 's3://bucket', password_variable: TOKEN", ["password_variable"]),
+    ],
+)
+def test_build_caches_in_registries_are_unsigned_and_a_user_has_a_password(
+    tmp_path: Path, cache: str, paths: list[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(CACHE.format(cache=cache))
+    found = examine(RULES, at_path("site", file)).problems
+    assert [each.path[-1] for each in found] == paths
+
+
 GPUS = """\
 name: mixed
 title: Nodes with GPUs and without

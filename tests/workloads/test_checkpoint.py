@@ -103,6 +103,13 @@ def test_a_full_disk_costs_the_checkpoint_but_not_the_program(found: Any) -> Non
     assert (result["newest"][0], result["again"]) == (3, True)
 
 
+def test_a_rank_whose_snapshot_fails_ends_all_ranks(found: Any) -> None:
+    result = found["broken"]
+    assert result["snapshot"]["refused"].endswith("broken/step-000000000006: KeyError: 'optimizer' (rank 1)")
+    assert "broken: TypeError: Object of type object is not JSON serializable" in result["document"]["refused"]
+    assert result["newest"][0] == 3
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_killed_while_it_writes_costs_one_interval(
     stack_prefix: Callable[[str], Path], tmp_path: Path, victim: int

@@ -1,4 +1,4 @@
-"""What a process frees stays with it, so that the next step need not fault it in again."""
+"""What a process frees stays with it, or goes back to the kernel at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import ctypes, resource, sys
 from hidl_workloads import freed_memory
 
 BLOCK = 40 * 2**20
-kept = freed_memory.keep() if sys.argv[1] == "keep" else None
+acts = {"keep": freed_memory.keep, "give back": freed_memory.give_back}
+kept = acts[sys.argv[1]]() if sys.argv[1] in acts else None
 malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
 malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 
@@ -60,3 +61,9 @@ def test_thresholds_of_the_environment_are_left_alone(name: str) -> None:
 def test_glibc_tunables_are_left_alone() -> None:
     """Their way to set the same."""
     assert steps("keep", GLIBC_TUNABLES="glibc.malloc.mmap_threshold=131072")[0] == "False"
+
+
+def test_a_step_faults_everything_in_where_memory_is_given_back() -> None:
+    said, faults = steps("give back")
+    assert said == "True"
+    assert faults >= 5 * 20

@@ -123,6 +123,7 @@ def test_shards_require_a_backend_of_torch_distributed(backend: Any) -> None:
     [
         (2, ("--parallel=tp", "--heads=1"), "parallel=tp on 2 ranks requires that they divide the heads"),
         deep(2, ("--parallel=pp", "--layers=1"), "parallel=pp on 2 ranks requires a layer for each"),
+        deep(2, ("--parallel=pp", "--micro_batches=1"), "micro_batches=1 must be at least the number of stages, 2"),
         deep(2, ("--parallel=pp", "--micro_batches=3"), "micro_batches=3 must divide the batch of all stages, 4"),
         deep(3, ("--parallel=hsdp", "--partitions=2"), "partitions=2 must divide the number of ranks, 3"),
     ],

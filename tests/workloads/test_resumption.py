@@ -90,6 +90,8 @@ WAYS = [
     deep((*GPT, "--backend=gloo", "--parallel=fsdp"), 3),
     deep((*GPT, "--backend=gloo"), 3),
     deep((*GPT, "--backend=mpi", "--precision=bfloat16"), 4),
+    deep((*GPT, "--backend=mpi", "--parallel=tp"), 2),
+    deep((*GPT, "--backend=mpi", "--parallel=pp"), 2),
     deep(RESNET, 2),
     deep((*RESNET, "--compression=float16"), 3),
     deep((*RESNET, "--framework=tensorflow"), 2),
@@ -120,6 +122,63 @@ def test_a_training_that_is_interrupted_ends_like_one_that_is_not(
     found = summary(chain.until_done())
     assert found[:2] == expected[:2]
     assert chain.steps() == STEPS
+
+
+#: Trainings whose ranks have parts of the weights.
+ON_2 = ("parallel=tp", "parallel=hsdp", "parallel=pp", "parallel=fsdp", "parallel=tp,partitions=1")
+ON_4 = (
+    "parallel=tp,partitions=2",
+    "parallel=hsdp,partitions=2",
+    "parallel=pp,partitions=2",
+    "parallel=pp,micro_batches=8",
+    "parallel=tp,partitions=2,optimizer=sgd,precision=bfloat16",
+    "parallel=hsdp,partitions=2,backend=gloo,recompute=always",
+)
+
+
+@pytest.mark.parametrize(("number", "trainings"), [(2, ON_2), deep(4, ON_4)])
+def test_trainings_whose_ranks_have_parts_of_the_weights_continue_bit_by_bit(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, number: int, trainings: tuple[str, ...]
+) -> None:
+    found = ranks.results(stack_prefix("pytorch"), number, tmp_path, "gpt_continued", *trainings, timeout=900)
+    assert set(found) == set(trainings)
+    assert {options for options, (straight, chain) in found.items() if straight != chain} == set()
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "reason"),
+    [
+        (("--parallel=hsdp",), ("--partitions=1",), "partitions was 2, is 1"),
+        deep(("--parallel=tp", "--partitions=1"), ("--partitions=2",), "partitions was 1, is 2"),
+        deep(("--parallel=pp",), ("--partitions=1",), "partitions was 2, is 1"),
+        deep(("--parallel=tp",), ("--parallel=fsdp",), "parallel was tp, is fsdp"),
+    ],
+)
+def test_a_checkpoint_of_other_shards_is_refused(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, first: tuple[str, ...], then: tuple[str, ...], reason: str
+) -> None:
+    chain = Chain(stack_prefix("pytorch"), tmp_path / "chain", 2, (*GPT, "--backend=mpi", *first))
+    chain.stop.touch()
+    assert chain.job().status == 75
+    chain.words = (*chain.words, *then)
+    refused = chain.job()
+    assert refused.status == 1
+    assert reason in refused.stderr, refused.stderr
+
+
+def test_activations_that_are_computed_again_in_later_jobs_change_no_bit(
+    stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    prefix, expected = stack_prefix("pytorch"), []
+    for name, words in (("straight", ()), ("chain", ("--recompute=always", "--memory_limit=100000"))):
+        chain = Chain(prefix, tmp_path / name, 2, (*GPT, "--backend=mpi"))
+        chain.stop.touch()
+        assert chain.job().status == 75
+        chain.stop.unlink()
+        chain.words = (*chain.words, *words)
+        expected.append(summary(chain.until_done()))
+    assert expected[0] == expected[1]
+    assert chain.results()["recompute"]["value"] == "always"
 
 
 def test_a_checkpoint_of_another_model_is_refused(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Rules for the host that hidl runs on.
 
-Each module covers one subject: a class of facts, a probe that collects them, rules, and a ``SUBJECT``. Modules of this
-package are discovered automatically by ``hidl_cli.doctor.context``.
+A module contains one or more subjects, each with a class of facts, a probe that collects them, and rules. The module's
+``SUBJECTS`` lists them. ``hidl_cli.doctor.context`` discovers this package's modules automatically.
 """
+
+#: Modules without a subject that is examined before runs; ``hidl run`` does not load them.
+NOT_BEFORE_RUNS = frozenset({"configuration", "site"})

@@ -1,17 +1,18 @@
-"""The MPI library that ranks are linked to, and the launchers that start them."""
+"""A job's MPI library: the programs that start its ranks, and its GPU support."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.doctor.examine import PlannedJob, plan_job
 from hidl_cli.launchers import LAUNCHERS
-from hidl_cli.mpi import ABI_TITLES, Abi
+from hidl_cli.mpi import ABI_TITLES, Abi, Library, Query
 from hidl_cli.quoting import sh
-from hidl_cli.site.probes.slurm import mpi_types
+from hidl_cli.site.probes.host import Host
 from hidl_cli.site.probes.software import runtime
 from hidl_cli.stack import content
 from hidl_cli.stack.installation import Installation
@@ -20,7 +21,7 @@ from hidl_workloads.doctor.finding import Evidence, Rules
 
 @dataclass(frozen=True)
 class Starter:
-    """An ``mpiexec``, its path, and the ABI of the ranks that it starts (None if unknown)."""
+    """An ``mpiexec``: its path, and the ABI of the ranks that it starts (None if unknown)."""
 
     path: str
     starts: Abi | None
@@ -28,14 +29,14 @@ class Starter:
 
 @dataclass(frozen=True)
 class Libraries:
-    """Libraries and launchers of a job.
+    """A job's libraries and launchers.
 
     Attributes:
         abi: ABI of the job's MPI library.
         prefix: Prefix of the installation.
         mpiexec: First mpiexec on PATH.
         mpi4py: ABIs that the installation's mpi4py was built for, or None if unknown.
-        requested_abi: ``$MPI4PY_MPIABI`` of the ranks.
+        requested_abi: Value of ``$MPI4PY_MPIABI`` in the ranks.
         program_exists: Whether the launcher's program exists on this host, or None if that depends on the job's
             modules.
         supported_types: Types that ``srun --mpi=`` supports, or None if unknown.
@@ -54,7 +55,7 @@ class Libraries:
 
 
 def probe(context: Context) -> Libraries:
-    """Examine the libraries of the job. On a host outside the site, only files are read."""
+    """Examine the job's libraries. On a host outside the site, only files are read."""
     job = plan_job(context)
     return Libraries(
         job=job,
@@ -64,7 +65,7 @@ def probe(context: Context) -> Libraries:
         mpi4py=built_for(context.installation) if context.installation else None,
         requested_abi=job.environment.get("MPI4PY_MPIABI"),
         program_exists=_program_exists(context, job) if context.is_here else None,
-        supported_types=(mpi_types(context.host) or None) if context.is_here and job.mpi_type else None,
+        supported_types=(_mpi_types(context.host) or None) if context.is_here and job.mpi_type else None,
         on_this_host=context.site.scheduler == "local",
     )
 
@@ -74,6 +75,12 @@ def built_for(installation: Installation) -> frozenset[str] | None:
     patterns = ("lib/python3*", "view/lib*/python3*")  # locations in wheels and in Spack views
     packages = (path for pattern in patterns for path in installation.prefix.glob(f"{pattern}/site-packages/mpi4py"))
     return frozenset[str]().union(*map(content.mpi4py_abis, packages)) or None
+
+
+def _mpi_types(host: Host) -> tuple[str, ...]:
+    from hidl_cli.site.probes.slurm import mpi_types  # not loaded for launchers other than srun
+
+    return mpi_types(host)
 
 
 def _mpiexec(context: Context, job: PlannedJob) -> Starter | None:
@@ -99,7 +106,7 @@ def _program_exists(context: Context, job: PlannedJob) -> bool | None:
 def _program(context: Context, job: PlannedJob) -> str | None:
     """Return the path of the job's launcher, or None if it is missing or depends on the job's modules.
 
-    If the MPI library is on PATH, the job script uses the programs in the directory of ``mpicc`` (templates/job.sh.j2).
+    If the MPI library is on PATH, the job script uses the programs next to ``mpicc`` (templates/job.sh.j2).
     """
     program, host = job.program, context.host
     if program is None or os.sep in program or not (job.launcher and LAUNCHERS.get(job.launcher).of_library):
@@ -113,7 +120,7 @@ def _program(context: Context, job: PlannedJob) -> str | None:
 
 
 def _has_modules(context: Context) -> bool:
-    """Return whether the job loads modules, which may change its PATH."""
+    """Return whether the job loads modules, which may change the job's PATH."""
     if context.plan is not None:
         return bool(context.plan.modules)
     library = context.site.mpi.get(context.site.default_mpi or "")
@@ -212,4 +219,68 @@ def program_missing(facts: Libraries) -> Iterator[Evidence]:
     )
 
 
-SUBJECT = Subject(probe, RULES, before_runs=True)
+@dataclass(frozen=True)
+class GpuSupport:
+    """The number of GPUs per node, and whether the MPI library accepts pointers to GPU memory (None if unknown)."""
+
+    job: PlannedJob
+    per_node: int | None = None
+    cuda_aware: bool | None = None
+
+
+def probe_gpu(context: Context) -> GpuSupport:
+    """Query the MPI library if the plan passes GPU memory to MPI or, without a plan, if the nodes have GPUs."""
+    job = plan_job(context)
+    relevant = job.device_buffers if context.plan else context.gpus
+    return GpuSupport(
+        job=job,
+        per_node=context.gpus,
+        cuda_aware=cuda_aware(context.host, job.library) if relevant and job.library else None,
+    )
+
+
+def cuda_aware(host: Host, library: Library) -> bool | None:
+    """Return whether the library accepts pointers to GPU memory (``FamilyTraits.gpu_aware``), or None if unknown."""
+    aware = library.traits.gpu_aware
+    if not isinstance(aware, Query):
+        return True if aware == "always" else None
+    output = host.ask(library.program(aware.argv[0]), *aware.argv[1:]) or ""
+    if re.search(aware.yes, output):
+        return True
+    return False if re.search(aware.no, output) else None
+
+
+GPU_RULES: Rules[GpuSupport] = Rules()
+
+
+@GPU_RULES.rule(
+    "HD020",
+    "The MPI library has no CUDA support, but GPUs are used",
+    severity="error",
+    why="A library built without CUDA treats addresses of GPU memory as host addresses, and the rank dies with a "
+    "segmentation fault. Programs that copy data through host memory work, but are slower.",
+)
+def not_cuda_aware(facts: GpuSupport) -> Iterator[Evidence]:
+    """Report an error if the planned program passes GPU memory to MPI, and an info otherwise."""
+    library = facts.job.library
+    if library is None or facts.cuda_aware is not False:
+        return
+    built = f"{library.family} {library.version or ''}".strip()
+    if facts.job.device_buffers:
+        yield Evidence(
+            f"the program passes GPU memory to MPI, but {built} ({library.name}) was built without CUDA",
+            "--set gpu_buffers=staged, buffer=numpy or places=H-H, depending on the workload; or use a CUDA-aware "
+            "library: hidl run --mpi NAME",
+        )
+    elif facts.per_node and not facts.job.planned:
+        yield Evidence(
+            f"nodes have {facts.per_node} GPU(s), but {built} ({library.name}) was built without CUDA",
+            "pass only host memory to MPI, or use a CUDA-aware library (mvapich2-gdr, mvapich-plus)",
+            severity="info",
+        )
+
+
+SUBJECTS = (
+    Subject(probe, RULES, before_runs=True),
+    Subject(probe_gpu, GPU_RULES, before_runs=True),
+)

@@ -28,9 +28,9 @@ from hidl_workloads.own_program import decode
 _INTERPRETER = re.compile(r"(python|bash|sh|perl|julia|Rscript)[0-9.]*")
 _INTERPRETER_OF = {".py": "python", ".pl": "perl", ".jl": "julia", ".R": "Rscript"}
 _STARTER = "hidl_workloads.own_program"
-_LARGEST = 2**20  # bytes; larger scripts are not read
+_LARGEST = 2**20  # size in bytes above which scripts are not read
 _HEAD = 256  # bytes in which the kernel looks for a #! line
-#: Looks for modules in the same way as the script: in the script's directory rather than the current one.
+#: Looks for modules like the script does, in the script's directory rather than the current one.
 _NOT_FOUND = """import sys
 sys.path[0] = sys.argv[1]
 import importlib.util as util
@@ -43,22 +43,22 @@ class OwnProgram:
     """The program that each rank starts in ``directory``.
 
     Attributes:
-        file: File of the program, or the script passed to an interpreter.
+        file: The program's file, or the script passed to an interpreter.
         directory: Directory in which the ranks start.
         exists: Whether the file is found, or None if unknown.
         in_directory: Whether a program that is not on PATH exists in ``directory``.
         is_executable: Whether the file is executable, or None if unknown or not required.
-        missing_interpreter: Interpreter in the ``#!`` line of a script, if it is not found. It is empty if a script has
-            no ``#!`` line.
-        missing_packages: Packages that a Python script imports but its interpreter does not find, each with a stack
-            that contains it, or None.
+        missing_interpreter: Interpreter in a script's ``#!`` line, if the interpreter is not found. It is empty if a
+            script has no ``#!`` line.
+        missing_packages: Packages that a Python script imports, but that its interpreter does not find. Each has a
+            stack that contains it, or None.
         stack: Stack of the plan.
-        environment: Directory of the user's own environment, if it replaces the stack.
+        environment: Directory of the user's own environment, if this replaces the stack.
         linked: ABI of the MPI library that the program is linked to, or None if unknown or not linked.
         abi: ABI of the ranks' MPI library.
         family: Family of the ranks' MPI library.
-        nodes: Largest number of nodes of a step.
-        uses_gloo: The script chooses gloo for its process group.
+        nodes: Largest number of nodes in any step.
+        uses_gloo: Whether the script chooses gloo for its process group.
     """
 
     file: str = ""
@@ -78,7 +78,7 @@ class OwnProgram:
 
 
 def probe(context: Context) -> OwnProgram:
-    """Examine the program of the planned run, if it is the user's own and this host is part of the site."""
+    """Examine the planned run's program, if it is the user's own and this host is part of the site."""
     plan = context.plan
     program = plan.workload.program_for(plan.parameters) if plan is not None else None
     if plan is None or program is None or program.directory is None or not context.is_here:
@@ -127,7 +127,7 @@ def _script(words: Sequence[str]) -> str | None:
 
 
 def _chooses_gloo(script: Path) -> bool:
-    """Return whether a Python file calls ``init_process_group`` with the backend gloo."""
+    """Return whether a Python file calls ``init_process_group`` with the gloo backend."""
     calls = [node for node in ast.walk(_parsed(script)) if isinstance(node, ast.Call)]
     initial = [call for call in calls if ast.unparse(call.func).split(".")[-1] == "init_process_group"]
     given = [[*call.args[:1], *(each.value for each in call.keywords if each.arg == "backend")] for call in initial]
@@ -142,7 +142,7 @@ def _is_found(program: str, plan: Plan, host: Host) -> bool:
 
 
 def _shebang_interpreter(file: Path) -> str | None:
-    """Return the interpreter in the ``#!`` line of a script, or the program that it passes to ``env``.
+    """Return the interpreter in a script's ``#!`` line, or the program that the line passes to ``env``.
 
     Returns an empty string for text without a ``#!`` line, and None for binaries, empty and unreadable files.
     """
@@ -177,7 +177,7 @@ def _missing_packages(host: Host, python: str | None, script: Path) -> tuple[tup
 
 
 def imports_of(script: Path) -> tuple[str, ...]:
-    """Return the packages that a Python file imports unconditionally (none if the file changes ``sys.path``)."""
+    """Return the packages that a Python file imports unconditionally, or none if the file changes ``sys.path``."""
     module = _parsed(script)
     if any(isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path" for node in ast.walk(module)):
         return ()
@@ -188,7 +188,7 @@ def imports_of(script: Path) -> tuple[str, ...]:
 
 
 def _parsed(script: Path) -> ast.Module:
-    """Return the syntax tree of a Python file; an empty one if it is too large or cannot be parsed."""
+    """Return a Python file's syntax tree, which is empty if the file is too large or cannot be parsed."""
     try:
         return ast.parse(script.read_text(encoding="utf-8") if script.stat().st_size <= _LARGEST else "")
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
@@ -312,7 +312,7 @@ def missing_package(facts: OwnProgram) -> Iterator[Evidence]:
     "of ranks some starts fail. The stack pytorch has MPI for torch.distributed.",
 )
 def gloo_on_nodes(facts: OwnProgram) -> Iterator[Evidence]:
-    """Report a program on several nodes that chooses gloo."""
+    """Report a program that chooses gloo and runs on several nodes."""
     if facts.uses_gloo and facts.nodes > 1:
         yield Evidence(
             f'init_process_group("gloo") on {facts.nodes} nodes',
@@ -320,4 +320,4 @@ def gloo_on_nodes(facts: OwnProgram) -> Iterator[Evidence]:
         )
 
 
-SUBJECT = Subject(probe, RULES, before_runs=True)
+SUBJECTS = (Subject(probe, RULES, before_runs=True),)

@@ -1,4 +1,4 @@
-"""The site file, compared with the scheduler and the modules of this machine."""
+"""The site file, compared with this machine's scheduler and modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hidl_cli import batch_systems
 from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.launch.options import seconds
 from hidl_cli.quoting import sh
-from hidl_cli.site.probes import lsf, slurm, software
+from hidl_cli.site.probes import software
 from hidl_cli.site.probes.facts import ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import NodeType, Partition, Policies, Site
@@ -22,10 +22,10 @@ _ACCOUNTING = re.compile(r"^AccountingStorageType\s*= (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """A site file and facts about the machine that it describes, or only the site file on other machines.
+    """A site file and facts about the machine that it describes. On other machines, it is only the site file.
 
     Attributes:
-        program: Scheduler program that is missing.
+        program: Name of the missing scheduler program.
         outage: Reason why the scheduler does not respond.
         queues: The scheduler's queues. Like ``nodes`` and ``modules``, they are None if unknown.
         accounting: Slurm's AccountingStorageType.
@@ -49,7 +49,7 @@ def probe(context: Context) -> SiteFacts:
         return SiteFacts(context.site, queues=queues or None, nodes=context.saved.nodes or None)
     if not context.is_here:
         return SiteFacts(context.site)
-    from hidl_cli.site.record import read_record  # imported only if needed: it takes 20 ms
+    from hidl_cli.site.record import read_record  # imported only if needed, because this takes 20 ms
 
     record = read_record(context.site.name)
     stale = tuple(name for name in context.site.mpi if record.is_stale(("mpi", name)))
@@ -75,6 +75,8 @@ def _slurm(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
     if ping is None or " is UP" not in ping:
         outage = (ping or "").strip().partition("\n")[0] or "scontrol ping: no response"
         return SiteFacts(site, outage=outage, modules=known or None)
+    from hidl_cli.site.probes import slurm  # not loaded before runs, which do not examine the scheduler
+
     batch = slurm.probe(host)
     accounting = _ACCOUNTING.search(host.ask("scontrol", "show", "config", seconds=_SECONDS) or "")
     return SiteFacts(
@@ -87,7 +89,9 @@ def _slurm(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
 
 
 def _lsf(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
-    # LSF does not list the hosts of a queue, so the nodes remain unknown.
+    # LSF does not list a queue's hosts, so the nodes remain unknown.
+    from hidl_cli.site.probes import lsf
+
     batch = lsf.probe(host)
     if batch is None or not batch.sources:
         return SiteFacts(site, outage="lsid: no response", modules=known or None)
@@ -98,7 +102,7 @@ def _lsf(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
 _PROBES: Mapping[str, Callable[[Site, Host, frozenset[str]], SiteFacts]] = {"slurm": _slurm, "lsf": _lsf}
 
 RULES: Rules[SiteFacts] = Rules()
-_SLACK = 1.02  # nodes of the same type differ slightly in memory
+_SLACK = 1.02  # nodes of the same type may differ slightly in memory size
 _SHOWN = 8
 
 
@@ -109,7 +113,7 @@ _SHOWN = 8
     why="The scheduler rejects jobs for an unknown partition (queue).",
 )
 def unknown_partition(facts: SiteFacts) -> Iterator[Evidence]:
-    """Report an error for the default partition and a warning for others, but nothing with ``partition: never``."""
+    """Report an error for the default partition and a warning for others, except with ``partition: never``."""
     if facts.queues is None or facts.site.policies.partition == "never":
         return
     known = {queue.name for queue in facts.queues}
@@ -137,7 +141,7 @@ def _unknown(site: Site, name: str, listed: str, severity: Severity | None) -> E
     "exist.",
 )
 def too_much(facts: SiteFacts) -> Iterator[Evidence]:
-    """Report a warning if limits or node sizes in the file exceed those of the scheduler.
+    """Report a warning if limits or node sizes in the file exceed the scheduler's.
 
     With ``partition: never``, jobs may run on any node with the features in their constraint.
     """
@@ -158,7 +162,7 @@ def too_much(facts: SiteFacts) -> Iterator[Evidence]:
 
 
 def _has(features: frozenset[str], constraint: str | None) -> bool:
-    """Return whether a node satisfies a constraint. The result is False for constraints that count or group nodes."""
+    """Return whether a node satisfies a constraint, or False for constraints that count or group nodes."""
     if constraint is None:
         return True
     return any(all(word in features for word in each.split("&")) for each in constraint.split("|"))
@@ -166,7 +170,7 @@ def _has(features: frozenset[str], constraint: str | None) -> bool:
 
 def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> Iterator[str]:
     """Yield the job limits in the file that the scheduler does not allow."""
-    if partition.qos is not None:  # a QOS may override the limits of the partition (PartitionMaxNodes and other flags)
+    if partition.qos is not None:  # a QOS may override the partition's limits (PartitionMaxNodes and other flags)
         return
     most = partition.max_nodes
     if most is not None and queue.max_nodes is not None and most > queue.max_nodes:
@@ -185,7 +189,7 @@ def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> 
     """Yield the node sizes that exceed the size of the largest node.
 
     If jobs do not request GPUs, the scheduler may not list them. If jobs do not request memory, the file may contain
-    the installed memory, of which the operating system reserves a part.
+    the installed memory, part of which the operating system reserves.
     """
     gpus = [node.hardware.gpus for node in members]
     if policies.gpus == "none" and not any(gpus):
@@ -213,7 +217,8 @@ def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> 
 def gone_modules(facts: SiteFacts) -> Iterator[Evidence]:
     """Report a warning if the module is not in `module avail`.
 
-    A module that is loaded after others only causes an info, since it may be hidden until they are loaded.
+    For a module that is loaded after others, only an info is reported, since the module may be hidden until the others
+    are loaded.
     """
     if facts.modules is None:
         return
@@ -229,7 +234,7 @@ def gone_modules(facts: SiteFacts) -> Iterator[Evidence]:
 
 
 def _modules(site: Site) -> dict[str, tuple[str, str | None]]:
-    """Return all modules that jobs may load, with their key in the file and the module that is loaded before them."""
+    """Return all modules that jobs may load, each with its key in the file and the module that is loaded before it."""
     found: dict[str, tuple[str, str | None]] = {}
     lists = {
         "policies.modules": site.policies.modules,
@@ -278,10 +283,10 @@ def silent_scheduler(facts: SiteFacts) -> Iterator[Evidence]:
     why="Jobs load the new modules but use the version and prefix that hidl recorded for the old ones.",
 )
 def stale_libraries(facts: SiteFacts) -> Iterator[Evidence]:
-    """Report a warning if the modulefiles or their directories have changed since hidl read them."""
+    """Report a warning if modulefiles or their directories have changed since hidl read them."""
     for name in facts.stale:
         seen = f"modulefiles of {' '.join(facts.site.mpi[name].modules)} have changed"
         yield Evidence(seen, f"read them again with: hidl install --site {sh(facts.site.name)}", where=f"mpi.{name}")
 
 
-SUBJECT = Subject(probe, RULES)
+SUBJECTS = (Subject(probe, RULES),)

@@ -1,24 +1,24 @@
-"""The packages of a stack, read from its installation or lockfile, and the state of the installation."""
+"""A stack's packages, read from its installation or lockfile, and the state of the installation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from hidl_cli.doctor import examine
-from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.doctor.context import Context, Fix, Subject, stack_directories
 from hidl_cli.doctor.examine import SecurityAdvisory
-from hidl_cli.errors import HidlError
+from hidl_cli.errors import HidlError, MissingPrecondition
+from hidl_cli.quoting import sh
 from hidl_cli.site.schema import Site
-from hidl_cli.stack import content, own_wheel
+from hidl_cli.stack import content, installation, own_wheel
 from hidl_cli.stack import installation as installations
-from hidl_cli.stack import lock as locks
 from hidl_cli.stack.checks import load_stack
-from hidl_cli.stack.installation import Installation
-from hidl_workloads.doctor.finding import Evidence, Rules
+from hidl_cli.stack.installation import Installation, hold_lock
+from hidl_workloads.doctor.finding import Evidence, Finding, Rules
 
 _SPACK_PYTHON = "py-"
 _KERAS_3 = "lib/python*/site-packages/horovod/_keras/keras3.py"  # added by hidl's patches
@@ -27,11 +27,11 @@ _HOROVOD = "lib/python*/site-packages/horovod"
 
 @dataclass(frozen=True)
 class StackContents:
-    """The packages of a stack.
+    """A stack's packages.
 
     Attributes:
         source: Prefix of the installation, or the lockfile.
-        versions: Versions of packages and builds by PyPI name.
+        versions: Versions of packages and builds, by PyPI name.
         horovod_supports_keras_3: Whether Horovod supports Keras 3, or None if it is not part of the stack.
         faults: Problems with the installation.
         reinstall: Command that installs the stack again.
@@ -50,7 +50,7 @@ class StackContents:
 
 
 def probe(context: Context) -> StackContents:
-    """Read the installation in use, even if it is damaged, or else a lockfile of the stack."""
+    """Read the installation in use, even if it is damaged, or else one of the stack's lockfiles."""
     if context.installation is not None:
         found = replace(_installed(context.installation, context.site), before_run=context.plan is not None)
         return found if found.before_run else replace(found, damage=content.look(Path(found.source), deep=context.deep))
@@ -84,6 +84,8 @@ def _installed(installed: Installation, site: Site) -> StackContents:
 def _locked(name: str, site: Site, root: Path) -> StackContents:
     """Read the first lockfile found, for any Python version."""
     stack, reinstall = load_stack(name), installations.install_command(name, site, root)
+    from hidl_cli.stack import lock as locks  # not loaded for installed stacks
+
     files = (file for directory in locks.directories(root) for file in sorted(directory.glob(f"{name}-cp*.txt")))
     file = next(files, None)
     if file is None:
@@ -205,4 +207,121 @@ def _major(version: str) -> int:
         return 0
 
 
-SUBJECT = Subject(probe, RULES, before_runs=True)
+#: Variables set by Lmod and Environment Modules.
+_MODULE_VARIABLES = {"LMOD_CMD", "MODULES_CMD", "MODULESHOME"}
+
+
+@dataclass(frozen=True)
+class InUse:
+    """A stack's installations.
+
+    Attributes:
+        complete: Ids of all complete installations.
+        current: Id that the link ``current`` points to, or None if the link is missing or dangling.
+        has_modulefile: Whether the installation in use has a modulefile in the module tree.
+        has_modules: Whether this shell has the ``module`` command.
+    """
+
+    stack: str
+    directory: Path
+    complete: tuple[str, ...]
+    current: str | None
+    has_modulefile: bool
+    has_modules: bool
+
+
+def probe_installation(context: Context) -> tuple[InUse, ...]:
+    """Examine the context's stack (default: all stacks installed for the site)."""
+    try:
+        roots = context.roots or installation.roots(context.site)
+    except MissingPrecondition:
+        return ()
+    directories = stack_directories(roots, context.site.name, context.stack)
+    has_modules = not _MODULE_VARIABLES.isdisjoint(context.host.environment)
+    return tuple(_in_use(directory, has_modules) for directory in directories)
+
+
+def _in_use(directory: Path, has_modules: bool) -> InUse:
+    complete = tuple(prefix.name for prefix in installation.prefixes(directory) if installation.at(prefix))
+    current = installation.current(directory)
+    name = current.name if current and current.name in complete else None
+    modulefiles = installation.modulefiles(directory.parents[1], directory.parent.name, directory.name)
+    has_modulefile = (modulefiles / (name or "")).is_file()
+    return InUse(directory.name, directory, complete, name, has_modulefile, has_modules)
+
+
+INSTALLATION_RULES: Rules[tuple[InUse, ...]] = Rules()
+
+
+@INSTALLATION_RULES.rule(
+    "HD083",
+    "A stack is installed, but none of its installations is in use",
+    severity="warning",
+    why="hidl and `module load` find an installation through the link `current`; without it, the stack counts as not "
+    "installed.",
+)
+def none_in_use(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
+    """Report a warning if the link is missing or dangling although a complete installation exists."""
+    for facts in stacks:
+        if facts.complete and facts.current is None:
+            if len(facts.complete) == 1:
+                fix = f"restore the link to {facts.complete[0]} with: hidl doctor --fix"
+            else:
+                stack = sh(facts.stack)
+                fix = f"hidl install {stack} (reuses the existing installation), or: hidl stack use {stack} ID"
+            yield Evidence(
+                f"{facts.directory} contains {', '.join(facts.complete)}, but no link `current`",
+                fix,
+                where=str(facts.directory),
+            )
+
+
+@INSTALLATION_RULES.rule(
+    "HD084",
+    "The modulefile of an installation is missing",
+    severity="warning",
+    why="`module avail` does not show the stack, and `module load` does not find it; hidl run does not need it.",
+)
+def not_shown(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
+    """Report a warning, or an info if the shell has no `module` command.
+
+    --fix restores the modulefile from the copy in the installation.
+    """
+    for facts in stacks:
+        if facts.current is not None and not facts.has_modulefile:
+            yield Evidence(
+                f"{facts.stack}/{facts.current} is in use, but has no modulefile",
+                "restore it with: hidl doctor --fix",
+                where=str(facts.directory),
+                severity=None if facts.has_modules else "info",
+            )
+
+
+def _publish(finding: Finding, say: Callable[[str], None]) -> str | None:
+    """Publish the only complete installation in a stack directory, as ``hidl install`` does."""
+    directory = Path(finding.where or "")
+    with hold_lock(directory / ".lock", say):
+        current = installation.current(directory)
+        complete = [prefix for prefix in installation.prefixes(directory) if installation.at(prefix)]
+        chosen = current if current in complete else complete[0] if len(complete) == 1 else None
+        if chosen is None:
+            return None
+        installation.publish(chosen)
+    return f"{directory.name}: {chosen.name} is in use and has a modulefile"
+
+
+SUBJECTS = (
+    Subject(probe, RULES, before_runs=True),
+    Subject(
+        probe_installation,
+        INSTALLATION_RULES,
+        fixes={
+            "HD083": Fix(
+                "links `current` to the only complete installation and writes its modulefile",
+                "remove the link `current`",
+                _publish,
+            ),
+            "HD084": Fix("restores the modulefile from the installation's copy", "remove the modulefile", _publish),
+        },
+    ),
+)

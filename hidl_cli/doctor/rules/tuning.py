@@ -24,10 +24,10 @@ from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
 #: Prefixes of MPI run-time variables.
 PREFIXES = ("MV2_", "MVP_", "MPIR_CVAR_", "OMPI_MCA_")
-#: Variable with the path of the GDRCopy library.
+#: Variable that contains the path of the GDRCopy library.
 GDRCOPY = "MV2_GPUDIRECT_GDRCOPY_LIB"
 
-#: Variable that selects the network module of MPICH and its derivatives, and the modules printed by ``mpichversion``.
+#: Variable that selects the network module in MPICH and its derivatives, and the modules printed by ``mpichversion``.
 _NETMOD = "MPIR_CVAR_CH4_NETMOD"
 _DEVICE = re.compile(r"Device:\s+ch4:([a-z, ]+)$", re.MULTILINE)
 _ADAPTERS = "/sys/class/infiniband"
@@ -37,14 +37,14 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Tuning:
-    """Variables of the ranks, and the files and adapters that they refer to.
+    """The ranks' variables, and the files and adapters that they refer to.
 
     Attributes:
         gpus: Number of GPUs per node, or None if unknown.
         adapters: Names in /sys/class/infiniband, or None if unknown.
         interfaces: Names in /sys/class/net, or None if unknown.
         missing: Libraries that do not exist, by the variable that refers to them.
-        netmods: Network modules of an MPICH library if a variable selects one of them, or None if unknown.
+        netmods: An MPICH library's network modules if a variable selects one of them, or None if unknown.
         on_this_host: Whether the ranks run on this machine.
     """
 
@@ -63,7 +63,7 @@ class Tuning:
 
 
 def probe(context: Context) -> Tuning:
-    """Examine the tuning of the job and, on a host of the site, the files and adapters that it refers to."""
+    """Examine the job's tuning and, on a site host, the files and adapters that the tuning refers to."""
     job, host = plan_job(context), context.host
     return Tuning(
         job=job,
@@ -110,7 +110,7 @@ def _is_missing(host: Host, file: str) -> bool:
 
 RULES: Rules[Tuning] = Rules()
 _ON = ("1", "true", "yes")
-#: Variables that contain adapter names, and the separators of these names.
+#: Variables that contain adapter names, and the separators between these names.
 _ADAPTER_VARIABLES = {
     "MV2_IBA_HCA": r"[:,]",
     "OMPI_MCA_btl_openib_if_include": r",",
@@ -127,7 +127,7 @@ _ADAPTER_VARIABLES = {
     "MVAPICH-Plus, MPICH and Open MPI do not read MV2_* variables.",
 )
 def unread(facts: Tuning) -> Iterator[Evidence]:
-    """Report a warning if a variable in the shell is not read by the job's library or not passed to the ranks."""
+    """Report a warning if a variable in the shell is not read by the job's library, or not passed to the ranks."""
     library = facts.job.library
     if library is None:
         return
@@ -138,7 +138,7 @@ def unread(facts: Tuning) -> Iterator[Evidence]:
             expected = f"; expected: {judged.expected}" if judged.suggestion else ""
             yield Evidence(f"{name} in your shell: {judged.message}{expected}", f"unset {name}", severity=mild)
         elif not facts.job.inherits_environment:
-            cause = "with mpirun_rsh" if facts.job.launcher == "mpirun_rsh" else "in jobs of the site (--export=NONE)"
+            cause = "with mpirun_rsh" if facts.job.launcher == "mpirun_rsh" else "in the site's jobs (--export=NONE)"
             yield Evidence(
                 f"{name} in your shell does not reach the ranks: {cause}, only variables set by hidl do",
                 f"unset {name}, and pass it to the run: hidl run --tune {sh(f'{name}={value}')}",
@@ -224,7 +224,7 @@ def both_remedies(facts: Tuning) -> Iterator[Evidence]:
     "is several times slower. Missing files in LD_PRELOAD are ignored with a message on stderr.",
 )
 def library_missing(facts: Tuning) -> Iterator[Evidence]:
-    """Report a warning on login nodes, which may lack some files, and for LD_PRELOAD, and an error otherwise."""
+    """Report a warning for LD_PRELOAD and on login nodes, which may lack some files, and an error otherwise."""
     for name, files in facts.missing.items():
         fix = f"unset {name}, or correct the path"
         if name in facts.job.configured:
@@ -272,4 +272,4 @@ def _reads(library: Library | None, name: str) -> bool:
     return bool(known)
 
 
-SUBJECT = Subject(probe, RULES, before_runs=True)
+SUBJECTS = (Subject(probe, RULES, before_runs=True),)

@@ -1,4 +1,4 @@
-"""Launchers, which start ranks inside an allocation; ``hidl_cli.launchers`` lists them."""
+"""Launchers that start ranks inside an allocation; ``hidl_cli.launchers`` lists them."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from hidl_cli.launchers import LAUNCHERS
 
 
 def launcher(name: str) -> Launcher:
-    """Return a launcher by name; ``UsageError`` if unknown."""
+    """Return a launcher by name; raises ``UsageError`` if it is unknown."""
     return cast(Launcher, LAUNCHERS.get(name))

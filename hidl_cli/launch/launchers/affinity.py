@@ -19,7 +19,7 @@ _MVAPICH2_VARIABLES = (
 
 
 def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
-    """Return the variables that make MVAPICH2 2.x bind ranks as the placement does; none for other libraries.
+    """Return the variables that make MVAPICH2 2.x bind ranks as the placement does, or none for other libraries.
 
     If the request's environment already sets a binding, only the number of cores per rank is added, and only to the
     policy ``hybrid``. With ``launcher_binds``, the launcher binds the ranks and MVAPICH2's binding is disabled.
@@ -30,7 +30,7 @@ def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
     hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(placement.threads_per_rank)}
     ranks, node = placement.ranks_per_node, placement.node
     if placement.straddles_in_a_row and ranks % node.sockets == 0 and (node.cores or 0) % ranks == 0:
-        # "spread" starts each rank at its share of the node, so none straddles if sockets hold whole shares.
+        # "spread" starts each rank at its share of the node, so no rank straddles sockets that hold whole shares.
         hybrid["MV2_HYBRID_BINDING_POLICY"] = "spread"
     if any(name in request.environment for name in _MVAPICH2_VARIABLES):
         policy = request.environment.get("MV2_CPU_BINDING_POLICY", "").lower()
@@ -40,7 +40,7 @@ def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
     return {name: value for name, value in hybrid.items() if name not in request.environment}
 
 
-#: Write a rankfile and start mpirun with it: HOSTFILE CORES-OF-EACH-LOCAL-RANK RANKS MPIRUN ARGUMENT...
+#: Writes a rankfile and starts mpirun with it. Arguments: HOSTFILE CORES-OF-EACH-LOCAL-RANK RANKS MPIRUN ARGUMENT...
 _WITH_RANKFILE = """
 rank=0
 while read -r host _; do
@@ -88,7 +88,7 @@ def open_mpi_options(request: Request) -> tuple[str, ...]:
 
 
 def open_mpi_under_ibrun(request: Request) -> dict[str, str]:
-    """Return the variable that passes ``open_mpi_options`` through ibrun; none for other libraries.
+    """Return the variable that passes ``open_mpi_options`` through ibrun, or none for other libraries.
 
     ibrun passes MY_OPENMPI_OPTIONS to Open MPI's mpirun and adds no binding options itself (source of 2018:
     github.com/cazes/ibrun). Open MPI's MCA parameters are no alternative: with a mapping policy in the environment,
@@ -98,13 +98,13 @@ def open_mpi_under_ibrun(request: Request) -> dict[str, str]:
         return {}
     options = open_mpi_options(request)
     if open_mpi_needs_rankfile(request.placement):
-        # ibrun chooses the hosts, so there can be no rankfile; bound ranks would fail to start without one.
+        # ibrun chooses the hosts, so no rankfile can be written, and without one, bound ranks would fail to start.
         options = ("--map-by", f"ppr:{request.placement.ranks_per_node}:node", "--bind-to", "none")
     return {"MY_OPENMPI_OPTIONS": " ".join(options)}
 
 
 def intel(request: Request) -> dict[str, str]:
-    """Return the variables that make Intel MPI bind ranks as the placement does; none for other libraries.
+    """Return the variables that make Intel MPI bind ranks as the placement does, or none for other libraries.
 
     Each rank gets a domain of as many cores as it has threads, consecutive or distributed over the sockets (Intel MPI
     Library Developer Reference, "Process Pinning").

@@ -11,8 +11,8 @@ from hidl_cli.launchers import LauncherTraits
 from hidl_cli.mpi import Library
 
 #: Variables for a launcher that starts its daemons through srun. In a job with --threads-per-core=1, srun would bind
-#: them to one core. With MpiDefault=pmix or pmi2, it would set variables for them that their ranks inherit: MPICH 5
-#: then fails in MPI_Init ("Found both env vars PMI_SIZE and PMIX_NAMESPACE", pmodels/mpich#7957).
+#: the daemons to one core. With MpiDefault=pmix or pmi2, srun would set variables for the daemons that their ranks
+#: inherit: MPICH 5 then fails in MPI_Init ("Found both env vars PMI_SIZE and PMIX_NAMESPACE", pmodels/mpich#7957).
 DAEMONS_OF_SRUN = {"SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none"}
 
 
@@ -25,7 +25,7 @@ class Gpus:
 
     @classmethod
     def of(cls, per_node: int | None, ranks_per_node: int) -> Gpus | None:
-        """Divide the GPUs of a node among its ranks; return None if it has none or their number is unknown."""
+        """Divide a node's GPUs among its ranks; return None if it has no GPUs or their number is unknown."""
         return cls(per_node, max(1, per_node // ranks_per_node)) if per_node else None
 
 
@@ -34,13 +34,13 @@ class Request:
     """A request to start ``program`` on every rank of ``placement``.
 
     Attributes:
-        environment: Variables that every rank must get (tuning and threads).
-        forward: Names of variables that the job script sets at run time (PATH, HIDL_METRICS, ...); every
-            rank must get those that are set.
+        environment: Variables for every rank (tuning and threads).
+        forward: Names of variables that the job script sets at run time (PATH, HIDL_METRICS, ...). Every rank must
+            receive those that are set.
         hostfile: File with the hosts of this step in the format of ``Launch.host_line``, relative to the run directory.
-        on_one_host: The allocation is this machine, without a scheduler.
-        through_ssh: The allocation consists of hosts without a scheduler.
-        gpus: None if the nodes have no GPUs or none are requested.
+        on_one_host: Whether the allocation is this machine, without a scheduler.
+        through_ssh: Whether the allocation consists of hosts without a scheduler.
+        gpus: GPUs of the nodes; None if they have no GPUs or none are requested.
     """
 
     placement: Placement
@@ -75,14 +75,15 @@ class Launch:
     Attributes:
         forwarded: Names of variables that the script inserts between ``argv`` and ``rest`` if they are set at run time,
             as ``NAME=value`` quoted for a remote shell, or as ``forward_option`` and the name.
-        rest: The end of the command; empty unless variables are forwarded.
+        rest: The end of the command, which is empty unless variables are forwarded.
         host_line: Format of a line of the host file.
-        status_on_stderr: The launcher only exits with 0 or 1, so the script reads the ranks' exit status from stderr.
+        status_on_stderr: Whether the launcher only exits with 0 or 1, in which case the script reads the ranks' exit
+            status from stderr.
         host_option: Beginning of an option that ends with a host name (``--nodelist=``) and restricts one of several
-            simultaneous launches to this host. Empty if the host file does this; None if unsupported.
-        input_option: Option that passes standard input to rank 0 only; None if the launcher does so by default.
-        preloaded_by: Variable in which the script exports the path of the MPI library's ``libmpi.so``, found at run
-            time.
+            simultaneous launches to this host. It is empty if the host file does this, and None if this is unsupported.
+        input_option: Option that passes standard input to rank 0 only, or None if the launcher does so by default.
+        preloaded_by: Variable in which the script exports the path of the MPI library's ``libmpi.so``, which it finds
+            at run time.
     """
 
     argv: tuple[str, ...]
@@ -103,8 +104,8 @@ class Launch:
 
 
 class Launcher(LauncherTraits, ABC):
-    """Starts a program on every rank of a placement."""
+    """A launcher that starts a program on every rank of a placement."""
 
     @abstractmethod
     def launch(self, request: Request) -> Launch:
-        """Return the command for the request; ``InvalidInput`` if this launcher does not support it."""
+        """Return the command for the request; raises ``InvalidInput`` if this launcher does not support it."""

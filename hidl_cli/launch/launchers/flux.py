@@ -11,7 +11,8 @@ class FluxRun(Launcher):
     """``flux run``, which needs no host file and passes the whole environment on."""
 
     name = "flux"
-    #: Through PMI-1; Open MPI 5 through PMIx (flux-pmix), Spectrum MPI through the job shell's plugin.
+    #: MPI families supported through PMI-1, except for Open MPI 5, which uses PMIx (flux-pmix), and Spectrum MPI, which
+    #: uses the job shell's plugin.
     starts = (
         "mpich",
         "mvapich2",

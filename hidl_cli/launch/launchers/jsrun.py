@@ -21,7 +21,7 @@ class Jsrun(Launcher):
         """Start the ranks in resource sets.
 
         Without GPUs, each rank has its own resource set. With GPUs, the ranks of a host share one, so that each rank
-        sees all GPUs, which direct transfers between GPUs require, and selects one by its local rank. A resource set
+        sees all GPUs (which direct transfers between GPUs require) and selects one by its local rank. A resource set
         cannot be partly filled, so if the last host is not full, each rank has its own set with GPUs too.
         """
         require_fit(self, request.mpi)

@@ -6,7 +6,8 @@ from hidl_cli.launch.launchers import affinity
 from hidl_cli.launch.launchers.contract import DAEMONS_OF_SRUN, Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 
-#: Make mpirun ignore a scheduler whose variables happen to be set. These names work for Open MPI 4 and 5.
+#: Variables that make mpirun ignore a scheduler whose variables happen to be set. These names work for Open MPI 4 and
+#: 5.
 _NO_SCHEDULER = {
     "OMPI_MCA_ras": "^slurm,lsf,tm,gridengine",
     "OMPI_MCA_plm": "rsh",

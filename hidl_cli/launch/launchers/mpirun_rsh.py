@@ -22,12 +22,12 @@ from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 from hidl_cli.quoting import sh, within_single_quotes
 
-#: With these options, mpirun_rsh passes values and arguments on in ways that need different quoting.
+#: Options with which mpirun_rsh passes on values and arguments in ways that require different quoting.
 _OTHER_WAYS = {"launcher": "srun", "fastssh": None, "sg": None, "config": None, "legacy": None}
 
 
 class MpirunRsh(Launcher):
-    """``mpirun_rsh`` of MVAPICH2, which exits with 0 or 1 whatever the ranks' exit status was."""
+    """``mpirun_rsh`` of MVAPICH2, which exits with 0 or 1 regardless of the ranks' exit status."""
 
     name = "mpirun_rsh"
     #: MVAPICH 3.0 and later are based on MPICH 4, whose Hydra starts their ranks.
@@ -59,7 +59,7 @@ class MpirunRsh(Launcher):
 
 
 def _program(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the program's command, wrapped in a shell if mpirun_rsh would take its first word for a variable."""
+    """Return the program's command, wrapped in a shell if mpirun_rsh would mistake its first word for a variable."""
     return ("/bin/sh", "-c", 'exec "$@"', "sh", *words) if "=" in words[0] else words
 
 

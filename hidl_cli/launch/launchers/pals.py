@@ -16,7 +16,7 @@ class Pals(Launcher):
     name = "pals"
     program = "mpiexec"
     place = r"/pals/"
-    #: Libraries built for Cray's PMI (PALS provides libpmi), and Open MPI through PMIx.
+    #: Libraries built for Cray's PMI (PALS provides libpmi), and Open MPI, which uses PMIx.
     starts = ("cray-mpich", "mpich", "openmpi")
     needs_site_library = True
 
@@ -25,7 +25,7 @@ class Pals(Launcher):
 
         ``--depth`` counts CPUs, and ``--cpu-bind depth`` assigns them to the ranks consecutively from CPU 0. On these
         systems, the first hardware threads of all cores are numbered before the second ones. If consecutive CPUs would
-        include reserved cores, or make a rank straddle sockets without need, the CPUs of each rank are listed instead.
+        include reserved cores, or unnecessarily make a rank straddle sockets, the CPUs of each rank are listed instead.
         GPUs are not bound: each rank sees all GPUs of its node and selects one by its local rank.
         """
         require_fit(self, request.mpi)

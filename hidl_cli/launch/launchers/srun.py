@@ -17,7 +17,7 @@ class Srun(Launcher):
     """A Slurm job step, which needs no host file and inherits the whole environment."""
 
     name = "srun"
-    #: Through Slurm's PMI-2 or PMIx, or through Cray's plugin.
+    #: MPI families supported through Slurm's PMI-2 or PMIx, or through Cray's plugin.
     starts = ("mpich", "mvapich2", "mvapich2-gdr", "mvapich", "mvapich-plus", "intel-mpi", "openmpi", "cray-mpich")
     in_reframe = True
 
@@ -25,7 +25,7 @@ class Srun(Launcher):
         """Start the ranks as one job step.
 
         ``--export=ALL`` is needed in jobs submitted with ``--export=NONE``, where srun would otherwise pass on nothing.
-        With ``--gpu-bind=none``, each rank sees all GPUs of its node, which direct transfers between GPUs require, and
+        With ``--gpu-bind=none``, each rank sees all GPUs of its node (which direct transfers between GPUs require) and
         selects one by its local rank. The step gets the GPUs of the job by default.
         """
         require_fit(self, request.mpi)
@@ -38,7 +38,7 @@ class Srun(Launcher):
         ]
         if placement.bind:
             argv += [f"--cpus-per-task={placement.threads_per_rank}", "--cpu-bind=cores"]
-            # Otherwise Slurm counts hardware threads; --hint=nomultithread has no effect beside --cpu-bind.
+            # Otherwise, Slurm counts hardware threads; --hint=nomultithread has no effect beside --cpu-bind.
             argv += ["--threads-per-core=1"] if placement.node.threads_per_core > 1 else []
             argv += ["--distribution=block:block"] if _is_nearer_to_gpus_in_a_row(request) else []
         else:
@@ -58,9 +58,10 @@ class Srun(Launcher):
 
 
 def _is_nearer_to_gpus_in_a_row(request: Request) -> bool:
-    """Return whether ranks are on the sockets of their GPUs more often in a row than by turns, Slurm's default.
+    """Return whether consecutive placement puts ranks on the sockets of their GPUs more often than Slurm's default.
 
-    GPUs are numbered socket by socket. Ranks take theirs by their local ranks.
+    By default, Slurm alternates between sockets. GPUs are numbered socket by socket, and ranks select theirs by their
+    local ranks.
     """
     placement, gpus = request.placement, request.gpus
     node, ranks, threads = placement.node, placement.ranks_per_node, placement.threads_per_rank
@@ -86,7 +87,7 @@ def mpi_type(library: Library) -> str | None:
 
 
 def _for_init(library: Library, mpi: str | None) -> dict[str, str]:
-    """Return the variables that MPI_Init of the library requires with this value of ``--mpi=``."""
+    """Return the variables that the library's MPI_Init requires with this value of ``--mpi=``."""
     if library.family == "openmpi" and (mpi or "").startswith("pmix"):
         return _RING_FENCE
     if mpi == "pmi2" and {"ofi", "ucx"} <= set(library.netmods):

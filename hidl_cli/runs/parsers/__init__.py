@@ -1,4 +1,4 @@
-"""Parsers of the output of third-party programs, registered in ``hidl_cli.plan.workload.PARSERS``."""
+"""Output parsers for third-party programs, registered in ``hidl_cli.plan.workload.PARSERS``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEYS = {"value", "unit", "samples"}
 
 
 def parse(parser: str, path: Path) -> dict[str, dict[str, Any]]:
-    """Parse the output of a program in ``path``; return the metrics in the form of ``read_metrics``.
+    """Parse the program output in ``path``, and return the metrics in the form of ``read_metrics``.
 
     Raises ``MetricMissing`` if the file is missing, or if the parser fails or finds nothing, and
     ``MissingPrecondition`` if the parser is a plug-in that cannot be loaded.

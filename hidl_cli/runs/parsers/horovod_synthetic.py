@@ -7,7 +7,7 @@
     Total img/sec on 2 GPU(s): 632.8 +-4.4
 
 ``+-`` precedes 1.96 standard deviations of the iterations. Line breaks are treated as blanks, so that transcripts with
-wrapped lines, as on slides, can be parsed, too.
+wrapped lines, such as those on slides, can also be parsed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _find_one(pattern: re.Pattern[str], words: str, name: str) -> re.Match[str]:
 
 
 def _iterations(words: str) -> list[float]:
-    """Return the images per second of each iteration; ``MetricMissing`` if one of them is missing."""
+    """Return the images per second of each iteration; raises ``MetricMissing`` if an iteration is missing."""
     found = [(int(match[1]), float(match[2])) for match in _ITERATION.finditer(words)]
     if [number for number, _ in found] != list(range(len(found))):
         raise MetricMissing(

@@ -3,11 +3,11 @@
 Tables are recognized by their headers and columns by their titles. The position of a column is irrelevant, since
 options such as ``-f``, ``-c`` and ``-z`` change it. All other lines are skipped: ranks may print to stderr in between.
 
-A table must be complete. These signs of missing parts are errors:
+A table must be complete. The following signs of missing parts are errors:
 
 - a title without a header, or a header without rows;
 - a truncated row, or one with fewer or more fields than the header;
-- a last row without a line end, since its last number may have lost digits;
+- a last row without a newline, since its last number may have lost digits;
 - a gap between rows: every size is twice the previous one (1 after 0), in all benchmarks.
 
 A table that ends early between two rows looks like one with a smaller ``-m``. This case needs no check, because a
@@ -34,7 +34,7 @@ class Column:
     Attributes:
         kind: ``value`` for a metric, ``other`` for a column to ignore.
         factor: Factor that converts printed values to the unit.
-        at_largest: Whether the value of the metric is that of the largest size rather than of a small one.
+        at_largest: Whether the metric's value is measured at the largest size rather than at a small one.
     """
 
     kind: Literal["size", "value", "validation", "other"]
@@ -44,7 +44,7 @@ class Column:
     at_largest: bool = False
 
 
-#: Printed unit -> unit of the metric, conversion factor.
+#: Maps each printed unit to the metric's unit and a conversion factor.
 _UNITS = {
     "ns": ("us", 1e-3),
     "us": ("us", 1.0),
@@ -164,7 +164,7 @@ _WITHOUT_TABLE = ("init", "hello_world")
 
 _TITLE = re.compile(r"^#\s*(?P<title>O(?:SU|MB)\b.*?)\s+Test(?:\s+v?\d\S*)?\s*$")
 _DATATYPE = re.compile(r"^#\s*Datatype:\s*(\w+)")
-# Titles are separated by two blanks or follow a unit in parentheses, since a long title leaves only one blank.
+# Titles are separated by two spaces or follow a unit in parentheses, since only one space follows a long title.
 _BETWEEN_TITLES = re.compile(r"\s{2,}|(?<=\))\s+")
 _ROW_BEGINS = re.compile(r"^\d+(\s{2,}|\t|\s*$)")
 _NUMBER = re.compile(r"^-?(\d+(\.\d*)?([eE][-+]?\d+)?|nan|inf)$")
@@ -175,7 +175,7 @@ _INVALID = re.compile(r"^DATA VALIDATION ERROR: (\S+) .* message size (\d+)", re
 
 @dataclass
 class _Table:
-    """A table, with the columns of its header and the rows that have been read."""
+    """A table with the columns of its header and the rows read so far."""
 
     benchmark: str
     datatype: str
@@ -193,7 +193,7 @@ def parse(text: str) -> Metrics:
     Returns ``{name: {"value", "unit", "samples"[, "sizes"]}}`` with times in us, bandwidths in MB/s (10^6 bytes), rates
     in messages/s and overlaps in %. ``value`` is measured at the largest size for bandwidths, and otherwise at 8 B or,
     if that is missing, at the smallest size. Names are those of ``hidl_workloads.omb``. If there are several
-    benchmarks, their names are prefixes (``allreduce_latency``); further datatypes of a benchmark are suffixes
+    benchmarks, their names are prefixes (``allreduce_latency``); a benchmark's additional datatypes are suffixes
     (``latency_mpi_int``), and repeated measurements are numbered (``latency_2``).
 
     Raises ``MetricMissing`` if there is no table, if a table is incomplete, if a value is not finite, or if a benchmark
@@ -214,7 +214,7 @@ def parse(text: str) -> Metrics:
 
 
 def _tables(text: str) -> Iterator[_Table]:
-    """Yield all tables; ``MetricMissing`` if a row is truncated or a table is missing after its title."""
+    """Yield all tables; raises ``MetricMissing`` if a row is truncated or a title is not followed by a table."""
     benchmark = datatype = awaited = ""
     table: _Table | None = None
     for line in text.splitlines(keepends=True):
@@ -246,7 +246,7 @@ def _tables(text: str) -> Iterator[_Table]:
 
 
 def _columns(line: str) -> tuple[Column, ...]:
-    """Return the columns of a header; empty for any other line. Some versions omit the ``#`` if there are no sizes."""
+    """Return the columns of a header, or none for any other line. Without sizes, some versions omit the ``#``."""
     marked = line.startswith("#")
     titles = _BETWEEN_TITLES.split(line.removeprefix("#").strip())
     columns = tuple(column_of(title) for title in titles)
@@ -255,7 +255,7 @@ def _columns(line: str) -> tuple[Column, ...]:
 
 
 def _row(line: str, table: _Table) -> list[str] | None:
-    """Return the fields of a row; None for any other line."""
+    """Return the fields of a row, or None for any other line."""
     fields = line.split()
     kinds = [column.kind for column in table.columns]
     whole = len(fields) == len(kinds) and all(_fits(f, kind) for f, kind in zip(fields, kinds, strict=True))
@@ -301,7 +301,7 @@ def _program(table: _Table) -> str:
 
 
 def _metrics(table: _Table) -> Metrics:
-    """Return a metric for each column with values."""
+    """Return a metric for each column that has values."""
     found = {}
     for place, column in enumerate(table.columns):
         if column.kind != "value":
@@ -331,7 +331,7 @@ def _with_affixes(tables: Sequence[_Table]) -> Iterator[tuple[str, str, _Table]]
 
 
 def _startup(text: str) -> Metrics:
-    """Return the metrics of osu_init and osu_hello, which print no table."""
+    """Return the metrics of osu_init and osu_hello, which do not print a table."""
     metrics: Metrics = {}
     for found in _INIT.finditer(text):
         ranks, *times = (int(group) for group in found.groups())

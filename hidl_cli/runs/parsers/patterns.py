@@ -1,4 +1,4 @@
-"""Find metrics in the output of a program with the patterns of its workload, in bounded time and memory."""
+"""Find metrics in a program's output with the patterns of its workload, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST = 100
 
 
 def read_number(text: bytes, unit: str) -> float:
-    """Parse a number; ``ValueError`` if it is invalid or not finite.
+    """Parse a number; raises ``ValueError`` if it is invalid or not finite.
 
     A duration ``[[days-]hours:]minutes:seconds`` is converted to ``unit``.
     """
@@ -76,12 +76,12 @@ def _seconds(clock: re.Match[str]) -> float:
     return (int(days or 0) * 24 + int(first)) * 3600 + int(second) * 60 + float(third)
 
 
-# Arbitrary output, including progress bars, colors and binary data, is read in pieces of bounded size.
+# Read arbitrary output, including progress bars, colors and binary data, in pieces of bounded size.
 
 
-#: Number of bytes to read at once, and the longest line that is searched as a whole.
+#: Number of bytes to read at once, and length in bytes of the longest line that is searched as a whole.
 BLOCK = 1 << 18
-#: Number of bytes at the end of a piece of a longer line that are searched again with the next piece.
+#: If a line is longer, number of bytes at the end of each piece that are searched again with the next piece.
 OVERLAP = 1 << 12
 
 _TAIL = 1 << 16  # bytes at the end of a file to search for the last lines
@@ -95,7 +95,7 @@ _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Complete lines, or part of a very long one; only matches that begin between ``start`` and ``stop`` count."""
+    """Complete lines or part of a very long one; a match only counts if it begins between ``start`` and ``stop``."""
 
     text: bytes
     start: int
@@ -103,7 +103,7 @@ class Piece:
 
 
 def pieces(path: Path) -> Iterator[Piece]:
-    """Yield the contents of a file without control sequences. Raises ``OSError``."""
+    """Yield the contents of a file without control sequences. Propagates ``OSError``."""
     # `held` has not been searched yet; `lead` is the byte before it, unless it begins a line.
     held = lead = b""
     with path.open("rb") as file:
@@ -130,7 +130,7 @@ def without_escapes(text: bytes) -> bytes:
 
 
 def last_lines(path: Path, count: int = 5, width: int = 160) -> list[str]:
-    """Return the last non-blank lines of a file, cleaned and shortened; none if the file cannot be read."""
+    """Return the last non-blank lines of a file, cleaned and shortened, or none if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
@@ -145,24 +145,24 @@ def _in_lines(block: bytes) -> bytes:
     return block.translate(_LINE_ENDS, b"\0")
 
 
-#: Maximum number of samples of a metric. If there are more, only every 2nd, 4th, ... is kept; the value uses all.
+#: Maximum number of samples per metric. If there are more, only every 2nd, 4th, ... is kept, but the value uses all.
 MOST_SAMPLES = 10_000
-#: CPU time in seconds after which a search is aborted: many matches in a very long line take quadratic time.
+#: CPU time in seconds after which a search is aborted, because many matches in a very long line take quadratic time.
 LIMIT = 300.0
 
-_CHECK_TIME = 4096  # number of matches between two checks of the time
+_CHECK_TIME = 4096  # number of matches between two checks of the CPU time
 
 
 @dataclass
 class _Numbers:
-    """Running statistics of the numbers of a metric in the output of a rank."""
+    """Running statistics of a metric's numbers in the output of a rank."""
 
     skip: int
     is_rate: bool
     count: int = 0
     inverted: int = 0  # how many were printed as the reciprocal of the metric's unit
     matched: int = 0  # including skipped ones
-    streams: int = 0  # how many of stdout and stderr have matches
+    streams: int = 0  # how many of stdout and stderr contain matches
     first: float = 0.0
     last: float = 0.0
     low: float = 0.0
@@ -173,7 +173,7 @@ class _Numbers:
     every: int = 1
 
     def add(self, number: float, *, inverted: bool) -> None:
-        """Add a number unless it must be skipped; ``inverted`` if the program printed its reciprocal (s/step)."""
+        """Add a number unless it must be skipped; ``inverted`` means that its reciprocal was printed (s/step)."""
         self.matched += 1
         if self.skip:
             self.skip -= 1
@@ -196,7 +196,7 @@ class _Numbers:
             self.high = number
 
     def value(self, take: str) -> float:
-        """Return the value of the metric."""
+        """Return the value of the metric as selected by ``take``."""
         # The mean of reciprocals is not the reciprocal of the mean: 4 steps in 13 s are 0.308 step/s, whatever the
         # rates of the single steps. A progress bar prints both units (s/it below 1 it/s), and its times add up.
         by_reciprocals = self.inverted == self.count or (self.inverted > 0 and self.is_rate)
@@ -212,7 +212,7 @@ class _Numbers:
 
 
 class _Search:
-    """The search for a pattern in the output of a rank."""
+    """The search for a pattern in a rank's output."""
 
     def __init__(self, pattern: Pattern, units: Mapping[str, str], ranks: int) -> None:
         self._expression = compile_pattern(pattern.pattern)
@@ -275,12 +275,12 @@ class _Search:
 def read_patterns(
     patterns: Sequence[Pattern], promised: Mapping[str, Metric], step: Path, *, ranks: int
 ) -> dict[str, dict[str, Any]]:
-    """Find metrics in the output of a step; return them in the form of ``read_metrics``.
+    """Find metrics in the output of a step, and return them in the form of ``read_metrics``.
 
     Args:
         patterns: The patterns to search for.
-        promised: The metrics of the workload.
-        step: Directory of the step.
+        promised: The metrics that the workload declares.
+        step: The step's directory.
         ranks: Number of ranks.
 
     Raises:
@@ -315,7 +315,7 @@ def read_patterns(
 
 
 def outputs(step: Path, whose: object, ranks: int) -> list[tuple[Path, ...]]:
-    """Return the files with stdout and stderr of the whole launch, of rank 0 or of each rank."""
+    """Return the stdout and stderr files of the whole launch, of rank 0 or of each rank."""
     if whose == "all":
         return [(step / "output.txt", step / "errors.txt")]
     selected = range(ranks) if whose == "each" else [0]

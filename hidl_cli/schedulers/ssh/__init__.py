@@ -1,4 +1,4 @@
-"""Run jobs on hosts without a scheduler: a supervisor runs the job script here, and ranks start through ssh."""
+"""Run jobs on hosts without a scheduler. A supervisor runs the job script here, and ranks are started through ssh."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, NotSubmitted, Programs, Receipt, Refused
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.local import kill_run, send
-from hidl_cli.schedulers.ssh import header, jobs
-from hidl_cli.schedulers.ssh.hosts import check_hosts
+from hidl_cli.schedulers.ssh import jobs
+from hidl_cli.schedulers.ssh.guards import check_hosts
 from hidl_cli.site.schema import Policies
 
-#: File for the output of the supervisor and its connections.
+#: File for output from the supervisor and its connections.
 OUTPUT = "ssh.log"
 _START_SECONDS = 30.0
 _SUPERVISOR = "hidl_cli.schedulers.ssh.supervise"
-#: Option of the supervisor that runs the script at the supervisor's terminal.
+#: Supervisor option that runs the script in the supervisor's terminal.
 ATTENDED = "--attended"
 PROGRAMS = Programs(
-    # A launcher that finds variables of another scheduler would get its hosts from that scheduler.
+    # A launcher that finds another scheduler's variables would get its hosts from that scheduler.
     dropped=("SLURM_", "LSB_", "PBS_", "FLUX_", "PMI_", "PMIX_", "HYDRA_", "HIDL_SSH_JOB"),
     kept=frozenset({"SLURM_CONF", "HYDRA_IFACE", "HYDRA_LAUNCHER_EXEC"}),
     unreachable=re.compile(r"(?!)"),
@@ -36,7 +36,7 @@ PROGRAMS = Programs(
 
 
 class SshBackend(Backend):
-    """Hosts that are reached through ssh; the id of a job is the pid of its supervisor on this machine."""
+    """Hosts that are reached through ssh. A job's id is the pid of its supervisor on this machine."""
 
     traits = SYSTEMS["ssh"]
     programs = PROGRAMS
@@ -44,7 +44,7 @@ class SshBackend(Backend):
     first_interval = 0.2
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        return header.header(allocation, policies)
+        return jobs.request_lines(allocation, policies)
 
     def this_cluster(self) -> str | None:
         return jobs.here()
@@ -75,7 +75,7 @@ class SshBackend(Backend):
     def check(self, run: Run) -> None:
         """Check the hosts. Raises ``MissingPrecondition`` listing all hosts that cannot be used."""
         try:
-            request = header.read_request(run.script.read_text(encoding="utf-8"))
+            request = jobs.read_request(run.script.read_text(encoding="utf-8"))
         except InvalidInput as invalid:
             raise Refused(invalid.message, hint=invalid.hint or "") from invalid
         check_hosts(request.hosts, run, shared=request.shared)

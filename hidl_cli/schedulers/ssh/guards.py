@@ -1,34 +1,41 @@
-"""Connect to the hosts of a run: on each, a guard (``guard.sh``) checks the host, locks it, and cleans up afterwards.
+"""Connect to a run's hosts. On each, a guard (``guard.sh``) checks the host, locks it, and cleans up afterwards.
 
-The login shell of a host only sees ``exec bash -s hidl-guard RUN``; all values are sent through standard input.
+The host's login shell only sees ``exec bash -s hidl-guard RUN``; all values are sent through standard input.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
+import secrets
 import selectors
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from importlib import resources
+from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from hidl_cli import process
-from hidl_cli.errors import HidlError
+from hidl_cli.documents import write_text
+from hidl_cli.errors import HidlError, MissingPrecondition
+from hidl_cli.record.run import Run
 
 #: The directory that runs lock: every Linux host has its own, and all users can open it.
 LOCK = "/dev/shm"
 CONNECT_SECONDS = 10
-#: Seconds for the connection and the checks of a guard.
+#: Seconds that a guard may take to connect and to check its host.
 LOOK_SECONDS = 45.0
-#: Seconds that a guard may take to end the remaining processes of a run.
+#: Seconds that a guard may take to end a run's remaining processes.
 SWEEP_SECONDS = 30.0
 _OPTIONS = {
     "BatchMode": "yes",
@@ -49,12 +56,12 @@ class Needs:
 
     Attributes:
         prefix: Directory of the installation.
-        manifest: SHA-256 of the manifest of the installation.
+        manifest: SHA-256 of the installation's manifest.
         directory: Directory of the run.
-        token: Content of the file ``.token`` in that directory.
+        token: Content of the ``.token`` file in that directory.
         lock: Directory to lock.
         origin: Host name under which the hosts must reach this machine.
-        port: Port on which this machine listens for them.
+        port: Port on which this machine listens for connections from the hosts.
     """
 
     prefix: str
@@ -67,7 +74,7 @@ class Needs:
 
     @property
     def lines(self) -> str:
-        """The values as lines for the guard. Raises ``HidlError`` if a value contains a line break."""
+        """The values, formatted as lines for the guard. Raises ``HidlError`` if a value contains a line break."""
         values = (self.prefix, self.manifest, self.directory, self.token, self.lock, self.origin, self.port)
         if any(set(value) & set("\n\r\0") for value in values):
             raise HidlError(f"the name of directory {self.directory!r} or {self.prefix!r} contains a line break")
@@ -78,7 +85,7 @@ class Guard:
     """The guard on a host.
 
     Attributes:
-        messages: The guard's messages so far, with the last value of each.
+        messages: The guard's messages so far, with the latest value of each.
         ended: True if the connection is closed.
     """
 
@@ -108,7 +115,7 @@ class Guard:
         return self._child.stdout
 
     def read(self) -> None:
-        """Read the guard's next messages, blocking until there are some."""
+        """Read the guard's next messages, blocking until some arrive."""
         new = os.read(self.output.fileno(), 65536)
         if not new:
             self.ended = True
@@ -124,7 +131,7 @@ class Guard:
 
     @property
     def complaint(self) -> str:
-        """Last error message of ssh, on one line."""
+        """The last error message from ssh, as a single line."""
         self._errors.seek(0)
         lines = [_plain(line) for line in self._errors.read(100_000).decode("utf-8", "replace").splitlines()]
         errors = [line for line in lines if line and not line.startswith(("Warning:", "**"))]
@@ -186,7 +193,7 @@ class Guards:
         self._selector.close()
 
     def listen(self, seconds: float) -> None:
-        """Read messages of the guards; return after the first ones, or after ``seconds``."""
+        """Read messages from the guards; return once the first messages arrive, or after ``seconds``."""
         for key, _ in self._selector.select(seconds):
             guard: Guard = key.data
             guard.read()
@@ -194,7 +201,7 @@ class Guards:
                 self._selector.unregister(guard.output)
 
     def listen_until(self, done: Callable[[], bool], *, seconds: float) -> bool:
-        """Read messages of the guards until ``done()``; return False if that takes more than ``seconds``."""
+        """Read messages from the guards until ``done()`` is True; return False if that takes more than ``seconds``."""
         deadline = time.monotonic() + seconds
         while not done():
             left = deadline - time.monotonic()
@@ -206,7 +213,7 @@ class Guards:
         return True
 
     def look(self) -> list[Trouble]:
-        """Wait for the checks of the guards on all hosts; return hosts without a response or named twice."""
+        """Wait for the guards' checks on all hosts; return the hosts that did not respond or were named twice."""
         self.listen_until(lambda: all("looked" in g.messages or g.ended for g in self.all), seconds=LOOK_SECONDS)
         return [*(trouble for guard in self.all if (trouble := _unanswered(guard))), *self._same_host()]
 
@@ -224,7 +231,7 @@ class Guards:
         return sorted(self.all, key=lambda guard: (guard.messages.get("name", ""), guard.host))
 
     def end(self) -> list[str]:
-        """End all remaining processes of the run; return the hosts that did not confirm it."""
+        """End all of the run's remaining processes; return the hosts that did not confirm this."""
         for guard in self.all:
             guard.say("end")
         self.listen_until(lambda: all("swept" in g.messages or g.ended for g in self.all), seconds=SWEEP_SECONDS)
@@ -233,7 +240,7 @@ class Guards:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A reason why a host cannot be used, and how to fix it."""
+    """A reason why a host cannot be used, and a fix."""
 
     host: str
     what: str
@@ -245,7 +252,7 @@ def troubles_of(guard: Guard, needs: Needs, arch: str) -> list[Trouble]:
 
     Args:
         guard: The guard on the host.
-        needs: What the run needs.
+        needs: Requirements of the run.
         arch: Architecture that the installation was built for.
     """
     messages, host = guard.messages, guard.host
@@ -306,3 +313,64 @@ def _plain(text: str) -> str:
 @cache
 def _script() -> str:
     return resources.files("hidl_cli.schedulers.ssh").joinpath("guard.sh").read_text(encoding="utf-8")
+
+
+_TOKEN = ".token"
+
+
+class UnusableHosts(MissingPrecondition):
+    """Some hosts of a run cannot be used; ``troubles`` lists the reasons in the order of the hosts."""
+
+    def __init__(self, hosts: tuple[str, ...], troubles: list[Trouble]) -> None:
+        order = {host: place for place, host in enumerate(hosts)}
+        self.troubles = tuple(sorted(troubles, key=lambda each: order[each.host]))
+        super().__init__(_message(len(hosts), self.troubles), hint=_hint(self.troubles))
+
+
+def needs_of(run: Run, *, shared: bool) -> Needs:
+    """Return a run's requirements for its hosts, and write a new token to its directory.
+
+    ``shared`` hosts are not locked.
+    """
+    prefix = (run.document("plan") or {}).get("prefix") or ""
+    manifest = Path(prefix, "manifest.json")
+    token = secrets.token_hex(8)
+    write_text(run.directory / _TOKEN, f"{token}\n")
+    return Needs(
+        prefix=prefix,
+        manifest=sha256(manifest.read_bytes()).hexdigest() if prefix and manifest.is_file() else "",
+        directory=os.path.realpath(run.directory),
+        token=token,
+        lock="" if shared else LOCK,
+    )
+
+
+def check_hosts(hosts: tuple[str, ...], run: Run, *, shared: bool) -> None:
+    """Connect to all hosts, and raise ``UnusableHosts`` if the run cannot use one. Leaves nothing on the hosts."""
+    needs = needs_of(run, shared=shared)
+    try:
+        with socket.create_server(("", 0), backlog=len(hosts) + 16) as back:
+            needs = replace(needs, origin=socket.gethostname(), port=str(back.getsockname()[1]))
+            with Guards(hosts, run.id, needs) as guards:
+                troubles = guards.look()
+                for guard in guards.all:
+                    if "looked" in guard.messages:
+                        troubles += troubles_of(guard, needs, platform.machine())
+    except FileNotFoundError as error:
+        raise MissingPrecondition("ssh not found on this machine", hint="install OpenSSH's client") from error
+    if troubles:
+        raise UnusableHosts(hosts, troubles)
+
+
+def _message(hosts: int, troubles: tuple[Trouble, ...]) -> str:
+    lines = [f"  {each.host}: {each.what}" for each in troubles]
+    count = len({each.host for each in troubles})
+    return "\n".join([f"{count} of {hosts} host(s) cannot be used; nothing was started:", *lines])
+
+
+def _hint(troubles: tuple[Trouble, ...]) -> str:
+    """Return one fix for each kind of problem, for the first host that has it."""
+    fixes: dict[str, str] = {}
+    for each in troubles:
+        fixes.setdefault(re.sub(re.escape(each.host), "", each.fix), each.fix.replace("{host}", each.host))
+    return "\n      ".join(fixes.values())

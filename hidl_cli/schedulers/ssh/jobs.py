@@ -1,9 +1,14 @@
-"""Records of the jobs that run through ssh, which their supervisors keep in a directory on this machine."""
+"""Records of jobs that run through ssh, and the ``# ssh:`` lines in job scripts, which request hosts.
+
+Supervisors keep the records in a directory on this machine. The lines look like ``hidl run`` options.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,9 +17,13 @@ from pathlib import Path
 
 from hidl_cli import paths
 from hidl_cli.documents import write_json
+from hidl_cli.errors import InvalidInput
+from hidl_cli.launch.hosts import is_host_name
+from hidl_cli.launch.placement import Allocation
 from hidl_cli.record.run import State
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.local import birth, processes_of
+from hidl_cli.site.schema import Policies
 
 #: Seconds after the end of a job after which its record is removed.
 _KEPT_SECONDS = 7 * 86400.0
@@ -28,9 +37,9 @@ class JobRecord:
     Attributes:
         id: Pid of the supervisor.
         birth: Value of ``local.birth`` for the supervisor, which identifies it even if its pid is reused.
-        run: Id of the run, which is in the environment of all processes of the job.
-        reason: Why the job waits, or how it ended.
-        ended: Time of the end, in seconds since the epoch.
+        run: Id of the run, which is in the environment of all of the job's processes.
+        reason: Why the job is waiting, or how it ended.
+        ended: Time when the job ended, in seconds since the epoch.
         by_itself: False if the job was ended by a user or administrator.
     """
 
@@ -59,7 +68,7 @@ def here() -> str:
 
 
 def records() -> list[JobRecord]:
-    """Read all records; a job whose supervisor was killed ends once none of its processes is left on this machine."""
+    """Read all records. A job whose supervisor was killed ends once none of its processes are left on this machine."""
     found = []
     for file in sorted(_place().glob("*.json")):
         with suppress(OSError, ValueError, TypeError, KeyError):
@@ -80,7 +89,7 @@ def format_lines(found: Iterable[JobRecord]) -> list[str]:
 
 
 def parse(lines: Iterable[str]) -> list[Job]:
-    """Parse the lines of ``format_lines``."""
+    """Parse lines written by ``format_lines``."""
     return [_job(json.loads(line)) for line in lines]
 
 
@@ -113,3 +122,56 @@ def _job(job: dict[str, object]) -> Job:
 
 def _place() -> Path:
     return paths.user_state() / "ssh" / f"{here()}.jobs"
+
+
+_LINE = re.compile(r"^# ssh: --(hosts|time|share-hosts|run)(?:=(.*))?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class HostsRequest:
+    """The hosts that a job script requests.
+
+    Attributes:
+        seconds: Time limit in seconds, or None if there is none.
+        shared: True if the job does not lock the hosts.
+        run: Id of the run whose job script this script starts, or None if this script is itself a run's job script.
+    """
+
+    hosts: tuple[str, ...]
+    seconds: float | None
+    shared: bool
+    run: str | None = None
+
+
+def request_lines(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
+    """Return the lines that request ``allocation``. Raises ``InvalidInput`` for options that require a batch system."""
+    for what in ("account", "qos", "constraint", "reservation"):
+        value = getattr(allocation, what)
+        if value is not None:
+            raise InvalidInput(
+                f"hosts without a scheduler have no {what}, but {value!r} is requested", hint=f"omit --{what}"
+            )
+    limit = allocation.time_limit
+    lines = [
+        f"--hosts={','.join(allocation.hosts)}",
+        *([] if limit is None else [f"--time={math.ceil(limit)}"]),
+        *(["--share-hosts"] if allocation.share_hosts else []),
+    ]
+    return tuple(f"# ssh: {line}" for line in lines)
+
+
+def started_run(run: str) -> str:
+    """Return the header line for a script that starts the job script of a run in another directory."""
+    return f"# ssh: --run={run}"
+
+
+def read_request(script: str) -> HostsRequest:
+    """Parse a job script's header. Raises ``InvalidInput`` if a line is invalid or the hosts are missing."""
+    given: dict[str, str] = {}
+    for name, value in _LINE.findall(script):
+        given.setdefault(name, value)
+    hosts = tuple(given.get("hosts", "").split(","))
+    time = given.get("time")
+    if not all(map(is_host_name, hosts)) or (time is not None and not time.isdecimal()):
+        raise InvalidInput("the job script names no valid hosts", hint="add a line `# ssh: --hosts=HOST,HOST`")
+    return HostsRequest(hosts, None if time is None else float(time), "share-hosts" in given, given.get("run"))

@@ -1,8 +1,8 @@
 """Supervise a job: ``python -m hidl_cli.schedulers.ssh.supervise [--attended] SCRIPT``.
 
 The supervisor connects to the hosts, locks them, runs the job script on this machine, and finally ends all processes
-that are left on the hosts. If it is killed, the kernel ends the script, and the guards on the hosts end the rest. It
-outlives hidl; with ``--attended`` (``hidl shell``), it and the script use hidl's terminal and end with hidl instead.
+left on the hosts. If it is killed, the kernel ends the script, and the guards on the hosts end the rest. It outlives
+hidl; with ``--attended`` (``hidl shell``), it and the script use hidl's terminal and end with hidl instead.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from hidl_cli import process
 from hidl_cli.record.run import Run, State
 from hidl_cli.schedulers.local import birth, kill_run
 from hidl_cli.schedulers.ssh import ATTENDED
-from hidl_cli.schedulers.ssh.guards import Guards, Needs
-from hidl_cli.schedulers.ssh.header import HostsRequest, read_request
-from hidl_cli.schedulers.ssh.hosts import needs_of
-from hidl_cli.schedulers.ssh.jobs import JobRecord
+from hidl_cli.schedulers.ssh.guards import Guards, Needs, needs_of
+from hidl_cli.schedulers.ssh.jobs import HostsRequest, JobRecord, read_request
 
 #: Seconds between two messages to the guards; after 180 s without one, they assume that this machine is down.
 _BEAT = 15.0
@@ -35,7 +33,7 @@ _GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The end of a job; the fields have the same meaning as in ``decision.Job``."""
+    """The end of a job, whose fields have the same meaning as in ``decision.Job``."""
 
     state: State
     reason: str = ""
@@ -43,7 +41,7 @@ class JobEnd:
 
 
 class Supervisor:
-    """Runs the job script of a run. An attended script runs at the terminal of this process."""
+    """Runs a run's job script. An attended script runs in this process's terminal."""
 
     def __init__(self, run: Run, script: Path, *, attended: bool = False) -> None:
         self._run = run
@@ -90,7 +88,7 @@ class Supervisor:
         return end
 
     def _clean_up(self, hosts: list[str], needs: Needs) -> list[str]:
-        """Start new guards to clean up hosts whose guards are gone; return the hosts that did not confirm it."""
+        """Start new guards to clean up hosts whose guards are gone; return the hosts that did not confirm."""
         with Guards(hosts, self._mark, needs) as guards:
             guards.look()
             for guard in guards.all:
@@ -98,7 +96,7 @@ class Supervisor:
             return guards.end()
 
     def _lock(self, guards: Guards, needs: Needs) -> JobEnd | None:
-        """Lock the hosts one after another. Return the end of the job if it ends first."""
+        """Lock the hosts one after another. Return the end of the job if the job ends first."""
         for guard in guards.in_order() if needs.lock else ():
             guard.say("lock")
             while "locked" not in guard.messages:
@@ -156,7 +154,7 @@ class Supervisor:
             child.terminate()
         with suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE_SECONDS)
-        if self._attended:  # it is in the group of this process; `kill_run` ends the rest
+        if self._attended:  # it is in this process's group; `kill_run` ends the rest
             child.kill()
         else:
             with suppress(ProcessLookupError):
@@ -164,7 +162,7 @@ class Supervisor:
         child.wait()
 
     def _write(self, *, shown: bool = False, **changes: object) -> None:
-        """Record changes. If ``shown`` is set, also print the reason of an attended job."""
+        """Record changes. If ``shown`` is set, also print an attended job's reason for waiting."""
         new = replace(self.record, **changes)  # type: ignore[arg-type]  # fields of several types
         if new != self.record:
             self.record = new

@@ -1,4 +1,4 @@
-"""Facts found by probes, None if unknown, and parsers for tables and host lists."""
+"""Facts found by probes, which are None if unknown, and parsers for tables and host lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def heading(lines: Sequence[str], *titles: str) -> int | None:
 
 
 def rows(text: str, *titles: str) -> Iterator[dict[str, str] | None]:
-    """Yield the cells of each line below these titles, by column; empty cells are left out.
+    """Yield each line's cells below these titles, by column; empty cells are left out.
 
     Yields None for a line that does not match the titles. Blank lines and rulers (``-----``) are skipped.
     """
@@ -34,12 +34,12 @@ def rows(text: str, *titles: str) -> Iterator[dict[str, str] | None]:
 
 
 def is_row(line: str) -> bool:
-    """Return whether a line contains more than whitespace and rulers."""
+    """Return whether a line contains anything other than whitespace and rulers."""
     return bool(line.strip(" -=+|\t"))
 
 
 def row(head: str, line: str) -> dict[str, str] | None:
-    """Split a line into cells by the titles in ``head``; return None if it does not match them."""
+    """Split a line into cells by the titles in ``head``. Returns None if the line does not match the titles."""
     columns, words = list(_WORD.finditer(head)), list(_WORD.finditer(line))
     if len(columns) > _MOST_COLUMNS:
         return None
@@ -70,7 +70,7 @@ _RANGES = re.compile(r"\[([^\]]*)\]")
 
 
 def listed(text: str) -> list[str]:
-    """Return the hosts in a list without duplicates.
+    """Return the hosts in a host list, without duplicates.
 
     The result is empty if the list is invalid or longer than ``MOST_NODES``.
     """
@@ -81,7 +81,7 @@ def listed(text: str) -> list[str]:
 
 
 def hosts_of(text: str) -> list[str]:
-    """Expand a host list, keeping names that occur several times (brokers on one host).
+    """Expand a host list, keeping names that occur several times (because of several brokers on one host).
 
     Raises ``ValueError`` or ``NodeSetException`` if the list is invalid or longer than ``MOST_NODES``.
     """
@@ -95,7 +95,7 @@ def hosts_of(text: str) -> list[str]:
 
 
 def _size(part: str) -> int:
-    """Compute the number of hosts without expanding the list."""
+    """Compute the number of hosts in a list without expanding it."""
     return prod(sum(map(_length, ranges.split(","))) for ranges in _RANGES.findall(part))
 
 
@@ -106,12 +106,12 @@ def _length(numbers: str) -> int:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The hardware of a node.
+    """A node's hardware.
 
     Attributes:
         cores: Cores available to jobs.
         memory_mib: Memory in MiB.
-        gpu_model: Models of the GPUs.
+        gpu_model: GPU models.
         processors: The scheduler's number of processors, which may be cores or hardware threads.
     """
 
@@ -126,7 +126,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Processor:
-    """The processors of a host as reported by a program there; ``processors`` counts all hardware threads."""
+    """A host's processors, as reported by a program on that host; ``processors`` counts all hardware threads."""
 
     cpu: str | None = None
     arch: str | None = None
@@ -138,7 +138,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class ProbedNode:
-    """A compute node as described by the scheduler; ``arch`` is only known if the node has been up."""
+    """A compute node, as described by the scheduler; ``arch`` is only known if the node has been up."""
 
     name: str
     hardware: Hardware
@@ -154,7 +154,7 @@ class Queue:
     Attributes:
         left_out: Reason why hidl cannot use it.
         remarks: Notes for the user.
-        is_listed: False if it is only known from its nodes, so that other queues may exist.
+        is_listed: False if the queue is only known from its nodes, in which case other queues may exist.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Policy:
-    """A value for one of a site's ``policies``, and its source."""
+    """A value for one of a site's ``policies``, and the source of the value."""
 
     key: str
     value: str | bool
@@ -179,7 +179,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class SchedulerFacts:
-    """A scheduler: its version, the name of its cluster, its nodes, queues and policies.
+    """A scheduler's version, cluster name, nodes, queues and policies.
 
     Attributes:
         srun_mpi: Values that ``srun --mpi=`` accepts.
@@ -219,7 +219,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class InstalledPackage:
-    """Installed software other than MPI libraries, by the name of its Spack package."""
+    """Installed software other than an MPI library, identified by its Spack package name."""
 
     package: str
     version: str

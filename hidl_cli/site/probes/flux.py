@@ -26,7 +26,7 @@ _YES = "✔"
 
 
 def probe(host: Host) -> SchedulerFacts | None:
-    """Probe the Flux instance of this host. Returns None if there is no ``flux``. Memory and sockets remain unknown."""
+    """Probe this host's Flux instance. Returns None if there is no ``flux``. Memory and sockets remain unknown."""
     traits = SYSTEMS["flux"]
     if host.which(traits.shows) is None:
         return None
@@ -50,7 +50,7 @@ def describe(
     hosts: str | None = None,
     resource_set: str | None = None,
 ) -> SchedulerFacts:
-    """Describe a Flux instance from the output of its commands.
+    """Describe a Flux instance, given its commands' output.
 
     Pass None for a command that was not run or printed nothing.
     """
@@ -83,7 +83,7 @@ def _table(resources: str) -> list[Mapping[str, str]]:
 def _nodes(
     table: Iterable[Mapping[str, str]], exact: Mapping[str, tuple[Hardware, frozenset[str]]], queues: Sequence[str]
 ) -> Iterator[ProbedNode]:
-    """Yield the nodes; without a resource set, divide the cores and GPUs of a row among its nodes."""
+    """Yield the nodes. Without a resource set, each row's cores and GPUs are divided among its nodes."""
     members: dict[str, list[str]] = {}
     shares: dict[str, Hardware] = {}
     shown: dict[str, list[str]] = {}
@@ -113,9 +113,9 @@ def _number(text: str | None) -> int | None:
 
 
 def _from_resource_set(text: str | None) -> dict[str, tuple[Hardware, frozenset[str]]]:
-    """Return the cores, GPUs and properties of each node in a resource set (RFC 20).
+    """Return each node's cores, GPUs and properties from a resource set (RFC 20).
 
-    The result is empty if there is none.
+    The result is empty if there is no resource set.
     """
     try:
         execution = json.loads(text or "")["execution"]

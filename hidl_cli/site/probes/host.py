@@ -1,4 +1,4 @@
-"""The host that probes examine: its programs, their output, and its files."""
+"""The host that probes examine: its programs, the programs' output, and its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINE = re.compile(r"^[ \t]*([A-Za-z][^:\n]{0,60}):[ \t]*(\S.*)$", re.MULTILINE)
 
 
 def fields(text: str) -> Mapping[str, str]:
-    """Return the fields in ``lscpu`` output without empty values and ``-``. The first of several duplicates is used."""
+    """Return the fields in ``lscpu`` output without empty values and ``-``. The first of repeated fields is used."""
     pairs = _json(text) if text.lstrip().startswith("{") else ((each[1], each[2]) for each in _LINE.finditer(text))
     found: dict[str, str] = {}
     for key, value in pairs:
@@ -50,7 +50,7 @@ def _json(text: str) -> Iterator[tuple[str, str]]:
             waiting.append(part.get("children"))
 
 
-# GPUs of this host, as listed by the vendor's tool, and the names that compilers use for their architectures.
+# This host's GPUs, as listed by the vendor's tool, and the names that compilers use for their architectures.
 
 
 T = TypeVar("T")
@@ -61,10 +61,10 @@ AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
 AMD_NEW = ("amd-smi", "static", "--asic", "--vram", "--json")
 INTEL = ("xpu-smi", "discovery", "-j")
 
-#: Architectures of data-centre GPUs by a word in their name, from NVIDIA's table of compute capabilities and AMD's
+#: Data-centre GPU architectures by a word in the GPU's name, from NVIDIA's table of compute capabilities and AMD's
 #: table of supported GPUs (ROCm documentation, "System requirements").
 _ARCHITECTURES = (
-    (r"gb200|b200|b100|gb300|b300", None),  # 10.0 or 10.3; the name alone does not determine which
+    (r"gb200|b200|b100|gb300|b300", None),  # 10.0 or 10.3, which cannot be determined from the name alone
     (r"gh200|h200|h100|h20|h800", "sm_90"),
     (r"l40s?|l4|rtx[ _-]?6000[ _-]?ada", "sm_89"),
     (r"a40|a10g?|a16|a2|a6000", "sm_86"),
@@ -83,7 +83,7 @@ _ARCHITECTURES = (
 
 @dataclass(frozen=True)
 class Cards:
-    """The GPUs of a host; model, architecture and memory (GiB) are None if unknown or not the same for all."""
+    """A host's GPUs. Their model, architecture and memory (GiB) are None if unknown or not the same for all of them."""
 
     count: int
     model: str | None
@@ -108,7 +108,7 @@ def probe_gpus(host: Host) -> Cards | None:
 
 
 def of_nvidia(text: str) -> Cards | None:
-    """Parse the output of ``nvidia-smi``: rows of name, compute capability and memory in MiB."""
+    """Parse ``nvidia-smi`` output, in which each row contains a name, a compute capability and a memory size in MiB."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     rows = [row for row in rows if len(row) == 3]
     arch = _common([f"sm_{row[1].replace('.', '')}" for row in rows if re.fullmatch(r"\d+\.\d", row[1])])
@@ -117,7 +117,7 @@ def of_nvidia(text: str) -> Cards | None:
 
 
 def architecture(model: str | None) -> str | None:
-    """Return the architecture of a GPU by its name (``a100`` in Slurm, ``NVIDIA A100-SXM4-40GB`` in the driver)."""
+    """Return a GPU's architecture, given its name (``a100`` in Slurm, ``NVIDIA A100-SXM4-40GB`` in the driver)."""
     words = _MAKER.sub(r"\1 ", (model or "").lower().replace("_", " "))
     for pattern, arch in _ARCHITECTURES:
         if re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9a-z])", words):
@@ -126,7 +126,7 @@ def architecture(model: str | None) -> str | None:
 
 
 def of_amd_json(text: str) -> Cards | None:
-    """Parse JSON output of ``rocm-smi``: ``{"card0": {"Card Series": ..., "GFX Version": ..., ...}}``."""
+    """Parse ``rocm-smi`` JSON: ``{"card0": {"Card Series": ..., "GFX Version": ..., ...}}``."""
     document = _json_of_gpus(text)
     if not isinstance(document, dict):
         return None
@@ -165,14 +165,14 @@ def of_amd_smi(text: str) -> Cards | None:
 
 
 def _mebibytes(vram: Mapping[str, Any]) -> int | None:
-    """Read ``{"size": {"value": 196592, "unit": "MB"}}``, or ``"196592 MB"`` in early releases; MB is used for MiB."""
+    """Read ``{"size": {"value": 196592, "unit": "MB"}}``, or ``"196592 MB"`` in early releases; MB means MiB here."""
     size = vram.get("size")
     words = [str(size.get("value", "")), str(size.get("unit", ""))] if isinstance(size, dict) else str(size).split()
     return int(words[0]) if words and _is_size(words[0]) and words[1:] == ["MB"] else None
 
 
 def of_intel(text: str) -> Cards | None:
-    """Parse JSON output of ``xpu-smi``: ``{"device_list": [{"device_type": "GPU", "device_name": ...}]}``."""
+    """Parse ``xpu-smi`` JSON: ``{"device_list": [{"device_type": "GPU", "device_name": ...}]}``."""
     document = _json_of_gpus(text)
     listed = document.get("device_list") if isinstance(document, dict) else None
     cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
@@ -182,7 +182,7 @@ def of_intel(text: str) -> Cards | None:
 
 
 def _gib(sizes: Sequence[float]) -> float | None:
-    """Return the common size of all cards, rounded to a tenth of a GiB, or None if they differ or it is zero."""
+    """Return the cards' common size, rounded to a tenth of a GiB, or None if their sizes differ or are zero."""
     return _common([round(size, 1) for size in sizes]) or None
 
 
@@ -191,7 +191,7 @@ def _is_size(text: str) -> bool:
 
 
 def _gfx(version: str) -> str:
-    """Return the name used by compilers; ROCm 6 prints the stepping in decimal, ``gfx9010`` for gfx90a."""
+    """Return the name used by compilers. ROCm 6 prints the stepping in decimal: ``gfx9010`` for gfx90a."""
     found = re.fullmatch(r"gfx9(\d)(1[0-5])", version)
     return f"gfx9{found[1]}{int(found[2]):x}" if found else version
 
@@ -208,23 +208,24 @@ def _models(names: Sequence[str]) -> str | None:
 
 
 def _common(values: Sequence[T]) -> T | None:
-    """Return the value shared by all, or None."""
+    """Return the value that all of them share, or None."""
     return values[0] if values and len(set(values)) == 1 else None
 
 
-# The network between nodes, from the kernel's files about this host's adapters, ``ibstat`` or ``ibv_devinfo``.
+# The network between nodes, determined from the kernel's adapter files on this host, from ``ibstat``, or from
+# ``ibv_devinfo``.
 
 
 _CLASS = "/sys/class/infiniband"
 _SLINGSHOT = "/sys/class/cxi"
 _CA = re.compile(r"^CA '([^']+)'", re.MULTILINE)
 _HCA = re.compile(r"^hca_id:\s*(\S+)", re.MULTILINE)
-_LANES = {"1": 1, "2": 4, "4": 8, "8": 12, "16": 2}  # values of active_width in ibv_devinfo
+_LANES = {"1": 1, "2": 4, "4": 8, "8": 12, "16": 2}  # active_width values in ibv_devinfo
 
 
 @dataclass(frozen=True)
 class Port:
-    """An active port of an adapter; ``speed`` is the kernel's name for its speed (HDR, NDR, ...)."""
+    """An adapter's active port. ``speed`` is the kernel's name for its speed (HDR, NDR, ...)."""
 
     adapter: str
     link_layer: str
@@ -233,7 +234,7 @@ class Port:
 
 
 def probe_fabric(host: Host) -> Fact | None:
-    """Detect the type and speed of this host's fabric. Returns None if there is no active adapter."""
+    """Detect this host's fabric type and speed. Returns None if there is no active adapter."""
     for source, ports in (
         (_CLASS, list(_kernel(host))),
         ("ibstat", list(_ibstat(host.ask("ibstat") or ""))),
@@ -316,7 +317,7 @@ class Host(Protocol):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment of this process."""
+        """This process's environment."""
 
     @property
     def failures(self) -> Sequence[str]:
@@ -332,7 +333,7 @@ class Host(Protocol):
         """
 
     def read(self, path: str) -> str:
-        """Return the text of a small file, such as a kernel file. The result is empty if the file does not exist."""
+        """Return the text of a small file, such as a kernel file. The text is empty if the file does not exist."""
 
     def list(self, directory: str) -> tuple[str, ...]:
         """Return the sorted names in a directory (empty if it does not exist)."""
@@ -403,7 +404,7 @@ class ThisHost:
 
 
 def split_blocks(start: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
-    """Split text where ``start`` matches; yield its first group, and the text up to the next match."""
+    """Split text where ``start`` matches. For each match, yield its first group and the text up to the next match."""
     found = list(start.finditer(text))
     for number, one in enumerate(found, start=1):
         yield one[1], text[one.end() : found[number].start() if number < len(found) else None]
@@ -419,7 +420,7 @@ _OTHERS = {"Grid Engine": "qhost"}
 
 @dataclass(frozen=True)
 class Cluster:
-    """The name of the cluster and its source; if the name is None, ``source`` is the reason."""
+    """The cluster's name and the source of the name. If the name is None, ``source`` is the reason."""
 
     name: str | None
     source: str
@@ -432,7 +433,7 @@ def schedulers(host: Host) -> dict[str, str]:
 
 
 def cluster(host: Host) -> Cluster:
-    """Find the cluster's name in a variable that the scheduler sets in jobs, or else with one of its commands."""
+    """Find the cluster's name, using a variable that the scheduler sets in jobs, or else one of its commands."""
     for system in systems():
         if system.cluster_variable and (name := host.environment.get(system.cluster_variable)):
             return Cluster(name, f"${system.cluster_variable}")

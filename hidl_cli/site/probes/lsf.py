@@ -23,7 +23,7 @@ _LIMITS = re.compile(r"^(DEFAULT|MAXIMUM) LIMITS:\s*$", re.MULTILINE)
 _SECTION = re.compile(r"^[A-Z][A-Z /_-]*:", re.MULTILINE)  # the section after a queue's limits
 _LIMIT = re.compile(r"[A-Z]+LIMIT")
 _MINUTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*min(?:\s+of\s+(\S+))?")
-#: Meanings of the numbers in a limit, depending on how many there are (bqueues(1), "PROCLIMIT").
+#: Meanings of the numbers in a limit, which depend on how many there are (bqueues(1), "PROCLIMIT").
 _OF_TASKS = {1: ("maximum",), 2: ("minimum", "maximum"), 3: ("minimum", "default", "maximum")}
 _USERS = re.compile(r"^USERS:\s*(.*\S)\s*$", re.MULTILINE)
 _HOSTS = re.compile(r"^HOSTS:\s*(.*\S)\s*$", re.MULTILINE)
@@ -59,7 +59,7 @@ def describe(
     running: str | None = None,
     hosts: str | None = None,
 ) -> SchedulerFacts:
-    """Describe LSF from the output of its commands. Pass None for a command that was not run or printed nothing."""
+    """Describe LSF, given its commands' output. Pass None for a command that was not run or printed nothing."""
     cluster, version = _CLUSTER.search(identity or ""), _VERSION.search(identity or "")
     default = _DEFAULT_QUEUES.search(parameters or "")
     found = tuple(_queues(queues or "", default[1] if default else None))
@@ -119,9 +119,9 @@ def _queues(text: str, default: str | None) -> Iterator[Queue]:
 
 
 def _limits(block: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the default and maximum limits of a queue by name; limits without a title are maximum limits.
+    """Return a queue's default and maximum limits by name. Limits without a title are maximum limits.
 
-    A line with the names of limits is followed by one with their values.
+    A line with the limits' names is followed by one with their values.
     """
     found: dict[str, dict[str, str]] = {"DEFAULT": {}, "MAXIMUM": {}}
     starts = [(0, 0, "MAXIMUM"), *((each.start(), each.end(), each[1]) for each in _LIMITS.finditer(block))]
@@ -166,7 +166,7 @@ def _nodes(running: str | None, hosts: str | None, queues: tuple[str, ...]) -> I
 
 
 def _rows(text: str | None) -> Iterator[dict[str, str]]:
-    """Yield the rows of a table by column; only the last column may contain spaces."""
+    """Yield a table's rows by column. Only the last column may contain spaces."""
     lines = [line for line in (text or "").splitlines() if line.strip()]
     if not lines or not lines[0].startswith("HOST_NAME"):
         return

@@ -16,7 +16,7 @@ SERVER = ("qstat", "-B", "-f", "-F", "json")
 QUEUES = ("qstat", "-Q", "-f", "-F", "json")
 NODES = ("pbsnodes", "-a", "-F", "json")
 _TRUE = ("True", "true", "t", "1", True)
-_BUILT_IN = frozenset({"arch", "host", "vnode"})  # resources that are not features of a kind of node
+_BUILT_IN = frozenset({"arch", "host", "vnode"})  # resources that do not characterize a kind of node
 _MODELS = ("gpu_model", "gpu_type")  # custom resources that sites use for GPU models
 _WALL = re.compile(r"[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 _SIZE = re.compile(r"([0-9]+)([kmgtp]?)(b|w)?", re.IGNORECASE)
@@ -24,7 +24,7 @@ _UNITS = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p"
 
 
 def probe(host: Host) -> SchedulerFacts | None:
-    """Probe the PBS of this host. Returns None if there is no ``pbsnodes``.
+    """Probe this host's PBS. Returns None if there is no ``pbsnodes``.
 
     The number of cores remains unknown because ``ncpus`` counts the processors that a node's kernel reports, which may
     be cores or hardware threads.
@@ -47,7 +47,7 @@ def describe(
     queues: Mapping[str, Any] | None = None,
     nodes: Mapping[str, Any] | None = None,
 ) -> SchedulerFacts:
-    """Describe PBS from the JSON output of its commands.
+    """Describe PBS, given its commands' JSON output.
 
     Pass None for a command that was not run or printed nothing.
     """
@@ -90,10 +90,10 @@ def _resources(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _hosts(vnodes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """Merge the vnodes of each host into one node with the sum of their resources.
+    """Merge each host's vnodes into one node with the sum of their resources.
 
-    With ``vnode_per_numa_node``, each NUMA domain is a vnode (``n1[0]``, ``n1[1]``), and the vnode of the host itself
-    has no processors.
+    With ``vnode_per_numa_node``, each NUMA domain is a vnode (``n1[0]``, ``n1[1]``), and the host's own vnode has no
+    processors.
     """
     parts: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, vnode in vnodes.items():
@@ -103,7 +103,7 @@ def _hosts(vnodes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str,
 
 
 def _joined(host: str, vnodes: Mapping[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of a host and its merged vnodes."""
+    """Return a host's name and its merged vnodes."""
     if len(vnodes) == 1:
         return next(iter(vnodes.items()))
     resources: dict[str, Any] = {}
@@ -139,7 +139,7 @@ def _node(name: str, node: Mapping[str, Any], queues: Mapping[str, Mapping[str, 
 def _serves(
     node: Mapping[str, Any], name: str, queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]]
 ) -> bool:
-    """Return whether jobs of the queue can run on the node.
+    """Return whether the queue's jobs can run on the node.
 
     This depends on the node's ``queue`` if it is set, or else on the resources that the queue adds to each chunk
     (``default_chunk.Qlist=...``). A routing queue uses the nodes of its destinations.
@@ -156,7 +156,7 @@ def _serves(
 
 
 def _named(queue: Mapping[str, Any]) -> list[str]:
-    """Return the names of a routing queue's destinations, whether known or not."""
+    """Return the names of all of a routing queue's destinations, whether known or not."""
     listed = queue.get("route_destinations")
     words = listed if isinstance(listed, list) else str(listed or "").split(",")
     return [name for word in words if (name := str(word).strip().partition("@")[0])]
@@ -168,7 +168,7 @@ def _destinations(queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, An
 
 
 def _shown(name: str, queues: Mapping[str, Mapping[str, Any]]) -> str:
-    """Format a destination with the limits that decide which jobs are routed to it."""
+    """Format a destination with the limits that determine which jobs are routed to it."""
     if name not in queues:
         return f"{name} (unknown here)"
     least, wall = _mapping(queues[name], "resources_min").get("walltime"), _limits(queues[name])[2]
@@ -209,7 +209,7 @@ def _reason(queue: Mapping[str, Any]) -> str | None:
 
 
 def _limits(queue: Mapping[str, Any]) -> tuple[int, int | None, str | None]:
-    """Return the minimum and maximum nodes of a job, and its wall time as ``hours:minutes:seconds``."""
+    """Return a job's minimum and maximum number of nodes, and its wall time as ``hours:minutes:seconds``."""
     least, most = _mapping(queue, "resources_min"), _mapping(queue, "resources_max")
     fewest, at_most = _number(least.get("nodect")) or 1, _number(most.get("nodect"))
     wall = str(most.get("walltime", ""))

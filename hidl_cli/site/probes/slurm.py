@@ -16,7 +16,7 @@ MPI = ("srun", "--mpi=list")
 _CONFIG = re.compile(r"^(\w+)\s*= (.*)$", re.MULTILINE)
 _VERSION = "SLURM_VERSION"
 _NOTHING = {"(null)", "N/A", "NONE", "UNLIMITED", "INFINITE", ""}
-_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # text by administrators, which may contain `key=value`
+_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # text from administrators, which may contain `key=value`
 _FIELD = re.compile(r"(?:^| )([A-Za-z_]+)=(\S*)")
 _WALL = re.compile(r"([0-9]{1,5}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 _ACCESS = ("AllowAccounts", "AllowGroups", "AllowQos")
@@ -27,9 +27,9 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20}
 
 
 def probe(host: Host) -> SchedulerFacts | None:
-    """Probe the Slurm of this host. Returns None if there is no ``scontrol``.
+    """Probe this host's Slurm. Returns None if there is no ``scontrol``.
 
-    Facts that Slurm does not report are left empty. If slurmctld does not respond, this applies to all of them.
+    Facts that Slurm does not report are left empty. If slurmctld does not respond, all facts are empty.
     """
     if host.which("scontrol") is None:
         return None
@@ -53,10 +53,10 @@ def describe(
     account: str | None = None,
     mpi: str | None = None,
 ) -> SchedulerFacts:
-    """Describe Slurm from the output of its commands. Pass None for a command that was not run or printed nothing.
+    """Describe Slurm, given its commands' output. Pass None for a command that was not run or printed nothing.
 
-    Without ``nodes``, each node gets its share of the resources of its partition; without ``partitions``, their limits
-    are unknown. ``account`` is the default account.
+    Without ``nodes``, each node gets its share of its partition's resources. Without ``partitions``, the partitions'
+    limits are unknown. ``account`` is the default account.
     """
     settings = dict(_CONFIG.findall(config or ""))
     node_fields, partition_fields = list(_records(nodes, "NodeName")), tuple(_records(partitions, "PartitionName"))
@@ -98,7 +98,7 @@ def types(plugins: str | None) -> tuple[str, ...]:
 def _records(text: str | None, first: str) -> Iterator[dict[str, str]]:
     """Yield the fields of each ``scontrol`` record, with or without --oneliner.
 
-    The first of several duplicates is used.
+    If a field is repeated, the first one is used.
     """
     fields: dict[str, str] = {}
     for line in (text or "").splitlines():
@@ -114,7 +114,7 @@ def _records(text: str | None, first: str) -> Iterator[dict[str, str]]:
 
 
 def _nodes_of(partitions: Iterable[Mapping[str, str]]) -> Iterator[ProbedNode]:
-    """Yield the nodes of partitions, each with its share of the resources of the smallest partition it is in."""
+    """Yield the partitions' nodes, each with its share of the resources in the smallest partition that contains it."""
     queues: dict[str, list[str]] = {}
     shares: dict[str, Hardware] = {}
     for fields in sorted(partitions, key=lambda each: _number(each.get("TotalNodes")) or 0):
@@ -220,7 +220,10 @@ def _policies(
 
 
 def _default_account(host: Host, config: Mapping[str, str]) -> str | None:
-    """Return the user's default account: empty if there is none, None if accounts are not enforced or unknown."""
+    """Return the user's default account, which is empty if there is none.
+
+    Returns None if accounts are unknown or not enforced.
+    """
     enforced, user = config.get("AccountingStorageEnforce", "none"), host.environment.get("USER")
     if not user or not any(word in enforced for word in ("associations", "limits", "qos", "wckeys", "safe")):
         return None
@@ -254,10 +257,10 @@ def _words(value: str | None) -> list[str]:
 
 
 def gpus_of(gres: str) -> tuple[int | None, str | None]:
-    """Return the number and models of GPUs in a ``Gres=`` such as ``gpu:a100:4(S:0-1),fpga:1`` (gres.conf(5)).
+    """Return the number and models of GPUs in a ``Gres=`` value such as ``gpu:a100:4(S:0-1),fpga:1`` (gres.conf(5)).
 
-    Returns (None, None) if it is invalid. MIG slices are listed with the models, but only counted if there are no
-    whole GPUs.
+    Returns (None, None) if the value is invalid. MIG slices are listed with the models, but only counted if there are
+    no whole GPUs.
     """
     whole: dict[str, int] = {}
     slices: dict[str, int] = {}

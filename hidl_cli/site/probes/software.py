@@ -16,7 +16,7 @@ from hidl_cli.quoting import comment
 from hidl_cli.site.probes.facts import ProbedLibrary
 from hidl_cli.site.probes.host import Host
 
-#: C, C++ and Fortran programs of the compilers, by Spack package.
+#: Names of the C, C++ and Fortran compilers, by Spack package.
 PROGRAMS: Mapping[str, tuple[str, str, str]] = {
     "gcc": ("gcc", "g++", "gfortran"),
     "llvm": ("clang", "clang++", "flang"),
@@ -35,7 +35,7 @@ _AOCC = re.compile(r"\bAOCC_(\d+(?:\.\d+)+)")
 class FoundCompiler:
     """A compiler; ``prefix`` contains its ``bin`` directory, and ``source`` is the command that printed the version.
 
-    ``fortran`` is None if there is no Fortran compiler of the same version.
+    ``fortran`` is None if there is no Fortran compiler with the same version.
     """
 
     package: str
@@ -46,7 +46,7 @@ class FoundCompiler:
 
 
 def compiler_version(host: Host, program: str, package: str = "gcc") -> str | None:
-    """Return the version that a compiler prints, or None if it prints none or is missing."""
+    """Return the version that a compiler prints, or None if it prints no version or is missing."""
     if package == "gcc":
         return _first(_VERSION, host.ask(program, "-dumpfullversion", "-dumpversion", seconds=_SECONDS))
     printed = host.ask(program, "--version", seconds=_SECONDS)
@@ -56,8 +56,8 @@ def compiler_version(host: Host, program: str, package: str = "gcc") -> str | No
 def find(host: Host, package: str, names: tuple[str, str, str]) -> FoundCompiler | None:
     """Find a compiler on PATH by the names of its C, C++ and Fortran programs.
 
-    The C++ program must have the same version; a Fortran program of another version is ignored. Returns None if the
-    compiler is missing or does not print its version.
+    The C++ program must have the same version as the C program; a Fortran program with another version is ignored.
+    Returns None if the compiler is missing or does not print its version.
     """
     c, cxx, fortran = names
     path, version = host.which(c), compiler_version(host, c, package)
@@ -89,7 +89,7 @@ def _first(pattern: re.Pattern[str], text: str | None) -> str | None:
 # Software that Spack can use from the system, and how it prints its version.
 
 
-#: Program below the prefix of an external, with arguments, that prints its version.
+#: Program below an external's prefix that prints its version, with arguments.
 VERSION_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "python": ("bin/python3", "--version"),
     "cuda": ("bin/nvcc", "--version"),
@@ -116,7 +116,7 @@ def program_version(host: Host, name: str, program: str) -> str | None:
 
 
 def same_version(one: str, other: str) -> bool:
-    """Return whether one version is a prefix of the other: 2.3.7 and 2.3.7-1, 5 and 5.0.2, 1.1.1 and 1.1.1k.
+    """Return whether one version is a prefix of the other, as for 2.3.7 and 2.3.7-1, 5 and 5.0.2, 1.1.1 and 1.1.1k.
 
     A release and its candidates are different: 5.0.0 is not the same as 5.0.0rc1.
     """
@@ -126,24 +126,24 @@ def same_version(one: str, other: str) -> bool:
     return long[: len(short)] == short and not is_candidate
 
 
-# Site modules, and the environments that they set up (Lmod, Environment Modules, Cray's modules).
+# Site modules and the environments that they set up (Lmod, Environment Modules, Cray's modules).
 
 
 _SECONDS_OF_MODULES = 20.0  # slow with a cold cache on a parallel file system
 _LOAD_SECONDS = 60.0
-#: Marks after a name: ``(D)``, ``(L,D)`` and ``<L>`` of Lmod; ``(default)``, ``(default:stable)``, ``<L>``, ``<aL>``
-#: and ``(@)`` (for an alias) of Environment Modules.
+#: Marks after a name: ``(D)``, ``(L,D)`` and ``<L>`` in Lmod; ``(default)``, ``(default:stable)``, ``<L>``, ``<aL>``
+#: and ``(@)`` (for an alias) in Environment Modules.
 _MARK = re.compile(r"\s*(?:\((?P<round>[^()]*)\)|<(?P<angle>[^<>]*)>)\s*$")
 _USER = ("HOME", "USER", "LOGNAME")
-#: Variables of a module tree. Users can set them, and loaded modules may have extended them.
+#: Variables that define a module tree. Users can set them, and loaded modules may have extended them.
 _TREE = ("MODULEPATH", "MODULESHOME", "LMOD_CMD", "LMOD_PKG", "LMOD_DIR", "MODULES_CMD")
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-_LONGEST = 300  # characters of a module command's output in a message
+_LONGEST = 300  # number of characters of a module command's output in a message
 
 
 @dataclass(frozen=True)
 class AvailableModule:
-    """A module of the site, named as for ``module load``; those in ``after`` must be loaded first."""
+    """A site module, named as for ``module load``. The modules in ``after`` must be loaded first."""
 
     name: str
     is_default: bool = False
@@ -153,7 +153,7 @@ class AvailableModule:
 
 @dataclass(frozen=True)
 class ModuleEnvironment:
-    """The environment of a clean login shell with modules loaded; ``files`` are all loaded modulefiles."""
+    """The environment of a clean login shell with modules loaded; ``files`` lists all loaded modulefiles."""
 
     environment: Mapping[str, str]
     files: tuple[Path, ...] = ()
@@ -168,7 +168,7 @@ def available(host: Host) -> tuple[str, ...] | None:
 def offered(host: Host) -> tuple[AvailableModule, ...] | None:
     """Return all modules, or None if there is no module command or it fails.
 
-    In a hierarchy of modules, only those that can be loaded now are included.
+    In a module hierarchy, only modules that can be loaded now are included.
     """
     if lmod := host.environment.get("LMOD_CMD"):
         text = host.ask(lmod, "bash", "--terse", "avail", seconds=_SECONDS_OF_MODULES, stderr=True)
@@ -191,10 +191,10 @@ def read_name(line: str) -> AvailableModule | None:
 
 
 def load(host: Host, modules: Sequence[str]) -> ModuleEnvironment:
-    """Load modules in a clean login shell, in order, and return its environment.
+    """Load modules in a clean login shell, in order, and return the shell's environment.
 
-    The shell reads ``/etc/profile``, but none of the user's files, and starts without the modules loaded now. Raises
-    ``MissingPrecondition`` with the module command's message if a module cannot be loaded.
+    The shell reads ``/etc/profile``, but none of the user's files, and starts without the currently loaded modules.
+    Raises ``MissingPrecondition`` with the module command's message if a module cannot be loaded.
     """
     own = host.environment
     try:
@@ -212,8 +212,8 @@ def load(host: Host, modules: Sequence[str]) -> ModuleEnvironment:
 def find_command(host: Host) -> dict[str, str]:
     """Return the variables that make the module command available.
 
-    The result is empty if they are already set or if there is no module command. Processes that were not started by a
-    login shell, such as cron jobs, lack them even if the site has modules.
+    The result is empty if the variables are already set or if there is no module command. Processes that were not
+    started by a login shell, such as cron jobs, lack these variables even if the site has modules.
     """
     if "MODULESHOME" in host.environment:
         return {}
@@ -237,7 +237,7 @@ def _printed(modules: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _clean(environment: Mapping[str, str], *, tree: bool) -> dict[str, str]:
-    """Return the initial environment of a login shell, with the current module tree if ``tree``."""
+    """Return a login shell's initial environment, including the current module tree if ``tree`` is set."""
     return {
         **{name: environment[name] for name in (*_USER, *(_TREE if tree else ())) if name in environment},
         "PATH": _PATH,
@@ -251,7 +251,7 @@ def _clean(environment: Mapping[str, str], *, tree: bool) -> dict[str, str]:
 
 
 _MODULE = re.compile(r"[A-Za-z][\w.+/-]{0,120}", re.ASCII)
-MAX_MODULES = 12  # per family; the last versions are kept
+MAX_MODULES = 12  # limit per family; the last versions are kept
 
 
 def libraries(host: Host) -> tuple[ProbedLibrary, ...]:
@@ -260,7 +260,7 @@ def libraries(host: Host) -> tuple[ProbedLibrary, ...]:
 
 
 def launchers(host: Host) -> dict[str, str]:
-    """Return the launchers on PATH and their paths; an ``mpiexec`` of Open MPI is listed as ``mpirun``."""
+    """Return the launchers on PATH and their paths. Open MPI's ``mpiexec`` is listed as ``mpirun``."""
     found: dict[str, str] = {}
     known = dict(LAUNCHERS.usable())
     for name, traits in known.items():
@@ -278,7 +278,7 @@ def launchers(host: Host) -> dict[str, str]:
 
 
 def runtime(host: Host, program: str) -> Abi | None:
-    """Return the ABI (MPICH's or Open MPI's) of ranks that ``mpiexec`` or ``mpirun`` starts, or None if unknown."""
+    """Return the ABI (MPICH's or Open MPI's) of the ranks started by ``mpiexec`` or ``mpirun``, or None if unknown."""
     printed = host.ask(program, "--version") or ""
     return next((abi for abi, pattern in RUNTIMES.items() if re.search(pattern, printed)), None)
 
@@ -319,7 +319,7 @@ def _of_loaded_modules(host: Host) -> Iterator[ProbedLibrary]:
 
 
 def of_modules(offered: Iterable[AvailableModule]) -> Iterator[ProbedLibrary]:
-    """Yield the MPI libraries among modules; in a hierarchy of modules, those for the loaded compiler."""
+    """Yield the modules that provide an MPI library; in a module hierarchy, only those for the loaded compiler."""
     families: dict[Family, list[tuple[ProbedLibrary, bool]]] = {}
     for module in offered:
         recognized = library_of_module(module.name) if _MODULE.fullmatch(module.name) else None

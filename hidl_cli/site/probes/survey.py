@@ -26,18 +26,18 @@ _HOME = "/home/user1"
 _HOST = "host"
 _TELLS_ACCOUNTS = "sacctmgr"
 _DOMAIN = "example.org"
-#: Names that do not identify anyone.
+#: Names that do not identify a person.
 _NOBODY = frozenset(
     ("", "root", "nobody", "slurm", "localhost", "ALL", "NO", "NONE", "N/A", "(null)", "all", "users", "default")
 )
-# Slurm's lists of accounts and groups, users who changed a node's state or own it, LSF's and PBS's lists of users.
+# Slurm's account and group lists, users who own a node or changed its state, and LSF's and PBS's user lists.
 _ACCOUNTS = re.compile(r"\b(?:Allow|Deny)Accounts=(\S+)")
 _GROUPS = re.compile(r"\bAllowGroups=(\S+)")
 _USERS = re.compile(
     r"\[([A-Za-z_][\w.-]*)@\d{4}-\d\d-\d\d|\bOwner=(\w\S*)|^USERS:\s+(.+)$|\bacl_users *= *(\S+)", re.MULTILINE
 )
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
-# Not all groups of four numbers are addresses: some libraries have version numbers of this form.
+# Not all groups of four numbers are addresses, because some libraries have version numbers of this form.
 _IPV4 = re.compile(r"(?<=[=(@])(?!127\.|0\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 _HARDWARE = re.compile(
     r"\b[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5,}\b|(?<=GUID: )0x[0-9a-fA-F]+|\b[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3}\b"
@@ -52,7 +52,7 @@ class Anonymizer:
 
     @classmethod
     def of(cls, host: Host, answers: Mapping[tuple[str, ...], str]) -> Anonymizer:
-        """Find the names in the output of commands run on ``host``."""
+        """Find the names in the output of commands that were run on ``host``."""
         text = "\n".join(answers.values())
         accounts = [
             line.strip()
@@ -62,7 +62,7 @@ class Anonymizer:
         ]
         user, home = host.environment.get("USER", ""), host.environment.get("HOME", "")
         short, *labels = host.hostname.split(".")
-        own = short if short[-1:].isdigit() else _HOST  # numbered hosts do not identify anyone
+        own = short if short[-1:].isdigit() else _HOST  # numbered hosts do not identify a person
         found = {short: own} if short not in _NOBODY else {}
         if labels:
             found[host.hostname] = f"{own}.{_DOMAIN}"
@@ -93,13 +93,13 @@ def _numbered(kind: str, names: Iterable[str]) -> dict[str, str]:
     return {name: f"{kind}{number}" for number, name in enumerate(known, start=1)}
 
 
-# Record the output of probes in a directory, and use it in place of the machine.
+# Record the probes' output in a directory, and use the directory in place of the machine.
 
 
 SCHEMA = "hidl.host/1"
 DESCRIPTION = "host.json"
 _ROOT = "root"
-#: Environment variables to record: those that probes and rules use.
+#: Environment variables to record, because probes and rules use them.
 _KEPT = re.compile(
     r"USER|HOME|PATH|LD_PRELOAD|LD_LIBRARY_PATH|LMOD_.*|MODULE.*|LOADEDMODULES|_LMFILES_|SLURM_.*|LSB_.*|LSF_.*|PBS_.*|"
     r"FLUX_.*|PMI.*|MV2_.*|MVP_.*|MPI.*|I_MPI_.*|OMPI_.*|PMIX_.*|PRTE_.*|PAMI_.*|UCX_.*|UCC_.*|FI_.*|PSM2_.*|HCOLL_.*|"
@@ -141,7 +141,7 @@ class RecordedHost:
 
 
 def file_name(command: tuple[str, ...]) -> str:
-    """Return the name of the file for the output of a command."""
+    """Return the name of the file for a command's output."""
     words = " ".join((PurePosixPath(command[0]).name, *command[1:]))
     return re.sub(r"[^A-Za-z0-9._]+", "-", words)[:200] + ".txt"
 
@@ -175,7 +175,7 @@ def load_host(directory: Path) -> RecordedHost:
 
 
 def _programs(stem: str) -> list[str]:
-    """Return the programs that a file may belong to: for ``nvidia-smi-query-gpu``, nvidia, nvidia-smi and so on."""
+    """Return the programs that a file may belong to, such as nvidia and nvidia-smi for ``nvidia-smi-query-gpu``."""
     words = stem.split("-")
     return ["-".join(words[:count]) for count in range(1, len(words) + 1)]
 
@@ -192,7 +192,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class RecordingHost(HostBehind):
-    """A host that records the results of all calls."""
+    """A host that records the result of every call."""
 
     _answers: dict[tuple[str, ...], str] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
@@ -225,7 +225,7 @@ class RecordingHost(HostBehind):
         return names
 
     def write(self, directory: Path, machine: Machine) -> Sequence[str]:
-        """Write the recording without user, host and account names, and return the sorted names of its files.
+        """Write the recording without user, host and account names, and return its sorted file names.
 
         Raises ``UsageError`` if the directory is not empty or cannot be written.
         """
@@ -264,7 +264,7 @@ class RecordingHost(HostBehind):
         return sorted(str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file())
 
 
-#: Keys are those of ``SYSTEMS``; the first scheduler whose programs are found describes the machine.
+#: Schedulers by their keys in ``SYSTEMS``. The first one whose programs are found describes the machine.
 _PROBES = {"slurm": slurm.probe, "lsf": lsf.probe, "pbs": pbs.probe, "flux": flux.probe}
 
 _UNKNOWN = Machine(arch="", cpu=None, sockets=None, cores=1, threads_per_core=None, memory_gib=None)
@@ -275,12 +275,12 @@ class SurveyResult:
     """Everything that was found on a machine.
 
     Attributes:
-        hostname: Empty if the facts come from outputs saved by hand.
+        hostname: The host's name, which is empty if the facts come from manually saved output.
         launchers: Launchers by name, with their paths or the files that mention them.
         read: Saved files, with the facts from each.
         described: Names of the nodes that ``machine`` describes.
         with_cards: Names of the nodes that ``cards`` describes.
-        unknown_nodes: Hardware of the nodes if the scheduler lists none.
+        unknown_nodes: The nodes' hardware if the scheduler lists no nodes.
     """
 
     hostname: str
@@ -299,10 +299,10 @@ class SurveyResult:
 
 
 def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> SurveyResult:
-    """Run all probes; skip the schedulers if ``alone``.
+    """Run all probes, but skip the schedulers if ``alone`` is set.
 
-    ``this`` is the machine, if already known. Raises ``SchedulerUnreachable`` if the programs of a scheduler exist but
-    do not respond.
+    ``this`` is the machine, if already known. Raises ``SchedulerUnreachable`` if a scheduler's programs exist but do
+    not respond.
     """
     batch = None if alone else next(filter(None, (probe(host) for probe in _PROBES.values())), None)
     if batch and not batch.sources:
@@ -349,6 +349,6 @@ def _other_schedulers(host: Host, batch: SchedulerFacts | None) -> Iterator[str]
 
 
 def _this_machine(host: Host, found: Machine | None = None) -> Machine:
-    """Return this machine; on ARM, the model name comes from ``lscpu``, because the kernel has none."""
+    """Return this machine. On ARM, the model name comes from ``lscpu``, because the kernel has none."""
     found = found or machine()
     return found if found.cpu else replace(found, cpu=lscpu.fields(host.ask(*lscpu.JSON) or "").get(lscpu.MODEL))

@@ -1,4 +1,4 @@
-"""Run the builds of a stack in a cache, and install their products into the prefix."""
+"""Run a stack's builds in a cache, and install their products into the prefix."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from hidl_cli import documents, paths, process
 from hidl_cli.errors import BuildFailed, MissingPrecondition, ProcessFailed
 from hidl_cli.site import machine as cgroups
 from hidl_cli.stack.builds import fetch
-from hidl_cli.stack.builds.contract import BuildContext
-from hidl_cli.stack.builds.kinds import KINDS
+from hidl_cli.stack.builds.kinds import KINDS, BuildContext
 from hidl_cli.stack.builds.plan import PlannedBuild
 from hidl_cli.stack.installation import Installation, hold_lock
 from hidl_cli.stack.order import InstallStep, log_command
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.builds.contract import Packager
-    from hidl_cli.stack.builds.plan import PlannedBuild
+    from hidl_cli.stack.builds.kinds import Packager
     from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.target import Target
@@ -51,7 +49,7 @@ _CMAKE_ERROR = re.compile(r"CMake Error\b.*:$")
 
 
 def first_error(lines: Iterable[str]) -> str | None:
-    """Return the first line with an error, joined with the line below it for CMake, or None if there is none."""
+    """Return the first line with an error, or None. A CMake error is joined with the line below it."""
     cmake_error: str | None = None
     for line in (line.strip() for line in lines):
         if cmake_error is not None:
@@ -64,15 +62,15 @@ def first_error(lines: Iterable[str]) -> str | None:
     return cmake_error
 
 
-# The build machine: its compilers, the environment of a build and the number of parallel jobs.
+# The build machine: its compilers, the build environment and the number of parallel jobs.
 
 
-#: Environment variables that affect the product of a build; they are part of its cache key.
+#: Environment variables that affect the product of a build, and are therefore part of its cache key.
 DECIDING = (
     "CC", "CXX", "FC", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "FFLAGS", "LDFLAGS",
     "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "PKG_CONFIG_PATH",
 )  # fmt: skip
-#: Other variables that are passed to builds. The rest is removed, because it could otherwise affect the product
+#: Other variables that are passed to builds. All remaining variables are removed, because they could affect the product
 #: unnoticed.
 SHOWN = ("HOME", "USER", "LOGNAME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL", "XDG_CACHE_HOME")
 
@@ -114,7 +112,7 @@ def build_jobs(memory_per_job_gib: float) -> int:
 
 
 def _free_memory() -> int | None:
-    """Return the memory that is available to new processes in bytes, or None if unknown."""
+    """Return the memory available to new processes in bytes, or None if unknown."""
     lines = cgroups.read(Path("/proc/meminfo")).splitlines()
     available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     limits = [*available, *([limit] if (limit := cgroups.memory_limit(Path("/"))) else [])]
@@ -137,7 +135,7 @@ GUARD = ("sh", "-c", 'trap "kill -KILL 0" TERM; "$@" & wait "$!"', "hidl-build")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A build that is ready to start. ``source`` is the archive, or None if the product is cached."""
+    """A build that is ready to start. ``source`` is its source archive, or None if the product is cached."""
 
     build: PlannedBuild
     slot: Slot
@@ -165,7 +163,7 @@ def preview(plan: InstallPlan) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Builder:
-    """Runs the builds of a plan. Each build has its own log file beside ``log``."""
+    """Runs a plan's builds. Each build has its own log file beside ``log``."""
 
     plan: InstallPlan
     provider: Packager
@@ -264,7 +262,7 @@ def _run(step: InstallStep, build: PlannedBuild, tree: Path, environment: Mappin
 
 
 def _environment(place: BuildContext) -> dict[str, str]:
-    """Return the environment of the commands: the activated stack, the build tools and the variables of the recipe."""
+    """Return the environment for the commands: the activated stack, the build tools and the recipe's variables."""
     shown = Installation.at(place.prefix).environment(environment(os.environ))
     jobs, tools = str(place.jobs), place.tools
     parallel = {"MAKEFLAGS": f"-j{jobs}", "CMAKE_BUILD_PARALLEL_LEVEL": jobs, "MAX_JOBS": jobs}
@@ -286,7 +284,7 @@ _KEY = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot of the build cache for one product; ``directory`` exists once the product is complete."""
+    """A build cache slot for one product; ``directory`` exists once the product is complete."""
 
     inputs: Mapping[str, Any]
 
@@ -297,7 +295,7 @@ class Slot:
 
     @property
     def directory(self) -> Path:
-        """The directory of the product."""
+        """The product's directory."""
         return _root() / self.key
 
     @property
@@ -309,8 +307,8 @@ class Slot:
     def build_directory(self, on_wait: Callable[[str], None]) -> Iterator[Path | None]:
         """Yield an empty directory to build in, locked for this process.
 
-        Yields None if the product is already in the cache. The subdirectory ``product`` is moved to the cache if the
-        block ends without an exception.
+        Yields None if the product is already in the cache. If the block ends without an exception, the subdirectory
+        ``product`` is moved to the cache.
         """
         work = _root() / f".{self.key}"
         with hold_lock(_root() / ".locks" / self.key, on_wait):

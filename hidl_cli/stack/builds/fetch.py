@@ -1,4 +1,4 @@
-"""Fetch, verify, unpack and patch the source archive of a build."""
+"""Fetch, verify, unpack and patch a build's source archive."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from hidl_cli import paths
+from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed
 from hidl_cli.stack.builds import sources
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.builds.contract import Packager
+    from hidl_cli.stack.builds.kinds import Packager
     from hidl_cli.stack.builds.plan import PlannedBuild
     from hidl_cli.stack.plan import InstallPlan
 
@@ -34,7 +34,7 @@ def unpack(archive: Path, directory: Path) -> Path:
             tops = {PurePosixPath(member.name).parts[0] for member in members if PurePosixPath(member.name).parts}
             if len(tops) != 1:
                 raise BuildFailed(f"{archive} must contain one top directory, not {', '.join(sorted(tops)) or 'none'}")
-            # Older patch releases of Python 3.10 and 3.11 lack filters, but the members have been checked already.
+            # Older patch releases of Python 3.10 and 3.11 lack filters, but the members have already been checked.
             options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(directory, members=members, **options)  # type: ignore[arg-type]
     except (tarfile.TarError, EOFError, OSError) as error:
@@ -66,7 +66,7 @@ def _is_outside(path: PurePosixPath) -> bool:
     return path.is_absolute()
 
 
-# The source archive of a planned build, verified by its SHA-256.
+# The source archive for a planned build, verified by its SHA-256.
 
 
 def keep_archive(build: PlannedBuild, root: Path) -> None:
@@ -89,7 +89,7 @@ def cached_archive(build: PlannedBuild) -> Path:
 
 
 def find_archive(build: PlannedBuild, root: Path) -> Path | None:
-    """Return the archive if it is on this machine, else None.
+    """Return the archive if it is on this machine, or None otherwise.
 
     Raises ``BuildFailed`` if the user's archive does not match its SHA-256.
     """
@@ -103,7 +103,7 @@ def find_archive(build: PlannedBuild, root: Path) -> Path | None:
     file = cached_archive(build)
     if not file.is_file():
         return None
-    if sources.sha256(file) != build.source_digest:  # hidl's own copy is damaged and can be fetched again
+    if documents.sha256(file) != build.source_digest:  # hidl's own copy is damaged and can be fetched again
         file.unlink()
         return None
     return file
@@ -112,8 +112,8 @@ def find_archive(build: PlannedBuild, root: Path) -> Path | None:
 def fetch(build: PlannedBuild, plan: InstallPlan, provider: Packager, log: Path) -> Path:
     """Download the archive to the cache with pip, which uses the user's settings.
 
-    The SHA-256 is verified before any code of the archive runs. Raises ``MissingPrecondition`` if the source must be
-    provided by the user, and ``BuildFailed`` if the download fails or does not match.
+    The SHA-256 is verified before any code of the archive runs. Raises ``MissingPrecondition`` if the user must provide
+    the source, and ``BuildFailed`` if the download fails or its SHA-256 does not match.
     """
     if build.recipe.source.pypi is None:
         raise sources.missing(build.recipe, plan.root)
@@ -133,7 +133,7 @@ def fetch(build: PlannedBuild, plan: InstallPlan, provider: Packager, log: Path)
 
 
 def _check_digest(file: Path, build: PlannedBuild) -> None:
-    found = sources.sha256(file)
+    found = documents.sha256(file)
     if found != build.source_digest:
         raise BuildFailed(
             f"{file} does not match the recipe: its SHA-256 is {found}, not {build.source_digest}",
@@ -150,7 +150,7 @@ _NOTHING = "/dev/null"
 
 @dataclass(frozen=True)
 class Hunk:
-    """A hunk of a diff: ``new`` replaces ``old`` from line ``start`` on (counted from 1; 0 is before line 1)."""
+    """A hunk in a diff: ``new`` replaces ``old`` from line ``start`` on (counted from 1, with 0 before line 1)."""
 
     start: int
     old: tuple[str, ...]
@@ -159,7 +159,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class FileDiff:
-    """The changes of one file; ``old`` is None for a new file and ``new`` for a removed file."""
+    """The changes to one file. ``old`` is None for a new file, and ``new`` is None for a removed file."""
 
     old: str | None
     new: str | None
@@ -213,7 +213,7 @@ def read(patch: Path) -> tuple[FileDiff, ...]:
 
 
 def _body(lines: Sequence[str], old: int, new: int, patch: Path) -> Iterator[str]:
-    """Yield the lines of a hunk with ``old`` lines before and ``new`` after, including notes on missing newlines."""
+    """Yield the lines of a hunk that replaces ``old`` lines with ``new`` lines, including notes on missing newlines."""
     for line in lines:
         if line.startswith("\\"):
             yield line
@@ -246,7 +246,7 @@ def _hunk(start: int, body: Sequence[str]) -> Hunk:
 
 
 def _path(line: str, patch: Path) -> str | None:
-    """Return the file of a ``---`` or ``+++`` line without its first directory, or None for ``/dev/null``."""
+    """Return the file named in a ``---`` or ``+++`` line without its first directory, or None for ``/dev/null``."""
     name = line[4:].rstrip("\r\n").split("\t")[0]
     if name == _NOTHING:
         return None
@@ -258,6 +258,6 @@ def _path(line: str, patch: Path) -> str | None:
 
 
 def _lines(content: bytes) -> list[str]:
-    """Split at line feeds only, as diff does, and keep them."""
+    """Split text at line feeds only, as diff does, and keep the line feeds."""
     text = content.decode("utf-8", "surrogateescape")
     return [line for line in re.split(r"(?<=\n)", text) if line]

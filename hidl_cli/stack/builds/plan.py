@@ -1,4 +1,4 @@
-"""Planned builds: all inputs of a build except the machine and its compilers."""
+"""Planned builds: for each build, all of its inputs except the machine and its compilers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli import paths
+from hidl_cli import documents, paths
 from hidl_cli.errors import InvalidInput, MissingPrecondition
 from hidl_cli.stack.builds import sources
 from hidl_cli.stack.schema import name_of
@@ -24,7 +24,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """A file next to the recipe, such as a patch, and the SHA-256 of its content."""
+    """A file next to the recipe, such as a patch, and the SHA-256 digest of its content."""
 
     file: Path
     digest: str
@@ -32,10 +32,10 @@ class RecipeFile:
 
 @dataclass(frozen=True)
 class PlannedBuild:
-    """A build of a stack.
+    """One of a stack's builds.
 
-    ``source_digest`` is the SHA-256 of the source archive, and ``against`` maps packages to locked versions.
-    ``archive`` is the user's file if the source cannot be downloaded; ``recipe`` then has its file name and version.
+    ``source_digest`` is the SHA-256 of the source archive, and ``against`` maps packages to locked versions. If the
+    source cannot be downloaded, ``archive`` is the user's file, and ``recipe`` contains the file's name and version.
     """
 
     recipe: Build
@@ -47,17 +47,17 @@ class PlannedBuild:
 
     @property
     def name(self) -> str:
-        """The name of the build."""
+        """The build's name."""
         return self.recipe.name
 
     @property
     def version(self) -> str:
-        """The version of the source."""
+        """The source version."""
         return self.recipe.version
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """All inputs of the build except the machine and its compilers."""
+        """All of the build's inputs except the machine and its compilers."""
         return {
             "format": FORMAT,
             "name": self.name,
@@ -88,17 +88,17 @@ class PlannedBuild:
 def plan(
     recipes: Sequence[Build], lock: Lock, root: Path, given: Mapping[str, Path] | None = None
 ) -> tuple[PlannedBuild, ...]:
-    """Plan the builds of a stack against the locked packages.
+    """Plan a stack's builds against the locked packages.
 
     Args:
         recipes: The builds.
         lock: The lockfile.
-        root: Root of the installations, which may contain source archives.
-        given: Source archives from the command line, by the name of the build.
+        root: Root directory of the installations, which may also contain source archives.
+        given: Source archives from the command line, by build name.
 
     Raises:
-        InvalidInput: Patches or objects are missing.
-        MissingPrecondition: A source without a hash is missing.
+        InvalidInput: A patch or an object file is missing.
+        MissingPrecondition: A source archive without a hash is missing.
     """
     return tuple(_plan_build(recipe, lock, root, (given or {}).get(recipe.name)) for recipe in recipes)
 
@@ -108,7 +108,7 @@ def _plan_build(recipe: Build, lock: Lock, root: Path, given: Path | None) -> Pl
     recipe = recipe.model_copy(update={"requires": _pin_requirements(recipe, lock)})
     if given is not None or digest is None:
         archive, recipe = sources.user_archive(recipe, root, given)
-        digest = digest or sources.sha256(archive)
+        digest = digest or documents.sha256(archive)
     return PlannedBuild(
         recipe=recipe,
         source_digest=digest,
@@ -148,7 +148,7 @@ def _objects(recipe: Build) -> tuple[RecipeFile, ...]:
 
 
 def _places(kind: str) -> list[Path]:
-    """Return the directories of files that belong to recipes, by precedence."""
+    """Return the directories that may contain recipes' files, in order of precedence."""
     return [root / kind for root in (paths.user_config(), paths.system_config(), paths.shipped() / "recipes")]
 
 

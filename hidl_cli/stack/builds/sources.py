@@ -1,13 +1,12 @@
 """Source archives on this machine, provided by the user or by an earlier installation.
 
-Archives are searched for in the directories in ``$HIDL_SOURCES``, in ``<root>/sources`` and in hidl's cache. If the
-recipe has a SHA-256, the archive must match it; otherwise the SHA-256 of the user's archive is recorded in the
+Archives are searched for in the directories listed in ``$HIDL_SOURCES``, in ``<root>/sources`` and in hidl's cache. If
+the recipe has a SHA-256, the archive must match it; otherwise the SHA-256 of the user's archive is recorded in the
 manifest.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import tarfile
@@ -25,13 +24,13 @@ _VERSION = r"\d[0-9A-Za-z.+-]*"
 
 
 def directories(root: Path) -> tuple[Path, ...]:
-    """Return the directories with user-provided archives: those in ``$HIDL_SOURCES``, then ``<root>/sources``."""
+    """Return the directories of user-provided archives: those in ``$HIDL_SOURCES``, followed by ``<root>/sources``."""
     named = [Path(place).expanduser() for place in os.environ.get(PLACES, "").split(os.pathsep) if place]
     return (*named, root / "sources")
 
 
 def find(file: str, root: Path) -> Path | None:
-    """Return the first user-provided archive of that name, without checking it, or None if there is none."""
+    """Return the first user-provided archive with that name, without checking it, or None if there is none."""
     return next((place / file for place in directories(root) if (place / file).is_file()), None)
 
 
@@ -56,7 +55,7 @@ def user_archive(recipe: Build, root: Path, given: Path | None) -> tuple[Path, B
 
 
 def newest(recipe: Build, root: Path) -> Path | None:
-    """Return the user-provided archive of the newest suitable version, or None if there is none."""
+    """Return the user-provided archive with the newest suitable version, or None if there is none."""
     if not recipe.source.any_version:
         return find(recipe.source.file, root)
     for place in directories(root):
@@ -85,7 +84,7 @@ def _version_of(archive: Path, recipe: Build) -> str:
 
 
 def missing(recipe: Build, root: Path) -> MissingPrecondition:
-    """Return the error for a missing archive, with a hint about where to get it and where to put it."""
+    """Return the error for a missing archive, including a hint about where to get the archive and where to put it."""
     source = recipe.source
     origin = f" from {source.homepage}" if source.homepage else ""
     return MissingPrecondition(
@@ -93,12 +92,3 @@ def missing(recipe: Build, root: Path) -> MissingPrecondition:
         hint=f"download it{origin} and pass --source {recipe.name}=FILE (or put it into {root / 'sources'} or a "
         f"directory of {PLACES})",
     )
-
-
-def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    total = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            total.update(block)
-    return total.hexdigest()

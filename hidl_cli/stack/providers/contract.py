@@ -1,4 +1,4 @@
-"""Interface of providers, which install stacks into prefixes."""
+"""The interface of providers, which install stacks into prefixes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Preview:
 class Provider(Protocol):
     """Installs stacks into prefixes.
 
-    If ``resolves_in_previews`` is set, a dry run without a lockfile resolves the stack to show the result.
+    If ``resolves_in_previews`` is set, a dry run without a lockfile resolves the stack and shows the result.
     """
 
     resolves_in_previews: bool
@@ -51,8 +51,8 @@ class Provider(Protocol):
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
         """Install everything into the prefix, which then contains ``bin/python`` and ``bin/mpiexec``.
 
-        ``meanwhile`` is called once while a long-running command is active. The caller verifies the prefix and removes
-        it if the installation or the verification fails.
+        ``meanwhile`` is called once during a long-running command. The caller verifies the prefix and removes it if the
+        installation or the verification fails.
         """
 
 

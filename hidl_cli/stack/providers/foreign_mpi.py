@@ -1,7 +1,7 @@
-"""Expose an external MPI library in the prefix of a stack: its programs in ``bin``, its libraries in ``lib``.
+"""Expose an external MPI library in a stack's prefix: its programs in ``bin``, and its libraries in ``lib``.
 
-Programs are exposed as wrapper scripts instead of links, because launchers look for their helpers (``hydra_pmi_proxy``,
-``mpispawn``) in the directory that they were started from.
+Programs are exposed through wrapper scripts instead of links, because launchers look for their helpers
+(``hydra_pmi_proxy``, ``mpispawn``) in the directory from which they were started.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from hidl_cli.errors import BuildFailed
 from hidl_cli.templates import render_script
 
-#: The programs of an MPI library that get wrapper scripts.
+#: The MPI library programs that get wrapper scripts.
 PROGRAMS = (
     "mpiexec", "mpirun", "mpirun_rsh", "mpiexec.hydra", "mpiexec.mpirun_rsh", "mpispawn", "srun",
     "mpicc", "mpicxx", "mpic++", "mpiCC", "mpif77", "mpif90", "mpifort",
@@ -21,7 +21,7 @@ PROGRAMS = (
 
 
 def write_wrappers(mpi: Path, prefix: Path) -> None:
-    """Write wrapper scripts for the programs of an MPI library. Raises ``BuildFailed`` if it has no launcher."""
+    """Write wrapper scripts for an MPI library's programs. Raises ``BuildFailed`` if the library has no launcher."""
     shown = [name for name in PROGRAMS if os.access(mpi / "bin" / name, os.X_OK)]
     if not any(name in shown for name in ("mpiexec", "mpirun", "mpirun_rsh")):
         raise BuildFailed(
@@ -35,7 +35,7 @@ def write_wrappers(mpi: Path, prefix: Path) -> None:
 
 
 def link_libraries(mpi: Path, prefix: Path) -> None:
-    """Link all files in the library directories of ``mpi`` into ``prefix/lib``, where mpi4py's wheels look for MPI.
+    """Link all files in the library directories of ``mpi`` into ``prefix/lib``, where mpi4py wheels look for MPI.
 
     All files are linked because libraries look for each other relative to their own location.
     """

@@ -1,4 +1,4 @@
-"""The provider ``rpm``: an MPI library from an RPM, and everything else as wheels."""
+"""The provider ``rpm``, which installs an MPI library from an RPM, and everything else from wheels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, get_args
 
-from hidl_cli import paths
+from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, UsageError
 from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.stack.builds import sources
@@ -23,12 +23,11 @@ from hidl_cli.stack.providers.contract import Preview
 
 if TYPE_CHECKING:
     from hidl_cli.stack.order import Order, Progress
-    from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.target import Target
 
 
 _OF_RPM = {name: family for family, traits in TRAITS.items() for name in traits.rpms}
-#: The families that OSU distributes as RPMs, by file name prefix, with the longest prefix first.
+#: The MPI families that OSU distributes as RPMs, by file name prefix, with the longest prefix first.
 _NAMES: Mapping[str, Family] = {name: _OF_RPM[name] for name in sorted(_OF_RPM, key=len, reverse=True)}
 # NAME-VERSION-RELEASE.ARCHITECTURE.rpm
 _FILE = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)-(?P<release>[^-]+)\.rpm")
@@ -84,7 +83,7 @@ def find_rpm(order: Order) -> RpmPart:
             hint=f"download it{origin} and pass --source {name}=FILE (or put it into {order.root / 'sources'} or a "
             f"directory of {sources.PLACES})",
         )
-    digest = sources.sha256(file)
+    digest = documents.sha256(file)
     if described is not None and described.sha256 not in (None, digest):
         raise BuildFailed(
             f"{file} does not match site {order.site.name}: its SHA-256 is {digest}, not {described.sha256}",
@@ -109,7 +108,7 @@ def _family(name: str, file: Path) -> Family:
 
 
 def part_of(plan: InstallPlan) -> RpmPart:
-    """Return the RPM in a plan of this provider."""
+    """Return the RPM in one of this provider's plans."""
     assert isinstance(plan.part, RpmPart)
     return plan.part
 
@@ -121,7 +120,7 @@ _LARGEST_TEXT = 4 << 20
 
 
 def install(rpm: Path, directory: Path) -> None:
-    """Unpack the MPI library of ``rpm`` to ``directory``, which must not exist.
+    """Unpack the MPI library in ``rpm`` to ``directory``, which must not exist.
 
     Raises ``BuildFailed`` if the RPM is damaged, contains unsafe members (paths or links that lead outside of it,
     set-user-id files, devices), or does not contain exactly one MPI library.
@@ -145,8 +144,8 @@ def install(rpm: Path, directory: Path) -> None:
 def rewrite(directory: Path, *, old: str, new: str) -> list[Path]:
     """Replace the prefix ``old`` in all text files below ``directory``, and return the changed files.
 
-    These are compiler wrappers, pkg-config and libtool files, and scripts. Binaries need no change: they find their
-    libraries by relative paths or through the activated stack.
+    These are compiler wrappers, pkg-config and libtool files, and scripts. Binaries do not need to be changed, because
+    they find their libraries by relative paths or through the activated stack.
     """
     changed = []
     for file in sorted(directory.rglob("*")):
@@ -170,7 +169,7 @@ def _reader() -> ModuleType:
     return module
 
 
-#: Subdirectory of the prefix that contains the library.
+#: Subdirectory of the prefix in which the library is installed.
 PLACE = "mpi"
 
 
@@ -201,7 +200,7 @@ class FromRpm(venv.FromWheels):
 
 
 def require_no_builds(order: Order) -> Order:
-    """Return the order if its stack has no builds. Builds would be linked to the MPI library in the lockfile.
+    """Return the order if its stack has no builds, which would be linked to the MPI library in the lockfile.
 
     Raises ``UsageError`` if the stack has builds.
     """

@@ -1,4 +1,4 @@
-"""The provider ``wheels``: a virtual environment with the packages of a lockfile, and builds against it."""
+"""The provider ``wheels``, which creates a virtual environment with a lockfile's packages, and builds against it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FromWheels:
     resolves_in_previews = False
 
     def __init__(self, site: Site, mirror: Path | None = None, cache: Path | None = None) -> None:
-        """Initialize the provider; ``cache`` replaces the user's uv cache."""
+        """Initialize the provider. If ``cache`` is given, it is used instead of the user's uv cache."""
         self.site = site
         self.mirror = mirror
         self.cache = cache
@@ -101,7 +101,7 @@ class FromWheels:
 
 
 def _advisories(order: Order, target: Target) -> list[dict[str, str | None]]:
-    """Return advisories about mismatches between the installation and the nodes of the site."""
+    """Return advisories about mismatches between the installation and the site's nodes."""
     texts = {
         "other-machine": _other_machine(order, target),
         "no-gpu-build": _without_gpus(order, target),
@@ -147,7 +147,7 @@ def _other_partition(order: Order, target: Target) -> str | None:
 
 
 def lockfile_directories(order: Order) -> tuple[Path, ...]:
-    """Return the directories of lockfiles for an order, starting with the mirror."""
+    """Return the lockfile directories for an order, starting with the mirror."""
     mirror = (order.mirror / "locks",) if order.mirror else ()
     return (*mirror, *lock.directories(*installation.with_site_root(order.site, order.root)))
 
@@ -168,7 +168,7 @@ def install_wheels(
     meanwhile: Callable[[], object] | None = None,
     interpreter: Path | None = None,
 ) -> None:
-    """Create the virtual environment and install the locked wheels and hidl's own."""
+    """Create the virtual environment, and install the locked wheels and hidl's own wheels."""
     *first, last = uv.steps(plan, interpreter)
     for step in first:
         with progress.step(step.title, log):
@@ -178,7 +178,7 @@ def install_wheels(
 
 
 def _complete_mpich(plan: InstallPlan) -> None:
-    """Add the link ``libmpich.so``, which the MPICH wheel lacks although some software, such as Spack, looks for it."""
+    """Add the link ``libmpich.so``, which some software, such as Spack, looks for, but which the MPICH wheel lacks."""
     library, name = plan.prefix / "lib" / "libmpi.so.12", plan.prefix / "lib" / "libmpich.so"
     if plan.mpi == "mpich" and library.is_file() and not name.exists():
         name.symlink_to(library.name)

@@ -31,14 +31,15 @@ if TYPE_CHECKING:
     from hidl_cli.stack.target import Target
 
 # On a machine with a newer C library, lockfiles are created for the first of these versions, so that older machines can
-# use them, too. Both manylinux tags and uv's --python-platform support these versions.
+# use them as well. These versions are supported by both manylinux tags and uv's --python-platform.
 _PORTABLE_GLIBC = ((2, 28), (2, 17))
 # uv reads the configuration of the project in its working directory, so it runs outside of any project.
 _CWD = Path("/")
 _CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
-#: Builds of a package for one version of CUDA, such as nvidia-nccl-cu12 and cupy-cuda13x; their files conflict.
+#: Packages built for a particular CUDA version, such as nvidia-nccl-cu12 and cupy-cuda13x. The files of different
+#: builds of a package conflict.
 _CUDA_BUILD = re.compile(r"(.+)-cu(?:da)?(\d+)x?")
-#: The version of NVIDIA's driver; if the file exists, uv selects the matching build of torch.
+#: File that contains the version of NVIDIA's driver. If it exists, uv selects the matching build of torch.
 _DRIVER = Path("/proc/driver/nvidia/version")
 _USE_SPACK = "build the stack with --provider spack"
 _NETWORK = re.compile(
@@ -49,7 +50,7 @@ _CHATTER = re.compile(r"(Using (CPython|Python)|Resolved|Prepared|Installed|Down
 
 
 def _locked_glibc(target: Target) -> tuple[int, int] | None:
-    """Return the oldest glibc that a lockfile for ``target`` supports."""
+    """Return the oldest glibc supported by a lockfile for ``target``."""
     if target.glibc is None or target.platform not in PORTABLE_PLATFORMS:
         return target.glibc
     return next((version for version in _PORTABLE_GLIBC if version <= target.glibc), target.glibc)
@@ -57,14 +58,14 @@ def _locked_glibc(target: Target) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class WheelInstaller:
-    """uv with the package indexes and wheel directories of a site. ``environ`` is the user's environment."""
+    """uv with a site's package indexes and wheel directories; ``environ`` is the user's environment."""
 
     sources: Sources
     environ: Mapping[str, str]
 
     @classmethod
     def for_site(cls, site: Site, mirror: Path | None = None) -> WheelInstaller:
-        """Return uv with the settings of ``site`` and the wheels of ``mirror``."""
+        """Return uv with the settings from ``site`` and the wheels in ``mirror``."""
         environ = dict(os.environ)
         wheels = site.wheels
         if mirror is not None and (mirror / "wheels").is_dir():
@@ -74,14 +75,14 @@ class WheelInstaller:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user about the settings, one line each."""
+        """Notes for the user about the settings, each on one line."""
         return tuple(f"ignoring find-links {place}: it does not exist" for place in self.sources.absent)
 
     def resolve(self, stack: Stack, target: Target, *, offline: bool) -> Lock:
         """Resolve the stack for the target.
 
         Targets without GPUs get the CPU build of torch. If the newest release of a framework has no kernels for the
-        GPUs of the target, the last release that does is selected. Raises ``MissingPrecondition`` or ``BuildFailed``.
+        target's GPUs, the last release that has them is selected. Raises ``MissingPrecondition`` or ``BuildFailed``.
         """
         stack = stack.on(target.accelerator, target.machine)
         packages = self._resolve_packages(stack, target, (), offline=offline)
@@ -119,7 +120,7 @@ class WheelInstaller:
     def _resolve_packages(
         self, stack: Stack, target: Target, limits: Sequence[str], *, offline: bool
     ) -> tuple[Package, ...]:
-        """Resolve the stack within its constraints and additional ``limits``."""
+        """Resolve the stack within its constraints and the additional ``limits``."""
         with paths.temporary_directory("lock") as directory:
             required, constraints = Path(directory, f"{stack.name}.in"), Path(directory, "constraints.txt")
             required.write_text("\n".join(_bare_requirements(stack)) + "\n", encoding="utf-8")
@@ -137,9 +138,9 @@ class WheelInstaller:
                 raise _explain(failure, f"failed to resolve stack {stack.name}") from failure
 
     def missing(self, plan: InstallPlan) -> tuple[str, ...]:
-        """Return the wheels of the plan that are not available offline; may fill the cache.
+        """Return the plan's wheels that are not available offline; this may fill the cache.
 
-        The packages are tried one by one, because uv stops at the first missing one.
+        The packages are tried one by one, because uv stops at the first one that is missing.
         """
         with tempfile.TemporaryDirectory(dir=plan.stack_directory, prefix=".offline-") as directory:
             file = Path(directory, "lock.txt")
@@ -158,9 +159,9 @@ class WheelInstaller:
             return tuple(lacking)
 
     def steps(self, plan: InstallPlan, interpreter: Path | None = None) -> tuple[InstallStep, ...]:
-        """Return the commands that create the virtual environment and install the wheels.
+        """Return the commands for creating the virtual environment and installing the wheels.
 
-        All hashes are checked, except those of hidl's own wheels, which are built here.
+        All hashes are checked, except for those of hidl's own wheels, which are built here.
         """
         python = str(plan.prefix / "bin" / "python")
         options = ["--no-project", "--allow-existing", "--prompt", f"{plan.stack}-{plan.id}"]
@@ -186,7 +187,7 @@ class WheelInstaller:
         return InstallStep(title, argv, pip_settings.uv_variables(self.sources, self.environ))
 
     def download(self, title: str, requirements: Path, directory: Path, target: Target) -> InstallStep:
-        """Return the command that downloads the wheels of a requirements file for ``target`` with pip."""
+        """Return the command that downloads the wheels listed in a requirements file for ``target`` with pip."""
         options = ("--no-deps", "--only-binary", ":all:", "--dest", str(directory), "-r", str(requirements))
         flags = pip_settings.uv_flags(self.sources, self.environ)
         python = ("--no-project", "--isolated", *flags, "--python", str(target.interpreter), "--with", "pip")
@@ -200,7 +201,7 @@ class WheelInstaller:
         )
 
     def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> InstallStep:
-        # uv cannot download a source archive without building it; pip can.
+        # pip can download a source archive without building it, but uv cannot.
         tools = [word for tool in ("pip", *_requirements(build.requires)) for word in ("--with", tool)]
         python = ("--python", str(plan.target.interpreter))
         options = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes")
@@ -246,7 +247,7 @@ class WheelInstaller:
             _redact_log(log)
 
     def _install_arguments(self, plan: InstallPlan, *options: str) -> list[str]:
-        """Return the arguments of ``uv pip install`` for locked packages, with the index of the build of torch."""
+        """Return the ``uv pip install`` arguments for locked packages, including the index for the torch build."""
         argv = ["pip", "install", "--no-deps", *pip_settings.uv_flags(self.sources, self.environ), *options]
         argv += ["--offline"] if plan.offline else []
         torch = plan.lock.wheels.version("torch")
@@ -258,7 +259,7 @@ class WheelInstaller:
         return [*argv, "--torch-backend", torch.partition("+")[2]]
 
     def _torch_options(self, stack: Stack, target: Target, directory: Path) -> list[str]:
-        """Return the options that select the build of torch. The default of PyPI is for CUDA, several GB."""
+        """Return the options that select a torch build. PyPI's default is a CUDA build of several GB."""
         if "UV_TORCH_BACKEND" in self.environ:
             return []
         if target.accelerator == "cuda" and _DRIVER.exists():
@@ -275,7 +276,7 @@ class WheelInstaller:
         return ["--constraints", str(constraint)]
 
     def _torch_in_find_links(self, requirement: str, target: Target, directory: Path) -> str | None:
-        """Return the torch in the find-links that satisfies the requirement, as ``torch==<version>``; None without."""
+        """Return a torch in the find-links that satisfies the requirement, as ``torch==<version>``, or None."""
         if not self.sources.find_links and "UV_FIND_LINKS" not in self.environ:
             return None
         required = directory / "torch.in"
@@ -299,7 +300,7 @@ class WheelInstaller:
     def _unresolvable_offline(
         self, stack: Stack, target: Target, directory: Path, failure: ProcessFailed
     ) -> MissingPrecondition:
-        """Return the error with all requirements of the stack that are not in the cache or a wheelhouse."""
+        """Return an error that lists all of the stack's requirements that are not in the cache or a wheelhouse."""
         lacking = []
         for requirement in _bare_requirements(stack):
             required = directory / "one.in"
@@ -321,7 +322,7 @@ def _requirements(packages: Mapping[str, str]) -> list[str]:
 
 
 def _bare_requirements(stack: Stack) -> list[str]:
-    """Return the requirements of the stack for uv: without constraints and hashes."""
+    """Return the stack's requirements for uv, without constraints and hashes."""
     return [bare(line) for line in requirements(stack) if not line.startswith("-c ")]
 
 
@@ -345,7 +346,7 @@ def _check_hardware(stack: Stack, target: Target, packages: Iterable[Package]) -
 
 
 def _check_cuda_versions(stack: Stack, target: Target, packages: Iterable[Package]) -> None:
-    """Raise ``BuildFailed`` for builds of a package for two versions of CUDA, which overwrite each other's files."""
+    """Raise ``BuildFailed`` if builds of a package for two CUDA versions would overwrite each other's files."""
     builds: dict[str, dict[int, str]] = {}
     for package in packages:
         if match := _CUDA_BUILD.fullmatch(package.name):
@@ -363,7 +364,10 @@ def _check_cuda_versions(stack: Stack, target: Target, packages: Iterable[Packag
 
 
 def _restrict_hashes(stack: Stack, packages: Iterable[Package]) -> tuple[Package, ...]:
-    """Restrict the hashes of packages to those in the requirements. Raises ``BuildFailed`` if none is left."""
+    """Restrict the packages' hashes to those in the requirements.
+
+    Raises ``BuildFailed`` if no hash is left for a package.
+    """
     permitted: dict[str, frozenset[str]] = {}
     for line in (*stack.requirements, *stack.constraints):
         if hashes := hashes_of(line):
@@ -383,7 +387,7 @@ def _restrict_hashes(stack: Stack, packages: Iterable[Package]) -> tuple[Package
 
 
 def _packages(pylock: str) -> tuple[Package, ...]:
-    """Read the packages of a ``pylock.toml``, in which uv lists only the wheels that fit the target."""
+    """Read the packages in a ``pylock.toml``, in which uv only lists wheels that fit the target."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -398,7 +402,7 @@ def _packages(pylock: str) -> tuple[Package, ...]:
 
 
 def _explain(failure: ProcessFailed, what: str) -> HidlError:
-    """Turn a failure of uv into an error with its message and a hint."""
+    """Turn a uv failure into an error with uv's message and a hint."""
     output = _output(failure)
     log = f"; the full output is in {failure.log}" if failure.log else ""
     if failure.status == 127:
@@ -422,7 +426,7 @@ def _explain(failure: ProcessFailed, what: str) -> HidlError:
 
 
 def _redact_log(log: Path) -> None:
-    """Redact credentials in the log: uv hides passwords, but not always user names and tokens."""
+    """Redact credentials in the log, because uv always hides passwords, but not always user names and tokens."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     clean = redact(text)
     if clean != text:
@@ -430,6 +434,6 @@ def _redact_log(log: Path) -> None:
 
 
 def _output(failure: ProcessFailed) -> str:
-    """Return the output of uv without progress messages and credentials."""
+    """Return uv's output with progress messages and credentials removed."""
     lines = [line for line in failure.output.splitlines() if line.strip() and not _CHATTER.fullmatch(line.strip())]
     return redact("\n".join(f"  {line}" for line in lines))

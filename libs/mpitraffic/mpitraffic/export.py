@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitraffic import files
 from mpitraffic.errors import TrafficError
-from mpitraffic.files import CHANNELS
+from mpitraffic.files import CHANNELS, Header
 from mpitraffic.profile import Profile, call_rows, label, rank_rows, world
 
 Row = dict[str, Any]
@@ -58,6 +58,7 @@ def write_table(profile: Profile, name: str, path: Path) -> None:
 def write_trace(directory: Path, path: Path) -> int:
     """Write the recorded events as a trace for Perfetto and return their number."""
     headers = world(directory).headers
+    _require_events(directory, headers)
     origin = min(each.first_epoch_ns for each in headers)
     count = 0
     with path.open("w", encoding="utf-8") as file:
@@ -69,9 +70,6 @@ def write_trace(directory: Path, path: Path) -> int:
                 separator = ",\n"
                 count += event["ph"] == "X"
         file.write("\n]}\n")
-    if not count:
-        path.unlink()
-        raise _no_events(directory)
     return count
 
 
@@ -101,8 +99,7 @@ def write_otf2(directory: Path, output: Path) -> int:
     if output.exists():
         raise TrafficError(f"output {output}: exists", "choose a new directory")
     headers = world(directory).headers
-    if not any(len(files.read(header.path).of_kind(files.EVENT)) for header in headers):
-        raise _no_events(directory)
+    _require_events(directory, headers)
     count = 0
     with otf2.writer.open(str(output), timer_resolution=1_000_000_000) as archive:
         definitions = archive.definitions
@@ -144,5 +141,7 @@ def _events(rank: files.RankFile) -> Iterator[Row]:
         }
 
 
-def _no_events(directory: Path) -> TrafficError:
-    return TrafficError(f"profile {directory}: no events", "record with --events NUMBER")
+def _require_events(directory: Path, headers: Sequence[Header]) -> None:
+    """Raise ``TrafficError`` if no rank recorded events, before an existing file is opened for writing."""
+    if not any(len(files.read(header.path).of_kind(files.EVENT)) for header in headers):
+        raise TrafficError(f"profile {directory}: no events", "record with --events NUMBER")

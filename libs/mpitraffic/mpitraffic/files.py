@@ -35,7 +35,7 @@ Records = npt.NDArray[np.void]
 
 @dataclass(frozen=True)
 class Header:
-    """The first 4096 bytes of a file: the process, its clocks and its use of the machine."""
+    """The beginning of a file: the process, its clocks and its use of the machine."""
 
     path: Path
     rank: int

@@ -54,7 +54,11 @@ class Calls:
 
 @dataclass
 class Rank:
-    """The calls, times and resources of one rank, in sum."""
+    """The calls, times and resources of one rank, in sum.
+
+    ``outermost`` are the phases that are within no other, without ``PREPARATION``; None if the program marks none. If
+    several threads mark some, these are the phases of the thread that is longest in them: those of others run beside.
+    """
 
     rank: int
     host: str
@@ -67,6 +71,7 @@ class Rank:
     finalized: bool
     usage: dict[str, int]
     phases: dict[str, RankPhase] = field(default_factory=dict)
+    outermost: RankPhase | None = None
 
     @property
     def outside_ns(self) -> float:
@@ -76,17 +81,7 @@ class Rank:
     @property
     def region(self) -> RankPhase:
         """The phases at the top level without ``PREPARATION``, in sum; the whole program if it marks none."""
-        top = [each for name, each in self.phases.items() if each.top and name not in PREPARATION]
-        if not top:
-            return RankPhase(1, self.wall_ns, self.usage["user_ns"], self.mpi_ns, self.wait_ns)
-        return RankPhase(
-            max(each.entries for each in top),
-            sum(each.ns for each in top),
-            sum(each.cpu_ns for each in top),
-            sum(each.mpi_ns for each in top),
-            sum(each.wait_ns for name, each in self.phases.items() if name not in PREPARATION),
-            sum(each.exchange_ns for each in top),
-        )
+        return self.outermost or RankPhase(1, self.wall_ns, self.usage["user_ns"], self.mpi_ns, self.wait_ns)
 
 
 @dataclass
@@ -104,7 +99,7 @@ class RankPhase(PhaseTimes):
     """The times of one rank in a phase.
 
     ``wait_ns`` does not include the phases within it. ``exchange_ns`` is time outside MPI in phases of
-    ``COMMUNICATION``, whose calls of MPI may be in another thread. ``top`` means that the phase is within no other.
+    ``COMMUNICATION``, whose calls of MPI may be in another thread. ``top`` means that the phase was in no other once.
     """
 
     wait_ns: float = 0.0
@@ -312,7 +307,6 @@ class _Merge:
         mpi = waited = 0.0
         count = 0
         phases: dict[str, RankPhase] = {}
-        around: dict[str, str] = {}
         seen: set[Key] = set()
         for communicator in file.communicators.values():
             name = label(communicator, self.size)
@@ -333,23 +327,7 @@ class _Merge:
             mpi, waited, count = mpi + ns, waited + wait, count + calls
             if key[3]:
                 phases.setdefault(key[3], RankPhase()).wait_ns += wait
-        for record in file.of_kind(files.PHASE):
-            name = file.phases.get(int(record["phase"]), OTHER)
-            entries, cpu, inside, _, in_mpi = (int(each) for each in record["v"])
-            of_rank = phases.setdefault(name, RankPhase())
-            of_rank.top = of_rank.top or not int(record["b"])
-            around[name] = file.phases.get(int(record["b"]), "")
-            for phase in (self.phases.setdefault(name, PhaseTimes()), of_rank):
-                phase.entries += entries
-                phase.cpu_ns += cpu
-                phase.ns += inside * header.tick_ns
-                phase.mpi_ns += in_mpi * header.tick_ns
-        for name in COMMUNICATION & phases.keys():
-            exchange, passed = phases[name].ns - phases[name].mpi_ns, set[str]()
-            while name in phases and name not in passed:
-                phases[name].exchange_ns += exchange
-                passed.add(name)
-                name = around.get(name, "")  # noqa: PLW2901 - the phase around it
+        region = self._add_phases(file, phases)
         sent, received = self._traffic(file)
         self.ranks.append(
             Rank(
@@ -364,8 +342,47 @@ class _Merge:
                 header.finalized,
                 header.usage,
                 {name: each for name, each in phases.items() if each.entries},
+                region,
             )
         )
+
+    def _add_phases(self, file: RankFile, phases: dict[str, RankPhase]) -> RankPhase | None:
+        """Add the times of a rank's phases to ``phases``, and return its outermost ones in sum."""
+        tick, around = file.header.tick_ns, dict[str, str]()
+        outermost: dict[int, RankPhase] = {}  # by thread
+        exchanges: list[tuple[str, int, float]] = []
+        for record in file.of_kind(files.PHASE):
+            name, outer = file.phases.get(int(record["phase"]), OTHER), file.phases.get(int(record["b"]), OTHER)
+            thread, is_outermost = int(record["thread"]), not outer and name not in PREPARATION
+            entries, cpu, inside, _, in_mpi = (int(each) for each in record["v"])
+            of_rank = phases.setdefault(name, RankPhase())
+            of_rank.top = of_rank.top or not outer
+            around[name] = outer
+            sums = [self.phases.setdefault(name, PhaseTimes()), of_rank]
+            for phase in (*sums, *([outermost.setdefault(thread, RankPhase())] if is_outermost else [])):
+                phase.entries += entries
+                phase.cpu_ns += cpu
+                phase.ns += inside * tick
+                phase.mpi_ns += in_mpi * tick
+            if name in COMMUNICATION:
+                exchange = (inside - in_mpi) * tick
+                of_rank.exchange_ns += exchange
+                if is_outermost:
+                    outermost[thread].exchange_ns += exchange
+                exchanges.append((outer, thread, exchange))
+        for outer, thread, exchange in exchanges:
+            name, passed = outer, set[str]()
+            # A phase of communication around another one includes it already.
+            while name in phases and name not in passed | COMMUNICATION:
+                phases[name].exchange_ns += exchange
+                passed.add(name)
+                if not around.get(name) and name not in PREPARATION and thread in outermost:
+                    outermost[thread].exchange_ns += exchange
+                name = around.get(name, "")
+        region = max(outermost.values(), key=lambda each: each.ns, default=None)
+        if region is not None:
+            region.wait_ns = sum(each.wait_ns for name, each in phases.items() if name not in PREPARATION)
+        return region
 
     def _traffic(self, file: RankFile) -> tuple[int, int]:
         me, sent, received = file.header.rank, 0, 0

@@ -142,14 +142,17 @@ def _point_to_point() -> Iterator[Function]:
     yield Function("Recv_init", f"{message} request", after=awaited)
     received = "payload = recorder_received(&call, slot, status);"
     yield Function("Recv", f"{message} status", before=_OWN_STATUS, after=received)
-    track = "recorder_track(slot, HANDLE(*request), 0);"
-    yield Function("Irecv", f"{message} request", after=track)
+    # Open MPI returns the same handle for all receives from MPI_PROC_NULL.
+    track = "if ({} != MPI_PROC_NULL)\n    recorder_track(slot, HANDLE(*request), 0);"
+    yield Function("Irecv", f"{message} request", after=track.format("peer"))
     both = "sbuf n type peer stag rbuf rn rtype source rtag comm"
     replaced = "buf n type peer stag source rtag comm"
     for name, parameters in (("Sendrecv", both), ("Sendrecv_replace", replaced)):
         after = f"{_TO_PEER}\npayload += recorder_received(&call, slot, status);"
         yield Function(name, f"{parameters} status", before=_OWN_STATUS, after=after, bytes=_SIZE)
-        yield Function(f"Is{name[1:]}", f"{parameters} request", after=f"{_TO_PEER}\n{track}", bytes=_SIZE)
+        yield Function(
+            f"Is{name[1:]}", f"{parameters} request", after=f"{_TO_PEER}\n{track.format('source')}", bytes=_SIZE
+        )
     yield Function("Probe", "peer tag comm status")
     yield Function("Iprobe", "peer tag comm flag status")
     found = "recorder_track(slot, HANDLE(*message), 1);"

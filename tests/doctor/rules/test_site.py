@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.rules.site import RULES, SUBJECT, SiteFacts, probe
+from hidl_cli.doctor.rules.site import RULES, SUBJECTS, SiteFacts, probe
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.facts import Hardware, ProbedNode, Queue
 from hidl_cli.site.record import DetectionRecord, write_record
@@ -192,7 +192,7 @@ def test_missing_programs_of_the_scheduler_are_an_error() -> None:
 
 def test_another_machine_is_not_held_against_the_file() -> None:
     host = ampere()
-    assert SUBJECT.examine(Context(host, site(match={"hostname": "login[0-9]+"}))) == []
+    assert SUBJECTS[0].examine(Context(host, site(match={"hostname": "login[0-9]+"}))) == []
     assert host.asked == []
 
 
@@ -232,7 +232,7 @@ def test_a_recorded_lsf_is_held_against_the_file() -> None:
 
 def test_the_local_site_has_no_scheduler_to_be_asked() -> None:
     host = ampere()
-    assert SUBJECT.examine(Context(host, load_site("local"))) == []
+    assert SUBJECTS[0].examine(Context(host, load_site("local"))) == []
     assert host.asked == []
 
 

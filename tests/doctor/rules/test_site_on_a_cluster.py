@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.rules.site import SUBJECT
+from hidl_cli.doctor.rules.site import SUBJECTS
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.site.schema import Partition
@@ -27,7 +27,7 @@ def findings(host: ThisHost, **partitions: dict[str, Any]) -> list[tuple[str, st
     site = load_site("test-cluster")
     more = {name: Partition.model_validate({"node_type": "node"} | keys) for name, keys in partitions.items()}
     changed = site.model_copy(update={"partitions": site.partitions | more})
-    return [(one.rule, one.severity, one.where) for one in SUBJECT.examine(Context(host, changed))]
+    return [(one.rule, one.severity, one.where) for one in SUBJECTS[0].examine(Context(host, changed))]
 
 
 def test_the_shipped_file_agrees_with_the_cluster(host: ThisHost) -> None:

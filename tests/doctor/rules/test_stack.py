@@ -13,7 +13,7 @@ import pytest
 
 from hidl_cli import paths
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.rules.stack import RULES, SUBJECT, StackContents, probe
+from hidl_cli.doctor.rules.stack import RULES, SUBJECTS, StackContents, probe
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack import installation
@@ -96,7 +96,7 @@ def test_a_lock_with_an_old_version_is_found(config: Path) -> None:
     old.parent.mkdir(parents=True)
     old.write_text(shipped.replace("tornado==6.5.10", "tornado==6.4.2"))
 
-    found = SUBJECT.examine(Context(ThisHost(), load_site("local"), stack="mpi4dask"))
+    found = SUBJECTS[0].examine(Context(ThisHost(), load_site("local"), stack="mpi4dask"))
 
     (tornado,) = (finding for finding in found if "tornado 6.4.2" in finding.seen)
     assert (tornado.severity, tornado.where) == ("warning", str(old))
@@ -107,7 +107,7 @@ def test_a_lock_with_an_old_version_is_found(config: Path) -> None:
     "stack", ["mpi", "openmpi", "omb", "pytorch", "tensorflow", "horovod", "mpi4dask", "hyparflow"]
 )
 def test_todays_locks_give_nothing_above_info(stack: str) -> None:
-    found = SUBJECT.examine(Context(ThisHost(), load_site("local"), stack=stack))
+    found = SUBJECTS[0].examine(Context(ThisHost(), load_site("local"), stack=stack))
     assert {(finding.rule, finding.severity) for finding in found} <= {("HD081", "info")}
 
 
@@ -126,7 +126,7 @@ def installed(stack_prefix: Callable[[str], Path], tmp_path: Path) -> Path:
 def examined(prefix: Path) -> list[str]:
     """What is wrong with the installation, by the rule HD082."""
     held = installation.at(prefix) or Installation(prefix, {})
-    found = SUBJECT.examine(Context(ThisHost(), load_site("local"), held))
+    found = SUBJECTS[0].examine(Context(ThisHost(), load_site("local"), held))
     return [finding.seen.partition(": ")[2] for finding in found if finding.rule == "HD082"]
 
 
@@ -155,7 +155,7 @@ def test_programs_of_another_hidl_are_found(installed: Path) -> None:
 def test_the_cure_is_the_command_that_installs_it_there(installed: Path, tmp_path: Path) -> None:
     (installed / "bin" / "mpiexec").unlink()
     context = Context(ThisHost(), load_site("local"), installation.at(installed))
-    (finding,) = (each for each in SUBJECT.examine(context) if each.rule == "HD082")
+    (finding,) = (each for each in SUBJECTS[0].examine(context) if each.rule == "HD082")
     assert finding.fix == f"hidl install mpi --prefix {tmp_path} (keeps the lockfile)"
 
 
@@ -163,4 +163,4 @@ def test_before_a_run_the_installation_is_looked_at_too(installed: Path) -> None
     (installed / "bin" / "mpiexec").unlink()
     plan = SimpleNamespace()
     context = Context(ThisHost(), load_site("local"), installation.at(installed), plan=plan)  # type: ignore[arg-type]
-    assert [finding.rule for finding in SUBJECT.examine(context)] == ["HD082"]
+    assert [finding.rule for finding in SUBJECTS[0].examine(context)] == ["HD082"]

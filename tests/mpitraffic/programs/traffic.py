@@ -84,6 +84,18 @@ def nonblocking() -> None:
         cancelled.Wait()
 
 
+def boundaries() -> None:
+    """Exchange with neighbours without periodic boundaries: the ends of the line have no neighbour."""
+    left, right = (ME - 1 if ME else MPI.PROC_NULL), (ME + 1 if ME + 1 < SIZE else MPI.PROC_NULL)
+    for complete in (waitall, waitany, waitsome, testall, testany, testsome, each):
+        receives = [WORLD.Irecv(data(500), side, tag) for tag in range(3) for side in (left, right)]
+        sends = [WORLD.Isend(data(100 * tag), side, tag) for tag in range(3) for side in (left, right)]
+        complete([*receives, *sends])
+        for tag in range(3):
+            for side in {left, right} - {MPI.PROC_NULL}:
+                count("point-to-point", side, 100 * tag)
+
+
 def waitall(requests: list[MPI.Request]) -> None:
     MPI.Request.Waitall(requests)
 
@@ -348,8 +360,8 @@ def drawn() -> None:
 PATTERNS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
-        *(ring, tree, nonblocking, persistent, split, threads, collectives, allreduce, averager, neighbours),
-        *(one_sided, between, drawn),
+        *(ring, tree, nonblocking, boundaries, persistent, split, threads, collectives, allreduce, averager),
+        *(neighbours, one_sided, between, drawn),
     )
 }
 

@@ -173,10 +173,19 @@ job_id() {
     echo "$$"
 }
 
+# Kills the processes of this job except the script and this shell, also those in other sessions.
+kill_processes() {
+    local files pid
+    mapfile -t files < <(grep -slzxF "HIDL_FINDINGS=$HIDL_FINDINGS" /proc/[0-9]*/environ)
+    for pid in "${files[@]//[^0-9]/}"; do
+        [[ $pid == "$BASHPID" || $pid == "$$" ]] || kill -KILL "$pid" 2> /dev/null || true
+    done
+}
+
 # No scheduler ends this job. Beside the script, this waits for the time limit, or for the end of the script; at the limit
 # it tells the script to end, and kills what is left of the job.
 end_at() { # seconds
-    local status=0 files pid
+    local status=0
     IFS= read -r -t "$1" _ || status=$?
     if ((status <= 128)); then
         return 0
@@ -184,10 +193,7 @@ end_at() { # seconds
     echo TIMEOUT > reason || true
     tell_script TERM
     IFS= read -r -t 10 _ || true
-    mapfile -t files < <(grep -slzxF "HIDL_FINDINGS=$HIDL_FINDINGS" /proc/[0-9]*/environ)
-    for pid in "${files[@]//[^0-9]/}"; do
-        [[ $pid == "$BASHPID" ]] || kill -KILL "$pid" 2> /dev/null || true
-    done
+    kill_processes
     tell_script KILL
 }
 

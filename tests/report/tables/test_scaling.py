@@ -62,8 +62,9 @@ def test_an_inconclusive_study_says_what_to_do_next() -> None:
 
 @pytest.mark.parametrize("repetitions", [1, 5])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_up_to_512_nodes_fit_80_columns_with_nothing_cut(encoding: str, repetitions: int) -> None:
-    shown = lines(study({2**i: 12345.6 * 2**i for i in range(10)}, repetitions=repetitions), encoding=encoding)
+@pytest.mark.parametrize("mean", [12345.6, 165_536_123.4, 9_165_536_123.4])
+def test_up_to_512_nodes_fit_80_columns_with_nothing_cut(encoding: str, mean: float, repetitions: int) -> None:
+    shown = lines(study({2**i: mean * 2**i for i in range(10)}, repetitions=repetitions), encoding=encoding)
     assert max(map(len, shown)) <= 80
     assert not any("…" in line or "..." in line for line in shown)
     assert sum(line.strip()[:1].isdigit() for line in shown) == 10

@@ -13,10 +13,11 @@ import pytest
 
 from hidl_cli.stack.lock import Lock
 from hidl_cli.stack.providers.spack.caches import to_build
-from hidl_cli.stack.providers.spack.environment import cache_of
+from hidl_cli.stack.providers.spack.environment import cache_of, environment
+from hidl_cli.stack.providers.spack.host import Places
 from hidl_cli.stack.providers.spack.lock import SpackLock
 from tests.conftest import Hidl
-from tests.stack.spack.conftest import site
+from tests.stack.spack.conftest import site, stack
 
 INSTALL = ("install", "mpi", "--provider", "spack")
 
@@ -69,11 +70,23 @@ def test_a_cache_is_a_name_of_the_site_a_url_or_a_path(monkeypatch: pytest.Monke
     machine = site(spack={"build_caches": caches})
     found = [cache_of(machine, name) for name in ("short", "long", "/other", "https://cache.example/1")]
     assert [(cache.url, cache.signed) for cache in found] == [
-        ("oci://ghcr.io/centre/cache", True),
+        ("oci://ghcr.io/centre/cache", False),  # Spack signs nothing there
         ("file:///shared/cache", False),
         ("file:///other", True),
         ("https://cache.example/1", True),
     ]
+
+
+def test_a_registry_gets_the_user_and_the_name_of_the_variable_with_the_password(where: Places) -> None:
+    cache = {"url": "oci+http://localhost:5000/cache", "user": "builder", "password_variable": "REGISTRY_TOKEN"}
+    made = environment(site(spack={"build_caches": {"centre": cache}}), stack(), where, view=where.root, release=(1, 2))
+    assert made.document["spack"]["mirrors"]["centre-binaries"] == {
+        "url": "oci+http://localhost:5000/cache",
+        "source": False,
+        "binary": True,
+        "signed": False,
+        "access_pair": {"id": "builder", "secret_variable": "REGISTRY_TOKEN"},
+    }
 
 
 @pytest.fixture

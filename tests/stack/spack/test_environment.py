@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from hidl_cli.inputs.overlay import list_all
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.checks import load_stack
+from hidl_cli.stack.providers.spack.call import prefixes
 from hidl_cli.stack.providers.spack.environment import Environment, environment, included_files
-from hidl_cli.stack.providers.spack.host import Places, places
+from hidl_cli.stack.providers.spack.host import Places, index_of, places
 from hidl_cli.stack.schema import Stack
 from tests.stack.spack.conftest import GCC, MPICH, site, stack
 
@@ -390,6 +392,29 @@ def test_upstreams_reuse_and_padding_are_settings_of_the_site(where: Places) -> 
     assert spack(chosen)["config"]["install_tree"] == {"root": "/shared/spack/store", "padded_length": 128}
     only_padded = made(where, site(spack={"upstreams": settings["upstreams"], "padded_length": 128}), stack())
     assert only_padded.inputs == plain.inputs
+
+
+@pytest.mark.parametrize("missing", [-5, 0, 1, 2, 26, 27, 28, 29, 53, 54, 55, 56, 150])
+def test_packages_are_found_in_padded_stores(where: Places, tmp_path: Path, missing: int) -> None:
+    """Spack fills the path with this name and cuts it off; a cut after a slash becomes an underscore."""
+    root = tmp_path / "spack" / "store"
+    filling = ("__spack_path_placeholder__/" * 9)[: max(0, missing - 1)]
+    tree = root / (f"{filling[:-1]}_" if filling.endswith("/") else filling)
+    machine = site(spack={"padded_length": len(str(root)) + missing, "upstreams": {"centre": str(root)}})
+    places = replace(where, root=tmp_path)
+    assert made(places, machine, stack()).tree == tree
+    index_of(tree).parent.mkdir(parents=True)
+    index_of(tree).write_text('{"database": {"installs": {"abc": {"installed": true, "path": "/p"}}}}')
+    found = made(places, machine, stack())
+    assert spack(found)["upstreams"] == {"centre": {"install_tree": str(tree)}}
+    assert prefixes(found.tree) == {"abc": Path("/p")}
+
+
+def test_packages_of_a_store_before_it_was_padded_are_not_its_own(where: Places, tmp_path: Path) -> None:
+    index_of(tmp_path / "spack" / "store").parent.mkdir(parents=True)
+    index_of(tmp_path / "spack" / "store").write_text('{"database": {"installs": {"abc": {"installed": true}}}}')
+    assert prefixes(made(replace(where, root=tmp_path), site(), stack()).tree)
+    assert not prefixes(made(replace(where, root=tmp_path), site(spack={"padded_length": 200}), stack()).tree)
 
 
 def test_modulefiles_of_lmod_name_their_core_compilers(where: Places) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from hidl_cli.errors import HidlError
 from hidl_cli.site import hidl_cluster
 from hidl_cli.stack.order import InstallStep
 from hidl_cli.stack.providers.spack.call import Builds, done, run
 from hidl_cli.stack.providers.spack.call import failure_in as failure
+from tests.waiting import until
 
 FAILED = """\
 $ /opt/spack/bin/spack -e /env fetch
@@ -83,6 +85,28 @@ def test_progress_has_the_time_of_each_package_and_how_many_are_left() -> None:
     ]
 
 
+def test_progress_has_the_time_that_is_left_by_earlier_builds() -> None:
+    hashed = "k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq"
+    expected = ("zlib-ng-2.2.4 takes 80", "py-mpi4py-4.1.1 takes 524", "cmake-3.31.0 takes 100")
+
+    def said(known: int) -> list[str]:
+        builds = Builds()
+        lines = [f"# expected: {each} s" for each in expected[:known]]
+        for number, each in enumerate(("zlib-ng-2.2.4", "py-mpi4py-4.1.1", "cmake-3.31.0"), start=1):
+            name = each.rpartition("-")[0]
+            lines += [f"==> Installing {each}-{hashed} [{number}/3]"]
+            lines += [f"==> {name}: Successfully installed {each}-{hashed}"]
+        return [found for line in lines if (found := builds.read(line, 0.0))]
+
+    assert said(3) == [
+        "built zlib-ng-2.2.4 (0:00, 2 left, about 10:24 more)",
+        "built py-mpi4py-4.1.1 (0:00, 1 left, about 1:40 more)",
+        "built cmake-3.31.0 (0:00, 0 left)",
+    ]
+    assert said(2)[0] == "built zlib-ng-2.2.4 (0:00, 2 left, at least 8:44 more)"
+    assert said(1)[0] == "built zlib-ng-2.2.4 (0:00, 2 left)"
+
+
 def test_the_package_that_failed_is_named() -> None:
     assert failure(FAILED.splitlines()).package == "broken"
 
@@ -106,6 +130,18 @@ def test_a_package_that_failed_before_it_ran_a_compiler_is_known_by_its_log() ->
 
 def test_what_an_earlier_command_said_does_not_count() -> None:
     assert "earlier" not in "".join(failure(FAILED.splitlines()).lines)
+
+
+def test_a_job_is_cancelled_if_its_client_is_killed(tmp_path: Path) -> None:
+    """By another process, or by hidl because it does not react to SIGTERM."""
+    cancel = ("sh", "-c", 'echo "$1" >> "$0"', str(tmp_path / "cancelled"), "hidl-build-1")
+    for number, client in enumerate(("kill -KILL $$", "trap '' TERM; kill -TERM $PPID; while :; do sleep 1; done")):
+        with pytest.raises(HidlError):
+            run(InstallStep("build", ("sh", "-c", client), cancel=cancel), tmp_path / "log", doing="build")
+        until((tmp_path / "cancelled").is_file, within=30)
+        assert set((tmp_path / "cancelled").read_text().splitlines()) == {"hidl-build-1"}, number
+        (tmp_path / "cancelled").unlink()
+    until((tmp_path / "cancelled").is_file, within=30)  # again, when the client is dead
 
 
 def test_a_build_in_an_allocation_finds_hidl_s_own_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -288,6 +288,24 @@ def test_a_real_spack_that_is_killed_goes_on_where_it_was(real: Hidl, root: Path
     assert len(once) == len(set(once)), said
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, deep(signal.SIGINT), deep(signal.SIGKILL)])
+def test_the_job_of_a_build_is_cancelled_with_hidl_even_if_srun_does_not_react(
+    hidl: Hidl, spack: Path, cluster: LivingCluster, number: signal.Signals
+) -> None:
+    settings = {"detect": True, "wheels": True, "build_on": "allocation", "target": "x86_64"}
+    site(hidl, "builds", f"title: builds in jobs\nextends: test-cluster\nspack: {json.dumps(settings)}\n")
+    line = (*INSTALL, "--site", "builds", "--verify", "here", "--time", "30")
+    builds = Hidl(hidl.environment | cluster.environment | {"STAND_IN": "hang:install"})
+    child = builds.start(*line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until((spack / "hangs").exists, within=120)
+    name, state = cluster("squeue", "--noheader", "--format=%j %T").stdout.split()
+    assert (re.fullmatch("hidl-build-[0-9a-f]{8}", name) is not None, state) == (True, "RUNNING"), name
+    subprocess.run(["pkill", "-STOP", "-f", f"^srun .*--job-name={name} "], check=True)
+    child.send_signal(number)
+    child.wait()
+    until(lambda: "CANCELLED" in cluster("sacct", "-X", "-n", "-o", "State", f"--name={name}").stdout, within=60)
+
+
 @pytest.mark.deep
 @pytest.mark.timeout(3600)
 def test_a_real_spack_builds_in_a_job_that_ends_with_hidl_and_is_resumed(real: Hidl, cluster: LivingCluster) -> None:
@@ -303,11 +321,11 @@ def test_a_real_spack_builds_in_a_job_that_ends_with_hidl_and_is_resumed(real: H
     assert any("built " in line for line in child.stderr)
     running = cluster("squeue", "--noheader", "--format=%j %a %l %T").stdout
     child.kill()
-    assert running == "hidl-build builders 30:00 RUNNING\n"
+    assert re.fullmatch("hidl-build-[0-9a-f]{8} builders 30:00 RUNNING\n", running), running
     until(lambda: not cluster("squeue", "--noheader").stdout, within=30)
     done = hidl(*line, "--json", timeout=3000)
     assert done.returncode == 0, done.stderr
     (manifest,) = json.loads(done.stdout)["installations"]
     assert all(check["ok"] for check in manifest["verification"]["checks"])
-    listed = cluster("sacct", "-X", "-n", "-P", "--name=hidl-build", "-o", "Account,Timelimit,AllocCPUS,State").stdout
+    listed = cluster("sacct", "-X", "-n", "-P", "--accounts=builders", "-o", "Account,Timelimit,AllocCPUS,State").stdout
     assert listed.splitlines()[-1] == f"builders|00:30:00|{CPUS}|COMPLETED", listed

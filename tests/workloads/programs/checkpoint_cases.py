@@ -156,6 +156,20 @@ def owners() -> dict[str, Any]:
     return results
 
 
+def broken() -> dict[str, Any]:
+    """Rank 1 cannot make its snapshot, and the document is no JSON."""
+
+    def write(_: Any) -> None:
+        raise KeyError("optimizer")
+
+    checkpoints = saved("broken", 3)
+    own = write if WORLD.rank else (lambda _: None)
+    results = {"snapshot": outcome(lambda: checkpoints.save(6, Snapshot(lambda _: None, own, {})))}
+    no_json = Snapshot(lambda _: None, lambda _: None, {"loss": object()})
+    results["document"] = outcome(lambda: checkpoints.save(6, no_json))
+    return results | {"newest": found(checkpoints)}
+
+
 def main() -> None:
     kept = saved("kept", 3, 6, 9)
     for name in ("model", "version"):
@@ -170,6 +184,7 @@ def main() -> None:
         "other version": outcome(lambda: found(opened("version", versions={"torch": "2.14"}))),
         "ranks": with_other_ranks(),
         "full disk": full_disk(),
+        "broken": broken(),
     }
     if WORLD.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hidl_cli import documents
-from hidl_cli.errors import BuildFailed, MissingPrecondition
+from hidl_cli import documents, paths
+from hidl_cli.errors import BuildFailed, MissingPrecondition, UsageError
 from hidl_cli.quoting import sh, sh_line
+from hidl_cli.site.schema import OCI
 from hidl_cli.stack.providers.spack import call, host
-from hidl_cli.stack.providers.spack.environment import ENVIRONMENT, cache_of, plain_yaml
+from hidl_cli.stack.providers.spack.environment import ENVIRONMENT, cache_of, install_tree, mirror_name, plain_yaml
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
@@ -80,8 +81,11 @@ def push(
 
     Raises:
         MissingPrecondition: The stack is not installed, or the cache requires signatures and no key is given.
+        UsageError: A key is given for an OCI registry.
     """
     known = cache_of(site, name)
+    if key and known.url.startswith(OCI):
+        raise UsageError(f"--key cannot be used with {name}: Spack does not sign packages in OCI registries")
     if not part.lock.roots <= call.installed(part):
         raise MissingPrecondition(
             f"stack {plan.stack} is not installed: nothing to push", hint=f"hidl install {plan.stack} --provider spack"
@@ -90,12 +94,16 @@ def push(
         raise MissingPrecondition(
             f"build cache {name} requires signed packages", hint="--key KEY, or `signed: false` in the site's file"
         )
-    environment = plan.prefix / "environment"
+    # A cache of the site is named, because Spack only then uses its user and password.
+    mirror = mirror_name(name) if name in site.spack.build_caches else known.url
     signing = ("--key", key) if key else ("--unsigned",)
     title = f"push stack {plan.stack} to {name}"
-    words = ("push", *signing, "--without-build-dependencies", "--update-index", known.url)
-    step = call.step(part.instance, environment, title, "buildcache", *words, python=None)
-    with progress.step(title, log):
+    words = ("push", *signing, "--without-build-dependencies", "--update-index", mirror)
+    with paths.temporary_directory("spack") as directory, progress.step(title, log):
+        # The environment of the installation may be older than the site's caches.
+        Path(directory, "spack.yaml").write_text(part.environment.text, encoding="utf-8")
+        Path(directory, "spack.lock").write_text(part.lock.spack_lock, encoding="utf-8")
+        step = call.step(part.instance, Path(directory), title, "buildcache", *words, python=None)
         call.run(step, log, doing=f"failed to {title}", failed=BuildFailed)
     return known.url
 
@@ -126,12 +134,12 @@ def export_environment(installation: Installation, directory: Path) -> str:
         document = yaml.safe_load((original / "spack.yaml").read_text(encoding="utf-8"))
         content = document["spack"]
         config = content["config"]
-        store = config["install_tree"]["root"]
+        tree = install_tree(document)
         config["install_tree"] = {**config["install_tree"], "root": str(directory / "store")}
         config["build_stage"] = [str(directory / "stage")]
         config["source_cache"] = str(directory / "sources")
         content["view"]["default"]["root"] = str(directory / "view")
-        content["upstreams"] = {"hidl": {"install_tree": store}, **content.get("upstreams", {})}
+        content["upstreams"] = {"hidl": {"install_tree": str(tree)}, **content.get("upstreams", {})}
         documents.write_text(directory / "spack.lock", (original / "spack.lock").read_text(encoding="utf-8"))
         documents.write_text(directory / "spack.yaml", plain_yaml(document))
     variables = sh_line([f"{name}={value}" for name, value in call.variables(host.made_python()).items()])

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli import process
-from hidl_cli.documents import read_json
+from hidl_cli.documents import read_json, sha256
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
+from hidl_cli.quoting import sh_line
 from hidl_cli.site import hidl_cluster
 from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack.builds.build import first_error
-from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.order import InstallStep, log_command
-from hidl_cli.stack.providers.spack.host import Instance, cache
+from hidl_cli.stack.providers.spack.host import Instance, cache, index_of
 
 if TYPE_CHECKING:
+    from hidl_cli.batch_systems import BuildJob
     from hidl_cli.stack.providers.spack.environment import Environment, SpackPart
     from hidl_cli.stack.providers.spack.lock import LockedSpec
 
@@ -42,6 +44,7 @@ _BEGUN = re.compile(
     r"==> Installing (?P<package>(?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^ ]*)-[a-z0-9]{32}\b"
     r"(?: \[(?P<number>\d+)/(?P<total>\d+)\])?"
 )
+_EXPECTED = re.compile(r"# expected: (?P<package>\S+) takes (?P<seconds>\d+) s")
 _PATCH = re.compile(r"==> Patch \S+ failed")
 _ERROR = re.compile(r"==> Error: (.+)")
 _STAGE = re.compile(r"/spack-stage-(?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^/]*-[a-z0-9]{32}/")
@@ -68,11 +71,18 @@ class Builds:
 
     def __init__(self) -> None:
         self._begun: dict[str, float] = {}
+        self._expected: dict[str, int] = {}
         self._total = 0
         self._installed = 0
 
     def read(self, line: str, now: float) -> str | None:
-        """Return the progress reported in a line of Spack output: a package, its build time, and how many are left."""
+        """Return the progress reported in a line of the log: a package, its build time, and what is left.
+
+        The remaining time is the sum of the times that ``log_expected_times`` wrote for the remaining packages. It is a
+        lower bound if some of them were never built before.
+        """
+        if expected := _EXPECTED.match(line):
+            self._expected[expected["package"]] = int(expected["seconds"])
         if begun := _BEGUN.match(line):
             self._begun[begun["package"]] = now
             self._total = int(begun["total"] or 0)
@@ -81,13 +91,37 @@ class Builds:
         if package is None:
             return None
         self._installed += 1
+        self._expected.pop(package, None)
         facts = []
         if package in self._begun:
-            minutes, seconds = divmod(round(now - self._begun.pop(package)), 60)
-            facts.append(f"{minutes}:{seconds:02}")
+            facts.append(_minutes(now - self._begun.pop(package)))
         if self._total:
-            facts.append(f"{max(0, self._total - self._installed)} left")
+            left = max(0, self._total - self._installed)
+            facts.append(f"{left} left")
+            if left and self._expected:
+                bound = "at least" if left > len(self._expected) else "about"
+                facts.append(f"{bound} {_minutes(sum(self._expected.values()))} more")
         return f"built {package}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}"
+
+
+def log_expected_times(part: SpackPart, building: frozenset[str], log: Path) -> None:
+    """Append the build time of each package to the log, if it or another version of it is in the store."""
+    times: dict[str, float] = {}
+    for tree in (part.environment.tree, *upstreams(part.environment)):
+        for prefix in prefixes(tree).values():
+            with suppress(OSError, ValueError, KeyError, TypeError):  # externals, and packages from build caches
+                record = read_json(prefix / ".spack" / "install_times.json")
+                if not record["cache"]:
+                    times[record["name"]] = float(record["total"])
+    with log.open("a", encoding="utf-8") as file:
+        for node in part.lock.nodes:
+            if node.hash in building and node.name in times:
+                file.write(f"# expected: {node.name}-{node.version} takes {times[node.name]:.0f} s\n")
 
 
 def failure_in(lines: Iterable[str]) -> Failure:
@@ -116,16 +150,21 @@ def failure_in(lines: Iterable[str]) -> Failure:
     return Failure(package, tuple(dict.fromkeys(shown)), log)
 
 
-# Ends Spack's whole process group if hidl dies. SIGTERM comes first because ``srun`` only ends the build job if it
-# receives that signal.
-_GUARD = (
-    "sh",
-    "-c",
-    """trap 'trap "" TERM; kill -TERM 0; (sleep 5; kill -KILL 0) & wait "$child"; kill -KILL 0' TERM
+# Ends Spack's whole process group if hidl dies or is interrupted, and cancels the build job ($1) if there is one. A
+# client such as ``srun`` is killed after the grace period, and its job runs on if it has not ended by then. The job is
+# therefore cancelled by a process in its own session: immediately, and again when the client is dead, which may have
+# submitted the job in between.
+_GUARD = """\
+cancel=$1
+shift
+cancel_job() { [ -z "$cancel" ] || setsid -f sh -c "$cancel; sleep 8; $cancel" </dev/null >/dev/null 2>&1; }
+trap 'trap "" TERM; cancel_job; kill -TERM 0; (sleep 5; kill -KILL 0) & wait "$child"; kill -KILL 0' TERM
 "$@" & child=$!
-wait "$child\"""",
-    "hidl-build",
-)
+wait "$child"
+status=$?
+[ "$status" -le 128 ] || cancel_job
+exit "$status"
+"""
 
 # Variables that would make Spack use another environment, or its Python load other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
@@ -168,7 +207,7 @@ def step(
     *words: str,
     python: Path | None,
     offline: bool = False,
-    shell: Sequence[str] = (),
+    job: BuildJob | None = None,
 ) -> InstallStep:
     """Return a Spack command that runs in the environment in a directory.
 
@@ -179,10 +218,13 @@ def step(
         words: The command and its arguments.
         python: The interpreter that runs Spack; None leaves the choice to Spack.
         offline: Whether Spack must not use the network.
-        shell: Prefix of the command, such as ``srun``.
+        job: The job that the command runs in; None to run it here.
     """
-    argv = (*shell, str(instance.program), "--color", "never", "-e", str(environment), *words)
-    return InstallStep(title, argv, variables(python) | (_NO_NETWORK if offline else {}))
+    argv = (str(instance.program), "--color", "never", "-e", str(environment), *words)
+    added = variables(python) | (_NO_NETWORK if offline else {})
+    return (
+        InstallStep(title, (*job.command, *argv), added, cancel=job.cancel) if job else InstallStep(title, argv, added)
+    )
 
 
 def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] = BuildFailed) -> str:
@@ -197,7 +239,8 @@ def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] 
         environment = (
             environment_of(hidl_cluster.environment()) | software.find_command(ThisHost()) | dict(command.variables)
         )
-        completed = process.run((*_GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
+        guard = ("sh", "-c", _GUARD, "hidl-build", sh_line(command.cancel))
+        completed = process.run((*guard, *command.argv), cwd=Path("/"), env=environment, log=log)
     except ProcessFailed as failure:
         raise explained(failure, doing, log, failed) from failure
     return completed.stdout
@@ -277,8 +320,8 @@ def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] =
 
 def installed(part: SpackPart) -> frozenset[str]:
     """Return the hashes of the packages in Spack's store and its upstreams."""
-    stores = (part.places.store, *upstreams(part.environment))
-    return frozenset(key for store in stores for key in prefixes(store))
+    trees = (part.environment.tree, *upstreams(part.environment))
+    return frozenset(key for tree in trees for key in prefixes(tree))
 
 
 def upstreams(environment: Environment) -> list[Path]:
@@ -286,21 +329,13 @@ def upstreams(environment: Environment) -> list[Path]:
     return [Path(other["install_tree"]) for other in environment.document["spack"].get("upstreams", {}).values()]
 
 
-def prefixes(store: Path) -> dict[str, Path]:
+def prefixes(tree: Path) -> dict[str, Path]:
     """Return the prefixes of the packages in an install tree by hash, read from its index."""
-    tree: Path | None = store
-    while tree is not None:
-        try:
-            records = read_json(tree / ".spack-db" / "index.json")["database"]["installs"]
-            return {key: Path(record.get("path") or tree) for key, record in records.items() if record.get("installed")}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            # If paths are padded, the index is in the last of the directories with this name, which is truncated.
-            nested = (other for other in tree.glob("_*") if _PADDING.startswith(other.name) and other.is_dir())
-            tree = next(nested, None)
-    return {}
-
-
-_PADDING = "__spack_path_placeholder__"
+    try:
+        records = read_json(index_of(tree))["database"]["installs"]
+        return {key: Path(record.get("path") or tree) for key, record in records.items() if record.get("installed")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _brought(mirror: Path) -> Mapping[str, Any]:

@@ -18,13 +18,14 @@ from hidl_cli import documents, process
 from hidl_cli.errors import BuildFailed, InvalidInput, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.site.probes.software import PROGRAMS
-from hidl_cli.site.schema import BuildCache
+from hidl_cli.site.schema import OCI, BuildCache
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.spack import microarchitecture
-from hidl_cli.stack.providers.spack.host import COMPILERS_ARE_PACKAGES, Instance, Places
+from hidl_cli.stack.providers.spack.host import COMPILERS_ARE_PACKAGES, Instance, Places, padded, padded_tree
 from hidl_cli.stack.providers.spack.lock import SpackLock
 
 if TYPE_CHECKING:
+    from hidl_cli.batch_systems import BuildJob
     from hidl_cli.site.schema import Compiler, External, Mpi, Site
     from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.providers.spack.host import Places
@@ -385,12 +386,24 @@ class Environment:
         return replace(self, document={"spack": spack | {"config": config}})
 
     @property
+    def tree(self) -> Path:
+        """The directory of the packages that Spack installs, and of their index."""
+        return install_tree(self.document)
+
+    @property
     def inputs(self) -> str:
         """The SHA-256 of the settings that change what is built, without directories."""
         spack = self.document["spack"]
         config = {key: value for key, value in spack["config"].items() if key not in _NO_CONFIG_INPUT}
         deciding = {key: value for key, value in spack.items() if key not in _NO_INPUT} | {"config": config}
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+def install_tree(document: Mapping[str, Any]) -> Path:
+    """Return the directory that Spack installs the packages of a ``spack.yaml`` into."""
+    settings = document["spack"]["config"]["install_tree"]
+    root, length = Path(settings["root"]), settings.get("padded_length") or 0
+    return padded_tree(root) if length is True else padded(root, length)
 
 
 def environment(
@@ -447,7 +460,10 @@ def environment(
         spack["mirrors"] = mirrors
     spack["modules"] = _modules(site, where)
     if site.spack.upstreams:
-        spack["upstreams"] = {name: {"install_tree": _expand(place)} for name, place in site.spack.upstreams.items()}
+        spack["upstreams"] = {
+            name: {"install_tree": str(padded_tree(Path(_expand(place))))}
+            for name, place in site.spack.upstreams.items()
+        }
     if site.spack.include:
         spack = {"include": [_expand(place) for place in site.spack.include], **spack}
     spack = _merge(spack, site.spack.config)
@@ -575,18 +591,29 @@ def _mirrors(site: Site, where: Places) -> dict[str, Any]:
         mirrors[name] = {"url": url, "source": True, "binary": False}
     for name in site.spack.build_caches:
         known = cache_of(site, name)
-        mirrors[f"{name}-binaries"] = {"url": known.url, "source": False, "binary": True, "signed": known.signed}
+        mirror = {"url": known.url, "source": False, "binary": True, "signed": known.signed}
+        if known.user:
+            mirror["access_pair"] = {"id": known.user, "secret_variable": known.password_variable}
+        mirrors[mirror_name(name)] = mirror
     return mirrors
 
 
+def mirror_name(cache: str) -> str:
+    """Return Spack's name for a build cache of the site, which may have a source mirror of the same name."""
+    return f"{cache}-binaries"
+
+
 def cache_of(site: Site, name: str) -> BuildCache:
-    """Return the build cache of that name. If the site has none, return the cache at that URL or path."""
+    """Return the build cache of that name. If the site has none, return the cache at that URL or path.
+
+    A cache in an OCI registry is unsigned: Spack neither signs its packages nor verifies signatures there.
+    """
     known = site.spack.build_caches.get(name, name)
     cache = BuildCache(url=known) if isinstance(known, str) else known
     if cache.url.startswith(("/", "~", "$")):
         place = Path(os.path.expandvars(cache.url)).expanduser()
         return cache.model_copy(update={"url": place.absolute().as_uri()})
-    return cache
+    return cache.model_copy(update={"signed": False}) if cache.url.startswith(OCI) else cache
 
 
 def _modules(site: Site, where: Places) -> dict[str, Any]:
@@ -623,7 +650,7 @@ def plain_yaml(document: Mapping[str, Any]) -> str:
 class SpackPart:
     """The Spack instance, the environment with its lockfile, and the directories of an installation.
 
-    ``shell`` is a prefix for the build command, such as ``srun`` with its options. ``jobs`` is the number of parallel
+    ``job`` is the job that the packages are built in, or None to build them here. ``jobs`` is the number of parallel
     compile jobs; None leaves it to Spack. ``keys`` are files with public keys of build caches. If ``cache_only`` is
     set, nothing is built from source.
     """
@@ -633,7 +660,7 @@ class SpackPart:
     lock: SpackLock
     places: Places
     jobs: int | None
-    shell: tuple[str, ...] = ()
+    job: BuildJob | None = None
     keys: tuple[str, ...] = ()
     cache_only: bool = False
 
@@ -641,6 +668,11 @@ class SpackPart:
     def to_install(self) -> int:
         """The number of packages that Spack installs."""
         return sum(node.external is None for node in self.lock.nodes)
+
+    @property
+    def concurrent_packages(self) -> int:
+        """The number of packages that Spack builds at once."""
+        return int(self.environment.document["spack"]["config"].get("concurrent_packages", 1))
 
     @property
     def caches(self) -> tuple[str, ...]:
@@ -657,7 +689,7 @@ class SpackPart:
         return self.environment.text
 
     def to_json(self) -> Mapping[str, Any]:
-        """Return the part for a JSON document."""
+        """Return the Spack-specific part of the plan as plain data."""
         return {
             "root": str(self.instance.root),
             "version": self.instance.version,

@@ -68,6 +68,32 @@ class Places:
         return self.spack / "packages"
 
 
+_PADDING = "__spack_path_placeholder__"
+
+
+def padded(root: Path, length: int) -> Path:
+    """Return the directory of packages below ``root`` if Spack pads its path to ``length`` (``padded_length``)."""
+    missing = length - len(str(root)) - 1
+    if missing <= 0:
+        return root
+    path = f"{_PADDING}/" * (missing // (len(_PADDING) + 1)) + _PADDING[: missing % (len(_PADDING) + 1)]
+    return root / (f"{path[:-1]}_" if path.endswith("/") else path)
+
+
+def padded_tree(root: Path) -> Path:
+    """Return the directory below ``root`` with the index of packages, which another Spack may have padded."""
+    nested = (each for each in root.glob("_*") if f"{_PADDING}_".startswith(each.name) and each.is_dir())
+    found = [tree for each in nested if index_of(tree := padded_tree(each)).is_file()]
+    if index_of(root).is_file() or not found:
+        return root
+    return max(found, key=lambda tree: index_of(tree).stat().st_mtime)
+
+
+def index_of(tree: Path) -> Path:
+    """Return the index of the packages in an install tree."""
+    return tree / ".spack-db" / "index.json"
+
+
 def cache() -> Path:
     """Return the directory of files that can be recreated."""
     return paths.user_cache() / "spack"
@@ -168,7 +194,7 @@ def python(
     made.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=made.parent) as directory,
-        progress.step("make a Python with clingo for Spack", log),
+        progress.step("create a Python environment with clingo for Spack", log),
     ):
         beside = Path(directory, "python")
         # Scripts in it would name the temporary directory, but Spack uses only the interpreter.

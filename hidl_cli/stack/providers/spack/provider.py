@@ -38,6 +38,7 @@ from hidl_cli.stack.providers.spack.host import COMPILERS_ARE_PACKAGES, Instance
 from hidl_cli.stack.providers.spack.lock import SpackLock
 
 if TYPE_CHECKING:
+    from hidl_cli.batch_systems import BuildJob
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.providers.wheels import WheelInstaller
@@ -146,7 +147,7 @@ class FromSpack:
     def _warnings_of_target(self, order: Order, target: Target) -> list[str]:
         """Return a warning if this machine cannot execute the packages that it would build."""
         built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
-        if order.attached or built is None or microarchitecture.runs_on(built, here) in (True, None):
+        if order.build_job or built is None or microarchitecture.runs_on(built, here) in (True, None):
             return []
         if microarchitecture.family(built) != microarchitecture.family(here):
             return []  # an error
@@ -192,7 +193,7 @@ class FromSpack:
                     lock=chosen,
                     places=where,
                     jobs=order.jobs or order.site.spack.jobs,
-                    shell=order.attached,
+                    job=order.build_job,
                     keys=tuple(
                         key for name in order.site.spack.build_caches for key in cache_of(order.site, name).keys
                     ),
@@ -234,6 +235,8 @@ class FromSpack:
         meanwhile()
         for command in self._steps(plan, interpreter, building):
             with progress.step(command.title, log):
+                if part.concurrent_packages == 1:  # otherwise the sum of the times would be too long
+                    call.log_expected_times(part, building, log)
                 call.run(command, log, doing=f"failed to {command.title}")
         base = layout.interpreter(plan)
         venv.install_wheels(plan, self.uv, log, progress, interpreter=base)
@@ -261,10 +264,8 @@ class FromSpack:
         jobs = ("-j", str(part.jobs)) if part.jobs else ()
         number = part.to_install
 
-        def command(title: str, *words: str, shell: tuple[str, ...] = ()) -> InstallStep:
-            return call.step(
-                part.instance, directory, title, *words, python=interpreter, offline=plan.offline, shell=shell
-            )
+        def command(title: str, *words: str, job: BuildJob | None = None) -> InstallStep:
+            return call.step(part.instance, directory, title, *words, python=interpreter, offline=plan.offline, job=job)
 
         spack = part.environment.document["spack"]
         # Spack's new installer, which a site may choose, has no --fail-fast.
@@ -283,7 +284,7 @@ class FromSpack:
         if part.caches and building:
             number, wanted = len(building), tuple(f"/{key}" for key in sorted(building))
         fetch = command(f"fetch the sources of {number} packages", "fetch", *wanted)
-        return (fetch, command(f"build {number} packages", *words, shell=part.shell), *refreshed)
+        return (fetch, command(f"build {number} packages", *words, job=part.job), *refreshed)
 
     def _site(self, order: Order, target: Target) -> Site:
         """Return the site with the software detected on this machine. Detection runs once for all orders."""

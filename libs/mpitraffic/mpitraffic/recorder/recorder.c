@@ -54,10 +54,6 @@ struct header {
     char host[128], command[256], library[256], job[128];
 };
 
-struct chunk {
-    struct record records[CHUNK_RECORDS];
-};
-
 struct thread {
     int depth;
     int id;
@@ -66,7 +62,7 @@ struct thread {
     uint32_t outer[DEPTH];
     uint64_t entered[DEPTH], cpu[DEPTH], in_mpi[DEPTH];
     uint64_t mpi; /* ticks in MPI */
-    struct chunk *chunk;
+    struct record *chunk;
     int used;
     struct record **index;
     uint32_t capacity, filled;
@@ -89,6 +85,8 @@ static struct {
     struct header *header;
     struct header unsaved;
     off_t length, limit;
+    off_t header_bytes; /* offsets of mappings are multiples of a page: 64 KB on some ARM and POWER systems */
+    int chunk_records;
     pthread_mutex_t lock;
     pthread_key_t key;
     struct thread *free;
@@ -256,16 +254,16 @@ static void *map(off_t bytes)
 
 static struct record *append(struct thread *thread)
 {
-    if (!thread->chunk || thread->used == CHUNK_RECORDS) {
+    if (!thread->chunk || thread->used == recorder.chunk_records) {
         pthread_mutex_lock(&recorder.lock);
-        struct chunk *chunk = map(sizeof *chunk);
+        struct record *chunk = map(recorder.chunk_records * (off_t)sizeof *chunk);
         pthread_mutex_unlock(&recorder.lock);
         if (!chunk)
             return NULL;
         thread->chunk = chunk;
         thread->used = 0;
     }
-    struct record *record = &thread->chunk->records[thread->used++];
+    struct record *record = &thread->chunk[thread->used++];
     record->thread = (uint32_t)thread->id;
     return record;
 }
@@ -438,7 +436,7 @@ static void describe(struct header *header)
     int length = 0;
 
     memcpy(header->magic, "MPITRAF2", 8);
-    header->header_bytes = HEADER_BYTES;
+    header->header_bytes = (uint32_t)recorder.header_bytes;
     header->record_bytes = sizeof(struct record);
     header->pid = (int)getpid();
     header->waits_for_all = (uint32_t)recorder.waits_for_all;
@@ -489,7 +487,7 @@ static void open_file(struct header *header)
         say(path, strerror(errno));
         return;
     }
-    struct header *mapped = map(HEADER_BYTES);
+    struct header *mapped = map(recorder.header_bytes);
     if (!mapped) {
         unlink(path);
         return;
@@ -535,6 +533,11 @@ static void start(int thread_level)
     recorder.limit = (off_t)(limit && atof(limit) > 0 ? atof(limit) * (1 << 20) : 16 << 20);
     recorder.events = events ? atol(events) : 0;
     recorder.waits_for_all = waits && *waits && strcmp(waits, "0");
+    long page = sysconf(_SC_PAGESIZE);
+    recorder.header_bytes = page > HEADER_BYTES ? page : HEADER_BYTES;
+    recorder.chunk_records = CHUNK_RECORDS;
+    if (page > CHUNK_RECORDS * (long)sizeof(struct record))
+        recorder.chunk_records = (int)(page / (long)sizeof(struct record));
     describe(header);
     if (!same_handles(header->library)) {
         say("recorder built for another MPI", header->library);
@@ -1062,13 +1065,15 @@ void recorder_forget(struct pending *pending)
 {
     pthread_mutex_lock(&table.lock);
     struct pending **at = bucket(pending->handle);
-    while (*at != pending)
+    while (*at && *at != pending)
         at = &(*at)->next;
-    *at = pending->next;
-    free(pending->operations);
-    pending->next = table.free;
-    table.free = pending;
-    table.count--;
+    if (*at) { /* else it was forgotten: the program passed the request twice */
+        *at = pending->next;
+        free(pending->operations);
+        pending->next = table.free;
+        table.free = pending;
+        table.count--;
+    }
     pthread_mutex_unlock(&table.lock);
 }
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hidl_cli.doctor.rules.environment import RULES, PythonEnvironment, probe
+from hidl_cli.doctor.rules.python import ENVIRONMENT_RULES, PythonEnvironment, probe_environment
 from tests.doctor.cases import Case, has_both_ways, named, severity
 from tests.doctor.machines import context, host
 
@@ -37,11 +37,11 @@ CASES: list[Case] = [
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_rule(case: Case) -> None:
     id, _, facts, expected = case
-    assert severity(RULES, id, facts) == expected
+    assert severity(ENVIRONMENT_RULES, id, facts) == expected
 
 
 def test_every_rule_has_positive_and_negative_cases() -> None:
-    assert has_both_ways(RULES, CASES)
+    assert has_both_ways(ENVIRONMENT_RULES, CASES)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_every_rule_has_positive_and_negative_cases() -> None:
     ],
 )
 def test_the_fix_is_a_library_that_fits(facts: PythonEnvironment, fix: str) -> None:
-    (finding,) = RULES.findings(facts)
+    (finding,) = ENVIRONMENT_RULES.findings(facts)
     assert finding.fix.startswith(fix)
 
 
 def test_without_an_environment_nothing_is_known() -> None:
-    assert probe(context(host(None))) is None
+    assert probe_environment(context(host(None))) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.rules.installations import RULES, InUse
+from hidl_cli.doctor.rules.stack import INSTALLATION_RULES, InUse
 from tests.doctor.cases import Case, has_both_ways, named, severity
 
 ONE = InUse("mpi", Path("/stacks/local/mpi"), ("0" * 12,), "0" * 12, has_modulefile=True, has_modules=True)
@@ -27,13 +27,13 @@ CASES: list[Case] = [
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_rule(case: Case) -> None:
     id, _, facts, expected = case
-    assert severity(RULES, id, (facts,)) == expected
+    assert severity(INSTALLATION_RULES, id, (facts,)) == expected
 
 
 def test_every_rule_has_positive_and_negative_cases() -> None:
-    assert has_both_ways(RULES, CASES)
+    assert has_both_ways(INSTALLATION_RULES, CASES)
 
 
 def test_of_two_installations_none_is_chosen_for_the_user() -> None:
-    (finding,) = RULES.findings((NONE_OF_TWO,))
+    (finding,) = INSTALLATION_RULES.findings((NONE_OF_TWO,))
     assert "--fix" not in finding.fix

@@ -1,30 +1,34 @@
-"""File systems that hidl uses, and the quota of the home directory."""
+"""The host that hidl runs on: file systems, proxies, and the rules for compute nodes."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hidl_cli import paths
-from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.doctor.context import CachedHost, Context, Subject
+from hidl_cli.doctor.examine import plan_job
 from hidl_cli.errors import MissingPrecondition
-from hidl_cli.site.probes.host import Host
+from hidl_cli.quoting import sh
+from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.stack import installation
+from hidl_workloads.doctor import node
 from hidl_workloads.doctor.finding import Evidence, Rules
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-#: A line of `quota -w -p`: usage, soft limit, hard limit and grace period, first in KiB and then in files.
+#: A line printed by `quota -w -p`: usage, soft limit, hard limit and grace period, first in KiB and then in files.
 _QUOTA = re.compile(r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\d+\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\d+\s*$", re.MULTILINE)
-#: A line of `lfs quota -q`, in which the grace period is a word or a dash.
+#: A line printed by `lfs quota -q`, in which the grace period is a word or a dash.
 _LUSTRE = re.compile(r"^\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\S+\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\S+\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A line of /proc/self/mounts."""
+    """A line in /proc/self/mounts."""
 
     source: str
     point: str
@@ -34,7 +38,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class UsedDirectory:
-    """A directory that hidl uses, and the free space for this user."""
+    """A directory used by hidl, and the free space available to this user."""
 
     purpose: str
     directory: str
@@ -44,7 +48,7 @@ class UsedDirectory:
 
 @dataclass(frozen=True)
 class Quota:
-    """Usage and limits in KiB and files. Limits are the lower of the soft and hard limits, or None if unlimited."""
+    """Usage and limits in KiB and files. Each limit is the lower of the soft and hard limits, or None if unlimited."""
 
     kib: int
     kib_limit: int | None
@@ -60,7 +64,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class FileSystems:
-    """The directories of stacks (``installations``) and of ``runs``, and the quota of the home directory."""
+    """The directories for stacks (``installations``) and ``runs``, and the home directory's quota."""
 
     installations: UsedDirectory | None = None
     runs: UsedDirectory | None = None
@@ -69,7 +73,7 @@ class FileSystems:
 
 
 def probe(context: Context) -> FileSystems:
-    """Examine the file systems of this host. The quota is not queried before runs because file servers can be slow."""
+    """Examine this host's file systems. The quota is not queried before runs because file servers can be slow."""
     host = context.host
     mounts = read_mounts(host.read("/proc/self/mounts"))
     home = host.environment.get("HOME", "")
@@ -134,7 +138,7 @@ def _quota(host: Host, mount: Mount | None, home: str) -> Quota | None:
 
 
 def _first(pattern: re.Pattern[str], text: str, source: str | None) -> Quota | None:
-    """Return the quota of the file system ``source``, or of the first one listed if ``source`` is None."""
+    """Return the quota for the file system ``source``, or for the first one listed if ``source`` is None."""
     for name, *numbers in pattern.findall(text):
         kib, soft, hard, files, soft_files, hard_files = map(int, numbers)
         if source in (None, name):
@@ -177,7 +181,7 @@ def little_quota(facts: FileSystems) -> Iterator[Evidence]:
     why="No program of the stack can start (`Permission denied`), including its Python and its mpiexec.",
 )
 def not_executable(facts: FileSystems) -> Iterator[Evidence]:
-    """Report an error if the file system is mounted with the option noexec, which applies to root as well."""
+    """Report an error if the file system is mounted with the option noexec, which also applies to root."""
     used = facts.installations
     if used and used.mount and "noexec" in used.mount.options:
         yield Evidence(
@@ -194,7 +198,7 @@ def not_executable(facts: FileSystems) -> Iterator[Evidence]:
     why="Jobs that cannot write their output or metrics fail, and installations remain incomplete.",
 )
 def little_space(facts: FileSystems) -> Iterator[Evidence]:
-    """Report a warning if less than 1 GiB is free, and an error below 64 MiB for run directories."""
+    """Report a warning if less than 1 GiB is free, and an error if less than 64 MiB is free for run directories."""
     seen: set[str] = set()
     for used in (facts.runs, facts.installations):
         if used is None or used.mount is None or used.free_mib is None or used.mount.point in seen:
@@ -236,4 +240,81 @@ def _used(quota: Quota) -> str:
     return " and ".join(parts) + " used"
 
 
-SUBJECT = Subject(probe, RULES, before_runs=True)
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+@dataclass(frozen=True)
+class Network:
+    """The proxies that the ranks use.
+
+    Attributes:
+        proxies: Proxy host by variable, without the user name and password.
+        affected: Names of this host that are not excluded by no_proxy.
+        no_proxy: Value of no_proxy.
+    """
+
+    proxies: Mapping[str, str]
+    affected: tuple[str, ...] = ()
+    no_proxy: str = ""
+
+
+def probe_network(context: Context) -> Network:
+    """Read the ranks' environment, in which lower-case variables take precedence over upper-case ones."""
+    environment = plan_job(context).environment
+    proxies = {
+        name: _host(environment[name])
+        for lower in _PROXIES
+        for name in (lower, lower.upper())
+        if environment.get(name, "").strip()
+    }
+    no_proxy = environment.get("no_proxy", environment.get("NO_PROXY", ""))
+    own = ("localhost", "127.0.0.1", context.host.hostname)
+    return Network(proxies, tuple(name for name in own if proxies and not is_excluded(name, no_proxy)), no_proxy)
+
+
+def is_excluded(host: str, no_proxy: str) -> bool:
+    """Return whether no_proxy excludes ``host``: with ``*``, the host or one of its domains, as in urllib and curl."""
+    words = [word.strip().lstrip(".").lower() for word in no_proxy.split(",") if word.strip()]
+    return no_proxy.strip() == "*" or any(host.lower() == word or host.lower().endswith(f".{word}") for word in words)
+
+
+def _host(proxy: str) -> str:
+    parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    return parts.hostname or "a proxy"
+
+
+NETWORK_RULES: Rules[Network] = Rules()
+
+
+@NETWORK_RULES.rule(
+    "HD062",
+    "Proxy variables affect connections to this host",
+    severity="warning",
+    why="gRPC (TensorFlow), HTTP rendezvous (Horovod's gloo, torchrun) and dashboards connect to the proxy although "
+    "their peer is this host or a neighbour. The proxy rejects the connections, or they time out.",
+)
+def affected_by_proxy(facts: Network) -> Iterator[Evidence]:
+    """Report a warning if a proxy is set and no_proxy does not exclude localhost or the name of this host."""
+    if facts.affected:
+        names = ", ".join(f"{name} ({host})" for name, host in facts.proxies.items())
+        value = sh(",".join(word for word in (facts.no_proxy.strip(), *facts.affected) if word))
+        yield Evidence(
+            f"{names} also applies to {', '.join(facts.affected)}, which no_proxy does not exclude",
+            f"export no_proxy={value} NO_PROXY={value}",
+        )
+
+
+def probe_node(context: Context) -> node.Node | None:
+    """Collect the facts about this host.
+
+    Returns None if the host is not part of the site or if a recorded host is examined.
+    """
+    host = context.host.host if isinstance(context.host, CachedHost) else context.host
+    return node.probe() if context.is_here and isinstance(host, ThisHost) else None
+
+
+SUBJECTS = (
+    Subject(probe, RULES, before_runs=True),
+    Subject(probe_network, NETWORK_RULES, before_runs=True),
+    Subject(probe_node, node.RULES),
+)

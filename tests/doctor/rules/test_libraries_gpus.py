@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.doctor.examine import PlannedJob
-from hidl_cli.doctor.rules.gpus import RULES, GpuSupport, cuda_aware
+from hidl_cli.doctor.rules.libraries import GPU_RULES, GpuSupport, cuda_aware
 from hidl_cli.mpi import Family, Library
 from hidl_cli.site.probes.host import ThisHost
 from tests.doctor.cases import Case, has_both_ways, named, severity
@@ -62,8 +62,8 @@ CASES: list[Case] = [
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_rule(case: Case) -> None:
     id, _, facts, expected = case
-    assert severity(RULES, id, facts) == expected
+    assert severity(GPU_RULES, id, facts) == expected
 
 
 def test_every_rule_has_positive_and_negative_cases() -> None:
-    assert has_both_ways(RULES, CASES)
+    assert has_both_ways(GPU_RULES, CASES)

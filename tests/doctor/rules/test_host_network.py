@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.doctor.rules.network import RULES, Network, is_excluded, probe
+from hidl_cli.doctor.rules.host import NETWORK_RULES, Network, is_excluded, probe_network
 from tests.doctor.cases import Case, has_both_ways, named, severity
 from tests.doctor.machines import context, host
 
@@ -26,15 +26,15 @@ WORDS = st.lists(st.sampled_from(["localhost", ".example", "node1.example", "exa
     ],
 )
 def test_what_a_proxy_catches(no_proxy: str, caught: tuple[str, ...]) -> None:
-    assert probe(context(host(http_proxy="http://proxy:3128", no_proxy=no_proxy))).affected == caught
+    assert probe_network(context(host(http_proxy="http://proxy:3128", no_proxy=no_proxy))).affected == caught
 
 
 def test_without_a_proxy_nothing_is_caught() -> None:
-    assert probe(context(host(no_proxy="example", http_proxy=""))).affected == ()
+    assert probe_network(context(host(no_proxy="example", http_proxy=""))).affected == ()
 
 
 def test_a_proxys_password_is_not_shown() -> None:
-    found = probe(context(host(HTTPS_PROXY="http://me:secret@proxy.example:3128")))
+    found = probe_network(context(host(HTTPS_PROXY="http://me:secret@proxy.example:3128")))
     assert found.proxies == {"HTTPS_PROXY": "proxy.example"}
 
 
@@ -56,13 +56,13 @@ CASES: list[Case] = [
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_rule(case: Case) -> None:
     id, _, facts, expected = case
-    assert severity(RULES, id, facts) == expected
+    assert severity(NETWORK_RULES, id, facts) == expected
 
 
 def test_every_rule_has_positive_and_negative_cases() -> None:
-    assert has_both_ways(RULES, CASES)
+    assert has_both_ways(NETWORK_RULES, CASES)
 
 
 def test_what_no_proxy_says_already_is_kept_in_the_line_that_fixes() -> None:
-    (finding,) = RULES.findings(Network(PROXY, ("localhost", "node1"), ".site.example"))
+    (finding,) = NETWORK_RULES.findings(Network(PROXY, ("localhost", "node1"), ".site.example"))
     assert finding.fix.startswith("export no_proxy=.site.example,localhost,node1 ")

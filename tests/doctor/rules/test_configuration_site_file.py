@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.batch_systems import SYSTEMS
-from hidl_cli.doctor.rules.site_file import RULES
+from hidl_cli.doctor.rules.configuration import SITE_FILE_RULES
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from tests.conftest import Hidl
@@ -20,7 +20,7 @@ def site(**keys: Any) -> Site:
 
 
 def findings(site: Site) -> list[tuple[str, str, str | None]]:
-    return [(finding.rule, finding.severity, finding.where) for finding in RULES.findings(site)]
+    return [(finding.rule, finding.severity, finding.where) for finding in SITE_FILE_RULES.findings(site)]
 
 
 @pytest.mark.parametrize("status", ["in-service", "early", "declining", "planned", None])
@@ -29,7 +29,7 @@ def test_a_site_that_is_not_retired_has_no_finding(status: str | None) -> None:
 
 
 def test_a_retired_site_is_an_error_with_its_successor() -> None:
-    (finding,) = RULES.findings(site(status="retired", successor="vista"))
+    (finding,) = SITE_FILE_RULES.findings(site(status="retired", successor="vista"))
     assert (finding.rule, finding.severity, finding.fix) == ("HD090", "error", "hidl site show vista")
 
 
@@ -44,13 +44,13 @@ def test_an_unsupported_scheduler_is_an_error(scheduler: str) -> None:
 
 
 def test_an_unknown_scheduler_is_an_error_with_the_supported_ones() -> None:
-    (finding,) = RULES.findings(site(scheduler=None))
+    (finding,) = SITE_FILE_RULES.findings(site(scheduler=None))
     assert (finding.rule, finding.seen) == ("HD097", "site here: unknown scheduler")
     assert "slurm" in finding.fix
 
 
 def test_names_in_a_fix_are_quoted_for_the_shell() -> None:
-    (finding,) = RULES.findings(site(status="retired", successor="x; rm -rf ~"))
+    (finding,) = SITE_FILE_RULES.findings(site(status="retired", successor="x; rm -rf ~"))
     assert "hidl site show 'x; rm -rf ~'" in finding.fix
 
 
@@ -59,7 +59,7 @@ def without_cores(**keys: Any) -> Site:
 
 
 def test_unknown_cores_of_a_node_type_in_use_are_a_warning() -> None:
-    (finding,) = RULES.findings(without_cores())
+    (finding,) = SITE_FILE_RULES.findings(without_cores())
     assert (finding.rule, finding.severity, finding.where) == ("HD098", "warning", "node")
     assert "has 16 cores" in finding.why
 

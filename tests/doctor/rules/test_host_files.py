@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.rules.files import RULES, FileSystems, Mount, Quota, UsedDirectory, probe, read_mounts
+from hidl_cli.doctor.rules.host import RULES, FileSystems, Mount, Quota, UsedDirectory, probe, read_mounts
 from hidl_cli.site.probes.host import ThisHost
 from tests.doctor.cases import Case, has_both_ways, named, severity
 from tests.doctor.machines import context, host, installed
