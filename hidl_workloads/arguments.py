@@ -21,7 +21,7 @@ _HELP = ("-h", "--help")
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a recipe says of a parameter beside its type and default; None: no limit, no unit."""
+    """Properties of a parameter that a recipe declares beside its type and default; None means no limit or no unit."""
 
     help: str
     unit: str | None

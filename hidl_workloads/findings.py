@@ -1,4 +1,4 @@
-"""What a verification finds: one ``Check`` for each thing that must hold."""
+"""Findings of a verification: one ``Check`` for each condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the MPI library of this process says that it reads and writes GPU memory."""
+"""Query of the MPI library of this process for support of GPU memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VARIABLES = (
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether the library says that it is GPU-aware (None: unknown), and where that is from."""
+    """The library's statement that it is GPU-aware or not (None: unknown), and the source of that statement."""
 
     aware: bool | None
     source: str
@@ -58,7 +58,7 @@ def ask(
 
 
 def has_nonblocking_collectives(version: str | None = None) -> bool:
-    """Whether non-blocking collectives of a GPU-aware library take GPU memory: those of Open MPI do not.
+    """Return True if non-blocking collectives of a GPU-aware library accept GPU memory; those of Open MPI do not.
 
     It supports the blocking ones alone (https://www.open-mpi.org/faq/?category=runcuda), and crashes in the others.
     """

@@ -5,8 +5,8 @@
 has no build for every CPU build of PyTorch, so its place is taken by a module with our ResNet-50; and the variables of
 a Keras optimizer are a list, no longer a function that gives one. Both are provided in this process alone.
 
-In a run on processors they get ``--no-cuda``. In one on GPUs each rank must have its own, and Horovod must be built for
-them: without, the benchmarks compute on processors and say so in a word of their output alone.
+In a run on CPUs they get ``--no-cuda``. In a run on GPUs each rank must have its own GPU, and Horovod must be built for
+GPUs; otherwise the benchmarks would compute on CPUs, which only one word of their output shows.
 """
 
 from __future__ import annotations

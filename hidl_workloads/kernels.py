@@ -1,4 +1,4 @@
-"""Which GPUs compiled kernels serve, and which kernels installed frameworks have; neither GPU nor driver is needed."""
+"""GPU architectures of compiled kernels and of installed frameworks; requires neither a GPU nor a driver."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check(gpus: Iterable[str], expected: Mapping[str, Iterable[str]] | None = No
 
 
 def _compared(framework: str, flags: Iterable[str], expected: Mapping[str, Iterable[str]]) -> str:
-    """What the table of wheels has for a framework (``torch 2.10.0``), beside its kernels."""
+    """Return a note that compares a framework (``torch 2.10.0``) with the table of wheels."""
     known = expected.get(framework.partition(" ")[0])
     if known is None:
         return ""

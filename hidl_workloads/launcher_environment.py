@@ -1,4 +1,4 @@
-"""What launchers tell each rank in its environment.
+"""Environment variables in which launchers describe each rank.
 
 Of the variables of one list that are set, the first holds: inside a Slurm job, ranks of other launchers see the
 ``SLURM_*`` of what started them.

@@ -33,7 +33,7 @@ class Metric:
     pairs: Sequence[tuple[str, str]] | None = None
 
     def as_document(self) -> dict[str, Any]:
-        """What the metrics document holds of it."""
+        """Return the entry of this metric in the metrics document."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 

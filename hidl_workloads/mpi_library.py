@@ -1,4 +1,4 @@
-"""Which MPI library this process really uses: its version, and the files of it that are mapped into memory."""
+"""The MPI library that this process uses: its version, and its files that are mapped into memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mapped() -> tuple[Path, ...] | None:
 
 
 def strange(libraries: Iterable[Path]) -> tuple[Path, ...]:
-    """Those of ``libraries`` that are not the stack's own, where the stack has one and the site gave no other.
+    """Return the ``libraries`` that are not the stack's own, if it has one and the site sets no other.
 
     A library that is preloaded takes the place of the one that the stack was made for: mpi4py's wheel runs on either.
     ``MPI4PY_MPIABI`` is what hidl sets where a library of the site is meant.

@@ -13,11 +13,11 @@ from hidl_workloads.arguments import parameter
 
 @dataclass(frozen=True)
 class Dask:
-    """What the recipes that extend _dask have in common."""
+    """Parameters of all recipes that extend _dask."""
 
     protocol: Literal["mpi", "tcp"] = parameter(
         "mpi",
-        help="protocol between Dask's processes; tcp authenticates nobody: who reaches its ports runs code as you",
+        help="protocol between Dask's processes; tcp has no authentication: a process that reaches its ports runs code as you",
     )
     runs: int = parameter(3, min=1, help="timed runs")
     warmup: int = parameter(1, min=0, help="runs before the timed ones")
@@ -63,7 +63,7 @@ class DaskTranspose(Dask):
 
 @dataclass(frozen=True)
 class Training:
-    """What the recipes that extend _training have in common."""
+    """Parameters of all recipes that extend _training."""
 
     framework: Literal["torch", "tensorflow"] = parameter("torch", help="framework")
     backend: Literal["mpi4py", "horovod", "gloo", "nccl", "mpi"] = parameter(
@@ -141,7 +141,7 @@ class Gpt(Training):
 
 @dataclass(frozen=True)
 class Hyparflow:
-    """What the recipes that extend _hyparflow have in common."""
+    """Parameters of all recipes that extend _hyparflow."""
 
     mode: Literal["data", "model", "hybrid"] = parameter(
         "data",
@@ -218,7 +218,7 @@ class HyparflowVgg(Hyparflow):
 
 @dataclass(frozen=True)
 class MachineLearning:
-    """What the recipes that extend _machine-learning have in common."""
+    """Parameters of all recipes that extend _machine-learning."""
 
     steps: int = parameter(5, min=1, help="timed steps")
     warmup: int = parameter(1, min=0, help="untimed steps before them")
@@ -232,7 +232,7 @@ class MachineLearning:
 
 @dataclass(frozen=True)
 class Clustering(MachineLearning):
-    """What the recipes that extend _clustering have in common."""
+    """Parameters of all recipes that extend _clustering."""
 
     per_rank: bool = parameter(False, help="points is the number per rank, not the total")
     data: str = parameter("", help="file (.npy) with one point per row; empty: synthetic points")

@@ -28,7 +28,7 @@ def agree(communicator: MPI.Comm, fault: str | None) -> None:
 
 @contextmanager
 def exit_if_refused(communicator: MPI.Comm, program: str) -> Iterator[None]:
-    """Where the program is refused, rank 0 says why, and all ranks end; every rank enters this."""
+    """End all ranks if the program is refused; rank 0 prints the reason. Every rank enters this context."""
     try:
         yield
     except Refused as error:

@@ -46,7 +46,7 @@ class Beat:
         self._at = time.monotonic()
 
     def is_silent(self) -> bool:
-        """Whether it has not changed for long. A file system that hangs stops this clock too, for it is read."""
+        """Return True if nothing has changed for long; a file system that hangs stops this clock too."""
         now, elapsed = self._read(), time.monotonic() - self._at
         if now != self._seen or now is None:
             self._seen, self._at = now, time.monotonic()
@@ -86,14 +86,14 @@ class Attended:
                 return status
             if pid == 0:
                 return status
-            if os.WIFSTOPPED(how):  # nobody else could wake it
+            if os.WIFSTOPPED(how):  # no other process could wake it
                 _signal_group(pid, signal.SIGCONT)
             elif pid == self.pid:
                 code = os.waitstatus_to_exitcode(how)
                 status = code if code >= 0 else 128 - code
 
     def terminal_is_gone(self) -> bool:
-        """Whether the terminal was closed."""
+        """Return True if the terminal was closed."""
         if not self._terminal:
             return False
         poll = select.poll()
@@ -165,7 +165,7 @@ def run(command: Sequence[str], directory: Path, *, limit: float | None, beat: B
     child.give_back()
     if why:
         status = _ENDED_EARLY
-    # Whether SIGTERM meant the time limit or a cancellation, the scheduler knows: it is asked where no reason is given.
+    # SIGTERM means the time limit or a cancellation; without a reason here, hidl queries the scheduler.
     _write_status(directory, state, status or 0, "" if state == "CANCELLED" else why)
     return status or 0
 
@@ -236,7 +236,7 @@ def _descendants() -> list[int]:
 
 
 def _write_status(directory: Path, state: str, status: int, why: str) -> None:
-    """Complete what the job script began; on a full disk, or where the directory is gone, nobody asks."""
+    """Complete the status that the job script began; ignore a full disk and a directory that is gone."""
     file, new = directory / "status.json", directory / ".status.json.new"
     with suppress(OSError, ValueError):
         document = json.loads(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""As ``hidl_workloads.world``, for a module that calls MPI from one thread: MPI is initialised so, and takes no locks.
+"""``hidl_workloads.world`` for a module that calls MPI from one thread, so that MPI takes no locks.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a rank writes must reach the user, though another rank may end all of them a moment later."""
+"""Output of a rank that reaches the user even if another rank ends all of them a moment later."""
 
 from __future__ import annotations
 

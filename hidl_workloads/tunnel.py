@@ -57,7 +57,7 @@ def _port(command: Sequence[str]) -> int | None:
 
 
 def _listens(command: Sequence[str]) -> bool:
-    """Whether the server takes connections from other hosts."""
+    """Return True if the server accepts connections from other hosts."""
     text = " ".join(command)
     if re.search(r"http\.server", text):
         return not re.search(r"(--bind|-b)[ =](127|localhost)", text)
@@ -65,7 +65,7 @@ def _listens(command: Sequence[str]) -> bool:
 
 
 def _free(first: int) -> int:
-    """Return the first port from there on that nobody listens on; ``first`` if all are taken."""
+    """Return the first free port from ``first`` on; ``first`` if all are taken."""
     for port in range(first, first + _TRIES):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -35,7 +35,7 @@ _STALLED = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "20", "HOROVOD_STALL_SHUTDOWN_TI
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: (steps, ranks, share, features) float32 of inputs and outputs, and where the weights start."""
+    """The task: float32 inputs and outputs (steps, ranks, share, features), and the initial weights."""
 
     inputs: NDArray[np.float32]
     outputs: NDArray[np.float32]
@@ -53,7 +53,7 @@ class Task:
         )
 
     def of_rank(self, rank: int) -> Task:
-        """What one rank sees of it."""
+        """Return the part of one rank."""
         return Task(self.inputs[:, [rank]], self.outputs[:, [rank]], self.start)
 
     def batches(self) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:

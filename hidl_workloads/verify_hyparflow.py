@@ -18,7 +18,7 @@ _TOLERANCE = 1e-12  # float64
 
 
 def checks(communicator: MPI.Comm) -> Iterator[Check]:
-    """As many partitions as ranks, against the same step in this process: the whole model, gradients accumulated."""
+    """Compare one partition per rank with the same step of the whole model in this process, accumulating gradients."""
     import numpy as np
 
     together, alone = _together(communicator), _alone()

@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _option(name: str, arguments: list[str]) -> tuple[bool, list[str]]:
-    """Whether ``arguments`` begin with this option, and what follows it."""
+    """Return True if ``arguments`` begin with this option, and the arguments after it."""
     return (True, arguments[1:]) if arguments[:1] == [name] else (False, arguments)
 
 
@@ -177,7 +177,7 @@ def _unreadable(world: MPI.Comm) -> str | None:
 
 
 def _library_of_the_stack(environment: Mapping[str, str]) -> str | None:
-    """What to say where the stack's own MPI library is loaded, and the site's was to take its place; else None."""
+    """Return the warning if the stack's own MPI library is loaded instead of the site's; None otherwise."""
     wanted = environment.get(SITE_LIBRARY)
     if not wanted:
         return None
@@ -212,7 +212,7 @@ def _wrong_world(expected: int, environment: Mapping[str, str]) -> World:
 
 
 def _format_wrong_world(world: World) -> str:
-    """What is wrong with ``world``, why that is, and what to look at; the run's findings are told of it too."""
+    """Return what is wrong with ``world``, why, and what to check; record it in the run's findings."""
     from hidl_workloads.doctor import preflight
     from hidl_workloads.doctor.ranks import RULES
 
@@ -273,7 +273,7 @@ def _abort(status: int) -> NoReturn:
 
 
 def _prints_the_message(rank: int, environment: Mapping[str, str]) -> bool:
-    """Whether this process prints the message: rank 0, as far as MPI or the launcher's variables can tell."""
+    """Return True if this process prints the message: rank 0, according to MPI or the launcher's variables."""
     if rank != 0:
         return False
     return launcher_environment.read_number(launcher_environment.RANKS, environment) in (None, 0)

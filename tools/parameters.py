@@ -75,7 +75,7 @@ def _chain(name: str, recipes: Mapping[str, Recipe]) -> Iterator[str]:
 def _class(name: str, recipes: Mapping[str, Recipe]) -> str:
     recipe = recipes[name]
     base = f"({class_name(recipe['extends'])})" if "extends" in recipe else ""
-    title = recipe.get("title", f"What the recipes that extend {name} have in common")
+    title = recipe.get("title", f"Parameters of all recipes that extend {name}")
     fields = [_field(parameter, _merged(parameter, name, recipes)) for parameter in recipe.get("parameters", {})]
     body = [f'    """{title}."""', *([""] if fields else []), *fields]
     return "\n".join(["@dataclass(frozen=True)", f"class {class_name(name)}{base}:", *body]) + "\n"

@@ -10,9 +10,11 @@ from hidl_workloads.metrics import Metric
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What the client saw: the seconds and the transfers of each timed run, the bytes of data that each worked on, and
-    those that all workers sent through MPI in all of them (None: no protocol of mpi4dask)."""
+class ClientMeasurements:
+    """Measurements of the client: seconds and transfers of each timed run, and the bytes of data per run.
+
+    ``by_mpi``: bytes that all workers sent through MPI in all runs; None if the protocol is not mpi4dask's.
+    """
 
     seconds: tuple[float, ...]
     transfers: tuple[Transfers, ...]
@@ -21,7 +23,7 @@ class Measured:
     versions: dict[str, str]
 
 
-def figures(measured: Measured, workers: int) -> list[Metric]:
+def figures(measured: ClientMeasurements, workers: int) -> list[Metric]:
     """The metrics. A GB is 10**9 bytes; throughput is that of the data worked on, not of what was sent."""
     took = median(measured.seconds)
     sent = [run.bytes for run in measured.transfers]

@@ -1,4 +1,4 @@
-"""What a program of this package gives to the one that runs it."""
+"""An application of this package, as the program that runs it receives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the data of an application lie: the same share on each worker, in every run."""
+"""Placement of an application's data: the same share on each worker, in every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a program of this package runs: Dask comes up on all ranks, its client measures, and rank 0 reports."""
+"""The run of a program: Dask starts on all ranks, its client measures, and rank 0 reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hidl_workloads import arguments
 from hidl_workloads.dask_apps import cluster
 from hidl_workloads.dask_apps.devices import NoDevice, arrays, chosen
-from hidl_workloads.dask_apps.figures import Measured, figures
+from hidl_workloads.dask_apps.figures import ClientMeasurements, figures
 from hidl_workloads.dask_apps.job import Job, WrongResult
 from hidl_workloads.dask_apps.transfers import gather, take
 from hidl_workloads.metrics import report
@@ -99,7 +99,7 @@ def _run(world: MPI.Comm, name: str, parameters: AnyParameters, make: Make[AnyPa
     )
 
 
-def _measure(workers: int, parameters: AnyParameters, make: Make[AnyParameters]) -> Measured:
+def _measure(workers: int, parameters: AnyParameters, make: Make[AnyParameters]) -> ClientMeasurements:
     """Make the data, do the work on them and check what comes out, on the client."""
     import dask
     import distributed
@@ -130,7 +130,9 @@ def _measure(workers: int, parameters: AnyParameters, make: Make[AnyParameters])
         by_mpi = None if before is None else (_by_mpi(client, parameters) or 0) - before
     library = arrays(chosen())
     versions = {"dask": dask.__version__, "distributed": distributed.__version__}
-    return Measured(tuple(seconds), tuple(transfers), size, by_mpi, {**versions, library.__name__: library.__version__})
+    return ClientMeasurements(
+        tuple(seconds), tuple(transfers), size, by_mpi, {**versions, library.__name__: library.__version__}
+    )
 
 
 def _forget(client: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the workers sent to each other, by their own logs."""
+"""Data that workers sent to each other, according to their own logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program of this package reports."""
+"""Figures that a program of this package reports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hidl_workloads.metrics import Metric
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What the ranks saw.
+class RankMeasurements:
+    """Measurements of the ranks.
 
     ``seconds``: of each timed step, the slowest rank's; ``first_step``: that of the first one, in which everything is
     compiled. ``bubbles``: for each rank the share of the timed steps in which it did not compute. ``peaks``: for each
@@ -30,14 +30,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the plan expects: seconds of a step, each partition's bubble, and the micro-batches that it takes."""
+    """Predictions of the plan: seconds per step, the bubble of each partition, and the number of micro-batches."""
 
     seconds: float
     bubbles: Sequence[float]
     micro_batches: int
 
 
-def figures(measured: Measured, predicted: Predicted) -> list[Metric]:
+def figures(measured: RankMeasurements, predicted: Predicted) -> list[Metric]:
     """The metrics of a run."""
     seconds = median(measured.seconds)
     rates = [measured.images / each for each in measured.seconds]

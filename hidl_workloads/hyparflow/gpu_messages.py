@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from hidl_workloads.training.data_parallel.tensorflow_devices import Gpu
+from hidl_workloads.training.data_parallel.tensorflow_devices import TensorFlowGpu
 
 
 class GpuMemory:
     """See ``hyparflow.backends.MessageMemory``; its arrays are TensorFlow's."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: TensorFlowGpu) -> None:
         self._gpu = gpu
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tf.Tensor:

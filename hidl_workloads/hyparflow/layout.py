@@ -1,4 +1,4 @@
-"""How the ranks of a world are divided into replicas and partitions."""
+"""Division of the ranks of a world into replicas and partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a program of this package runs: plan, warm up, train and time, and report."""
+"""The run of a program: plan, warm up, train and time, and report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mpi4py import MPI
 
 from hidl_workloads import arguments, intervals, metrics
-from hidl_workloads.hyparflow.figures import Measured, Predicted, combined, figures
+from hidl_workloads.hyparflow.figures import Predicted, RankMeasurements, combined, figures
 from hidl_workloads.hyparflow.layout import divide_ranks
 from hidl_workloads.parameters import Hyparflow
 from hidl_workloads.refusal import Refused, exit_if_refused
@@ -21,7 +21,7 @@ from hidl_workloads.training.loop import run_steps
 from hidl_workloads.world import failure_ends_all_ranks
 
 if TYPE_CHECKING:
-    from hidl_workloads.hyparflow.trainer import Step, Trainer
+    from hidl_workloads.hyparflow.trainer import PartitionedTrainer, Step
 
 AnyParameters = TypeVar("AnyParameters", bound=Hyparflow)
 
@@ -40,9 +40,9 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
             raise Refused(str(error)) from error
         if world.rank == 0:
             print(f"{name} on {world.size} rank(s): building and planning the model", flush=True)
-        from hidl_workloads.hyparflow.trainer import Trainer  # Keras and TensorFlow come only now
+        from hidl_workloads.hyparflow.trainer import PartitionedTrainer  # Keras and TensorFlow come only now
 
-        trainer = Trainer(world, parameters, lambda: make(parameters))
+        trainer = PartitionedTrainer(world, parameters, lambda: make(parameters))
         if world.rank == 0:
             print(header(trainer, parameters), flush=True)
         measured = _train(world, trainer, parameters)
@@ -60,7 +60,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
             print(summary(measured), flush=True)
 
 
-def _train(world: MPI.Comm, trainer: Trainer, parameters: Hyparflow) -> Measured:
+def _train(world: MPI.Comm, trainer: PartitionedTrainer, parameters: Hyparflow) -> RankMeasurements:
     """Train the warm-up steps and the timed ones; collective."""
     replicas = trainer.plan.replicas
     seconds: list[float] = []
@@ -76,7 +76,7 @@ def _train(world: MPI.Comm, trainer: Trainer, parameters: Hyparflow) -> Measured
             print(f"First step: {took:.1f} s", flush=True)
     slowest = [max(each) for each in zip(*world.allgather(seconds), strict=True)]
     bubble = 1 - sum(step.busy for step in steps[parameters.warmup :]) / sum(seconds[parameters.warmup :])
-    return Measured(
+    return RankMeasurements(
         images=parameters.batch * replicas,
         seconds=slowest[parameters.warmup :],
         first_step=slowest[0],
@@ -87,7 +87,7 @@ def _train(world: MPI.Comm, trainer: Trainer, parameters: Hyparflow) -> Measured
     )
 
 
-def _checksum(world: MPI.Comm, trainer: Trainer) -> str:
+def _checksum(world: MPI.Comm, trainer: PartitionedTrainer) -> str:
     """The SHA-256 of all weights of this rank's replica, from a checksum of each variable; collective."""
     replica = world.Split(trainer.replica, world.rank)
     own = {name: checksum([(name, array)]) for name, array in trainer.weights()}
@@ -96,7 +96,7 @@ def _checksum(world: MPI.Comm, trainer: Trainer) -> str:
     return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
-def header(trainer: Trainer, parameters: Hyparflow) -> str:
+def header(trainer: PartitionedTrainer, parameters: Hyparflow) -> str:
     """Say what will be trained, and what the first step takes that the others do not."""
     path = f", path: {trainer.path.name} ({trainer.path.reason})" if trainer.path else ""
     nodes = sum(len(stage.nodes) for stage in trainer.plan.stages)
@@ -109,7 +109,7 @@ def header(trainer: Trainer, parameters: Hyparflow) -> str:
     )
 
 
-def summary(measured: Measured) -> str:
+def summary(measured: RankMeasurements) -> str:
     """The result in a line: the mean over the steps, +- its 95 % interval."""
     rates = [measured.images / each for each in measured.seconds]
     return (

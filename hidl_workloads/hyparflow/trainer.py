@@ -29,7 +29,7 @@ from hidl_workloads.refusal import Refused
 from hidl_workloads.tensorflow_device import choose_device, device_metrics
 from hidl_workloads.tensorflow_threads import set_threads
 from hidl_workloads.training.data_parallel.gpu_path import Path, choose_path
-from hidl_workloads.training.data_parallel.tensorflow_devices import Gpu
+from hidl_workloads.training.data_parallel.tensorflow_devices import TensorFlowGpu
 
 _RECOMPUTE = {"auto": "auto", "always": True, "never": False}
 
@@ -40,13 +40,13 @@ _RECORDED = 20  # steps at most: a timeline of more can hardly be looked at
 
 @dataclass(frozen=True)
 class Step:
-    """What one rank saw of a step: its part of the loss of its replica, in nats, and the seconds that it computed."""
+    """One rank's measurements of a step: its part of the replica's loss, in nats, and its computing time in seconds."""
 
     loss: float
     busy: float
 
 
-class Trainer:
+class PartitionedTrainer:
     """A model that is trained in partitions and replicas; every rank makes one, and every rank calls its methods."""
 
     def __init__(self, communicator: MPI.Comm, parameters: Hyparflow, make: Callable[[], Any]) -> None:
@@ -65,7 +65,7 @@ class Trainer:
             messages = None
             self.path: Path | None = None
             if self._place is not None and communicator.size > 1:
-                gpu = Gpu(self._place)
+                gpu = TensorFlowGpu(self._place)
                 self.path = _path(communicator, gpu, self.plan, parameters)
                 messages = GpuMemory(gpu) if self.path.name == "gpu-aware" else None
             options = Options(parameters.batch_norm, trace=True, messages=messages)
@@ -105,7 +105,7 @@ class Trainer:
         self._session.close()
 
     def _recorded(self, parameters: Hyparflow) -> Recorder:
-        """What writes the timeline of the timed steps, beside the metrics; the plan's picture lies there at once."""
+        """Return the recorder of the timed steps, which writes beside the metrics; draw the plan there."""
         beside = pathlib.Path(os.environ.get(METRICS_FILE, "metrics.json"))
         if self._session.comm.rank == 0:
             self.plan.draw(beside.with_name("plan.svg"))
@@ -123,7 +123,7 @@ def make_batch(parameters: Hyparflow, replica: int) -> Batch:
     return Batch((images.astype(kind, copy=False),), (labels,))
 
 
-def _path(communicator: MPI.Comm, gpu: Gpu, plan: hyparflow.Plan, parameters: Hyparflow) -> Path:
+def _path(communicator: MPI.Comm, gpu: TensorFlowGpu, plan: hyparflow.Plan, parameters: Hyparflow) -> Path:
     """Return how messages get from GPU to GPU, and why so; collective."""
     if plan.partitions == 1:
         if parameters.gpu_buffers == "direct":

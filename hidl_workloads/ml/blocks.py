@@ -11,12 +11,12 @@ def share(total: int, parts: int, part: int) -> range:
 
 
 def owner(total: int, parts: int, item: int) -> int:
-    """Which of the ``parts`` has ``item`` in its share."""
+    """Return the number of the part, of ``parts``, whose share contains ``item``."""
     return ((item + 1) * parts - 1) // total
 
 
 def aligned_share(total: int, block: int, parts: int, part: int) -> range:
-    """As ``share``, but in whole blocks of ``block`` items: no block, and so no result of one, depends on ``parts``.
+    """Return a share in whole blocks of ``block`` items, so that no block depends on ``parts``; see ``share``.
 
     Only the last block of all may be smaller. Where there are fewer blocks than parts, some shares are empty.
     """

@@ -1,4 +1,4 @@
-"""How good a clustering is, to choose the number of clusters by: the higher, the better."""
+"""Criteria by which the number of clusters is chosen; higher is better."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bic(counts: Array, inertia: float, columns: int) -> float:
 
 
 def sample_rows(total: int, size: int, seed: int) -> Array:
-    """Which rows a sample of ``size`` of ``total`` points consists of, in order: all where there are no more."""
+    """Return the rows of a sample of ``size`` of ``total`` points, in order; all rows if there are no more."""
     if total <= size:
         return np.arange(total)
     return np.sort(streams.generator(seed, Stream.SAMPLE).choice(total, size, replace=False))

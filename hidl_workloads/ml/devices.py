@@ -1,4 +1,4 @@
-"""Where arrays live, and how they reach MPI: NumPy on the host, or CuPy on one GPU for each rank."""
+"""Devices of arrays and their way to MPI: NumPy on the host, or CuPy on one GPU per rank."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Device:
         return float(communicator.allreduce(own, MPI.MAX))
 
     def _outgoing(self, values: Array) -> Array:
-        """What MPI may read and write: it knows nothing of the device's queue, so what is in it must be done."""
+        """Return memory that MPI may read and write, after the device's queue, which MPI does not see, has run."""
         self.synchronize()
         return values if self._direct else self.host(values)
 

@@ -1,4 +1,4 @@
-"""How many clusters are there? k-means for many numbers of clusters and many starts, the best by a criterion.
+"""k-means for many numbers of clusters and many starts; a criterion selects the best.
 
 ``python -m hidl_workloads.ml.kmeans_sweep --least_clusters=2 --most_clusters=20 --starts=3``. The fits are dealt to
 groups of ranks; each group has all points, distributed over its ranks.
@@ -25,7 +25,7 @@ from hidl_workloads.refusal import Refused
 
 
 @dataclass(frozen=True)
-class Task:
+class FitTask:
     """One fit: so many clusters, from the start that this seed gives."""
 
     clusters: int
@@ -46,7 +46,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Progr
     if parameters.most_clusters > everywhere.total:
         raise Refused(f"{parameters.most_clusters} clusters of {everywhere.total} point(s): lower most_clusters")
     tasks = [
-        Task(clusters, parameters.seed + start)
+        FitTask(clusters, parameters.seed + start)
         for clusters in range(parameters.least_clusters, parameters.most_clusters + 1)
         for start in range(parameters.starts)
     ]
@@ -90,7 +90,9 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Progr
     )
 
 
-def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[int], parameters: Parameters) -> Table:
+def sweep(
+    communicator: MPI.Comm, points: Points, tasks: list[FitTask], own: list[int], parameters: Parameters
+) -> Table:
     """Do this group's tasks and put all groups' results together: the table, the same on every rank. Collective."""
     score = _criterion(points, parameters)
     table = np.zeros((len(tasks), 4))
@@ -105,7 +107,7 @@ def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[i
 
 
 def _criterion(points: Points, parameters: Parameters) -> Callable[[lloyd.Fit], float]:
-    """What tells how good a fit is; the call is collective in the group."""
+    """Return the function that rates a fit; its call is collective in the group."""
     if parameters.criterion == "silhouette":
         rows = criteria.sample_rows(points.total, parameters.sample, parameters.seed)
         silhouette = criteria.Silhouette(points, rows)
@@ -119,7 +121,7 @@ def _criterion(points: Points, parameters: Parameters) -> Callable[[lloyd.Fit], 
     return bic
 
 
-def _fit(points: Points, task: Task, parameters: Parameters) -> lloyd.Fit:
+def _fit(points: Points, task: FitTask, parameters: Parameters) -> lloyd.Fit:
     start = seeding.start(points, task.clusters, task.seed)
     return lloyd.fit(points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance)
 

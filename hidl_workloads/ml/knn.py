@@ -24,7 +24,7 @@ _CHECKED = 16  # queries whose neighbours are counted again
 
 @dataclass(frozen=True)
 class Part:
-    """What a rank works on: its queries and references (rows, columns) less a common mean, and their rows.
+    """The part of one rank: queries and references (rows, columns) minus a common mean, and their row numbers.
 
     ``row`` are the ranks with the same queries. All ranks know all references' classes.
     """

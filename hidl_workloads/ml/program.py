@@ -1,4 +1,4 @@
-"""What all programs of this package share: how they start, take times, check and report."""
+"""Start, timing, checks and report, which all programs of this package share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """What a program found: its metrics, one line for people, and arrays for the file that ``result`` names.
+    """Results of a program: its metrics, one line for people, and arrays for the file that ``result`` names.
 
     ``checksum`` is this rank's of what all ranks must agree on. ``arrays`` are those of rank 0.
     """

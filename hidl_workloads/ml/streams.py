@@ -22,7 +22,7 @@ _TILE = 256  # rows and columns of one counter
 
 
 class Stream(IntEnum):
-    """What random numbers are for: streams of one seed are independent of each other."""
+    """Purposes of random numbers; streams of one seed are independent of each other."""
 
     CENTERS = 1
     POINTS = 2

@@ -51,15 +51,15 @@ class _Sums:
         return errors
 
     def added(self, iteration: int, source: int) -> Any:
-        """What rank ``source`` adds."""
+        """Return the number that rank ``source`` adds."""
         return buffers.pattern(self.point.count, self.point.datatype, iteration, source) % _SMALL
 
     def there(self, iteration: int, target: int) -> Any:
-        """What lies in the memory of ``target`` before."""
+        """Return the initial value in the memory of ``target``."""
         return buffers.pattern(self.point.count, self.point.datatype, iteration + 2, target) % _SMALL
 
     def after(self, iteration: int, *, source: int, target: int, times: int) -> Any:
-        """What lies there after so many operations of ``source``."""
+        """Return the value after this many operations of ``source``."""
         added = self.added(iteration, source)
         return (self.there(iteration, target) + added * times).astype(added.dtype)
 

@@ -1,4 +1,4 @@
-"""What a benchmark is: its name, its options, the columns of its table, and how one message size is measured."""
+"""Description of a benchmark: its name, options, table columns, and the measurement of one message size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Datatype:
 
 @dataclass(frozen=True)
 class Point:
-    """One message size of one datatype: what ``Benchmark.measure`` is asked for."""
+    """One message size of one datatype: the argument of ``Benchmark.measure``."""
 
     communicator: MPI.Comm
     options: Options
@@ -74,7 +74,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured at a point. Only rank 0's ``values`` and ``samples`` count; every rank's ``errors`` do."""
+    """Measurements at a point. ``values`` and ``samples`` count on rank 0 only, ``errors`` on every rank."""
 
     values: Sequence[float] = ()
     """One figure for each column of the benchmark, shown or not, in the column's unit."""
@@ -89,7 +89,7 @@ Opening = Callable[["Benchmark", Options, int], str]
 
 
 def blank_and_title(benchmark: Benchmark, options: Options, ranks: int) -> str:
-    """What most tables begin with: an empty line, and the title."""
+    """Return the first lines of most tables: an empty line and the title."""
     return "\n" + title(benchmark, options)
 
 

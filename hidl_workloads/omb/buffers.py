@@ -1,4 +1,4 @@
-"""What holds the data of messages: kinds of buffers, on the host or on a device, and the patterns that -c looks for.
+"""Buffers of messages, on the host or on a device, and the patterns that -c checks.
 
 mpi4py takes ``[memory, count, datatype]``; a tuple of the three that is made once, outside of the timed loop, is what
 it takes quickest (docs/explanation/omb.md). Host buffers begin on a page, as OMB's do.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Message = Any
 """What mpi4py's calls take for a buffer: ``(memory, count, datatype)``; for pickled messages the object itself."""
 
-# OMB's letter: memory that nobody has written is one page of zeros that lies in the cache, whatever its size.
+# OMB's letter: memory that was never written is one page of zeros, which fits in the cache at any size.
 _LETTER = ord("a")
 
 PERIOD = 101  # prime: no power of two is a multiple of it, so messages that are mixed up differ
@@ -260,7 +260,7 @@ def check(communicator: MPI.Comm, options: Options) -> None:
 
 
 def unreadable(kind: str) -> str:
-    """Why MPI would crash on this process's buffers, which lie on a device; empty where it does not say so."""
+    """Return why MPI would crash on this process's buffers on a device; empty if nothing is known against it."""
     answer = gpu_aware.ask("rocm" if _is_of_rocm(kind) else "cuda")
     if answer.aware is not False:
         return ""
@@ -283,8 +283,9 @@ def _is_of_rocm(kind: str) -> bool:
 
 
 def on_device(options: Options, rank: int) -> bool:
-    """Whether this rank's buffers lie on a device: by ``-d``, by ``H D`` after the options (rank 0, the others), or by
-    their kind, where nothing else says so.
+    """Return True if this rank's buffers are on a device.
+
+    ``-d`` or ``H D`` after the options (rank 0, the others) decide; without them, the kind of buffer does.
     """
     by_kind = "D" not in options.places and options.buffer not in _ON_HOST
     return options.accelerator or options.places[0 if rank == 0 else 1] == "D" or by_kind
@@ -321,7 +322,7 @@ def _sequence(count: int, numpy_type: str) -> NDArray[Any]:
 
 
 def differences(buffer: Buffer, expected: NDArray[Any], start: int = 0) -> int:
-    """How many elements of the buffer, from byte ``start`` on, are not as ``expected``."""
+    """Count the elements of the buffer, from byte ``start`` on, that differ from ``expected``."""
     import numpy as np
 
     found = buffer.read(expected.nbytes, start)

@@ -54,15 +54,15 @@ class Ends:
     received: Buffer
 
     def send(self, count: int | None = None) -> Any:
-        """What is sent, or ``MPI_IN_PLACE``; without ``count`` messages of the shape's."""
+        """Return the data to send, or ``MPI_IN_PLACE``; without ``count``, as many messages as the shape has."""
         return in_place() if self.shape.in_place else self.send_always(count)
 
     def send_always(self, count: int | None = None) -> Any:
-        """What is sent, where ``MPI_IN_PLACE`` stands for the other buffer."""
+        """Return the data to send, if ``MPI_IN_PLACE`` replaces the other buffer."""
         return self.sent.memory, self.shape.count if count is None else count, self.datatype.mpi
 
     def receive(self, count: int | None = None) -> Any:
-        """What is received into."""
+        """Return the buffer that receives."""
         return self.received.memory, self.shape.count if count is None else count, self.datatype.mpi
 
     def send_blocks(self) -> Any:
@@ -86,12 +86,12 @@ class Ends:
         return self._typed_blocks(self.received, len(self.shape.sources))
 
     def objects(self) -> Sequence[Any]:
-        """What is sent as NumPy arrays, one for each destination, that are pickled on their way."""
+        """Return NumPy arrays to send pickled, one for each destination."""
         whole, count = self.object(), self.shape.count
         return [whole[block * count : (block + 1) * count] for block in range(len(self.shape.destinations))]
 
     def object(self) -> Any:
-        """What is sent as one NumPy array, that is pickled on its way."""
+        """Return one NumPy array to send pickled."""
         import numpy as np
 
         return np.frombuffer(self.sent.memory, self.datatype.numpy)

@@ -27,7 +27,7 @@ _LARGEST = {"i1": 127, "i4": (1 << 31) - 1, "f4": 1 << 24}
 
 @dataclass(frozen=True)
 class Call:
-    """What one rank calls, with one root."""
+    """One rank's call, with one root."""
 
     shape: Shape
     once: Callable[[], Any]
@@ -81,7 +81,7 @@ class Operation:
             self.sent.write(vector)
 
     def wrong(self, iteration: int, arrived: Any) -> int:
-        """How many elements that the call of this iteration brought are not what they must be."""
+        """Count the wrong elements in the result of this iteration's call."""
         shape = self.call(iteration).shape
         expected = self.collective.expected(shape, partial(self._vector, shape, iteration))
         if expected is None or not expected.size:
@@ -144,7 +144,7 @@ def _differing(arrived: Any, expected: NDArray[Any]) -> int:
 
 
 def summand(count: int, datatype: Datatype, iteration: int, source: int, ranks: int) -> NDArray[Any]:
-    """What ``source`` contributes to a sum over ``ranks``: a pattern so small that no sum overflows the datatype.
+    """Return the addend of ``source`` in a sum over ``ranks``: a pattern so small that no sum overflows.
 
     An overflowing sum of MPI_CHAR has no one right value: MPICH 5.0 wraps it around, Open MPI 5.0 saturates it.
     """

@@ -35,7 +35,7 @@ class Option:
 
     @property
     def takes(self) -> Literal["nothing", "maybe", "argument"]:
-        """Whether an argument follows."""
+        """Kind of argument that follows."""
         if not self.argument:
             return "nothing"
         return "maybe" if self.argument.startswith("[") and self.argument.endswith("]") else "argument"

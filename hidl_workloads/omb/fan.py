@@ -16,7 +16,7 @@ from hidl_workloads.omb.window import in_megabytes, receiver, sender
 
 @dataclass(frozen=True)
 class Fan:
-    """Where one rank stands."""
+    """The position of one rank."""
 
     at_root: bool
     """Its node is the first."""
@@ -27,7 +27,7 @@ class Fan:
 
 
 def fan_of(rank: int, names: Sequence[str]) -> Fan:
-    """Where ``rank`` stands among ranks on nodes of these names; ``UsageError`` for one node or unequal numbers."""
+    """Return the position of ``rank`` on nodes of these names; ``UsageError`` for one node or unequal numbers."""
     nodes: dict[str, list[int]] = {name: [] for name in sorted(set(names))}
     for number, name in enumerate(names):
         nodes[name].append(number)
@@ -78,7 +78,7 @@ def _measure(point: Point, *, inwards: bool) -> Result:
 
 
 def _samples(point: Point, timed: Timed, fan: Fan, sends: bool) -> list[float]:
-    """Those of the lowest rank that sends, at rank 0."""
+    """Return the samples of the lowest rank that sends, at rank 0."""
     everyone: list[list[float] | None] = point.communicator.allgather(timed.each if sends else None)
     return next(each for each in everyone if each is not None)
 

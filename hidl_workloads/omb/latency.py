@@ -30,7 +30,7 @@ def in_microseconds(point: Point, timed: Timed) -> Result:
 
 
 def ping_pong(point: Point, peer: int) -> Exchange:
-    """What a rank does whose partner is ``peer``: the lower of the two begins."""
+    """Return the exchange of a rank with ``peer``; the lower of the two begins."""
     rank = point.communicator.rank
     sent, received = (buffers.for_rank(point.options, rank, point.size) for _ in range(2))
     return ping_pong_in(sent, received, point, peer)

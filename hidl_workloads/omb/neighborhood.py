@@ -33,7 +33,7 @@ class Neighborhood:
         return max(len(neighbors) for neighbors in (*self.sources, *self.destinations))
 
     def block_for(self, source: int, rank: int, occurrence: int) -> int:
-        """Which block of what ``source`` sends is for ``rank``: of several edges the one with this number, from 0."""
+        """Return the number of the block that ``source`` sends to ``rank``, by the edge of this number, from 0."""
         blocks = [block for block, to in enumerate(self.destinations[source]) if to == rank]
         return blocks[occurrence]
 

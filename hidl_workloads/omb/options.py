@@ -1,4 +1,4 @@
-"""What a benchmark is to do: OMB's options under the names of OMB's long forms, with the defaults of OMB 7.4."""
+"""Options of a benchmark, under the names of OMB's long forms, with the defaults of OMB 7.4."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Place = Literal["H", "D"]
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be done; each of ``faults`` is one sentence."""
+    """Invalid options; each of ``faults`` is one sentence."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__("\n".join(faults))
@@ -53,7 +53,7 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What one benchmark is to do. ``None`` for iterations and warm-up: those of the benchmark's kind in OMB."""
+    """Options of one benchmark; ``None`` for iterations and warm-up selects OMB's defaults."""
 
     min_size: int = 1
     max_size: int = 4 * MIB

@@ -12,7 +12,7 @@ from hidl_workloads.omb.benchmark import VERSION, Benchmark, Column, Datatype
 from hidl_workloads.omb.options import Options, as_parameters
 
 FIELD_WIDTH = 18  # that of OMB's configure; its header, which holds without configure, says 20
-_HISTORY_SIZE = 8  # bytes: latency is held against history at this size
+_HISTORY_SIZE = 8  # bytes; history compares latencies of this size
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How much of a non-blocking collective goes on behind a computation: OMB's measurement of overlap.
+"""Overlap of non-blocking collectives with computation, measured as OMB does.
 
 First the collective alone, from its start to its end: the pure communication time. Then each iteration starts it,
 computes for as long as that took on this rank, and waits. With ``-t N`` the computation is cut into N parts, each
@@ -56,7 +56,7 @@ def overlap_percent(overall: float, compute: float, pure: float) -> float:
 
 
 class Parts:
-    """What the timed iterations spent in starting, computing, testing and waiting: sums, in seconds."""
+    """Sums of the seconds that timed iterations spent on starting, computing, testing and waiting."""
 
     def __init__(self, point: Point, compute_seconds: float) -> None:
         self.start = self.compute = self.test = self.wait = 0.0
@@ -95,7 +95,7 @@ class Parts:
 
 
 def dummy_computation() -> Callable[[float], None]:
-    """A computation that lasts as many seconds as it is told: products of a small matrix until they are over."""
+    """Return a computation of a given number of seconds: products of a small matrix until the time is over."""
     import numpy as np
     from mpi4py import MPI
 

@@ -30,7 +30,7 @@ def whole_pairs(options: Options, ranks: int) -> None:
 
 
 def pairs_of(options: Options, ranks: int) -> int:
-    """How many pairs there are: ``-p``, or half the ranks. (OMB 7.4 reads ``-p`` and takes half the ranks.)"""
+    """Return the number of pairs: ``-p``, or half the ranks. (OMB 7.4 reads ``-p`` and uses half the ranks.)"""
     return ranks // 2 if options.num_pairs is None else options.num_pairs
 
 
@@ -93,13 +93,13 @@ def _rates(rows: Sequence[tuple[int, Sequence[float]]]) -> str:
 
 
 def _mean_of_senders(point: Point, timed: Timed, pairs: int) -> Timed:
-    """What the senders' clocks told, as a mean; every rank gets it. The percentiles are of rank 0's, as in OMB."""
+    """Return the mean of the senders' times, on every rank. Percentiles are those of rank 0, as in OMB."""
     own = timed.seconds if point.communicator.rank < pairs else 0.0
     return Timed(point.communicator.allreduce(own) / pairs, timed.each, timed.errors)
 
 
 def _bystander() -> Exchange:
-    """A rank of no pair: it takes part in the barriers."""
+    """Return the exchange of a rank without a partner, which only enters the barriers."""
     return Exchange(lambda times: None)
 
 

@@ -57,7 +57,7 @@ def _named_by_option(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _choose(name: str, words: list[str]) -> list[tuple[Benchmark, Options]] | None:
-    """The benchmarks with their options; None where help is asked for. Raises ``UsageError``."""
+    """Return the benchmarks with their options; None if help is requested. Raises ``UsageError``."""
     if name != "suite":
         benchmark = registry.find(name)
         if {"-h", "--help"} & set(words):

@@ -217,5 +217,5 @@ def settled(made: Target, point: Point) -> Callable[[], None] | None:
 
 
 def round_trip_share(options: Options) -> float:
-    """What part of an iteration is one operation: with active synchronization there is one in each direction."""
+    """Return the share of one operation in an iteration; active synchronization has one in each direction."""
     return 0.5 if options.sync_option in ACTIVE else 1.0

@@ -1,4 +1,4 @@
-"""How long MPI takes to start (``init``), and whether it starts at all (``hello``)."""
+"""Time that MPI takes to start (``init``), and a test that it starts (``hello``)."""
 
 from __future__ import annotations
 

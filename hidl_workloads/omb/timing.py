@@ -25,7 +25,7 @@ def _no_wait() -> None:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one rank does at one point."""
+    """The part of one rank at one point."""
 
     repeat: Callable[[int], None]
     """Repeat it: a loop of its own, so that nothing but what is measured lies within."""

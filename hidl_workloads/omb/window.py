@@ -18,7 +18,7 @@ DATA_TAG, ANSWER_TAG = 100, 101
 
 
 class Side:
-    """What one rank sends from or receives into: one buffer for all messages of a window, or one for each (``-b``)."""
+    """The buffers of one rank: one for all messages of a window, or one for each (``-b``)."""
 
     def __init__(self, point: Point, window: int) -> None:
         number = window if point.options.buffer_num == "multiple" else 1
@@ -29,12 +29,12 @@ class Side:
         self._each = window // number
 
     def messages(self) -> list[Message]:
-        """What is sent, one for each message of the window."""
+        """Return the data to send, one item for each message of the window."""
         point = self.point
         return [buffer.message(point.count, point.datatype) for buffer in self.buffers for _ in range(self._each)]
 
     def rooms(self) -> list[Message]:
-        """What is received into; for pickled messages the number of bytes that each may take."""
+        """Return the buffers that receive; for pickled messages, the number of bytes that each may take."""
         if self.pickled:
             return [PickleBuffer.pickled_size(self.point.size)] * (len(self.buffers) * self._each)
         return self.messages()
@@ -51,7 +51,7 @@ class Side:
             buffer.write(buffers.pattern(self.point.count, self.point.datatype, iteration + number, source))
 
     def check(self, iteration: int, source: int) -> int:
-        """How many elements are not those that ``source`` sent in this iteration."""
+        """Count the elements that are not those that ``source`` sent in this iteration."""
         return sum(
             buffers.differences(
                 buffer, buffers.pattern(self.point.count, self.point.datatype, iteration + number, source)

@@ -1,4 +1,4 @@
-"""What two ranks measure with each other, as OMB's ``osu_latency`` and ``osu_bw`` do."""
+"""Measurements between two ranks, as OMB's ``osu_latency`` and ``osu_bw`` make them."""
 
 from __future__ import annotations
 

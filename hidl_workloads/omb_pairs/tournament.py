@@ -78,7 +78,7 @@ def measure(
 
 
 def names_of(hosts: Sequence[str]) -> list[str]:
-    """What each rank is called: its host, or on one host alone the host and the rank."""
+    """Return the name of each rank: its host, or host and rank if all ranks are on one host."""
     return list(hosts) if len(set(hosts)) > 1 else [f"{host}:{rank}" for rank, host in enumerate(hosts)]
 
 

@@ -1,4 +1,4 @@
-"""Which way Horovod sums PyTorch's gradients on GPUs, and whether it can here."""
+"""Path by which Horovod sums PyTorch's gradients on GPUs, and checks that it works."""
 
 from __future__ import annotations
 

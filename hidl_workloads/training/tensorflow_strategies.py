@@ -18,7 +18,7 @@ from hidl_workloads.training.data_parallel.tensorflow_gradients import broadcast
 Loss = Callable[[], tf.Tensor]
 
 
-class Strategy(Protocol):
+class TensorFlowStrategy(Protocol):
     """A training step together with all ranks, from equal weights; ``versions``: of the libraries that were added.
 
     ``path`` and ``path_reason``: as ``Trainer`` has them.
@@ -35,14 +35,14 @@ class Strategy(Protocol):
         """Release communicators and buffers; collective."""
 
 
-def make(communicator: MPI.Comm, model: Any, optimizer: Any, loss: Loss, parameters: Training) -> Strategy:
+def make(communicator: MPI.Comm, model: Any, optimizer: Any, loss: Loss, parameters: Training) -> TensorFlowStrategy:
     """Return the strategy of the backend that the parameters name; collective."""
-    maker = _OverMPI if parameters.backend == "mpi4py" else _Horovod
+    maker = _TensorFlowOverMPI if parameters.backend == "mpi4py" else _TensorFlowHorovod
     return maker(communicator, model, optimizer, loss, parameters)
 
 
-class _OverMPI:
-    """See ``Strategy``; ``hidl_workloads.training.data_parallel``: one function, which calls MPI from within."""
+class _TensorFlowOverMPI:
+    """``hidl_workloads.training.data_parallel``: one function, which calls MPI from within."""
 
     def __init__(self, communicator: MPI.Comm, model: Any, optimizer: Any, loss: Loss, parameters: Training) -> None:
         self.versions: dict[str, str] = {}
@@ -77,8 +77,8 @@ class _OverMPI:
         return loss
 
 
-class _Horovod:
-    """See ``Strategy``; one function, in which Horovod's operations are nodes. gloo is Horovod's second controller."""
+class _TensorFlowHorovod:
+    """One function, in which Horovod's operations are nodes. gloo is Horovod's second controller."""
 
     def __init__(self, communicator: MPI.Comm, model: Any, optimizer: Any, loss: Loss, parameters: Training) -> None:
         import horovod

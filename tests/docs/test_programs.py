@@ -41,7 +41,13 @@ TESTS = {
     "docs/how-to/stop-and-continue.md": {
         "# count.py: mpiexec -n 2 python count.py": f"{_HERE}test_the_program_of_stop_and_continue_counts_on"
     },
-    "docs/how-to/train-data-parallel.md": dict.fromkeys(("# train.py", "# fit.py", "# perceptron.py"), _KERAS),
+    "docs/how-to/train-data-parallel.md": {
+        **dict.fromkeys(("# train.py", "# fit.py", "# perceptron.py"), _KERAS),
+        "# loop.py": (
+            "tests/workloads/test_keras_distributed.py::"
+            "test_the_loop_of_the_how_to_trains_as_one_process_on_the_joint_batches"
+        ),
+    },
     "docs/how-to/train-larger-models.md": {
         "# tune.py": f"{_HYPARFLOW}test_the_how_tos_recipe_fine_tunes_mobilenet_as_in_one_process",
         "hyparflow.gather(model)  # on all ranks; needs memory for all of it, until the next fit": (
@@ -85,6 +91,11 @@ TESTS = {
         )
     },
 }
+#: Pages whose programs are also files, and their directories in ``examples``.
+EXAMPLES = {
+    "docs/how-to/train-data-parallel.md": "data_parallel",
+    "docs/how-to/train-with-frameworks.md": "frameworks",
+}
 
 
 def programs(page: str) -> list[str]:
@@ -105,6 +116,17 @@ def test_every_program_of_the_pages_has_a_test() -> None:
 def test_the_tests_of_programs_exist(test: str) -> None:
     file, name = test.split("::")
     assert f"\ndef {name}(" in (REPOSITORY / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_the_examples_are_the_programs_of_the_pages(page: str) -> None:
+    directory = REPOSITORY / "examples" / EXAMPLES[page]
+    shown = {program.split("\n", 1)[0].removeprefix("# "): program for program in programs(page)}
+    if os.environ.get("HIDL_WRITE_GOLDEN"):
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, program in shown.items():
+            (directory / name).write_text(program)
+    assert {file.name: file.read_text() for file in directory.glob("*.py")} == shown
 
 
 @pytest.mark.parametrize("page", ["docs/how-to/find-the-change.md", "docs/how-to/run-it-again.md"])

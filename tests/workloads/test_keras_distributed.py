@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.tiers import deep
@@ -128,15 +129,43 @@ EXAMPLES = {
 def test_the_examples_of_the_how_to_train_as_one_process_on_the_joint_batches(
     stack_prefix: Callable[[str], Path], tmp_path: Path, example: str, number: int
 ) -> None:
-    page = (ranks.REPOSITORY / "docs" / "how-to" / "train-data-parallel.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "example.py").write_text(next(block for block in blocks if block.startswith(f"{example}\n")))
+    (tmp_path / "example.py").write_text(_program(example))
     stack, harness, saved = EXAMPLES[example]
     words = (str(tmp_path / "example.py"), harness)
     found = ranks.results(stack_prefix(stack), number, tmp_path, "example_of_a_page", *words)
     assert found["difference"] < 1e-4
     assert found["without averages"] > 1e-2
     assert found["saved"] == saved
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_the_loop_of_the_how_to_trains_as_one_process_on_the_joint_batches(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    own = _program("# loop.py")
+    joint = re.sub("^batch = 8$", f"batch = {8 * number}", own, flags=re.MULTILINE)
+    found = {}
+    for case, count, text in (("ranks", number, own), ("joint", 1, joint), ("alone", 1, own)):
+        directory = tmp_path / case
+        directory.mkdir()
+        (directory / "loop.py").write_text(text)
+        monkeypatch.chdir(directory)
+        completed = ranks.run(stack_prefix("tensorflow"), count, "loop.py")
+        assert completed.status == 0, completed.stderr
+        found[case] = np.load(directory / "weights.npz")
+
+    def difference(other: str) -> float:
+        return max(float(abs(found["ranks"][name] - found[other][name]).max()) for name in found["ranks"])
+
+    assert difference("joint") < 1e-5
+    assert difference("alone") > 1e-2
+
+
+def _program(first: str) -> str:
+    """Return the program of the how-to that begins with this line."""
+    page = (ranks.REPOSITORY / "docs" / "how-to" / "train-data-parallel.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return next(block for block in blocks if block.startswith(f"{first}\n"))
 
 
 #: Programs in the style of Keras' guides, each with the largest difference of anything that it sees.

@@ -21,7 +21,7 @@ _ALIGNMENT = 4096  # bytes: a page, which a GPU's driver pins as a whole; Tensor
 
 
 class Request(Protocol):
-    """What is under way: a request of MPI, or what else is waited for in the same way."""
+    """An operation in progress: a request of MPI, or an object that is waited for in the same way."""
 
     def Test(self) -> bool:  # as MPI.Request has it
         """Return whether it is complete."""
@@ -138,7 +138,7 @@ class Allreduce:
         self._communicator.Free()
 
     def steps(self, total: NDArray[Any]) -> Iterator[Request]:
-        """Yield the requests, each to be completed before the next is asked for, that sum ``total`` over the ranks."""
+        """Yield the requests that sum ``total`` over the ranks; complete each before the next."""
         for piece in pieces(total):
             yield self._communicator.Iallreduce(MPI.IN_PLACE, piece, MPI.SUM)
             np.multiply(piece, self._share, out=piece)

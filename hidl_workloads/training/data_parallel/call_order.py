@@ -1,8 +1,8 @@
-"""Collective operations that fail on all ranks where these do not come to the same ones.
+"""Collective operations that fail on all ranks if these enter different ones.
 
-A rank that has fewer batches, skips a step or ends would leave the others waiting for ever. A rank that waits longer
-than a moment tells the others where it is, as does one that ends; what they tell proves a deadlock, whatever the speed
-of any rank. No time limit is involved, and as long as nobody waits, nothing is sent.
+A rank that has fewer batches, skips a step or ends would leave the others waiting forever. A rank that waits longer
+than a moment sends its position to the others, as does a rank that ends; these positions prove a deadlock, whatever
+the speed of any rank. There is no time limit, and while no rank waits, nothing is sent.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ SECONDS = 3.0
 """A rank that waits longer tells the others in which operation."""
 _LOOK_SECONDS = 0.1
 _EXIT_SECONDS = 0.005
-_MOST_NUMBERS = 3
+_MOST_NUMBERS = 9
+"""Numbers of the operation that has most; all exchange as many, as different ones may meet."""
 _END = "the end of its program"
 
 _ORDERS: list[CallOrder] = []
 
 
 class Position(NamedTuple):
-    """Where a rank is: the number and the name of the last operation that it began, and whether it failed there."""
+    """The position of a rank: number and name of the last operation that it began, and True if it failed there."""
 
     number: int
     operation: str
@@ -86,12 +87,12 @@ class CallOrder:
             self._check()
 
     def largest(self, *numbers: int) -> list[int]:
-        """Return the largest of each number over the ranks, at most three; part of an operation.
+        """Return the largest of each number over the ranks; part of an operation.
 
         Raises ``RuntimeError`` on all ranks if these are in different operations.
         """
         mark = crc32(self._own.operation.encode())
-        padding = [0] * (_MOST_NUMBERS - len(numbers))  # of the same length in all operations, which may meet here
+        padding = [0] * (_MOST_NUMBERS - len(numbers))
         found = np.array([mark, -mark, *numbers, *padding], np.int64)
         self.wait(self.communicator.Iallreduce(MPI.IN_PLACE, found, MPI.MAX))
         if found[0] != -found[1]:
@@ -115,7 +116,7 @@ class CallOrder:
         self._tell()
 
     def has_ended(self) -> bool:
-        """Whether all ranks have told so, and all that they have sent is received."""
+        """Return True if all ranks have announced their end and all messages are received."""
         self._receive()
         ended = sum(other.operation == _END for other in self._others.values())
         return ended == self.communicator.size - 1 and bool(MPI.Request.Testall(self._sent))
@@ -153,7 +154,7 @@ class CallOrder:
 
 
 def _never_meet(own: Position, other: Position) -> bool:
-    """Whether a rank that waits at ``own`` will never be joined there by one that has told ``other``."""
+    """Return True if a rank that is at ``other`` will never come to ``own``."""
     if other.number == own.number:
         return other.operation != own.operation or other.failed
     return other.number < own.number and other.operation == _END

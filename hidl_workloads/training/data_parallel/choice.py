@@ -1,4 +1,4 @@
-"""Which kind of sum serves the ranks of a communicator, and whether they all mean the same gradients."""
+"""Choice of the kind of sum for a communicator, and checks that all ranks have the same gradients."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class CompressedAllreduce(Allreduce):
 
 @dataclass(frozen=True)
 class _Scratch:
-    """What one piece needs: it as float32, padded to equal shares, and as 16-bit numbers sent and received."""
+    """Buffers of one piece: as float32, padded to equal shares, and as 16-bit numbers, sent and received."""
 
     padded: NDArray[np.float32]
     sent: NDArray[np.uint16]

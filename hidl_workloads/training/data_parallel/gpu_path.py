@@ -1,4 +1,4 @@
-"""Which way a GPU's gradients take to MPI: staged through the host's memory, or handed over as they are."""
+"""Path of a GPU's gradients to MPI: staged through the host's memory, or passed directly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Path:
     reason: str
 
 
-class Gpu(Memory, Protocol):
+class GpuAccess(Memory, Protocol):
     """A GPU as a framework knows it."""
 
     def ask_mpi(self) -> gpu_aware.Answer:
@@ -33,7 +33,7 @@ class Gpu(Memory, Protocol):
         """Return why MPI cannot sum such memory in a process of its own; None if it can."""
 
 
-def choose_path(communicator: MPI.Comm, gpu: Gpu, wanted: Buffers, *, compressed: bool) -> Path:
+def choose_path(communicator: MPI.Comm, gpu: GpuAccess, wanted: Buffers, *, compressed: bool) -> Path:
     """Return the path that is ``wanted``, or the best that is proved; the same on all ranks; collective.
 
     Raises ``ValueError`` on all ranks for ``direct`` where MPI says that it is not GPU-aware, or sums wrongly.
@@ -53,7 +53,7 @@ def choose_path(communicator: MPI.Comm, gpu: Gpu, wanted: Buffers, *, compressed
     return path
 
 
-def prove(communicator: MPI.Comm, gpu: Gpu, *, on_trust: bool) -> Path:
+def prove(communicator: MPI.Comm, gpu: GpuAccess, *, on_trust: bool) -> Path:
     """Return ``gpu-aware`` if MPI sums the GPUs' memory, which is tried, else ``staged``; collective.
 
     ``on_trust``: try where the library does not say that it is GPU-aware, too.

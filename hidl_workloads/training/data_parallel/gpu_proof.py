@@ -1,4 +1,4 @@
-"""Whether the MPI library of this process really sums GPU memory, which it says: a small sum, checked on all ranks."""
+"""Proof that the MPI library of this process sums GPU memory: a small sum, checked on all ranks."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _compare(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str
 
 
 def sum_alone(communicator: MPI.Comm, memory: Memory) -> str | None:
-    """What the process of ``survives`` does, on a communicator of one rank; return what is wrong with the sums."""
+    """Sum in the process of ``survives``, on a communicator of one rank; return what is wrong with the sums."""
     import numpy as np
     from mpi4py import MPI
 

@@ -123,7 +123,7 @@ def _refuse_step(*arguments: Any, **options: Any) -> NoReturn:
 
 
 class _Averaging:
-    """What stands before an optimizer's own ``apply``."""
+    """The averages that precede an optimizer's own ``apply``."""
 
     def __init__(self, optimizer: Any, communicator: MPI.Comm, options: dict[str, Any]) -> None:
         self._optimizer = optimizer
@@ -477,7 +477,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _adds(metric: Any) -> bool:
-    """Whether the states of ``metric`` over parts of the samples add up to that over all."""
+    """Return True if the states of ``metric`` over parts of the samples add up to that over all."""
     kinds = keras.metrics
     if isinstance(metric, (kinds.PearsonCorrelation, kinds.ConcordanceCorrelation)):  # may be over the batch
         return False

@@ -204,12 +204,12 @@ def node_of(communicator: MPI.Comm) -> MPI.Comm:
 
 
 def spans_nodes(communicator: MPI.Comm, node: MPI.Comm) -> bool:
-    """Whether any rank of ``communicator`` is on another node than others; collective, and equal on all ranks."""
+    """Return True if the ranks of ``communicator`` are on several nodes; collective, and equal on all ranks."""
     return bool(communicator.allreduce(int(node.size < communicator.size), MPI.MAX))
 
 
 def usable(communicator: MPI.Comm, node: MPI.Comm, needed: int) -> bool:
-    """Whether every node has equally many ranks, more than one, and room for ``needed`` bytes of each; collective."""
+    """Return True if all nodes have equally many ranks, two or more, and room for ``needed`` bytes each."""
     room = os.statvfs(_SHARED_MEMORY) if os.path.isdir(_SHARED_MEMORY) else None  # noqa: PTH112
     fits = room is not None and room.f_bavail * room.f_frsize > 1.2 * needed * node.size
     sizes = communicator.allgather(node.size if fits else 0)

@@ -1,4 +1,4 @@
-"""Where buckets of TensorFlow's gradients are summed: in the host's memory, or on the GPU by a GPU-aware MPI."""
+"""Sums of buckets of TensorFlow's gradients: in the host's memory, or on the GPU by a GPU-aware MPI."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request
 from hidl_workloads.training.data_parallel.buckets import Bucket
 from hidl_workloads.training.data_parallel.gpu_proof import begin_sum
-from hidl_workloads.training.data_parallel.tensorflow_devices import HOST, Gpu
+from hidl_workloads.training.data_parallel.tensorflow_devices import HOST, TensorFlowGpu
 
 
-class Sums(Protocol):
+class BucketSums(Protocol):
     """The sums of all buckets of one step, by number of the bucket.
 
     ``place``: the device whose memory ``put`` takes and ``averages`` returns. ``presence``: for each member of the
@@ -46,7 +46,7 @@ class Sums(Protocol):
 
 
 class OnHost:
-    """See ``Sums``; one buffer of ``allreduce`` for each bucket, with its presence at the end."""
+    """See ``BucketSums``; one buffer of ``allreduce`` for each bucket, with its presence at the end."""
 
     place = HOST
 
@@ -55,7 +55,7 @@ class OnHost:
         self._totals = [allreduce.buffer(bucket.size, bucket.dtype) for bucket in buckets]
 
     def put(self, number: int, flat: tf.Tensor, presence: NDArray[Any], *, first: bool) -> None:
-        """See ``Sums``; TensorFlow's memory is read through DLPack, without a copy."""
+        """See ``BucketSums``; TensorFlow's memory is read through DLPack, without a copy."""
         part = np.asarray(np.from_dlpack(flat))
         total, end = self._totals[number], self._buckets[number].presence
         if first:
@@ -66,28 +66,28 @@ class OnHost:
             total[end:] += presence
 
     def start(self, number: int) -> None:
-        """See ``Sums``."""
+        """See ``BucketSums``."""
         self._allreduce.start(self._totals[number])
 
     def presence(self, number: int) -> NDArray[Any]:
-        """See ``Sums``."""
+        """See ``BucketSums``."""
         return self._totals[number][self._buckets[number].presence :]
 
     def averages(self) -> list[tf.Tensor]:
-        """See ``Sums``."""
+        """See ``BucketSums``."""
         sums = [total[: bucket.presence] for total, bucket in zip(self._totals, self._buckets, strict=True)]
         return [tf.raw_ops.DeepCopy(x=tf.experimental.dlpack.from_dlpack(each.__dlpack__())) for each in sums]
 
     def close(self) -> None:
-        """See ``Sums``."""
+        """See ``BucketSums``."""
         self._totals = []
 
 
 class OnGpu:
-    """See ``Sums``; MPI reads gradients and writes sums in the GPU's memory, the presence in the host's."""
+    """See ``BucketSums``; MPI reads gradients and writes sums in the GPU's memory, the presence in the host's."""
 
     def __init__(
-        self, communicator: MPI.Comm, allreduce: Allreduce, buckets: Sequence[Bucket], gpu: Gpu, share: float
+        self, communicator: MPI.Comm, allreduce: Allreduce, buckets: Sequence[Bucket], gpu: TensorFlowGpu, share: float
     ) -> None:
         self.place = gpu.place
         self._communicator = communicator.Dup()
@@ -97,7 +97,7 @@ class OnGpu:
         self._sums = [gpu.on_device(np.zeros(bucket.presence, bucket.dtype)) for bucket in buckets]
 
     def put(self, number: int, flat: tf.Tensor, presence: NDArray[Any], *, first: bool) -> None:
-        """See ``Sums``."""
+        """See ``BucketSums``."""
         if first:
             self._addends[number] = flat
             np.copyto(self._presence[number], presence)
@@ -107,20 +107,20 @@ class OnGpu:
             self._presence[number] += presence
 
     def start(self, number: int) -> None:
-        """See ``Sums``."""
+        """See ``BucketSums``."""
         self._allreduce.start(self._presence[number], self._steps(number))
 
     def presence(self, number: int) -> NDArray[Any]:
-        """See ``Sums``."""
+        """See ``BucketSums``."""
         return self._presence[number]
 
     def averages(self) -> list[tf.Tensor]:
-        """See ``Sums``."""
+        """See ``BucketSums``."""
         with tf.device(self.place):
             return [total * tf.constant(self._share, total.dtype) for total in self._sums]
 
     def close(self) -> None:
-        """See ``Sums``."""
+        """See ``BucketSums``."""
         self._addends, self._sums = [], []
         self._communicator.Free()
 

@@ -22,18 +22,18 @@ def place_of(variables: Sequence[Any]) -> str:
 
 
 def is_host(place: str) -> bool:
-    """Whether what is kept there is in the host's memory, which MPI and NumPy read as it is."""
+    """Return True if tensors there are in the host's memory, which MPI and NumPy read directly."""
     return place.upper().endswith("CPU:0")
 
 
-def gpu(number: int) -> Gpu:
+def gpu(number: int) -> TensorFlowGpu:
     """Return a GPU that this process sees, before TensorFlow's first operation; it takes memory as it is needed."""
     tf.config.experimental.set_memory_growth(tf.config.list_physical_devices("GPU")[number], True)
-    return Gpu(f"/GPU:{number}")
+    return TensorFlowGpu(f"/GPU:{number}")
 
 
-class Gpu:
-    """See ``gpu_path.Gpu``; of CUDA, or of ROCm, which TensorFlow calls by the same name."""
+class TensorFlowGpu:
+    """See ``gpu_path.GpuAccess``; of CUDA, or of ROCm, which TensorFlow calls by the same name."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -58,18 +58,18 @@ class Gpu:
         return _DeviceMemory(values)
 
     def ask_mpi(self) -> gpu_aware.Answer:
-        """See ``gpu_path.Gpu``."""
+        """See ``gpu_path.GpuAccess``."""
         return gpu_aware.ask("rocm" if tf.test.is_built_with_rocm() else "cuda")
 
     def survives(self) -> str | None:
-        """See ``gpu_path.Gpu``."""
+        """See ``gpu_path.GpuAccess``."""
         return gpu_proof.survives("tensorflow", int(self.place.rpartition(":")[2]))
 
 
 class _DeviceMemory:
-    """A tensor as mpi4py takes it, by DLPack alone: of the tensor itself it would take the buffer, a copy on the host.
+    """A tensor with DLPack only: of the tensor itself, mpi4py would use the buffer, a copy on the host.
 
-    Whoever hands it over has waited for the device.
+    The caller has waited for the device.
     """
 
     def __init__(self, values: tf.Tensor) -> None:

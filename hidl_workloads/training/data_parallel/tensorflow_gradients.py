@@ -22,8 +22,8 @@ from hidl_workloads.training.data_parallel.call_order import order_of
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.training.data_parallel.compression import Compression, numpy_halves
 from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path, choose_path
-from hidl_workloads.training.data_parallel.tensorflow_buffers import OnGpu, OnHost, Sums
-from hidl_workloads.training.data_parallel.tensorflow_devices import HOST, Gpu, is_host, place_of
+from hidl_workloads.training.data_parallel.tensorflow_buffers import BucketSums, OnGpu, OnHost
+from hidl_workloads.training.data_parallel.tensorflow_devices import HOST, TensorFlowGpu, is_host, place_of
 from hidl_workloads.training.data_parallel.weights import require_equal
 
 #: What the sums of 16-bit gradients are computed in.
@@ -177,10 +177,10 @@ class GradientAverager:
         require_the_same(communicator, gradients, *options)
         halves = None if compression == "none" else numpy_halves(compression)
         share = 1 / ((communicator.size if average else 1) * accumulate)
-        gpu = None if is_host(self._place) or communicator.size == 1 else Gpu(self._place)
+        gpu = None if is_host(self._place) or communicator.size == 1 else TensorFlowGpu(self._place)
         if gpu is not None:
             self.path = choose_path(communicator, gpu, gpu_buffers, compressed=halves is not None)
-        self._sums: Sums
+        self._sums: BucketSums
         if gpu is not None and self.path is not None and self.path.name == "gpu-aware":
             self._allreduce = Allreduce(communicator, share)
             self._sums = OnGpu(communicator, self._allreduce, self._buckets, gpu, share)

@@ -334,7 +334,7 @@ class Sparse:
     delivered: torch.Tensor | None = None
 
     def is_foreign(self) -> bool:
-        """Whether a gradient is there that was not averaged."""
+        """Return True if there is a gradient that was not averaged."""
         return self.weight.grad is not None and self.weight.grad is not self.delivered
 
     def delivered_values(self) -> list[torch.Tensor]:

@@ -114,9 +114,9 @@ class Cuda(Accelerator):
 
 
 class DeviceMemory:
-    """Contiguous numbers in a device's memory, as mpi4py takes them; nothing keeps that memory alive.
+    """Contiguous numbers in a device's memory, for mpi4py; the object does not keep that memory alive.
 
-    Whoever hands it over has waited for the device: the protocol's ``stream`` says that nothing is outstanding.
+    The caller has waited for the device: the protocol's ``stream`` states that no work is outstanding.
     """
 
     def __init__(self, address: int, size: int, kind: np.dtype[Any]) -> None:
@@ -140,7 +140,7 @@ KINDS: dict[str, type[Accelerator]] = {"cuda": Cuda}
 
 
 def is_host(device: torch.device) -> bool:
-    """Whether memory of ``device`` is the host's, which MPI and NumPy read as it is."""
+    """Return True if memory of ``device`` is the host's, which MPI and NumPy read directly."""
     return str(device.type) == "cpu"
 
 

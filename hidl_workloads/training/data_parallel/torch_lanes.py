@@ -1,4 +1,4 @@
-"""How a bucket on a GPU is summed: staged through the host's memory, or handed to MPI as it is."""
+"""Sums of a bucket on a GPU: staged through the host's memory, or passed to MPI directly."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def DistributedOptimizer(
 
 
 class _Distributed:
-    """What an optimizer's class gets in front of its own."""
+    """Methods that precede those of an optimizer's own class."""
 
     _averager: GradientAverager
     _averages_before_step: Any
@@ -180,6 +180,7 @@ def _settings(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in sorted(values.items()) if isinstance(value, plain)]
 
 
+@torch._disable_dynamo  # type: ignore[untyped-decorator]  # a compiled step calls it as it is
 def _average_before_step(optimizer: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Average what is not yet; after a closure, each time that it is called instead."""
     settings = repr([_settings(group) for group in optimizer.param_groups])
@@ -199,5 +200,6 @@ def _average_before_step(optimizer: Any, args: tuple[Any, ...], keywords: dict[s
     return None
 
 
+@torch._disable_dynamo  # type: ignore[untyped-decorator]
 def _note_weights(optimizer: Any, *_: Any) -> None:
     optimizer._averager.note_weights()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hidl_workloads.arguments import parse
 from hidl_workloads.dask_apps import dataframe_sum, merge, svd, transpose
-from hidl_workloads.dask_apps.figures import Measured, figures
+from hidl_workloads.dask_apps.figures import ClientMeasurements, figures
 from hidl_workloads.dask_apps.job import WrongResult, agree
 from hidl_workloads.dask_apps.transfers import gather
 from hidl_workloads.parameters import Dask
@@ -68,7 +68,7 @@ def test_small_transfers_count_for_the_bytes_only() -> None:
 
 def test_throughput_is_of_the_data_worked_on_at_the_median_time() -> None:
     none = gather({}, ignore=0)
-    measured = Measured((1.0, 4.0, 2.0), (none, none, none), 3_000_000_000, None, {})
+    measured = ClientMeasurements((1.0, 4.0, 2.0), (none, none, none), 3_000_000_000, None, {})
     found = {metric.name: metric for metric in figures(measured, workers=2)}
     assert (found["throughput"].value, found["throughput"].samples) == (1.5, [3.0, 0.75, 1.5])
     assert "transfer_bandwidth" not in found

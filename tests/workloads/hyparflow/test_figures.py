@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_workloads.hyparflow.figures import Measured, Predicted, combined, figures
+from hidl_workloads.hyparflow.figures import Predicted, RankMeasurements, combined, figures
 
-MEASURED = Measured(
+MEASURED = RankMeasurements(
     images=100,
     seconds=[0.5, 0.4, 0.6],
     first_step=9.0,

@@ -44,7 +44,7 @@ def train(words: dict[str, Any]) -> dict[str, Any]:
     """Train three steps; return the checksum of the weights, the losses, and where variables and gradients are."""
     keras.backend.clear_session()  # the weights' names are those of a new process
     parameters = resnet.Parameters(depth=8, batch=8, costs="estimated", **words)
-    trained = trainer.Trainer(WORLD, parameters, lambda: resnet.make(parameters))
+    trained = trainer.PartitionedTrainer(WORLD, parameters, lambda: resnet.make(parameters))
     tf.config.experimental.set_device_policy("explicit")
     losses = [trained.step().loss for _ in range(3)]
     tf.config.experimental.set_device_policy("silent")
@@ -90,8 +90,8 @@ def main() -> None:
     aware = gpu_aware.Answer(True, "a test says so")
     with (
         mock.patch.object(trainer, "choose_device", return_value=(OTHER, "another")),
-        mock.patch.object(tensorflow_devices.Gpu, "ask_mpi", return_value=aware),
-        mock.patch.object(tensorflow_devices.Gpu, "survives", return_value=None),
+        mock.patch.object(tensorflow_devices.TensorFlowGpu, "ask_mpi", return_value=aware),
+        mock.patch.object(tensorflow_devices.TensorFlowGpu, "survives", return_value=None),
     ):
         for name, words in CASES.items():
             for buffers in ("staged", "auto"):

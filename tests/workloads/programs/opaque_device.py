@@ -42,6 +42,21 @@ class OpaqueTensor(torch.Tensor):
         self.held = held
         return self
 
+    @property
+    def data(self) -> OpaqueTensor:
+        """The tensor without a graph; other data bring their memory along."""
+        found: OpaqueTensor = torch.Tensor.data.__get__(self)
+        return found
+
+    @data.setter
+    def data(self, other: OpaqueTensor) -> None:
+        torch.Tensor.data.__set__(self, other)
+        self.held = other.held
+
+    def data_ptr(self) -> int:
+        """Return an address that the host cannot read."""
+        return self.held.data_ptr() + 2**47
+
     @classmethod
     def __torch_dispatch__(cls, kernel: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute on the host, what is on the device alone."""
@@ -102,6 +117,7 @@ _LIBRARY = torch.library.Library("aten", "IMPL")
 def register() -> torch.device:
     """Let PyTorch know the device, before the first backward pass: that starts the devices' threads."""
     _setup_privateuseone_for_python_backend(NAME)
+    getattr(torch, NAME).get_amp_supported_dtype = list  # checkpoints ask each device that there is
     _LIBRARY.impl("empty.memory_format", _empty, "PrivateUse1")
     _LIBRARY.impl("empty_strided", _empty_strided, "PrivateUse1")
     return torch.device(NAME, 0)

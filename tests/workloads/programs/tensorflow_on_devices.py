@@ -117,13 +117,13 @@ def main() -> None:
     aware = gpu_aware.Answer(True, "a test says so")
     with (
         mock.patch.object(tensorflow_trainer, "choose_device", return_value=(OTHER, "another")),
-        mock.patch.object(tensorflow_devices.Gpu, "ask_mpi", return_value=aware),
-        mock.patch.object(tensorflow_devices.Gpu, "survives", return_value=None),
+        mock.patch.object(tensorflow_devices.TensorFlowGpu, "ask_mpi", return_value=aware),
+        mock.patch.object(tensorflow_devices.TensorFlowGpu, "survives", return_value=None),
     ):
         for name, each in cases.items():
             for buffers in ("staged", "auto"):
                 found[name][buffers] = WORLD.allgather(train(replace(each, gpu_buffers=buffers)))
-        found["alone"] = gpu_proof.sum_alone(MPI.COMM_SELF, tensorflow_devices.Gpu(OTHER))
+        found["alone"] = gpu_proof.sum_alone(MPI.COMM_SELF, tensorflow_devices.TensorFlowGpu(OTHER))
         found["constants"] = [averages_of_constants(passes) for passes in (1, 2)]
     if WORLD.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(found))

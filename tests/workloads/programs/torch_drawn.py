@@ -1,12 +1,16 @@
-"""Programs drawn from a seed that change memory, hook on to gradients and keep them: cases of torch_oracle."""
+"""Programs drawn from a seed that change memory, hook on to gradients and keep them: cases of torch_oracle.
+
+A quarter of them train on the simulated GPU on ranks, and on the host in one process.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import simulated_gpu
 import torch
 from torch import nn
 from torch_runs import FEATURES, WORLD, Run, momentum, perceptron
@@ -14,17 +18,26 @@ from torch_runs import FEATURES, WORLD, Run, momentum, perceptron
 SHARED = 140
 """Elements of a layer whose gradients are large enough to be summed in shared memory."""
 Parts = list[nn.Parameter]
+HOST = torch.device("cpu")
+
+
+@cache
+def gpu() -> torch.device:
+    """Return the simulated GPU; the first call precedes the first backward pass of a process."""
+    return simulated_gpu.install()
 
 
 class Program:
     """A model, its optimizers and hooks, and what a step may do to them; drawn alike on ranks and in one process."""
 
     def __init__(self, run: Run, seed: int) -> None:
-        self.run, self.choice = run, random.Random(seed)
+        self.run, self.seed, self.choice = run, seed, random.Random(seed)
         self.images = self.choice.random() < 0.3
         self.type = self.choice.choice([torch.float32, torch.float64])
+        on_gpu = random.Random(f"device {seed}").random() < 0.25
+        self.device = gpu() if on_gpu and not run.joint else HOST
         body = self._convolutions() if self.images else perceptron(self.choice.choice([FEATURES, SHARED]))
-        self.body, self.spare, self.late = body.to(self.type), self._head(), self._head()
+        self.body, self.spare, self.late = body.to(self.type).to(self.device), self._head(), self._head()
         self.model = nn.ModuleDict({"body": self.body, "spare": self.spare})
         self.grown = False
         self.kept: list[torch.Tensor] = []
@@ -40,7 +53,7 @@ class Program:
         return nn.Sequential(*layers, nn.Linear(4 * width, 1))
 
     def _head(self) -> nn.Module:
-        return nn.Linear(FEATURES, 1, dtype=self.type)
+        return nn.Linear(FEATURES, 1, dtype=self.type).to(self.device)
 
     def _wrapped(self) -> list[Any]:
         # The others divide by gradients, and so make large differences of float32's rounding, which a change of the
@@ -52,6 +65,7 @@ class Program:
             "accumulate": self.choice.choice([1, 1, 1, 2]),
             "bucket_bytes": self.choice.choice([1, 1000, 2**17, 2**20]),
             "share_memory": self.choice.random() < 0.8,
+            "gpu_buffers": random.Random(f"buffers {self.seed}").choice(["auto", "staged"]),
         }
         beside = self.choice.random() < 0.3  # the second module's parameters are known to the optimizer alone
         held = self.body if beside else self.model
@@ -94,8 +108,14 @@ class Program:
         self.model.to(other).to(self.type)  # on all ranks: it ends the hooks on nodes
 
     def shared_memory(self) -> None:
-        if self.here():
+        if self.here() and self.device == HOST:
             self.model.share_memory()
+
+    def moved_and_back(self) -> None:
+        """Move everything to another device and back, as programs do around a save."""
+        if self.here() and not self.run.joint:
+            other = gpu() if self.device == HOST else HOST
+            self.model._apply(lambda tensor: tensor.to(other).to(self.device))
 
     def new_gradients(self) -> None:
         if self.here():
@@ -111,7 +131,7 @@ class Program:
     def sliced(self) -> None:
         weight = self.some()
         if self.here() and weight.dim() > 1:
-            larger = torch.zeros(weight.shape[0], weight.shape[1] + 3, *weight.shape[2:], dtype=weight.dtype)
+            larger = weight.new_zeros(weight.shape[0], weight.shape[1] + 3, *weight.shape[2:])
             larger[:, : weight.shape[1]] = weight.detach()
             weight.data = larger[:, : weight.shape[1]]
 
@@ -188,13 +208,22 @@ class Program:
                 weight.grad.data = weight.grad.data * 0.5
 
     def add_own_term(self) -> None:
+        for weight, term in self._own_terms():
+            weight.grad.add_(term, alpha=0.3)
+        self._average()  # what is clipped next must be averages
+
+    def own_term_in_other_memory(self) -> None:
+        for weight, term in self._own_terms():
+            weight.grad.data = weight.grad + 0.3 * term
+        self._average()
+
+    def _own_terms(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """Return the parameters that have gradients, each with the gradient of another loss."""
         weights = [weight for weight in self.parameters() if weight.requires_grad and weight.grad is not None]
-        if weights:
-            terms = torch.autograd.grad(self.loss(), weights, allow_unused=True)
-            for weight, term in zip(weights, terms, strict=True):
-                if term is not None:
-                    weight.grad.add_(term, alpha=0.3)
-            self._average()  # what is clipped next must be averages
+        if not weights:
+            return []
+        terms = torch.autograd.grad(self.loss(), weights, allow_unused=True)
+        return [(weight, term) for weight, term in zip(weights, terms, strict=True) if term is not None]
 
     def loss(self) -> torch.Tensor:
         """The mean over the samples, of the body and some of the heads, which may have rank 0's samples alone.
@@ -202,8 +231,8 @@ class Program:
         A hook changes what is there on the ranks where it runs, and so has to run on all.
         """
         inputs = self.run.batch(3, 5, 5) if self.images else self.run.batch()
-        features = self.run.batch().to(self.type)
-        h = self.body[0](inputs.to(self.type))
+        features = self.run.batch().to(self.device, self.type)
+        h = self.body[0](inputs.to(self.device, self.type))
         if self.doubles and h.requires_grad:
             h.register_hook(self._double_the_last)
         loss = self.body[1:](h).square().mean()
@@ -221,11 +250,11 @@ class Program:
 
     def step(self) -> None:
         memory = [self.channels_last, self.contiguous, self.other_type_and_back, self.shared_memory]
-        memory += [self.new_gradients, self.transposed, self.sliced]
+        memory += [self.new_gradients, self.transposed, self.sliced, self.moved_and_back]
         hooks = [self.hook, self.hook_that_assigns, self.hook_on_all, self.hook_on_a_node, self.hook_on_an_activation]
         others = [self.no_hooks, self.freeze, self.grow]
         touches = [self.clip, self.clamp, self.drop, self.keep, self.keep, self.use_kept, self.other_memory]
-        touches.append(self.add_own_term)
+        touches += [self.add_own_term, self.own_term_in_other_memory]
         self._some_of(memory, 0.5)
         self._some_of(hooks, 0.2)
         self._some_of(others, 0.2)

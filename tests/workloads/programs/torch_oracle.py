@@ -133,7 +133,8 @@ def compare(act: Program) -> Any:
 
 def _difference(one: Any, other: Any) -> float | None:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        distance = float((one.double() - other.double()).abs().max()) if one.shape == other.shape else math.nan
+        one, other = one.cpu().double(), other.cpu().double()
+        distance = float((one - other).abs().max()) if one.shape == other.shape else math.nan
     elif isinstance(one, int | float) and isinstance(other, int | float):
         distance = float(abs(one - other))
     else:
@@ -147,6 +148,7 @@ if __name__ == "__main__":
         if word.isdigit():
             PROGRAMS[word] = partial(drawn, seed=int(word))
         elif word.startswith(MEMORY):
+            torch_drawn.gpu()
             PROGRAMS[word] = partial(torch_drawn.drawn, seed=int(word.removeprefix(MEMORY)))
     results: dict[str, Any] = {name: compare(PROGRAMS[name]) for name in sys.argv[2:] or PROGRAMS}
     if not sys.argv[2:]:

@@ -430,6 +430,19 @@ def compiled(run: Run) -> None:
 
 
 @program
+def compiled_steps(run: Run) -> None:
+    """The optimizer's ``step`` by torch.compile, as PyTorch's tutorial has it."""
+    model = perceptron()
+    optimizer = run.wrap(momentum(model.parameters()), model)
+    step = torch.compile(optimizer.step, backend="eager", fullgraph=False)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model, run.batch()).backward()
+        step()
+        run.see(model, optimizer)
+
+
+@program
 def epochs_that_end_with_the_shortest(run: Run) -> None:
     """Rank 0 has two batches, and each other rank one more than that before it."""
     model = perceptron()

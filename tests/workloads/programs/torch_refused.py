@@ -167,6 +167,51 @@ def weights_changed_by_an_optimizer_in_a_hook() -> None:
     optimizer.step()
 
 
+def weights_changed_through_their_data() -> None:
+    """Which their versions do not show."""
+    model = perceptron()
+    optimizer = distributed(model)
+    for _ in range(4):
+        loss_of(model, torch.ones(2, FEATURES)).backward()
+        optimizer.step()
+        model[0].weight.data.add_(WORLD.rank)
+
+
+class Anchored(torch.optim.SGD):
+    """Draws weights towards those of the beginning, which are not part of its state."""
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__(weights, lr=0.1)
+        self.begin = [weight.detach().clone() for weight in self.param_groups[0]["params"]]
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        with torch.no_grad():
+            for weight, begin in zip(self.param_groups[0]["params"], self.begin, strict=True):
+                weight.lerp_(begin, 0.5)
+
+
+def optimizers_with_values_outside_of_their_state() -> None:
+    model = perceptron()
+    nn.init.constant_(model[2].weight, WORLD.rank)
+    optimizer = DistributedOptimizer(Anchored(model.parameters()), model, WORLD)
+    for _ in range(4):
+        loss_of(model, torch.ones(2, FEATURES)).backward()
+        optimizer.step()
+
+
+def exchanged_parameters() -> None:
+    model = perceptron()
+    optimizer = distributed(model)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.double().float()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    loss_of(model, torch.ones(2, FEATURES)).backward()
+    optimizer.step()
+
+
 def _start_torch_distributed() -> None:
     if not torch.distributed.is_initialized():  # a second start would use the address of the first
         torch.distributed.init_process_group("gloo")
@@ -199,6 +244,9 @@ REFUSED = [
     sharded,
     weights_rescaled_by_a_function,
     weights_changed_by_an_optimizer_in_a_hook,
+    weights_changed_through_their_data,
+    optimizers_with_values_outside_of_their_state,
+    exchanged_parameters,
     schedule_by_own_loss,
     sums_that_are_not_cleared,
     sums_that_are_replaced,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from types import MethodType
 from typing import Any
 
 import torch
@@ -96,22 +97,29 @@ def by_torch(optimizer: Any, model: nn.Module) -> Any:
         return optimizer  # another optimizer has wrapped it
     if vars(model).pop("forward", None):
         gc.collect()  # the former wrapper's hooks go with it
-    parallel, own = nn.parallel.DistributedDataParallel(model), model.forward
-    inside = False
-
-    def forward(*inputs: Any, **named: Any) -> Any:
-        nonlocal inside
-        if inside:
-            return own(*inputs, **named)
-        inside = True
-        try:
-            return parallel(*inputs, **named)
-        finally:
-            inside = False
-
-    forward.trained = trained  # type: ignore[attr-defined]
-    model.forward = forward
+    vars(model)["forward"] = _Parallel(model, trained)
     return optimizer
+
+
+class _Parallel:
+    """The ``forward`` of a model that goes through ``DistributedDataParallel``; a copy of the model does not."""
+
+    def __init__(self, model: nn.Module, trained: set[int]) -> None:
+        self.trained = trained
+        self._model, self._parallel = model, nn.parallel.DistributedDataParallel(model)
+        self._inside = False
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        if self._inside:
+            return type(self._model).forward(self._model, *inputs, **named)
+        self._inside = True
+        try:
+            return self._parallel(*inputs, **named)
+        finally:
+            self._inside = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return MethodType(type(self._model).forward, memo[id(self._model)])
 
 
 def _copy(value: Any) -> Any:
