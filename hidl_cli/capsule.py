@@ -43,7 +43,7 @@ from hidl_cli.plan.input_files import input_files, is_unchanged
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.parameters import matrix_word
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.redaction import Secrets, fill, names_in, shown
 from hidl_cli.runs.verification import Provenance, differences
 from hidl_cli.schedulers.build_allocation import build_job

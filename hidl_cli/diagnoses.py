@@ -25,7 +25,7 @@ from hidl_cli.errors import HidlError, InvalidInput
 from hidl_cli.inputs.check import Strict
 from hidl_cli.inputs.problems import clipped, visible
 from hidl_cli.quoting import sh
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_workloads.doctor.finding import SEVERITIES, Evidence, Finding, Rules, Severity
 
 _BLOCK = 1024 * 1024  # number of bytes read at once

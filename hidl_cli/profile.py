@@ -18,7 +18,7 @@ from hidl_cli.analysis.statistics import Interval
 from hidl_cli.documents import read_json, write_json
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.plan.launch_plan import Plan, Step
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.recorder import DIRECTORY
 from hidl_workloads import repetitions
 from hidl_workloads.phases import INPUT

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         SubmitRefused,
         UsageError,
     )
-    from hidl_cli.record.run import State, Status
+    from hidl_cli.record import State, Status
 
 __all__ = [
     "Bisection",
@@ -129,7 +129,7 @@ _MODULES = {
         "SubmitRefused",
         "UsageError",
     ),
-    "hidl_cli.record.run": ("State", "Status"),
+    "hidl_cli.record": ("State", "Status"),
 }
 
 

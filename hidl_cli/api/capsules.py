@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hidl_cli.capsule import Original
     from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.plan.launch_plan import Plan as LaunchPlan
-    from hidl_cli.record.run import Run as Record
-    from hidl_cli.record.run import Status
+    from hidl_cli.record import Run as Record
+    from hidl_cli.record import Status
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.installation import Installation
     from hidl_cli.stack.order import Order
@@ -51,7 +51,7 @@ def capsule(run: str | PathLike[str] | Run | None = None, file: str | PathLike[s
     """
     from hidl_cli.capsule import SUFFIX, capsule_of
     from hidl_cli.documents import write_bytes
-    from hidl_cli.record.run import Run as Record
+    from hidl_cli.record import Run as Record
 
     found = run if isinstance(run, Run) else find(run)
     made = capsule_of(Record(found.directory))
@@ -128,7 +128,7 @@ def replay(
         request = request_of(original, machine, str(order.root), job, repeat)
         plan = prepare(request, machine, original.plan.workload, original.stack)
         ran = Run(submit(plan, job_script(plan)).directory).wait()
-        from hidl_cli.record.run import Run as Record
+        from hidl_cli.record import Run as Record
 
         replayed = compare_replay(original, Record(ran.directory), installed.manifest["packages"], tolerance)
         document = write_result(original, Record(ran.directory), replayed)
@@ -260,7 +260,7 @@ def open_runs(
     Raises ``UsageError`` if there is neither such a run nor such a file, and ``InvalidInput`` for a damaged capsule.
     """
     from hidl_cli.capsule import Capsule, read, read_hidden_words, unpacked
-    from hidl_cli.record.run import Run as Record
+    from hidl_cli.record import Run as Record
 
     def found(name: str | PathLike[str] | Run) -> Record | Capsule:
         if isinstance(name, Run):

@@ -19,8 +19,8 @@ from hidl_cli.redaction import of_this_process, shown
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan as LaunchPlan
-    from hidl_cli.record.run import Run as Record
-    from hidl_cli.record.run import State, Status
+    from hidl_cli.record import Run as Record
+    from hidl_cli.record import State, Status
     from hidl_cli.stack.installation import Installation
 
 
@@ -223,7 +223,7 @@ class Run:
 
     @property
     def _record(self) -> Record:
-        from hidl_cli.record.run import Run as Record
+        from hidl_cli.record import Run as Record
 
         return Record(self.directory)
 
@@ -335,7 +335,7 @@ def plan(options: RunOptions) -> Plan:
 def runs(number: int | None = None) -> list[Run]:
     """Return the last ``number`` runs of this user (default: all), starting with the newest."""
     from hidl_cli.plan.launch_plan import readable
-    from hidl_cli.record.run import all_runs
+    from hidl_cli.record import all_runs
 
     return [Run(each.directory) for each in islice(readable(all_runs()), number)]
 
@@ -345,7 +345,7 @@ def find(run: str | PathLike[str] | None = None) -> Run:
 
     Raises ``UsageError`` unless exactly one run matches.
     """
-    from hidl_cli.record.run import find as find_record
+    from hidl_cli.record import find as find_record
 
     return Run(find_record(None if run is None else str(run)).directory)
 

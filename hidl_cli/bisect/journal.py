@@ -36,7 +36,7 @@ from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.planning import planned_again
 from hidl_cli.plan.workload import TIMES, Program, Value, Workload
-from hidl_cli.record.run import Run, all_runs
+from hidl_cli.record import Run, all_runs
 from hidl_cli.redaction import holds_secret, redact, redact_variable
 from hidl_cli.runs.verification import Provenance, fold_or_join, format_mpi
 from hidl_cli.stack import installation

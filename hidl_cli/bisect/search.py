@@ -24,7 +24,7 @@ from hidl_cli.errors import HidlError, JobFailed
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.plan.planning import new_id
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.runs.conclude import describe_company
 from hidl_cli.runs.metrics import read_steps
 from hidl_cli.stack.installation import hold_lock

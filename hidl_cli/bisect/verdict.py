@@ -22,7 +22,7 @@ from hidl_cli.launch.placement import allocate, missing
 from hidl_cli.plan.job_script import values_of
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
 from hidl_cli.plan.planning import new_id
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.follow import end, follow, scheduler_of
 from hidl_cli.runs.parsers.patterns import last_lines
 from hidl_cli.schedulers import scheduler_for

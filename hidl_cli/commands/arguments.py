@@ -47,7 +47,7 @@ def complete_workloads(incomplete: str) -> list[str]:
 
 def complete_runs(incomplete: str) -> list[str]:
     """Complete run ids."""
-    from hidl_cli.record.run import all_runs
+    from hidl_cli.record import all_runs
 
     return [run.id for run in all_runs() if run.id.startswith(incomplete)]
 

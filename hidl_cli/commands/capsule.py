@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hidl_cli.bisect.journal import Bisect, Question
     from hidl_cli.capsule import Original, Replayed
     from hidl_cli.plan.launch_plan import Plan
-    from hidl_cli.record.run import Run, Status
+    from hidl_cli.record import Run, Status
     from hidl_cli.stack.installation import Installation
     from hidl_cli.stack.order import Order
 
@@ -52,7 +52,7 @@ def capsule(
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.documents import write_bytes
     from hidl_cli.errors import HidlError
-    from hidl_cli.record.run import find
+    from hidl_cli.record import find
 
     found = find(run)
     made = capsule_of(found)
@@ -305,7 +305,7 @@ def bisect(
     from hidl_cli.bisect.verdict import plan_job, require_end, run_job
     from hidl_cli.capsule import Original
     from hidl_cli.commands.render import say
-    from hidl_cli.record.run import State
+    from hidl_cli.record import State
 
     with ExitStack() as opened:
         both = open_runs(good, bad, opened, set_ or [])

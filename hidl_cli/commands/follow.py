@@ -16,7 +16,7 @@ from hidl_cli.diagnoses import read_warnings
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, Terminated
 from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.plan.parameters import format_parameters
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.redaction import redact_variable, shown_output
 from hidl_cli.runs.conclude import Conclusion, conclude, describe_company
 from hidl_cli.runs.follow import end, ends_with_the_terminal, follow, scheduler_of

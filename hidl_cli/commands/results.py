@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 from hidl_cli.commands.arguments import RunArgument
 
 if TYPE_CHECKING:
-    from hidl_cli.record.run import Run
+    from hidl_cli.record import Run
 
 
 app = typer.Typer(no_args_is_help=True, help="List, compare and export results of runs.")
@@ -568,7 +568,7 @@ def report(
 def _baseline(word: str, number: int) -> LoadedRun | list[LoadedRun]:
     """Return the runs to compare with: the named run, or those of a site (``site=S``) or an MPI library (``mpi=M``)."""
     from hidl_cli.errors import UsageError
-    from hidl_cli.record.run import find
+    from hidl_cli.record import find
     from hidl_cli.report import model
     from hidl_cli.report.model import load
 
@@ -663,7 +663,7 @@ def profile(
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.profile import describe_traffic, export_profile, find_step, read_profile, step_document
-    from hidl_cli.record.run import find
+    from hidl_cli.record import find
 
     found = find(run)
     plan = plan_of(found)

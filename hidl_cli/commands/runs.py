@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hidl_cli.record.run import Run
+    from hidl_cli.record import Run
     from hidl_cli.stack.prune import PruneItem
 
 
@@ -30,7 +30,7 @@ def status(
     from hidl_cli.commands.render import emit_json, say, show_run, show_runs
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import readable
-    from hidl_cli.record.run import all_runs, find
+    from hidl_cli.record import all_runs, find
     from hidl_cli.runs.history import refresh, run_document
 
     if watch and json:
@@ -69,7 +69,7 @@ def _watch(runs: Sequence[Run]) -> None:
 def cancel(run: RunArgument = None) -> None:
     """Cancel a run with all its processes."""
     from hidl_cli.commands.render import say
-    from hidl_cli.record.run import find
+    from hidl_cli.record import find
     from hidl_cli.runs.follow import cancel as carry_out
 
     record = find(run)
@@ -97,7 +97,7 @@ def resume(
     from hidl_cli.commands.render import say
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
-    from hidl_cli.record.run import find
+    from hidl_cli.record import find
     from hidl_cli.runs.history import unfinished
 
     if runs and all_:
@@ -125,7 +125,7 @@ def logs(
     """Print the output of a run."""
     from hidl_cli.commands.render import say
     from hidl_cli.plan.launch_plan import plan_of
-    from hidl_cli.record.run import find
+    from hidl_cli.record import find
     from hidl_cli.redaction import shown_output
     from hidl_cli.runs.follow import read_log
 

@@ -81,7 +81,7 @@ def save_winner(name: str | None) -> None:
     from hidl_cli.commands.render import say
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
-    from hidl_cli.record.run import find
+    from hidl_cli.record import find
     from hidl_cli.site.tuning import save_tuning
     from hidl_cli.site.yamledit import MEASURED
     from hidl_cli.tuning.judge import compared_variables

@@ -31,7 +31,7 @@ from hidl_cli.plan.launch_plan import Plan, Step, create_run
 from hidl_cli.plan.planning import SET_BY_THE_SCRIPT, new_id, shared_environment
 from hidl_cli.plan.prepare import own_library
 from hidl_cli.plan.workload import Program, StackChoice, Workload
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.follow import follow, scheduler_of
 from hidl_cli.schedulers import scheduler_for
 from hidl_cli.schedulers.local import InAllocation

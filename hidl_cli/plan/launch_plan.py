@@ -21,7 +21,7 @@ from hidl_cli.plan.input_files import PIPED, copy_stdin, record_inputs
 from hidl_cli.plan.parameters import arguments, command, format_parameters
 from hidl_cli.plan.workload import Parser, Pattern, Value, Workload
 from hidl_cli.quoting import sh_line
-from hidl_cli.record.run import Run, create
+from hidl_cli.record import Run, create
 from hidl_cli.recorder import Profiling, install_recorder
 from hidl_cli.redaction import Secrets, may_hold, remember
 from hidl_cli.stack.activation import UserEnvironment, prepare_support

@@ -29,7 +29,7 @@ from hidl_cli.plan.planning import ResolvedOptions, can_be_copied, make_plan
 from hidl_cli.plan.program import own_workload, with_metrics
 from hidl_cli.plan.workload import Value, Workload, holds, ranks_kept
 from hidl_cli.quoting import sh
-from hidl_cli.record.run import State, find
+from hidl_cli.record import State, find
 from hidl_cli.redaction import remember
 from hidl_cli.schedulers import scheduler, scheduler_for
 from hidl_cli.schedulers.backend import Backend, EnclosingJob, enclosing_job, read_reference

@@ -16,7 +16,7 @@ from hidl_cli.analysis.ranking import SUITE
 from hidl_cli.analysis.scaling import nodes
 from hidl_cli.errors import SubmitRefused
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.record.run import job_id
+from hidl_cli.record import job_id
 from hidl_cli.redaction import Secrets, redact_document, redact_variable
 from hidl_cli.report.model import (
     Curve,

@@ -17,7 +17,7 @@ from hidl_cli.analysis.scaling import Study, from_json
 from hidl_cli.documents import read_json
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import Plan, plan_of
-from hidl_cli.record.run import Run, State, Status, all_runs, find
+from hidl_cli.record import Run, State, Status, all_runs, find
 from hidl_cli.report.text import day, percent, when
 from hidl_cli.runs.history import judge_if_ended, refresh
 from hidl_cli.store.extract import series_of

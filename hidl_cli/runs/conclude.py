@@ -19,7 +19,7 @@ from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, Submi
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.workload import Scaling
 from hidl_cli.profile import keep_profile, metrics_of
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.metrics import count_complete_repetitions, describe_unequal_ranks, read_steps
 from hidl_cli.runs.parsers.patterns import last_lines
 from hidl_cli.schedulers.decision import read_status

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers import Scheduler, scheduler
 from hidl_cli.schedulers.decision import read_status
 

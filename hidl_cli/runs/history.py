@@ -12,7 +12,7 @@ from hidl_cli.documents import write_json
 from hidl_cli.errors import HidlError, MetricMissing
 from hidl_cli.plan.launch_plan import plan_of, readable
 from hidl_cli.profile import keep_profile
-from hidl_cli.record.run import Run, Status, all_runs, job_id
+from hidl_cli.record import Run, Status, all_runs, job_id
 from hidl_cli.redaction import Secrets
 from hidl_cli.runs.conclude import conclude, has_results, keep_likely_causes
 from hidl_cli.runs.follow import Watch

@@ -11,7 +11,7 @@ from hidl_cli.documents import read_json
 from hidl_cli.errors import MetricMissing
 from hidl_cli.plan.launch_plan import OUTPUT, TIMING, Plan, Step
 from hidl_cli.plan.workload import TIMES, Metric, names_of
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.runs.parsers import parse
 from hidl_cli.runs.parsers.patterns import read_patterns
 from hidl_workloads.enough import is_disturbed

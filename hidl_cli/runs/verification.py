@@ -23,7 +23,7 @@ from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run
 from hidl_cli.plan.planning import ResolvedOptions, make_plan
 from hidl_cli.plan.workload import Parameter, Program, StackChoice, Workload
-from hidl_cli.record.run import Run, State, Status, job_id
+from hidl_cli.record import Run, State, Status, job_id
 from hidl_cli.redaction import redact_document
 from hidl_cli.runs.conclude import error_for
 from hidl_cli.runs.follow import follow, scheduler_of

@@ -22,7 +22,7 @@ from hidl_cli.batch_systems import BatchSystem
 from hidl_cli.errors import HidlError, ProcessFailed
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.process import Completed, Deferred
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.site.schema import Policies
 

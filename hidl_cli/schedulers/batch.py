@@ -15,7 +15,7 @@ from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, SchedulerUnreachable, SubmitRefused
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.process import Deferred
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers.backend import (
     Backend,
     JobReference,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from hidl_cli.errors import HidlError
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 
 #: Seconds until the last file that a job wrote becomes visible on a shared file system.
 LAG_SECONDS = 3.0

@@ -20,7 +20,7 @@ from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, SubmitRefused
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.process import Deferred
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers.backend import change_time, identify, is_copied, read_job, without_shell_options
 from hidl_cli.schedulers.decision import read_status
 from hidl_cli.site.schema import Policies

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import HidlError, InvalidInput
 from hidl_cli.launch.placement import Allocation
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.schedulers.backend import (
     SUBMIT_SECONDS,
     Backend,

@@ -13,7 +13,7 @@ from pathlib import Path
 from hidl_cli import paths
 from hidl_cli.documents import read_json, write_json
 from hidl_cli.errors import HidlError, SchedulerUnreachable
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers import decision
 from hidl_cli.schedulers.backend import (
     QUERY_SECONDS,

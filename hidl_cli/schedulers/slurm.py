@@ -24,7 +24,7 @@ from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.process import Completed
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.schedulers.backend import (
     SUBMIT_SECONDS,
     Backend,

@@ -22,7 +22,7 @@ from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare
 from hidl_cli.plan.workload import Parameter, Program, StackChoice, Workload
 from hidl_cli.quoting import sh_line
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers import Scheduler, scheduler
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import UNSET, variables

@@ -31,7 +31,7 @@ from hidl_cli import paths
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.quoting import sh
-from hidl_cli.record.run import Run, all_runs
+from hidl_cli.record import Run, all_runs
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.builds import build as builds

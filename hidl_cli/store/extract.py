@@ -15,7 +15,7 @@ from hidl_cli.analysis.samples import DISTURBED, Sample
 from hidl_cli.errors import HidlError
 from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan, Step, plan_of
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.redaction import redact_document, redact_variable
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import SCHEMA, plan_of
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.store.extract import RunWithSamples, record_of
 from hidl_cli.store.sqlite import OutdatedStore
 from hidl_cli.store.store import Store

@@ -25,7 +25,7 @@ from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.conclude import Conclusion, conclude
 from hidl_cli.runs.follow import Watch
 from hidl_cli.schedulers import scheduler

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hidl_cli.documents import write_text
 from hidl_cli.errors import ExitCode, HidlError
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.redaction import shown
 from hidl_cli.runs.follow import Watch
 from hidl_cli.validate.reframe import ListedCase

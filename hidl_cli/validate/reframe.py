@@ -25,7 +25,7 @@ from hidl_cli.launch.placement import Placement, Topology
 from hidl_cli.launchers import LAUNCHERS, starts
 from hidl_cli.mpi import Library
 from hidl_cli.quoting import sh, sh_line
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.schedulers import scheduler_for, slurm
 from hidl_cli.schedulers.backend import Backend, NoAnswer, Refused
 from hidl_cli.site import hidl_cluster

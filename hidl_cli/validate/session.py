@@ -22,7 +22,7 @@ from hidl_cli.documents import write_json, write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare as prepare_run
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.runs.follow import end
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation

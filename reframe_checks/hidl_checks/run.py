@@ -18,7 +18,7 @@ from hidl_cli.plan.launch_plan import plan_of
 from hidl_cli.plan.parameters import resolve
 from hidl_cli.plan.prepare import stack_for
 from hidl_cli.quoting import sh
-from hidl_cli.record.run import Run as Record
+from hidl_cli.record import Run as Record
 from hidl_cli.site.load import load_site
 from hidl_cli.validate import bridge
 from hidl_cli.validate.reframe import allowed_scales

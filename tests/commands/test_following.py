@@ -10,7 +10,7 @@ import pytest
 
 from hidl_cli.commands import follow as following
 from hidl_cli.errors import Terminated
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.runs import follow
 
 

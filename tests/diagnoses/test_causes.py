@@ -8,7 +8,7 @@ import pytest
 
 from hidl_cli.diagnoses import MAX_TEXT, find_causes, read_causes, write_causes
 from hidl_cli.documents import read_json
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_workloads.doctor.finding import Finding
 
 HEALTHY = sorted((Path(__file__).parent / "healthy").glob("*.txt"))

@@ -11,7 +11,7 @@ import yaml
 
 from hidl_cli.diagnoses import find_causes
 from hidl_cli.process import Completed
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers import lsf as commands
 from hidl_cli.schedulers import slurm as jobs
 from hidl_cli.schedulers import slurm as reasons

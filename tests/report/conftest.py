@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.analysis.changes import find_changes
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.report.build import page_of
 from hidl_cli.report.html import to_html
 from hidl_cli.report.model import Page, load

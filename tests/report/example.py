@@ -19,7 +19,7 @@ from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import Plan, Step, create_run
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.runs.conclude import conclude
 
 SITE: dict[str, Any] = {

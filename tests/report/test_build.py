@@ -10,7 +10,7 @@ import pytest
 
 from hidl_cli.analysis.scaling import Observation, judge, to_json
 from hidl_cli.plan.options import RunRequest
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.report.build import grouped, page_of, slow_hosts
 from hidl_cli.report.html import to_html
 from hidl_cli.report.model import Curve, HeatMap, LoadedRun, Outcome, Page, Standing, Trend, load

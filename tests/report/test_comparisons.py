@@ -10,7 +10,7 @@ import pytest
 
 from hidl_cli.plan.launch_plan import plan_of
 from hidl_cli.plan.options import RunRequest
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.report.build import page_of
 from hidl_cli.report.html import to_html
 from hidl_cli.report.model import Page, load

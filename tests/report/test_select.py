@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.plan.options import RunRequest
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.report.build import page_of
 from hidl_cli.report.html import to_html
 from hidl_cli.report.model import Outcome, format_selection, load, load_runs, related_runs, select_runs

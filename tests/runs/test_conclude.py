@@ -12,7 +12,7 @@ import pytest
 from hidl_cli.errors import JobFailed
 from hidl_cli.plan.launch_plan import OUTPUT, plan_of
 from hidl_cli.plan.options import RunRequest
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.runs.conclude import _earlier, conclude, likely_causes
 from hidl_cli.runs.history import refresh
 from hidl_cli.runs.metrics import count_complete_repetitions

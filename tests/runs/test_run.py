@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.launch.options import clock
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.store.store import Store
 from tests.conftest import Hidl
 from tests.tiers import deep

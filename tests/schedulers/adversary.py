@@ -15,7 +15,7 @@ from typing import Any
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import HidlError
 from hidl_cli.launch.placement import Allocation
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.schedulers.backend import Backend, NoAnswer, Receipt, Refused
 from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.schedulers.lsf import LsfBackend

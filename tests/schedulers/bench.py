@@ -11,7 +11,7 @@ import pytest
 
 from hidl_cli.errors import SubmitRefused
 from hidl_cli.launch.placement import Allocation
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers.backend import Backend, Scheduler, read_reference
 from hidl_cli.schedulers.batch import BatchScheduler
 from hidl_cli.site.job_options import JobSettings

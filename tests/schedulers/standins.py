@@ -11,7 +11,7 @@ import pytest
 from hidl_twin.batch.system import System
 
 from hidl_cli.errors import SchedulerUnreachable, SubmitRefused
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.backend import Backend
 from tests.cluster.standin import StandIn
 from tests.schedulers.bench import BatchSystemTests, Bench

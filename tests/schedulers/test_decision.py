@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.record.run import State, Status
+from hidl_cli.record import State, Status
 from hidl_cli.schedulers.decision import Action, Clock, Decision, Job, decide, without_answer, without_job
 
 NOW, GRACE = 10_000.0, 15.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers import backend as ticket
 from hidl_cli.schedulers.backend import Backend, NoAnswer
 from hidl_cli.schedulers.batch import BatchScheduler

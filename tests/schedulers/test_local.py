@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.errors import HidlError
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.schedulers import local
 from hidl_cli.schedulers.local import Local
 from tests.plan.test_job_script import script

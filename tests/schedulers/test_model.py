@@ -25,7 +25,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from hidl_cli import paths
 from hidl_cli.documents import write_json
 from hidl_cli.errors import HidlError
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers import backend as ticket
 from hidl_cli.schedulers import batch, decision, poller
 from hidl_cli.schedulers import poller as query_cache
@@ -73,7 +73,7 @@ class LifeOfRuns(RuleBasedStateMachine):
             self.stack.enter_context(mock.patch.object(module, "time", self.world))
         for module, name in [(query_cache, "write_json"), (batch, "write_text")]:
             self.stack.enter_context(mock.patch.object(module, name, self._writer(getattr(module, name))))
-        self.stack.enter_context(mock.patch("hidl_cli.record.run.write_json", self._writer(write_json)))
+        self.stack.enter_context(mock.patch("hidl_cli.record.write_json", self._writer(write_json)))
         self.stack.enter_context(mock.patch.object(paths, "user_state", return_value=self.place / "state"))
         self.made: dict[Path, float] = {}
         self.stack.enter_context(mock.patch.object(ticket, "change_time", self.made.__getitem__))

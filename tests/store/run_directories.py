@@ -16,7 +16,7 @@ from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan, create_run
 from hidl_cli.plan.planning import ResolvedOptions, make_plan
 from hidl_cli.plan.workload import Workload
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation
 from hidl_cli.tuning.judge import Setting

@@ -12,7 +12,7 @@ import pytest
 
 from hidl_cli.errors import HidlError
 from hidl_cli.mpi import Library
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.store.extract import record_of, samples_of, series_of
 from tests.store.run_directories import ended, judged, of_another_version, plan
 

@@ -17,7 +17,7 @@ from hypothesis.strategies import floats, integers
 
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import create_run
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.history import refresh
 from hidl_cli.store import index as indexing
 from hidl_cli.store.index import index_run

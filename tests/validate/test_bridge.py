@@ -11,7 +11,7 @@ import pytest
 
 from hidl_cli.errors import UsageError
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.validate import bridge
 from hidl_cli.validate.bridge import CheckLocation, CheckRequest
 from tests.conftest import Hidl

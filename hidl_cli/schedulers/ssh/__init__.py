@@ -13,7 +13,7 @@ from hidl_cli import process
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.placement import Allocation
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.schedulers.backend import Backend, NotSubmitted, Programs, Receipt, Refused
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.local import kill_run, send

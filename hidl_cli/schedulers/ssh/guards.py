@@ -28,7 +28,7 @@ from typing import IO
 from hidl_cli import process
 from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 
 #: The directory that runs lock. Every Linux host has its own, which all users can open.
 LOCK = "/dev/shm"

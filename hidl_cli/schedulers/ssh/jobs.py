@@ -20,7 +20,7 @@ from hidl_cli.documents import write_json
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.hosts import is_host_name
 from hidl_cli.launch.placement import Allocation
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.local import birth, processes_of
 from hidl_cli.site.schema import Policies

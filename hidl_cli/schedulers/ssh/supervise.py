@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from hidl_cli import process
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.schedulers.local import birth, kill_run
 from hidl_cli.schedulers.ssh import ATTENDED
 from hidl_cli.schedulers.ssh.guards import Guards, Needs, needs_of

@@ -8,7 +8,7 @@ from hidl_cli.errors import MetricMissing
 from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.launchers import require_fit
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.schedulers.backend import Backend, Programs, Receipt
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.site.schema import Policies

@@ -14,7 +14,7 @@ import pytest
 
 from hidl_cli.plan.launch_plan import Step
 from hidl_cli.plan.options import RunRequest
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.report.build import page_of
 from hidl_cli.report.html import shade, to_html
 from hidl_cli.report.model import Page, load

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.flux import compact, parse
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "flux"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import SchedulerUnreachable, SubmitRefused
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.flux import FluxBackend
 from tests.schedulers.bench import BatchSystemTests, Bench
 from tests.waiting import patience

@@ -7,7 +7,7 @@ import time
 import pytest
 from hidl_twin.flux.system import Flux as StandInFlux
 
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.flux import FluxBackend
 from tests.cluster.standin import StandIn
 from tests.schedulers.bench import Bench

@@ -20,7 +20,7 @@ from hidl_twin.batch.store import FINAL, Job, Store
 from hidl_twin.lsf.system import Lsf as StandInLsf
 
 from hidl_cli.launch.placement import Allocation
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers.batch import BatchScheduler
 from hidl_cli.schedulers.lsf import LsfBackend
 from hidl_cli.site.schema import Policies

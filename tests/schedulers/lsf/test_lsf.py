@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hidl_cli.errors import MissingPrecondition, SchedulerUnreachable, SubmitRefused
-from hidl_cli.record.run import Run, State, Status
+from hidl_cli.record import Run, State, Status
 from hidl_cli.schedulers import batch, scheduler
 from hidl_cli.schedulers import lsf as commands
 from hidl_cli.schedulers import lsf as lsf_jobs

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.backend import NoAnswer, complaint
 from hidl_cli.schedulers.decision import StartBlocker
 from hidl_cli.schedulers.lsf import PROGRAMS, never_starts, parse, parse_history

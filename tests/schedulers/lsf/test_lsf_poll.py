@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from hidl_cli.errors import HidlError
-from hidl_cli.record.run import State, Status
+from hidl_cli.record import State, Status
 from hidl_cli.schedulers import backend, poller
 from hidl_cli.schedulers.lsf import LsfBackend
 from tests.conftest import REPOSITORY
@@ -93,7 +93,7 @@ def test_a_run_is_found_again_by_another_hidl(lsf: FakeLsf, polled: Poll) -> Non
     program = f"""
 import os, signal
 from pathlib import Path
-from hidl_cli.record.run import Run
+from hidl_cli.record import Run
 from hidl_cli.schedulers import scheduler
 scheduler("lsf").submit(Run(Path({str(run.directory)!r})))
 os.kill(os.getpid(), signal.SIGKILL)

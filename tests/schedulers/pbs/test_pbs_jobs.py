@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.decision import Job, StartBlocker
 from hidl_cli.schedulers.pbs import compact, never_starts, parse
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.record.run import Run, State
+from hidl_cli.record import Run, State
 from hidl_cli.schedulers.backend import JobReference
 from hidl_cli.schedulers.slurm import SlurmBackend, SlurmJob, minutes, parse, sacct, squeue, state_of
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.decision import StartBlocker
 from hidl_cli.schedulers.slurm import SlurmJob, keys, limits, never_starts
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli import paths
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.ssh import SshBackend, jobs
 from hidl_cli.schedulers.ssh.jobs import JobRecord
 from tests.waiting import patience, until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.record.run import State
+from hidl_cli.record import State
 from hidl_cli.schedulers.local import kill_run, processes_of
 from hidl_cli.schedulers.ssh import jobs
 from hidl_cli.schedulers.ssh.jobs import JobRecord

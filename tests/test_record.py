@@ -10,7 +10,7 @@ import pytest
 
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.plan.launch_plan import plan_of, readable
-from hidl_cli.record.run import Run, State, Status, all_runs, create, find, job_id
+from hidl_cli.record import Run, State, Status, all_runs, create, find, job_id
 
 
 @pytest.fixture

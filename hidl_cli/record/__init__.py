@@ -1,1 +1,0 @@
-"""The directory and the state of a run."""
