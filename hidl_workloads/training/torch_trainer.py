@@ -24,6 +24,7 @@ from hidl_workloads.training import strategy, torch_checkpoint, torch_parallel, 
 from hidl_workloads.training.model import Batch, Model, rank_seed
 
 _MIB = 2**20
+_UNCERTAINTY = 1.25  # of predictions; a step may fit although more is predicted than is free
 _GIGA = 1e9
 
 
@@ -72,7 +73,7 @@ class TorchTrainer:
             limits[f"memory_limit is {parameters.memory_limit} MiB"] = parameters.memory_limit * _MIB
         if self._device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self._device)
-            limits[f"{free / _MIB:.0f} MiB of GPU memory are free"] = free
+            limits[f"{free / _MIB:.0f} MiB of GPU memory are free"] = int(free * _UNCERTAINTY)
         if not limits:
             return None
         from hidl_workloads.training import torch_memory
