@@ -180,7 +180,9 @@ def read(file: Path) -> Capsule:
             raise _invalid(f"exceeds {_MAX_TOTAL >> 20} MiB")
         whole = file.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}", hint="create one: hidl capsule RUN") from error
+        raise UsageError(
+            f"cannot read {file}: {error.strerror}", hint="to create one, run: hidl capsule RUN"
+        ) from error
     try:
         return parse(whole)
     except InvalidInput as error:
@@ -228,7 +230,7 @@ def _members(whole: bytes) -> dict[str, bytes]:
                 if entry.filename in members:
                     raise _invalid(f"duplicate member {entry.filename}")
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or entry.flag_bits & 1:
-                    raise _invalid(f"member {entry.filename} is encrypted or uses an unsupported compression")
+                    raise _invalid(f"member {entry.filename} is encrypted or uses an unsupported compression method")
                 with archive.open(entry) as member:
                     data = member.read(min(_MAX_MEMBER, left) + 1)
                 left -= len(data)
@@ -251,12 +253,12 @@ def _index(data: bytes) -> _Index:
     except ValidationError as error:
         problems = [Problem(each["msg"], "see hidl.capsule/1", path=each["loc"]) for each in error.errors()]
         raise InvalidInput(
-            f"{_INDEX} is invalid", problems=problems, hint="create a new one: hidl capsule RUN"
+            f"{_INDEX} is invalid", problems=problems, hint="to create a new one, run: hidl capsule RUN"
         ) from error
 
 
 def _invalid(message: str) -> InvalidInput:
-    return InvalidInput(message, hint="create one: hidl capsule RUN")
+    return InvalidInput(message, hint="to create one, run: hidl capsule RUN")
 
 
 # Lockfiles of all providers.
@@ -370,14 +372,14 @@ def require_words(original: Original) -> None:
     missing = original.missing
     if "" in missing or (missing and original.capsule.hidden is None):
         raise MissingPrecondition(
-            f"the capsule of run {original.plan.run} hides words that the run requires, without their names",
-            hint=f"create a new one on the machine of the run: hidl capsule {original.plan.run}",
+            f"the capsule of run {original.plan.run} hides words that the run requires, and does not name them",
+            hint=f"to create a new one, run on the run's machine: hidl capsule {original.plan.run}",
         )
     if missing:
         raise MissingPrecondition(
             f"the capsule of run {original.plan.run} hides {len(missing)} word(s) that the run requires: "
             + ", ".join(missing),
-            hint=" ".join(f"--set {name}=VALUE" for name in missing) + ", or set variables of these names",
+            hint=f"use {' '.join(f'--set {name}=VALUE' for name in missing)}, or set variables of these names",
         )
 
 
@@ -446,8 +448,8 @@ def order_for(
         reasons = "; ".join(each.reason for each in choice.passed_over if each.file.is_relative_to(directory))
         raise MissingPrecondition(
             f"lockfile {capsule.lock_name} of the capsule cannot be used: "
-            + (reasons or f"stack {stack.name} on site {site.name} has another Python or platform"),
-            hint=f"to run the workload in this machine's stack: hidl run {original.plan.workload.name}",
+            + (reasons or f"stack {stack.name} on site {site.name} has another Python version or platform"),
+            hint=f"to run the workload in this machine's stack, run: hidl run {original.plan.workload.name}",
         )
     return order
 
@@ -527,7 +529,7 @@ def check_inputs(original: Original) -> None:
                 [f"{len(wrong)} of {len(capsule.inputs)} inputs differ from the run's:"]
                 + [f"  {path}: {reason}" for path, reason in wrong]
             ),
-            hint="restore them, or run with the current files: --changed-inputs",
+            hint="restore them, or use the current files with --changed-inputs",
         )
 
 
@@ -611,12 +613,13 @@ def capsule_of(run: Run) -> Capsule:
     plan = plan_of(run)
     if run.document("metrics") is None:
         raise MissingPrecondition(
-            f"run {run.id} has no metrics: it has failed, or has no verdict yet", hint=f"hidl status {run.id}"
+            f"run {run.id} has no metrics: it has failed, or has no verdict yet",
+            hint=f"check it with: hidl status {run.id}",
         )
     if plan.user_environment is not None:
         raise MissingPrecondition(
             f"run {run.id} used the environment {plan.user_environment.directory}, which has no lockfile",
-            hint="run in a stack with your packages instead: hidl install STACK --with PACKAGE --as NAME",
+            hint="run it in a stack with your packages instead; run: hidl install STACK --with PACKAGE --as NAME",
         )
     lock, text = _lock(run, plan)
     secrets = Secrets(named=True)
@@ -624,7 +627,7 @@ def capsule_of(run: Run) -> Capsule:
     content = text.decode(errors="surrogateescape")
     if secrets.hide(content) != content:
         raise MissingPrecondition(
-            f"lockfile {lock.filename} of run {run.id} contains a secret, which its hash prevents from being removed",
+            f"lockfile {lock.filename} of run {run.id} contains a secret, and removing it would change the hash",
             hint="remove users and passwords from the stack's URLs, then install and run it again",
         )
     members["lock.txt"] = text
@@ -719,7 +722,7 @@ def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:
             return lock, data
     raise MissingPrecondition(
         f"lockfile {plan.lock[:12]} of run {run.id} not found in {' or '.join(map(str, files))}",
-        hint=f"install the stack and run it again: hidl install {plan.stack}",
+        hint=f"install the stack (hidl install {plan.stack}), and repeat the run",
     )
 
 

@@ -111,7 +111,7 @@ def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]
     with_spack = (chosen or where.install.provider) == "spack"
     if options.cache_only and not (with_spack and where.spack.build_caches):
         raise UsageError(
-            "--cache-only requires the provider spack and a build cache",
+            "--cache-only requires the spack provider and a build cache",
             hint=f"add `spack: {{build_caches: {{centre: URL}}}}` to the file of site {where.name}",
         )
     wanted = [with_specs(stack, options.specs or (), by_spack=with_spack) for stack in wanted]
@@ -235,7 +235,9 @@ def with_specs(stack: Stack, specs: Sequence[str], *, by_spack: bool) -> Stack:
     if not specs:
         return stack
     if not by_spack or stack.spack is None:
-        raise UsageError("--spec requires the provider spack", hint="--provider spack, or --with PACKAGE for wheels")
+        raise UsageError(
+            "--spec requires the spack provider", hint="use --provider spack, or --with PACKAGE for wheels"
+        )
     return stack.model_copy(update={"spack": stack.spack.model_copy(update={"specs": [*stack.spack.specs, *specs]})})
 
 
@@ -293,7 +295,7 @@ def derive_stack(
     if len(stacks) != 1:
         raise UsageError(
             "a derived stack is based on exactly one stack",
-            hint=f"for example hidl install pytorch --with PACKAGE --as {name}",
+            hint=f"for example, run: hidl install pytorch --with PACKAGE --as {name}",
         )
     from hidl_cli.quoting import sh_line
     from hidl_cli.stack.derivation import derive
@@ -367,7 +369,7 @@ def _of_the_site(site: Site) -> Sequence[str]:
     if unknown:
         raise InvalidInput(
             f"site {site.name}: unknown stacks in `stacks`: {', '.join(sorted(unknown))}",
-            hint="list the known ones: hidl stack list",
+            hint="to list the known stacks, run: hidl stack list",
         )
     return site.stacks
 

@@ -108,7 +108,7 @@ def read_run(run: Run) -> ComparedRun:
     plan = _check_plan(plan_of(run))
     samples = samples_of(run)
     if not samples:
-        raise MissingPrecondition(f"run {run.id} has no metrics", hint=f"hidl status {run.id}")
+        raise MissingPrecondition(f"run {run.id} has no metrics", hint=f"check the run with: hidl status {run.id}")
     found = installation.at(Path(plan.prefix))
     if found is None or found.lock != plan.lock:
         raise MissingPrecondition(
@@ -116,7 +116,7 @@ def read_run(run: Run) -> ComparedRun:
             hint="pass the capsule of the run instead (hidl capsule creates one while the stack is installed)",
         )
     if foreign := installation.version_mismatch(found):
-        raise MissingPrecondition(foreign, hint=f"hidl capsule {run.id} -o FILE, then pass FILE instead of the run")
+        raise MissingPrecondition(foreign, hint=f"run hidl capsule {run.id} -o FILE, then pass FILE instead of the run")
     stdin = None if plan.stdin is None else str(run.directory / plan.stdin)
     _require_stdin(plan, stdin)
     plan = replace(plan, stdin=stdin)
@@ -162,13 +162,15 @@ def metric_of(good: ComparedRun, bad: ComparedRun, name: str | None) -> BisectMe
     if not found:
         common = ", ".join(sorted({measure.metric for measure in measures}))
         raise UsageError(
-            f"the two runs do not share metric {wanted!r} of the same workload and size",
-            hint=f"--metric NAME, one of: {common}" if common else "bisect compares runs of the same workload and size",
+            f"the two runs have no metric {wanted!r} for the same workload and size",
+            hint=f"use --metric with one of: {common}"
+            if common
+            else "bisect compares runs of the same workload and size",
         )
     measure = max(found, key=lambda each: each.ranks)
     values = [run[measure][0].values for run in runs]
     if min(map(min, values)) <= 0:
-        raise UsageError(f"the values of metric {wanted} must be positive", hint="--metric NAME")
+        raise UsageError(f"the values of metric {wanted} must be positive", hint="choose another --metric")
     sample = runs[1][measure][0].sample
     grows = median(values[1]) > median(values[0])
     sign = {"higher": -1, "lower": 1}.get(sample.better or "", 1 if grows else -1)
@@ -208,7 +210,10 @@ def _check_plan(plan: Plan) -> Plan:
             hint="bisect requires runs in a stack",
         )
     if plan.points != ({},):
-        raise UsageError(f"run {plan.run} is a matrix, which already compares parameters", hint="hidl results show")
+        raise UsageError(
+            f"run {plan.run} is a matrix, which already compares parameters",
+            hint="see the comparison with: hidl results show",
+        )
     return plan
 
 
@@ -449,7 +454,7 @@ def _left_out(good: Side, bad: Side) -> Iterator[str]:
         ("partition", old.partition, new.partition, "all runs use the partition of the good run"),
         ("device", old.device, new.device, "all runs use the device of the good run"),
         ("memory per node", old.allocation.memory_gib, new.allocation.memory_gib, "all runs share one allocation"),
-        ("standard input", old.stdin, new.stdin, "all runs read that of the good run"),
+        ("standard input", old.stdin, new.stdin, "all runs read the good run's input"),
         ("GPUs per node", old.allocation.gpus_per_node, new.allocation.gpus_per_node, "all runs share one allocation"),
     ):
         if before != after:

@@ -157,7 +157,7 @@ def _sentence(question: Question, answer: CulpritAnswer) -> str:
         equal = "today, the good and the bad configuration are equally fast within noise"
         return f"not reproducible: {equal if question.changes.tried else unchanged} {sure}"
     likeliest = _likeliest(question, answer)
-    return f"undecided: the most probable so far is {likeliest} ({_percent(answer.best.probability)})"
+    return f"undecided: the most probable cause so far is {likeliest} ({_percent(answer.best.probability)})"
 
 
 def _explanation(question: Question, answer: CulpritAnswer) -> str:
@@ -166,7 +166,7 @@ def _explanation(question: Question, answer: CulpritAnswer) -> str:
     changes = " and ".join(question.changes.tried[number].phrase for number in best.guilty)
     verb = {
         "together": "explain the slowdown, but only together",
-        "both": "each explain a part of the slowdown",
+        "both": "each explain part of the slowdown",
         "either": "each explain the whole slowdown",
     }.get(best.explanation.kind, "explains the slowdown")
     sentence = f"{changes} {verb}: {best.slowdown[0]:.1%} slower"
@@ -196,7 +196,7 @@ def _notes(question: Question, journal: Journal, answer: CulpritAnswer) -> list[
     if answer.outcome in ("machine", "not reproducible") and question.changes.left_out:
         notes.append("changes that could not be tried may be the cause: " + "; ".join(question.changes.left_out))
     if journal.broken:
-        notes.append(f"{len(journal.broken)} mixture(s) failed and were excluded from the search")
+        notes.append(f"{len(journal.broken)} combination(s) of changes failed and were excluded from the search")
     return notes
 
 
@@ -298,6 +298,6 @@ def require_end(job: Run, status: Status) -> None:
         return
     tail = "\n".join(last_lines(job.stderr, _TAIL_LINES, width=_TAIL_WIDTH))
     raise JobFailed(
-        f"the job of the bisect ended as {status.state.value}{f' ({status.reason})' if status.reason else ''}\n{tail}",
-        hint=f"run the command again to continue, measurements are kept; the output is in {job.directory}",
+        f"the bisect job ended as {status.state.value}{f' ({status.reason})' if status.reason else ''}\n{tail}",
+        hint=f"run the command again to continue (measurements are kept); the output is in {job.directory}",
     )

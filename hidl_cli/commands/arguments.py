@@ -131,7 +131,7 @@ RunArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[RUN]",
-        help="Id of a run, or the start or end of it (default: the last run).",
+        help="Run id, or its start or end (default: the last run).",
         autocompletion=complete_runs,
     ),
 ]
@@ -150,7 +150,9 @@ def moment(text: str) -> datetime:
             return datetime.now(timezone.utc) - timedelta(**{units[text[-1]]: int(text[:-1])})
         return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
     except (ValueError, OverflowError):
-        raise UsageError(f"invalid time {text!r}", hint="for example 2026-01-31, 2026-01-31T18:00 or 30d") from None
+        raise UsageError(
+            f"invalid time {text!r}", hint="use a date, a time or an age, such as 2026-01-31, 2026-01-31T18:00 or 30d"
+        ) from None
 
 
 def limit_in_seconds(text: str | None) -> float | None:

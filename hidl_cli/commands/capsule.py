@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 def capsule(
     run: Annotated[
         str | None,
-        typer.Argument(
-            help="Id of a run, or the start or end of it (default: the last run).", autocompletion=complete_runs
-        ),
+        typer.Argument(help="Run id, or its start or end (default: the last run).", autocompletion=complete_runs),
     ] = None,
     *,
     output: Annotated[
@@ -61,10 +59,13 @@ def capsule(
         write_bytes(file, made.to_bytes())
     except OSError as error:
         raise HidlError(
-            f"cannot write {file}: {error.strerror}", hint="write to another file: --output FILE"
+            f"cannot write {file}: {error.strerror}", hint="write to another file with --output FILE"
         ) from error
     if not keeps_sources(found):
-        say(f"warning: run {found.id} has no site and stack files, so the capsule has the current ones", style="yellow")
+        say(
+            f"warning: run {found.id} did not keep its site and stack files; the capsule has the current ones",
+            style="yellow",
+        )
     for each in made.inputs:
         if each.modified:
             say(f"warning: {printable(each.path)} has changed since the run was submitted", style="yellow")
@@ -75,8 +76,8 @@ def capsule(
     else:
         write(printable(f"{file}\n"))
         if needed := required_words(made):
-            say(f"hidden words that a replay requires: {', '.join(needed)}")
-        say(f"to run it again, here or elsewhere: hidl replay {file}")
+            say(f"a replay requires values for these hidden words: {', '.join(needed)}")
+        say(f"to replay it, here or on another machine, run: hidl replay {file}")
 
 
 _JOB = ("site", "partition", "account", "qos", "reservation", "time")
@@ -158,7 +159,7 @@ def replay(
             else:
                 write(script)
                 if original.missing:
-                    say(f"not set: {', '.join(original.missing)}; a replay requires --set NAME=VALUE or variables")
+                    say(f"not set: {', '.join(original.missing)}; a replay requires them (--set or variables)")
             return
         _introduce(original, planned, order)
         if not yes:
@@ -181,7 +182,7 @@ def _introduce(original: Original, planned: Plan, order: Order) -> None:
 
     plan = original.plan
     sizes = ", ".join(str(size) for size in sorted({step.size for step in plan.steps}))
-    say(printable(f"run {plan.run} of {plan.created[:10]}, on site {plan.site}, by hidl {plan.hidl}"))
+    say(printable(f"run {plan.run} from {plan.created[:10]}, on site {plan.site}, by hidl {plan.hidl}"))
     say(printable(f"  workload  {plan.workload.name} on {sizes} {plan.unit}, {plan.repetitions} repetition(s)"))
     packages = len(original.capsule.packages)
     say(printable(f"  stack     {plan.stack}: {packages} packages, verified by hash, in {order.root}"))
@@ -256,23 +257,19 @@ def _show(replayed: Replayed) -> None:
 # ``hidl bisect``.
 
 
-_SIDE = "id of a run (or the start or end of it), or a capsule file"
+_SIDE = "run id (or its start or end), or capsule file"
 
 
-@with_options(AllocationOptions, only=_JOB, help={"time": "Time limit of the job; call again to resume after it."})
+@with_options(AllocationOptions, only=_JOB, help={"time": "Time limit of the job; run the command again to resume."})
 def bisect(
-    good: Annotated[
-        str, typer.Argument(metavar="GOOD", help=f"The run when it was fast: {_SIDE}.", autocompletion=complete_runs)
-    ],
-    bad: Annotated[
-        str, typer.Argument(metavar="BAD", help=f"The run when it was slow: {_SIDE}.", autocompletion=complete_runs)
-    ],
+    good: Annotated[str, typer.Argument(metavar="GOOD", help=f"The fast run: {_SIDE}.", autocompletion=complete_runs)],
+    bad: Annotated[str, typer.Argument(metavar="BAD", help=f"The slow run: {_SIDE}.", autocompletion=complete_runs)],
     *,
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="Metric to compare (default: the workload's main metric).")
     ] = None,
     confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999999, metavar="P", help="Stop at this probability of the result.")
+        float, typer.Option(min=0.5, max=0.999999, metavar="P", help="Stop when a result reaches this probability.")
     ] = 0.95,
     budget: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = BUDGET,
     options: AllocationOptions,
@@ -364,13 +361,15 @@ def _show_plan(question: Question, confidence: float, budget: int, *, json: bool
         emit_json("hidl.bisect-plan/1", **describe_plan(question, budget))
         return
     first = Journal().next_round(question, confidence).planned
-    several = "once bad is slower than good: good, bad, some of the changes and all others, in random order"
+    several = (
+        "once bad is slower than good, each round runs good, bad, some of the changes and all others, in random order"
+    )
     lines = [
         *_introduction(question),
         f"warm-up: good{', bad' if question.changes.tried else ''}",
         f"round 1: {', '.join(describe_mixture(question, numbers) for numbers in first)}",
         *([several] if len(question.changes.tried) > 1 else []),
-        f"until a result has a probability of {confidence:g}, with at most {budget} runs",
+        f"stops when a result has a probability of {confidence:g}, or after {budget} runs",
     ]
     write(printable("".join(f"{line}\n" for line in lines)))
 
@@ -418,5 +417,5 @@ def _conclude_of_bisect(found: Bisect, question: Question, confidence: float, *,
             stdout().print(printable(f"  {note}"), markup=False, soft_wrap=True)
         say(f"{journal.measured} runs")
     if said.answer.outcome == "undecided":
-        say(f"to continue, raise --budget above {journal.measured}, or --time")
+        say(f"to continue, use a --budget above {journal.measured}, or a longer --time")
         raise typer.Exit(ExitCode.INCONCLUSIVE)

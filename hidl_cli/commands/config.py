@@ -45,7 +45,7 @@ def show(
     if json:
         emit_json("hidl.config/1", entries=rows)
         return
-    say(f"read in this order: {paths.user_config()}, {paths.system_config()}, {paths.shipped()} (shipped)")
+    say(f"searched in this order: {paths.user_config()}, {paths.system_config()}, {paths.shipped()} (shipped)")
     hidden = [] if origin else ["file", "hides"]
     show_table([{key: value for key, value in row.items() if key not in hidden} for row in rows])
 
@@ -78,10 +78,10 @@ def plugins(json: JsonOption = False) -> None:
 @app.command()
 def schema(
     directory: Annotated[
-        Path | None, typer.Argument(help="Directory to write to; by default, schema/ beside your own files.")
+        Path | None, typer.Argument(help="Directory to write to (default: schema/ beside your own files).")
     ] = None,
 ) -> None:
-    """Write the JSON Schemas of site, stack and workload files, which editors check against."""
+    """Write the JSON Schemas of site, stack and workload files, for checks in editors."""
     from typing import get_args
 
     from hidl_cli import documents, paths
@@ -94,4 +94,7 @@ def schema(
     for kind in get_args(KindName):
         documents.write_text(directory / f"{kind}.json", text(kind))
     say(f"wrote site.json, stack.json and workload.json to {directory}")
-    say("first line of a site file: # yaml-language-server: $schema=" + str(directory.absolute() / "site.json"))
+    say(
+        "to check a site file in an editor, begin it with: # yaml-language-server: $schema="
+        + str(directory.absolute() / "site.json")
+    )

@@ -197,7 +197,7 @@ def _collect(directory: Path, site: str | None, *, json: bool) -> None:
         return
     say(f"recorded {len(files)} outputs and files in {directory}")
     say("names of users, hosts and accounts, addresses and secrets are replaced; review the files before sharing them")
-    say(f"next: hidl doctor --from {directory} or hidl site new --from {directory}, on any machine")
+    say(f"next, on any machine, run: hidl doctor --from {directory} or hidl site new --from {directory}")
 
 
 def _examine_recorded(directory: Path, site: str | None, *, json: bool) -> None:
@@ -221,7 +221,7 @@ def _diagnose(log: str, *, json: bool) -> None:
     try:
         causes = search_file(log)
     except OSError as error:
-        raise UsageError(f"cannot read {log}: {error.strerror}", hint="to read standard input: --log -") from error
+        raise UsageError(f"cannot read {log}: {error.strerror}", hint="to read standard input, use --log -") from error
     if json:
         keys = ("rule", "severity", "title", "why", "fix")
         documents = [

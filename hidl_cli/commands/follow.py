@@ -404,7 +404,7 @@ class _Tail:
         self._seen += left_out + end
         self._left_out += left_out
         if self._left_out and end:
-            say(f"[{self._left_out} bytes omitted; to see everything: hidl logs {self._run.id}]")
+            say(f"[{self._left_out} bytes omitted; to see everything, run: hidl logs {self._run.id}]")
             self._left_out = 0
         for line in shown_output(new[:end].decode("utf-8", "replace")).splitlines():
             say(line)

@@ -31,8 +31,8 @@ _HELP = {
     "partition": "Partition for build and verification jobs.",
     "account": "Account to charge for these jobs.",
     "qos": "Quality of service for these jobs.",
-    "reservation": "Reservation of these jobs.",
-    "time": "Time limit of these jobs; 10 means ten minutes.",
+    "reservation": "Reservation for these jobs.",
+    "time": "Time limit for these jobs; 10 means ten minutes.",
 }
 
 

@@ -54,7 +54,9 @@ class WithOwnProgram(WithWords):
         """Reject ``--`` without a program, and files given instead of a workload."""
         args = with_defaults(args)
         if "--" in args and args.index("--") == len(args) - 1:
-            raise UsageError("no program after --", hint="for example hidl run --nodes 2 -- python train.py --lr 0.1")
+            raise UsageError(
+                "no program after --", hint="for example, run: hidl run --nodes 2 -- python train.py --lr 0.1"
+            )
         if "--" not in args:
             args = self._with_batch_script(args)
             if "--" not in args:
@@ -80,7 +82,7 @@ class WithOwnProgram(WithWords):
         name = words[at]
         refuse_source(name)
         line = sh_line(["hidl", "run", *words[:at], "--", *program_line(name), *words[at + 1 :]])
-        raise UsageError(f"{name} is a file, not a workload", hint=f"to run it: {line}")
+        raise UsageError(f"{name} is a file, not a workload", hint=f"to run it, use: {line}")
 
     def _first_argument(self, words: list[str]) -> int | None:
         takes_value = {
@@ -121,7 +123,7 @@ def program_after(ctx: typer.Context, workload: str | None, *, further: Sequence
         hint = f"--matrix {given}" if "=" in workload else "omit one of them"
         raise UsageError(f"{given} before -- and a program after it cannot be combined", hint=hint)
     if not command and workload is None:
-        raise UsageError("no workload and no program", hint="hidl run WORKLOAD, or hidl run -- PROGRAM ARG...")
+        raise UsageError("no workload or program given", hint="use hidl run WORKLOAD, or hidl run -- PROGRAM ARG...")
     if further:
         raise UsageError(
             f"unexpected arguments {' '.join(further)!r} after the workload",
@@ -139,7 +141,7 @@ def describe_program(plan: Plan) -> None:
     check = (
         "after a launch that checks MPI's world (--no-mpi skips it)"
         if program.mpi
-        else "without a check of MPI's world: each rank only checks the number of ranks reported by its launcher"
+        else "without checking MPI's world: each rank only checks the number of ranks reported by its launcher"
     )
     say(f"starts in {program.directory}, {check}", style="dim")
     if plan.stdin is not None:
@@ -182,7 +184,7 @@ def refuse_source(file: str) -> None:
     from hidl_cli.plan.program import compiled_by
 
     if (compiled := compiled_by(file)) is not None:
-        raise UsageError(f"{file} is source code, not a program", hint=compiled)
+        raise UsageError(f"{file} is source code, not a program", hint=f"compile it first: {compiled}")
 
 
 def is_own_file(path: Path) -> bool:

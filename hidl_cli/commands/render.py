@@ -89,7 +89,7 @@ class _Detail:
             self.log.flush()
         except OSError as error:
             name, self.log = self.log.name, None
-            say(f"warning: cannot continue the log {name}: {error.strerror}", style="yellow")
+            say(f"warning: cannot write any more to the log {name}: {error.strerror}", style="yellow")
 
 
 _DETAIL = _Detail()
@@ -491,7 +491,7 @@ def show_result(document: dict[str, Any]) -> None:
     for overhead in overheads(document["steps"]):
         stdout().print(overhead_table(overhead))
     if document["published"]:
-        stdout().print("published, for orientation (other machines and programs; no verdict depends on it):")
+        stdout().print("published values, for orientation (other machines and programs; no verdict depends on them):")
     for each in document["published"]:
         where = f"{each['scale']}; {each['platform']}; {each['source']}"
         stdout().print(f"  {each['title']}: {each['figure']} ({where})", markup=False, highlight=False)

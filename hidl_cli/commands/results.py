@@ -107,7 +107,7 @@ def show(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="Id of a run, or the start or end of it (default: the last run).",
+            help="Run id, or its start or end (default: the last run).",
             autocompletion=complete_runs,
         ),
     ] = None,
@@ -197,7 +197,7 @@ def _format_of(output: Path | None) -> _Format:
     try:
         return _Format(output.suffix.removeprefix("."))
     except ValueError:
-        raise UsageError(f"unknown format of {output}", hint="use --format json, csv or parquet") from None
+        raise UsageError(f"output file {output}: unknown format", hint="use --format json, csv or parquet") from None
 
 
 def _since(text: str | None) -> datetime | None:
@@ -232,9 +232,9 @@ def _tell(indexed: Indexed) -> None:
     if indexed.aside:
         say(f"the existing index was unusable and has been moved to {indexed.aside}", style="yellow")
     if indexed.unjudged:
-        say(f"runs that have ended are not judged yet and not shown: {indexed.unjudged}", style="yellow")
+        say(f"runs that have ended but have no verdict yet are not shown: {indexed.unjudged}", style="yellow")
     for directory in indexed.unlistable:
-        say(f"cannot list {directory}: its runs are shown as they were indexed", style="yellow")
+        say(f"cannot list {directory}: its runs are shown as last indexed", style="yellow")
     if indexed.gone:
         say(f"{_count(indexed.gone, 'run')} removed from the index, because the directories are gone")
     if indexed.unreadable:
@@ -267,7 +267,7 @@ def _progress() -> Iterator[Progress]:
 # ``hidl results compare`` and ``hidl results history``.
 
 
-_NAMES = "id of a run (or the start or end of it), a series (or the start of it), or a workload"
+_NAMES = "run id (or its start or end), series (or its start), or workload"
 
 
 @app.command()
@@ -305,14 +305,14 @@ def compare(
     from hidl_cli.commands.render import emit_json
 
     if b is None and before is None and since is None:
-        raise UsageError("nothing to compare A with", hint="give B as well, or split A by --since TIME")
+        raise UsageError("nothing to compare A with", hint="pass B as well, or split A with --since TIME")
     store = open_store()
     upper, lower = (moment(text) if text else None for text in (before or since, since or before))
     left = _samples(store, a, metric, before=upper)
     right = _samples(store, b or a, metric, since=lower)
     for name, samples in ((a, left), (b or a, right)):
         if not samples:
-            raise UsageError(f"{name} has no matching samples", hint="list the results: hidl results list")
+            raise UsageError(f"{name} has no matching samples", hint="to list the results, run: hidl results list")
     try:
         comparison = comparing.compare(left, right, tolerance=tolerance / 100)
     except ValueError as error:
@@ -330,7 +330,7 @@ def history(
         str,
         typer.Argument(
             metavar="SERIES|WORKLOAD",
-            help="Series (or the start of it), or workload.",
+            help="Series (or its start), or workload.",
             autocompletion=complete_workloads,
         ),
     ],
@@ -345,7 +345,7 @@ def history(
 
     samples = _samples(open_store(), name, metric, since=moment(since) if since else None)
     if not samples:
-        raise UsageError(f"{name} has no matching samples", hint="list the results: hidl results list")
+        raise UsageError(f"{name} has no matching samples", hint="to list the results, run: hidl results list")
     found = histories(samples, metric=metric)
     if json:
         emit_json("hidl.history/1", histories=[_history_document(one) for one in found])
@@ -513,7 +513,7 @@ def report(
         str | None,
         typer.Option(
             metavar="RUN|site=S|mpi=M",
-            help="Compare curves over message sizes with this run, or the newest one on a site or an MPI library.",
+            help="Compare curves over message sizes with this run, or with the newest run on a site or MPI library.",
         ),
     ] = None,
     output: Annotated[
@@ -538,7 +538,7 @@ def report(
     names = runs or []
     found = model.select_runs(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
     if not found:
-        raise UsageError("no matching runs", hint="list the runs: hidl status")
+        raise UsageError("no matching runs", hint="to list the runs, run: hidl status")
     read, notes = model.load_runs(found)
     related = _related(read, notes) if names else []
     page = page_of(
@@ -580,7 +580,7 @@ def _baseline(word: str, number: int) -> LoadedRun | list[LoadedRun]:
     read, _ = model.load_runs(model.select_runs((), site=name if kind == "site" else None, most=number))
     found = [run for run in read if kind == "site" or name in (run.plan.mpi.name, run.plan.mpi.family)]
     if not found:
-        raise UsageError(f"no runs match --baseline {word}", hint="list the runs: hidl status")
+        raise UsageError(f"no runs match --baseline {word}", hint="to list the runs, run: hidl status")
     return found
 
 
@@ -607,7 +607,7 @@ def _written(html: str, output: str) -> Path:
     try:
         write_text(path, html)
     except OSError as error:
-        raise HidlError(f"cannot write the report: {error}", hint="write to another file: --output FILE") from error
+        raise HidlError(f"cannot write the report: {error}", hint="write to another file with --output FILE") from error
     return path
 
 
@@ -643,18 +643,18 @@ def profile(
     run: RunArgument = None,
     *,
     step: Annotated[
-        int | None, typer.Option(min=1, help="Number of the step (default: the last of the largest size).")
+        int | None, typer.Option(min=1, help="Number of the step (default: the last one of the largest size).")
     ] = None,
     matrix: Annotated[bool, typer.Option("--matrix", help="Show who sent how many bytes to whom.")] = False,
     export: Annotated[
         Form | None,
         typer.Option(
-            help="Write a table (calls, ranks or pairs of ranks; CSV, or Parquet by the name of the file), a trace for "
-            "Perfetto, or an OTF2 archive."
+            help="Write a table of calls, ranks or pairs of ranks (CSV, or Parquet if FILE ends in .parquet), a trace "
+            "for Perfetto, or an OTF2 archive."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File of --export; for OTF2 a new directory.")
+        Path | None, typer.Option("--output", "-o", help="File for --export; for OTF2, a new directory.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -670,7 +670,9 @@ def profile(
     document = read_profile(found, plan)
     chosen = find_step(found, document, step)
     if (export is None) is not (output is None):
-        raise UsageError("--export and --output require each other", hint="--export trace --output trace.json")
+        raise UsageError(
+            "--export and --output must be used together", hint="for example, use --export trace --output trace.json"
+        )
     if export is not None and output is not None:
         say(f"{export_profile(found, plan, chosen, export.value, output)} in {output}")
         return
@@ -717,4 +719,4 @@ def show_profile(run: Run) -> None:
         say(f"warning: {error.message}", style="yellow")
         return
     write("".join(f"{line}\n" for line in ["", *lines]))
-    say(f"more: hidl results profile {run.id}")
+    say(f"for details, run: hidl results profile {run.id}")

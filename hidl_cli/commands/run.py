@@ -50,11 +50,11 @@ def _forecasts(plan: Plan, interconnect: str | None) -> list[PointForecast]:
     if plan.workload.estimate is None:
         return []
     if plan.device == "gpu":
-        say("no prediction of the speed: it is only available for CPUs (--device cpu)", style="yellow")
+        say("speed not predicted: predictions are only available for CPUs (--device cpu)", style="yellow")
         return []
     python = find_python(plan)
     if python is None:
-        say(f"no prediction of the speed: it requires the stack (hidl install {plan.stack})", style="yellow")
+        say(f"speed not predicted: this requires stack {plan.stack} (run: hidl install {plan.stack})", style="yellow")
         return []
     return forecast_plan(plan, python, interconnect)
 
@@ -166,7 +166,7 @@ def run(
             if json:
                 emit_json("hidl.run/1", run=record.id, directory=str(record.directory), state="PENDING")
             else:
-                say(f"to follow it: hidl resume {record.id}")
+                say(f"to follow it, run: hidl resume {record.id}")
             return
         _show_launches(plan)
         follow_and_judge(record, plan, json=json)
@@ -203,7 +203,9 @@ def _require_comparison(plan: Plan, *, wait: bool) -> None:
     if plan.repetitions < LEAST:
         raise UsageError(f"--save-tuning requires {LEAST} repetitions", hint=f"use --repeat {LEAST} or more")
     if not wait:
-        raise UsageError("--save-tuning and --no-wait cannot be combined", hint="save it later: hidl tuning save RUN")
+        raise UsageError(
+            "--save-tuning and --no-wait cannot be combined", hint="to save it later, run: hidl tuning save RUN"
+        )
 
 
 def _warn(plan: Plan) -> None:

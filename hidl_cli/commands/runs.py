@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def status(
     run: RunArgument = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Number of runs to list without RUN.")] = 10,
+    number: Annotated[
+        int, typer.Option("--number", "-n", min=1, help="Number of runs to list if RUN is not given.")
+    ] = 10,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Update the list until all runs have ended.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -34,7 +36,9 @@ def status(
     from hidl_cli.runs.history import refresh, run_document
 
     if watch and json:
-        raise UsageError("--watch and --json cannot be combined", hint="to wait for the result: hidl resume --json")
+        raise UsageError(
+            "--watch and --json cannot be combined", hint="to wait for the result, run: hidl resume --json"
+        )
     runs = list(islice(readable(all_runs()), number)) if run is None else [find(run)]
     if watch:
         _watch(runs)
@@ -82,7 +86,7 @@ def resume(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Ids of runs, or the start or end of an id (default: the last run).",
+            help="Run ids, or the start or end of each (default: the last run).",
             autocompletion=complete_runs,
         ),
     ] = None,
@@ -142,7 +146,7 @@ def logs(
         begun = text[whole:]
     _echo(begun)
     if not stderr and not _size(record.stdout) and _size(record.stderr):
-        say(f"stdout is empty; to see stderr: hidl logs --stderr {record.id}")
+        say(f"stdout is empty; to see stderr, run: hidl logs --stderr {record.id}")
 
 
 def _echo(data: bytes) -> None:

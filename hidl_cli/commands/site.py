@@ -119,7 +119,7 @@ def check(
         else:
             write(printable(f"{one.entry.name}: {state}{f', {len(paths)} unknown' if paths else ''}\n"))
     if any(unknown) and not sites:
-        say("to list the unknown facts of a site: hidl site check NAME")
+        say("to list the unknown facts of a site, run: hidl site check NAME")
     if wrong:
         raise faulty(wrong)
 
@@ -147,7 +147,7 @@ def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
             [{"site": name, "": one.verdict, "entry": ".".join(one.path), "found": one.text} for name, one in checked]
         )
         if not checked:
-            say("the file has no compilers, externals or MPI libraries; to draft externals: hidl site externals")
+            say("the file has no compilers, externals or MPI libraries; to draft externals, run: hidl site externals")
     if wrong:
         raise InvalidInput(f"{len(wrong)} of {len(checked)} entries do not match this machine")
 
@@ -214,7 +214,8 @@ def detect(json: JsonOption = False) -> None:
 @app.command()
 def new(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of the site (default: of the cluster or the host).")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Name of the site (default: the name of the cluster or the host)."),
     ] = None,
     *,
     output: Annotated[
@@ -279,7 +280,7 @@ def new(
     for hidden in drafts.hidden(target):
         say(f"it takes precedence over {hidden}, which has the same name")
     what = made.name if drafts.is_found(target) else str(target.file)
-    say(f"next: review it and replace null values; to list what is still unknown: hidl site check {what}")
+    say(f"next, review it and replace null values; to list what is still unknown, run: hidl site check {what}")
 
 
 @app.command()

@@ -231,9 +231,9 @@ def fetch(
     device: StackDeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Download everything needed to install a stack on a machine without a network.
+    """Download everything needed to install a stack on a machine without network access.
 
-    To install it there: hidl install STACK --offline --mirror DIR
+    To install it there, run: hidl install STACK --offline --mirror DIR
     """
     from hidl_cli.api.software import for_device
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
@@ -282,7 +282,7 @@ def push(
 ) -> None:
     """Push the packages of an installed stack to a Spack build cache.
 
-    To install from it: hidl install STACK --provider spack --cache-only
+    To install from it, run: hidl install STACK --provider spack --cache-only
     """
     from hidl_cli.api.software import for_device, with_specs
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
@@ -314,7 +314,7 @@ def env(
         typer.Option(
             "--for-spack",
             metavar="DIR",
-            help="Copy the environment of a stack that Spack built to DIR, and activate that in plain Spack.",
+            help="Copy the environment of a stack that Spack built to DIR, and activate the copy with plain Spack.",
         ),
     ] = None,
     site: SiteOption = None,
@@ -553,7 +553,7 @@ def audit(
     prefix: PrefixOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check installed stacks for published vulnerabilities, without a network; the exit code is 4 if there are any."""
+    """Check installed stacks for published vulnerabilities, offline; the exit code is 4 if there are any."""
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.errors import ExitCode
     from hidl_cli.inventory.audit import audit as find_vulnerabilities

@@ -90,18 +90,21 @@ def save_winner(name: str | None) -> None:
     plan, ranking = plan_of(run), (run.document("verdict") or {}).get("ranking") or {}
     if "winner" not in ranking:
         raise UsageError(
-            f"run {run.id} compared no variables, or has no verdict", hint=f"to judge it: hidl resume {run.id}"
+            f"run {run.id} compared no variables, or has no verdict",
+            hint=f"to get a verdict, run: hidl resume {run.id}",
         )
     if ranking["winner"] is None:
-        say("no tuning saved: no setting is better than the default")
+        say("tuning not saved: no setting is better than the default")
         return
     if worse := ", ".join(f"{size} B" for size in ranking["worse_at"]):
         raise UsageError(
-            f"no tuning saved: worse than the default at {worse}", hint="compare only the sizes that you need"
+            f"tuning not saved: the best setting is worse than the default at {worse}",
+            hint="compare only the sizes that you need",
         )
     if tuned := [setting.name for setting in plan.tuning if setting.origin == "--tune"]:
         raise UsageError(
-            f"no tuning saved: measured with --tune {', '.join(tuned)}, which is not part of the site",
+            f"tuning not saved: the run was measured with --tune {', '.join(tuned)}, "
+            "which the site file does not contain",
             hint="add that setting to the site file first, or compare without it",
         )
     variables = compared_variables(ranking["winner"])

@@ -126,7 +126,11 @@ def down(
     report("the cluster is down")
     if directory is None and like is None:
         for other in marks.directories():
-            say(printable(f"another cluster is up in {other}; to stop it: hidl cluster down {option_for(Path(other))}"))
+            say(
+                printable(
+                    f"another cluster is up in {other}; to stop it, run: hidl cluster down {option_for(Path(other))}"
+                )
+            )
 
 
 @app.command()
@@ -247,7 +251,7 @@ def rehearse(
     from hidl_cli.site.load import load_site
 
     if bool(sites) == all_sites:
-        raise UsageError("expected either sites or --all", hint="list the runnable sites: hidl site list")
+        raise UsageError("expected either sites or --all", hint="to list the runnable sites, run: hidl site list")
     names = list(dict.fromkeys(sites or (entry.name for entry in list_all("site"))))
     script = Script(
         stacks=stack or Script.stacks,
@@ -260,7 +264,9 @@ def rehearse(
     reasons = {name: can_be_rehearsed(load_site(name)) for name in names}
     if sites and (rejected := {name: reason for name, reason in reasons.items() if reason}):
         name, reason = next(iter(rejected.items()))
-        raise UsageError(f"site {name} cannot be rehearsed: {reason}", hint="list the runnable sites: hidl site list")
+        raise UsageError(
+            f"site {name} cannot be rehearsed: {reason}", hint="to list the runnable sites, run: hidl site list"
+        )
     found: list[Rehearsal] = []
     left_out = {name: reason for name, reason in reasons.items() if reason is not None}
     for name in (name for name, reason in reasons.items() if reason is None):

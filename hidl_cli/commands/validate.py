@@ -192,7 +192,11 @@ def _cron(
     nightly = cron.Nightly.of(validation.site.name, validation.request, at, further)
     table = cron.choose(kind, hypothetical=dry_run)
     if dry_run:
-        write(table.text(nightly) if install else f"# without the nightly of {nightly.site}\n{table.without(nightly)}")
+        write(
+            table.text(nightly)
+            if install
+            else f"# without the nightly validation of {nightly.site}\n{table.without(nightly)}"
+        )
         return
     if install:
         table.install(nightly)

@@ -52,7 +52,7 @@ def new(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Program: a Python file, a script or a binary.")],
     *,
-    name: Annotated[str | None, typer.Option(help="Name of the workload (default: from the file).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the workload (default: the name of the file).")] = None,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout (default: your workloads)."),

@@ -28,7 +28,7 @@ def expand(expression: str) -> tuple[str, ...]:
 
     Raises ``InvalidInput`` if the expression is invalid.
     """
-    invalid = InvalidInput(f"invalid host list {expression!r}", hint="for example node[01-64],login1")
+    invalid = InvalidInput(f"invalid host list {expression!r}", hint="use a list such as node[01-64],login1")
     if not _EXPRESSION.fullmatch(expression):
         raise invalid
     try:

@@ -28,7 +28,7 @@ _LINE = re.compile(
 _OPTION = re.compile(r"(?P<name>[A-Za-z_-]+)=(?P<value>[^\s=]+)")
 _OPTIONS = ("slots", "max-slots", "max_slots", "binding", "map", "ifname", "if")
 _EXPECTED = "a host name: letters, digits, dots, hyphens and underscores"
-_USER = "a host name without a user: `User` in ~/.ssh/config sets it"
+_USER = "a host name without a user (set `User` in ~/.ssh/config)"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Hosts:
             listed = ", ".join(f"{name}:{slots}" for name, slots in given.items())
             raise UsageError(
                 f"hosts have different numbers of slots: {listed}",
-                hint=f"--ranks-per-node {min(given.values())}: hidl starts the same number of ranks on each host",
+                hint=f"use --ranks-per-node {min(given.values())}: hidl starts the same number of ranks on each host",
             )
         for name, slots in given.items():
             if wanted is not None and wanted > slots:
@@ -126,7 +126,7 @@ def parse_hosts(text: str) -> Hosts:
     if problems:
         raise InvalidInput(f"{len(problems)} invalid host(s) in {text!r}", problems=problems)
     if not found:
-        raise InvalidInput(f"no host in {text!r}", hint="for example --hosts gpu11,gpu12")
+        raise InvalidInput(f"no host in {text!r}", hint="use host names, as in --hosts gpu11,gpu12")
     return _merged(found, add=False)
 
 
@@ -174,7 +174,7 @@ def _problems(name: str, slots: str | None) -> Iterator[Problem]:
     if not is_host_name(name):
         yield Problem(f"invalid host name {name!r}", _USER if "@" in name else _EXPECTED)
     if slots is not None and not (slots.isdecimal() and 1 <= int(slots) <= 65536):
-        yield Problem(f"invalid number of slots {slots!r} of host {name!r}", "a number from 1")
+        yield Problem(f"invalid number of slots {slots!r} for host {name!r}", "a number of at least 1")
 
 
 def _split(text: str) -> Iterator[str]:

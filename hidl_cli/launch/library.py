@@ -39,7 +39,7 @@ def launcher_for(site: Site, library: Library, wanted: str | None) -> str:
     launcher or no scheduler for it, and ``InvalidInput`` if a plug-in's launcher cannot start the library's ranks.
     """
     if site.scheduler == SSH and (misfit := misfit_of_ssh(wanted)):
-        raise UsageError(misfit, hint=f"launchers that work through ssh: {', '.join(through_ssh())}")
+        raise UsageError(misfit, hint=f"use one of the launchers that work over ssh: {', '.join(through_ssh())}")
     if wanted and wanted not in site.launchers and LAUNCHERS.is_plugin(wanted):
         require_fit(LAUNCHERS.get(wanted), library)
         return wanted

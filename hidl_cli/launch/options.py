@@ -99,7 +99,7 @@ class AllocationOptions:
         if isinstance(self.time, str):
             return limit_from(self.time)
         if self.time is not None and not self.time > 0:
-            hint = 'for example 600 (seconds) or "00:10:00"'
+            hint = 'use a value such as 600 (seconds) or "00:10:00"'
             raise UsageError(f"invalid time {self.time!r}: must be positive", hint=hint)
         return self.time
 
@@ -124,10 +124,10 @@ class JobOptions(AllocationOptions):
         None,
         "--gpus",
         minimum=1,
-        help="GPUs of the whole run; fewer than its nodes have request a part of each (default: all).",
+        help="GPUs for the whole run (default: all GPUs of its nodes); if fewer, the job requests part of each node.",
         panel=_RESOURCES,
     )
-    gpus_per_rank: int | None = option(None, "--gpus-per-rank", minimum=1, help="GPUs of each rank.", panel=_RESOURCES)
+    gpus_per_rank: int | None = option(None, "--gpus-per-rank", minimum=1, help="GPUs per rank.", panel=_RESOURCES)
     memory: str | None = option(
         None, "--mem", metavar="SIZE", help="Memory per node, such as 64G or 500M.", panel=_RESOURCES
     )
@@ -137,7 +137,11 @@ class JobOptions(AllocationOptions):
         None, "--licenses", metavar="NAME:N,...", help="Licenses that the job needs.", panel=_JOB
     )
     mail_type: str | None = option(
-        None, "--mail-type", metavar="EVENT,...", help="Send mail about these: begin, end, fail or all.", panel=_JOB
+        None,
+        "--mail-type",
+        metavar="EVENT,...",
+        help="Send mail for these events: begin, end, fail or all.",
+        panel=_JOB,
     )
     mail_user: str | None = option(None, "--mail-user", metavar="ADDRESS", help="Recipient of the mail.", panel=_JOB)
     after: Sequence[str] | str | None = option(
@@ -149,12 +153,12 @@ class JobOptions(AllocationOptions):
         repeatable=True,
         panel=_JOB,
     )
-    hold: bool = option(False, "--hold", help="Submit the job held, until you release it.", panel=_JOB)
+    hold: bool = option(False, "--hold", help="Submit the job in the held state, until you release it.", panel=_JOB)
     begin: str | None = option(
         None, "--begin", metavar="TIME", help="Earliest start: 18:00, 2026-01-31T18:00 or +2:00:00.", panel=_JOB
     )
     comment: str | None = option(
-        None, "--comment", metavar="TEXT", help="Text that the scheduler keeps with the job.", panel=_JOB
+        None, "--comment", metavar="TEXT", help="Comment that the scheduler stores with the job.", panel=_JOB
     )
     job_name: str | None = option(
         None, "--job-name", metavar="NAME", help="Name of the job (default: hidl-WORKLOAD).", panel=_JOB
@@ -182,7 +186,7 @@ class JobOptions(AllocationOptions):
         gib = float(match[1]) * {"M": 1 / 1024, "G": 1, "T": 1024}[match[2].upper()] if match else 0.0
         if gib < 1 / 1024:  # Slurm gives jobs that request no whole megabyte all memory of a node
             raise UsageError(
-                f"invalid --mem {self.memory!r}: must be a size with a unit, at least 1M", hint="for example 64G"
+                f"invalid --mem {self.memory!r}: must be a size with a unit, at least 1M", hint="use a size such as 64G"
             )
         return gib
 
@@ -210,7 +214,7 @@ def _parse_begin(text: str, now: datetime) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, UsageError):
         raise UsageError(
-            f"invalid --begin {text!r}", hint="for example 18:00, 2026-01-31T18:00 or +2:00:00 (from now)"
+            f"invalid --begin {text!r}", hint="use a time such as 18:00, 2026-01-31T18:00 or +2:00:00 (from now)"
         ) from None
 
 

@@ -331,7 +331,10 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
     differ = len({(placement.threads_per_rank, placement.bind) for placement in placements}) > 1
     part = gpu_share(site, options)
     if part < 1 and job.exclusive:
-        raise UsageError("--exclusive and --gpus for a part of a node cannot be combined", hint="omit one of them")
+        raise UsageError(
+            "--exclusive cannot be combined with --gpus when --gpus requests only part of a node",
+            hint="omit one of them",
+        )
     if job.exclusive and job.share:
         raise UsageError("--exclusive and --share cannot be combined", hint="omit one of them")
     if part < 1 and (policies.exclusive or policies.cpus == "none") and not job.share:
@@ -340,11 +343,14 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
             hint="omit --gpus; if this partition shares its nodes, add --share",
         )
     if part < 1 and site.scheduler == "lsf":
-        raise UsageError("LSF allocates whole nodes: a part of their GPUs cannot be requested", hint="omit --gpus")
+        raise UsageError(
+            "LSF allocates whole nodes: requesting only part of their GPUs is not supported", hint="omit --gpus"
+        )
     memory = job.memory_gib
     if memory is not None and node.memory_gib is not None and memory > node.memory_gib:
         raise SubmitRefused(
-            f"--mem {job.memory}: the nodes have {node.memory_gib:g} GiB", hint=f"--mem {int(node.memory_gib)}G or less"
+            f"--mem {job.memory}: the nodes have {node.memory_gib:g} GiB",
+            hint=f"use --mem {int(node.memory_gib)}G or less",
         )
     is_part = part < 1 or job.share
     cores_used = (fullest * threads if threads else most) / node.cores if node.cores and is_part else 0.0
@@ -383,7 +389,7 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
     )
     for name in ("account", "qos", "constraint", "reservation"):
         if getattr(policies, name) == "never" and getattr(allocation, name) is not None:
-            raise UsageError(f"site {site.name} does not accept --{name}", hint="leave it out")
+            raise UsageError(f"site {site.name} does not accept --{name}", hint=f"omit --{name}")
     return allocation
 
 

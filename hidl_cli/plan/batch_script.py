@@ -36,10 +36,10 @@ _REPLACED = {
     "output": "the output is in the run's directory (hidl logs)",
     "error": "the output is in the run's directory (hidl logs)",
     "open-mode": "the output is in the run's directory (hidl logs)",
-    "input": "the script reads the standard input of hidl",
-    "export": "the site's file sets what the job gets of the environment",
-    "export-file": "the site's file sets what the job gets of the environment",
-    "array": "one job would share its directory with others; start a run for each value, or use --matrix",
+    "input": "the script reads hidl's standard input",
+    "export": "the site's file sets which environment variables the job gets",
+    "export-file": "the site's file sets which environment variables the job gets",
+    "array": "the jobs of an array would share one directory; start a run for each value, or use --matrix",
     "shell": "the first line of the script names its interpreter; without one, it is bash",
     "parsable": "hidl submits the job",
     "wait": "hidl waits for the run unless --no-wait is given",
@@ -252,7 +252,7 @@ def as_program(
         if same:
             carried.append(each)
         elif not is_known:
-            left_out.append(f"{each.words}: no counterpart for {site.scheduler or 'this site'}")
+            left_out.append(f"{each.words}: {site.scheduler or 'this site'} has no counterpart")
     for name in ("nodes", "ntasks-per-node", "qos", "constraint"):
         if (given := getattr(request, fields.get(name, name))) is not None:
             values[name] = str(given)
@@ -326,7 +326,7 @@ def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScrip
     if request.scale is not None or request.matrix:
         raise UsageError(
             "a batch script runs once: --scale and --matrix do not apply",
-            hint="give its program after -- instead, such as: hidl run --scale 1,2 -- python train.py",
+            hint="pass its program after -- instead, for example: hidl run --scale 1,2 -- python train.py",
         )
     # The script itself requests the GPUs that it needs.
     partition = options.pop("partition", request.partition) or site.default_partition

@@ -53,7 +53,7 @@ def _placeholders(path: tuple[str | int, ...], word: Any, known: Mapping[str, An
             message = f"unknown parameter `{clipped(found['name'])}`"
             yield Fault(path, message, one_of(known), nearest(found["name"], known))
         if found["word"] and found[0] != word:
-            yield Fault(path, f"`{clipped(found[0])}` must be a word of its own", "{name?word} as a word of its own")
+            yield Fault(path, f"`{clipped(found[0])}` must be a separate word", "{name?word} as a separate word")
 
 
 def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Any]]]:
@@ -153,8 +153,8 @@ def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
         message = f"unknown metric `{clipped(name)}`"
         yield Fault(("scaling", "metric"), message, one_of(metrics), nearest(name, metrics))
     if kind == "weak" and mapping(metrics, name).get("better") == "lower":
-        message = f"weak scaling requires a rate, which is better higher, but `{name}` is better lower"
-        yield Fault(("scaling", "metric"), message, "a metric that is better higher")
+        message = f"weak scaling requires a rate, for which higher is better, but lower is better for `{name}`"
+        yield Fault(("scaling", "metric"), message, "a metric for which higher is better")
     if mapping(metrics, name).get("equal_on_all_ranks") is True:
         message = f"`{name}` has the same value on all ranks, so it cannot measure performance"
         yield Fault(("scaling", "metric"), message, "a metric without `equal_on_all_ranks`")

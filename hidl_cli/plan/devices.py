@@ -119,7 +119,7 @@ def _choose(
     possible: tuple[Device, ...],
 ) -> DeviceUse:
     if wanted is not None and wanted not in possible:
-        raise UsageError(_only(workload, points, possible[0]), hint=f"--device {possible[0]}")
+        raise UsageError(_only(workload, points, possible[0]), hint=f"use --device {possible[0]}")
     here = has_gpus(site.node_type(options.partition))
     if wanted is not None:
         return _as_wanted(site, wanted, options)
@@ -131,10 +131,12 @@ def _choose(
         elsewhere = site.partition_with("gpu")
         raise UsageError(
             f"{_only(workload, points, 'gpu')}, but {_nodes(site, options)} have none",
-            hint=f"--device gpu selects partition {elsewhere}" if elsewhere else "choose another --site",
+            hint=f"use --device gpu, which selects partition {elsewhere}" if elsewhere else "choose another --site",
         )
     if "gpu" in possible:
-        notice = f"{workload.name} does not declare its devices: GPUs are requested; --device cpu requests none"
+        notice = (
+            f"GPUs are requested because {workload.name} does not declare its devices; use --device cpu to request none"
+        )
         return DeviceUse(
             "gpu", options.partition, options.gpus_per_node, notices=(notice,) if _is_undeclared(workload) else ()
         )
@@ -144,7 +146,7 @@ def _choose(
     elsewhere = site.partition_with("cpu") if options.partition is None else None
     raise NoGpuUse(
         f"{_only(workload, points, 'cpu')}, but {_nodes(site, options)} have GPUs, which would stay unused",
-        hint="--device cpu" + (f" (partition {elsewhere})" if elsewhere else " requests no GPUs"),
+        hint="use --device cpu" + (f" (partition {elsewhere})" if elsewhere else ", which requests no GPUs"),
     )
 
 
@@ -179,7 +181,7 @@ def require_stack(
         return
     whose = f"environment {environment}" if environment else f"stack {stack.name}"
     install = None if environment else install_hint(stack, use.packages, site, node)
-    fixes = [install or "--env DIR with an environment that does", *(["--device cpu"] if use.either else [])]
+    fixes = [install or "use --env DIR with an environment that does", *(["use --device cpu"] if use.either else [])]
     raise NoGpuStack(f"{name} should compute on GPUs, but {whose} does not: {reason}", hint="; or ".join(fixes))
 
 
@@ -204,10 +206,12 @@ def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict
     }
     if not found:
         several = len(points) > 1
-        what = "points of the matrix compute on different devices" if several else "no device for these parameters"
+        what = "points of the matrix compute on different devices" if several else "no device supports these parameters"
         raise UsageError(
             f"{workload.name}: {what}",
-            hint="start a run for each device" if several else f"hidl workload show {workload.name}",
+            hint="start a run for each device"
+            if several
+            else f"to list its devices, run: hidl workload show {workload.name}",
         )
     return found
 
@@ -223,12 +227,13 @@ def _as_wanted(site: Site, wanted: Device, options: AllocationOptions) -> Device
     notices: tuple[str, ...] = ()
     fits = node.gpus is None or has_gpus(node) == (wanted == "gpu")
     if options.partition is None and not fits and (other := site.partition_with(wanted)):
-        notices = (f"--device {wanted}: partition {other} instead of {site.default_partition}",)
+        notices = (f"--device {wanted} selects partition {other} instead of {site.default_partition}",)
         options = replace(options, partition=other)
         node = site.node_type(other)
     if wanted == "gpu" and node.gpus == 0:
         raise UsageError(
-            f"--device gpu: {_nodes(site, options)} have no GPUs", hint="--device cpu, or another --partition or --site"
+            f"--device gpu: {_nodes(site, options)} have no GPUs",
+            hint="use --device cpu, or choose another --partition or --site",
         )
     gpus = options.gpus_per_node if wanted == "gpu" else 0
     return DeviceUse(wanted, options.partition, gpus, notices=notices)

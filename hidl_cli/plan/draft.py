@@ -86,7 +86,7 @@ def may_read_options(file: Path) -> bool:
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}", hint="name the program's file") from None
+        raise UsageError(f"cannot read {file}: {error.strerror}", hint="pass the program's file") from None
     return file.suffix == ".py" and _READS_OPTIONS.search(text) is not None
 
 
@@ -114,7 +114,7 @@ def read_options(file: Path, given: Sequence[str], installed: Installation) -> P
             last = next((line for line in reversed(error.output.splitlines()) if line.strip()), "")
             if error.status == 2:
                 raise UsageError(
-                    f"{file.name}: {last.strip()}", hint=f"add its arguments: hidl workload new {file} -- ARG..."
+                    f"{file.name}: {last.strip()}", hint=f"to pass arguments, run: hidl workload new {file} -- ARG..."
                 ) from None
             if not output.is_file():
                 return ProgramOptions(problem=f"the program failed before reading its options: {last.strip()}")

@@ -100,7 +100,7 @@ def require_readable(file: Path) -> None:
     except OSError as error:
         why = error.strerror
     if why:
-        raise UsageError(f"standard input {file}: {why}", hint="name a file that all nodes can read")
+        raise UsageError(f"standard input {file}: {why}", hint="use a file that all nodes can read")
 
 
 def _path_of_stdin(status: os.stat_result) -> str | None:
@@ -126,12 +126,14 @@ def _blocks_of_stdin(notify: Callable[[str], object] | None) -> Iterator[bytes]:
     while True:
         waited = time.monotonic() - began
         if notify is not None and waited >= QUIET:
-            notify("reading standard input for the program from a pipe that is still open (use < /dev/null for none)")
+            notify(
+                "reading the program's standard input from a pipe that is still open (use < /dev/null if it reads none)"
+            )
             notify = None
         limit = QUIET if notify is not None else LONGEST_SILENCE if silent else None
         if silent and waited >= LONGEST_SILENCE:
             raise UsageError(
-                f"standard input is a pipe that was silent for {LONGEST_SILENCE:.0f} s and is still open",
+                f"standard input is a pipe that is still open but sent nothing for {LONGEST_SILENCE:.0f} s",
                 hint="use < /dev/null if the program reads nothing, or write its input to a file first",
             )
         if not select.select([0], [], [], None if limit is None else max(0.0, limit - waited))[0]:

@@ -85,7 +85,7 @@ class RunOptions(JobOptions):
         "--metric",
         metavar="NAME=REGEX",
         help="Metric in the program's output, matched by a regular expression with one group; "
-        "NAME\\[unit=s,take=last]= sets options. Studies judge the first metric. Repeatable.",
+        "NAME\\[unit=s,take=last]= sets options. A study uses the first metric. Repeatable.",
         repeatable=True,
         panel=_STUDY,
     )
@@ -134,7 +134,7 @@ class RunOptions(JobOptions):
     launcher: str | None = option(
         None,
         "--launcher",
-        help="Launcher of the ranks (default: the site's first that supports the MPI library).",
+        help="Launcher that starts the ranks (default: the site's first one that supports the MPI library).",
         completion="launchers",
         panel=_SOFTWARE,
     )
@@ -200,7 +200,7 @@ class RunOptions(JobOptions):
         None,
         "--max-jobs",
         minimum=1,
-        help="Largest number of jobs for --until-done (default: 20).",
+        help="Maximum number of jobs for --until-done (default: 20).",
         panel=_PROGRAM,
     )
     uses_mpi: bool = option(
@@ -226,7 +226,7 @@ class RunOptions(JobOptions):
         None,
         "--precision",
         metavar="PERCENT",
-        help="Largest half-width of an interval for a verdict, such as 5% (default: any).",
+        help="Largest half-width of an interval that permits a verdict, such as 5% (default: any).",
         panel=_STUDY,
     )
     new_job: bool = option(
@@ -312,7 +312,7 @@ class RunOptions(JobOptions):
             value = math.nan
         if not 0 < value <= 1:
             raise UsageError(
-                f"invalid precision {given!r}: must be above 0% and at most 100%", hint="for example 5% or 0.05"
+                f"invalid precision {given!r}: must be above 0% and at most 100%", hint="use a value such as 5% or 0.05"
             )
         return value
 
@@ -320,18 +320,18 @@ class RunOptions(JobOptions):
         """Raise ``UsageError`` for values and combinations that the command line also rejects."""
         if isinstance(self.command, str):
             raise UsageError(
-                f"invalid command {self.command!r}: must be a list", hint='for example ["python", "train.py"]'
+                f"invalid command {self.command!r}: must be a list", hint='for example, use ["python", "train.py"]'
             )
         if self.command and self.workload is not None:
             raise UsageError(f"workload {self.workload} and a command cannot be combined", hint="omit one of them")
         if not self.command and self.workload is None:
             raise UsageError(
-                "no workload and no command", hint='run("WORKLOAD") or run(command=["python", "train.py"])'
+                "no workload or command given", hint='use run("WORKLOAD") or run(command=["python", "train.py"])'
             )
         self.require_program()
         if self.stdin is not None and not self.command:
             raise UsageError(
-                f"invalid stdin {fspath(self.stdin)}: workload {self.workload} reads none",
+                f"invalid stdin {fspath(self.stdin)}: workload {self.workload} reads no standard input",
                 hint="stdin requires command",
             )
         for name in ("nodes", "ranks_per_node", "threads", "repeat", "max_jobs"):
@@ -339,7 +339,9 @@ class RunOptions(JobOptions):
             if count is not None and count < 1:
                 raise UsageError(f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} for its default")
         if self.target is not None and not 0.01 <= self.target <= 2:
-            raise UsageError(f"invalid target {self.target!r}: must be between 0.01 and 2", hint="for example 0.8")
+            raise UsageError(
+                f"invalid target {self.target!r}: must be between 0.01 and 2", hint="use a value such as 0.8"
+            )
         if self.device not in (None, "cpu", "gpu"):
             raise UsageError(f"invalid device {self.device!r}: must be cpu or gpu", hint="omit device for its default")
 
@@ -347,7 +349,7 @@ class RunOptions(JobOptions):
         """Raise ``UsageError`` for options that require a user's program if there is none."""
         if not self.command and (not self.uses_mpi or (self.scaling is not None and not self.metrics)):
             raise UsageError(
-                "--scaling and --no-mpi require a program after --", hint="workloads set both in their file"
+                "--scaling and --no-mpi require a program after --", hint="for a workload, set both in its file"
             )
 
 
@@ -389,7 +391,7 @@ def _value_of(name: str, value: str | None) -> str:
     from hidl_cli.site.directives import reject_variable
 
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise UsageError(f"invalid --env-var {name!r}", hint="NAME or NAME=VALUE")
+        raise UsageError(f"invalid --env-var {name!r}", hint="use NAME or NAME=VALUE")
     if rejected := reject_variable(name):
         raise UsageError(f"--env-var {name}: {rejected.message}", hint=f"use {rejected.instead}")
     if name in OF_THE_STACK:
@@ -427,7 +429,9 @@ def _axes(values: Mapping[str, Sequence[Value]] | Sequence[str] | None) -> list[
     axes = []
     for name, several in values.items():
         if isinstance(several, str):
-            raise UsageError(f"invalid matrix {name}: must be a list", hint=f'for example {{"{name}": ["a", "b"]}}')
+            raise UsageError(
+                f"invalid matrix {name}: must be a list", hint=f'for example, use {{"{name}": ["a", "b"]}}'
+            )
         words = [_word(value) for value in several]
         if not name.startswith(COMPARED) and (with_comma := [word for word in words if "," in word]):
             raise UsageError(

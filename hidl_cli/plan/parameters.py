@@ -86,9 +86,9 @@ def resolve(workload: Workload, assignments: Sequence[str]) -> dict[str, Value]:
                 problems.append(Problem(f"--set {name}: invalid value {text!r}", str(error)))
     if problems:
         raise InvalidInput(
-            f"{len(problems)} invalid value(s) of --set for workload {workload.name}",
+            f"{len(problems)} invalid --set value(s) for workload {workload.name}",
             problems=problems,
-            hint=f"hidl workload show {workload.name}",
+            hint=f"to list its parameters, run: hidl workload show {workload.name}",
         )
     return values
 
@@ -146,9 +146,9 @@ def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, V
         )
     if problems:
         raise InvalidInput(
-            f"{len(problems)} invalid value(s) of --matrix for workload {workload.name}",
+            f"{len(problems)} invalid --matrix value(s) for workload {workload.name}",
             problems=problems,
-            hint=f"hidl workload show {workload.name}",
+            hint=f"to list its parameters, run: hidl workload show {workload.name}",
         )
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 

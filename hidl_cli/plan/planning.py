@@ -61,7 +61,9 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
     missing = f"site {plan.site} requires {' and '.join(plan.missing)}, which is not set"
     system = batch_systems.system(plan.scheduler)
     job = os.environ.get(system.job_id) if system else None
-    outer = f"the run is a separate job: it does not use the nodes of job {job}, and waits if that job has them all"
+    outer = (
+        f"the run is a separate job: it does not use the nodes of job {job}, and waits if that job occupies all of them"
+    )
     return (*plan.warnings, *([missing] if plan.missing else ()), *([outer] if job else ()))
 
 
@@ -90,11 +92,11 @@ def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
         most = clock(estimate.seconds)
         part = plan.allocation.share
         nodes_used = f"{estimate.nodes} node(s)" if part == 1 else f"{part:.3g} of {estimate.nodes} node(s)"
-        lines = [f"{where}: {nodes_used} for {most} at most = {estimate.node_hours:g} node-hours at most"]
+        lines = [f"{where}: {nodes_used} for at most {most} = at most {estimate.node_hours:g} node-hours"]
     if estimate.charge is None:
-        lines.append("cost: unknown: the site's file gives no charge for this partition")
+        lines.append("cost: unknown, because the site's file gives no charge for this partition")
     elif estimate.cost is not None:
-        lines.append(f"cost: {estimate.charge:g} a node-hour = {estimate.cost:g} of the site's units at most")
+        lines.append(f"cost: {estimate.charge:g} per node-hour = at most {estimate.cost:g} of the site's units")
     nodes = f"{estimate.min_nodes or 1} to {estimate.max_nodes or '(unknown)'} nodes"
     wall = "an unknown time" if estimate.max_seconds is None else clock(estimate.max_seconds)
     lines.append(f"limits: {nodes}, {wall} for a job of this size: allowed")
@@ -330,7 +332,9 @@ def _within_share(
     """
     if allocation.exclusive is not False or launcher.name in _WITHIN_THE_JOB or not placements[0].bind:
         return placements, ()
-    notice = f"ranks are not bound to cores: launcher {launcher.name} cannot bind them on a part of a node"
+    notice = (
+        f"ranks are not bound to cores: launcher {launcher.name} cannot bind them if the job has only part of a node"
+    )
     return [replace(placement, bind=False) for placement in placements], (notice,)
 
 
@@ -391,7 +395,7 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
     partition = site.partition(partition_name)
     yield from options.use.notices
     if options.enclosing is not None:
-        yield f"in the allocation {options.enclosing.id} around hidl (--new-job submits another job)"
+        yield f"using allocation {options.enclosing.id}, in which hidl runs (--new-job submits another job)"
     if site.status == "retired":
         yield f"site {site.name} is retired" + (f"; its successor is {site.successor}" if site.successor else "")
     if partition and partition.restricted:
@@ -403,7 +407,7 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
     if not all(placement.bind for placement in placements) and not options.workload.program.once:
         known = site.node_type(partition_name).cores is not None
         why = "more threads than cores on a node" if known else "the site's file gives no number of cores per node"
-        yield f"{why}: ranks are not bound, and timings are not suited to judge scaling"
+        yield f"{why}: ranks are not bound, and timings are not suitable for judging scaling"
 
 
 def _unverified(options: ResolvedOptions) -> str | None:

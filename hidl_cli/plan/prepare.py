@@ -168,7 +168,9 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         max_jobs=_job_limit(request, site, workload),
     )
     if plan.missing and not request.hypothetical:
-        raise SubmitRefused(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
+        raise SubmitRefused(
+            f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"add {plan.missing[0]} NAME"
+        )
     return plan
 
 
@@ -184,8 +186,8 @@ def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[
         return request, None
     if name := next((name for field, name in _OF_NEW_JOBS.items() if getattr(given, field)), None):
         raise UsageError(
-            f"{name} applies to a new job, but hidl uses the allocation {job.id} around it",
-            hint=f"--new-job to submit another job, or omit {name}",
+            f"{name} applies to a new job, but hidl uses allocation {job.id}, in which it runs",
+            hint=f"use --new-job to submit another job, or omit {name}",
         )
     if request.partition is not None:
         return request, job
@@ -220,13 +222,13 @@ def _require_room(job: EnclosingJob | None, placements: Sequence[Placement], sit
     needed = max(placement.ranks_per_node * placement.threads_per_rank for placement in placements)
     if job.nodes is not None and nodes > job.nodes:
         raise SubmitRefused(
-            f"{nodes} nodes requested, but the allocation {job.id} around hidl has {job.nodes}",
-            hint=f"--nodes {job.nodes}, or --new-job to submit another job",
+            f"{nodes} nodes requested, but allocation {job.id}, in which hidl runs, has {job.nodes}",
+            hint=f"use --nodes {job.nodes}, or --new-job to submit another job",
         )
     if cores is not None and needed > cores:
         raise SubmitRefused(
-            f"{needed} cores per node requested, but the allocation {job.id} around hidl has {cores}",
-            hint="fewer --ranks-per-node or --threads, or --new-job to submit another job",
+            f"{needed} cores per node requested, but allocation {job.id}, in which hidl runs, has {cores}",
+            hint="reduce --ranks-per-node or --threads, or use --new-job to submit another job",
         )
 
 
@@ -242,7 +244,7 @@ def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple
     if request.sizes is not None and parse_scale(request.sizes, default_unit=_unit(site))[0] == "ranks":
         raise UsageError(
             f"{launcher.name} starts its processes itself, so a study varies the number of nodes",
-            hint="--scale nodes=1,2,4",
+            hint="use --scale nodes=1,2,4",
         )
     gpus = requested_gpus(site, request)
     processes = processes_per_node(launcher, request, nodes=request.nodes or 1, gpus=gpus)
@@ -258,7 +260,8 @@ def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
         return 0
     if request.scale or request.axes or (request.repeat or 1) > 1:
         raise UsageError(
-            "--until-done cannot be combined with --scale, --matrix or --repeat", hint="run one size and one point"
+            "--until-done cannot be combined with --scale, --matrix or --repeat",
+            hint="run one size with one set of parameters",
         )
     if not workload.continues:
         raise UsageError(
@@ -281,7 +284,7 @@ def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
     name = "--gpus" if each is None else "--gpus-per-rank"
     available = site.node_type(request.partition).gpus
     if request.gpus_per_node == 0 or not available:
-        why = "the run computes on CPUs" if available else "the site's file gives its nodes no GPUs"
+        why = "the run computes on CPUs" if available else "the site's file defines no GPUs for its nodes"
         raise UsageError(f"{name} requires GPUs, but {why}", hint=f"omit {name}, or choose another --partition")
     if request.gpus is not None and request.scale is not None:
         raise UsageError("--gpus and --scale cannot be combined", hint="use --gpus-per-rank and --ranks-per-node")
@@ -292,7 +295,8 @@ def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
         per_node, rest = divmod(request.gpus, nodes)
         if rest:
             raise UsageError(
-                f"{request.gpus} GPUs cannot be divided among {nodes} nodes", hint="use a multiple of the nodes"
+                f"{request.gpus} GPUs cannot be divided among {nodes} nodes",
+                hint="use a multiple of the number of nodes",
             )
     else:
         assert each is not None
@@ -305,7 +309,8 @@ def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
     ranks = request.ranks_per_node or (None if each is None else per_node // each)
     if each is not None and ranks is not None and ranks * each != per_node:
         raise UsageError(
-            f"{per_node} GPUs per node are not {ranks} ranks with {each} each", hint="omit --gpus or --gpus-per-rank"
+            f"{ranks} ranks per node with {each} GPUs each do not match {per_node} GPUs per node",
+            hint="omit --gpus or --gpus-per-rank",
         )
     return replace(request, gpus_per_node=per_node, ranks_per_node=ranks)
 
@@ -325,13 +330,18 @@ def _check_sizes(
             hint=f"use --ranks-per-node {least}, or a --scale that begins with {least} ranks",
         )
     if request.required_precision is not None and not request.scale and not compares:
-        raise UsageError("--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--scale 1,2")
+        raise UsageError(
+            "--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="for example, add --scale 1,2"
+        )
     if request.until_settled and request.axes and not compares:
         raise UsageError(
-            "--until-settled requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--repeat sets the number of rounds"
+            "--until-settled requires --scale or --matrix mpi.VARIABLE=VALUE",
+            hint="use --repeat to set the number of rounds",
         )
     if request.baseline == "copies" and not can_be_copied(unit, placements):
-        raise UsageError("--baseline copies requires a study of nodes that starts at 1", hint="--scale nodes=1,2,4")
+        raise UsageError(
+            "--baseline copies requires a study over nodes that starts at 1 node", hint="use --scale nodes=1,2,4"
+        )
 
 
 def _idle_gpus(request: RunRequest, site: Site, placements: Sequence[Placement]) -> Iterator[str]:
@@ -341,7 +351,7 @@ def _idle_gpus(request: RunRequest, site: Site, placements: Sequence[Placement])
     if chosen or ranks >= gpus or site.policies.exclusive or site.policies.cpus == "none":
         return
     yield (
-        f"requests all {gpus} GPUs of each node for {ranks} rank(s); for fewer: "
+        f"requests all {gpus} GPUs of each node for {ranks} rank(s); to request fewer, use "
         f"--gpus-per-rank 1, or --gpus N for the whole job"
     )
 
@@ -357,17 +367,22 @@ def _jobs_before(request: RunRequest, site: Site) -> list[str]:
         run = find(name)
         planned = plan_of(run)
         if planned.scheduler != site.scheduler or planned.site != site.name:
-            raise UsageError(f"--after {run.id}: it runs at site {planned.site}", hint="choose a run of the same site")
+            raise UsageError(
+                f"--after {run.id}: this run is on site {planned.site}", hint="choose a run on the same site"
+            )
         status = scheduler(planned.scheduler).poll([run])[0]
         if status.state is State.COMPLETED:
             continue
         if status.state.is_final:
             raise SubmitRefused(
-                f"--after {run.id}: it has ended as {status.state.value}", hint=f"see hidl logs {run.id}, or omit it"
+                f"--after {run.id}: this run has ended as {status.state.value}",
+                hint=f"see hidl logs {run.id}, or omit --after",
             )
         job = read_reference(run).id
         if job is None:
-            raise UsageError(f"--after {run.id}: the id of its job is unknown", hint=f"hidl status {run.id}")
+            raise UsageError(
+                f"--after {run.id}: the id of its job is unknown", hint=f"check the run with: hidl status {run.id}"
+            )
         jobs.append(job)
     return jobs
 
@@ -386,7 +401,7 @@ def _workload(request: RunRequest, environment: EnvironmentInstallation | None, 
         if environment is not None and workload.program.module and not has_mpi4py:
             raise MissingPrecondition(
                 f"environment {environment.prefix} has no mpi4py, which workload {workload.name} requires",
-                hint=f"{sh(str(environment.python))} -m pip install mpi4py",
+                hint=f"run: {sh(str(environment.python))} -m pip install mpi4py",
             )
         return workload
     return own_workload(
@@ -550,7 +565,7 @@ def _checked(
                 )
                 if setting and isinstance(fit, ValidSetting) and fit.value == setting.value:
                     message = f"--matrix {name}: {setting.value} is already the default ({setting.origin})"
-                    raise UsageError(message, hint="omit it: the default is always measured")
+                    raise UsageError(message, hint="omit this value: the default is always measured")
         if exported in checked or len(exported) < len(point):
             raise UsageError(f"--matrix compares the same values twice: {format_parameters(exported)}")
         checked.append(exported)
@@ -561,7 +576,7 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
     """Parse the values of ``--tune``; raises ``InvalidInput`` listing all values not of the form ``NAME=VALUE``."""
     invalid = [Problem(f"{_TUNE} {word!r} has no '='", "NAME=VALUE") for word in words if "=" not in word]
     if invalid:
-        raise InvalidInput(f"{len(invalid)} invalid value(s) of {_TUNE}", problems=invalid)
+        raise InvalidInput(f"{len(invalid)} invalid {_TUNE} value(s)", problems=invalid)
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
@@ -583,7 +598,9 @@ def _placements(
         unit, placements = "ranks", [Placement.of_nodes(nodes, per_node(nodes))]
     else:
         if request.nodes not in (None, 1):
-            raise UsageError("--scale and --nodes cannot be combined", hint="--scale sets the number of nodes")
+            raise UsageError(
+                "--scale and --nodes cannot be combined", hint="omit --nodes: --scale sets the number of nodes"
+            )
         unit, sizes = parse_scale(sizes_text, default_unit=_unit(site))
         if unit == "ranks":
             placements = [Placement.of_ranks(ranks, request.ranks_per_node) for ranks in sizes]
@@ -607,7 +624,7 @@ def parse_scale(text: str, *, default_unit: str) -> tuple[str, list[int]]:
     unit, equals, numbers = text.rpartition("=")
     words = numbers.split(",")
     if (equals and unit not in ("ranks", "nodes")) or not all(word.strip().isdecimal() for word in words):
-        raise UsageError(f"invalid --scale {text!r}", hint="for example --scale 1,2,4 or --scale ranks=1,2,4")
+        raise UsageError(f"invalid --scale {text!r}", hint="use sizes such as --scale 1,2,4 or --scale ranks=1,2,4")
     sizes = [int(word) for word in words]
     if 0 in sizes or len(set(sizes)) < 2 or len(set(sizes)) < len(sizes):
         raise UsageError(

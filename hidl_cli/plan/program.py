@@ -94,9 +94,9 @@ def with_metrics(
     problems += _repeated([one.name for one in requests])
     if problems:
         raise InvalidInput(
-            f"{len(problems)} invalid value(s) of --metric",
+            f"{len(problems)} invalid --metric value(s)",
             problems=problems,
-            hint="for example --metric 'images_per_second=Img/sec: ([0-9.]+)'",
+            hint="for example, use --metric 'images_per_second=Img/sec: ([0-9.]+)'",
         )
     names = {one.name for one in requests}
     patterns = [one.pattern for one in requests]
@@ -116,12 +116,12 @@ def _scaling(first: MetricRequest, target: float, kind: Literal["weak", "strong"
     better, unit = first.metric.better, first.metric.unit
     if better is None:
         raise InvalidInput(
-            f"a study judges --metric {first.name}, but unit {unit!r} does not imply which direction is better",
-            hint=f"{first.name}[better=higher]=REGEX or {first.name}[better=lower]=REGEX",
+            f"a study requires a direction for --metric {first.name}, and unit {unit!r} does not imply one",
+            hint=f"use {first.name}[better=higher]=REGEX or {first.name}[better=lower]=REGEX",
         )
     if kind == "weak" and better == "lower":
         raise InvalidInput(
-            f"--metric {first.name} is better lower, but weak scaling requires a rate that grows with the ranks",
+            f"lower is better for --metric {first.name}, but weak scaling requires a rate that grows with the ranks",
             hint="use a rate of all ranks, such as steps_per_second[printed=s/step,per=rank]=REGEX for a time per step",
         )
     return Scaling(metric=first.name, kind=kind or ("strong" if better == "lower" else "weak"), target=target)
@@ -261,13 +261,13 @@ def own_workload(
     if not command[0].strip():
         raise UsageError("the program's name is empty", hint="check for an unset shell variable")
     if undecodable := [word for word in command if not _is_text(word)]:
-        raise UsageError(f"{undecodable[0]!r} is not UTF-8", hint="rename the file, or name it in a script")
+        raise UsageError(f"{undecodable[0]!r} is not UTF-8", hint="rename the file, or pass its name in a script")
     given = dict(_first_values([*assignments, *matrix]))
     used = {found["name"] for word in command for found in PLACEHOLDER.finditer(word)}
     invalid = {name for name in given if not _PARAMETER.fullmatch(name)}
     problems = [*_invalid(invalid), *_unused(given.keys() - used - invalid), *_rank_specific(used - given.keys())]
     if problems:
-        raise InvalidInput(f"{len(problems)} invalid name(s) in the program's words", problems=problems)
+        raise InvalidInput(f"{len(problems)} invalid name(s) in the program's arguments", problems=problems)
     kind: ScalingKind = scaling or "strong"
     first, *rest = command
     return Workload(

@@ -203,24 +203,24 @@ def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes
     most = launcher.value("--nnodes")
     if most is not None and most != str(nodes):
         raise UsageError(
-            f"--nnodes {most} of torchrun, but the run has {nodes} node(s)",
-            hint=f"leave --nnodes out, and set the nodes with hidl run --nodes {nodes if ':' in most else most}",
+            f"torchrun --nnodes is {most}, but the run has {nodes} node(s)",
+            hint=f"omit --nnodes, and set the nodes with hidl run --nodes {nodes if ':' in most else most}",
         )
     if nodes > 1 and "--standalone" in launcher.words:
         raise UsageError(
-            f"--standalone of torchrun would form {nodes} separate worlds, one on each node",
+            f"torchrun --standalone would form {nodes} separate worlds, one on each node",
             hint=_line(options, [word for word in options.words if word != "--standalone"]),
         )
     if nodes > 1 and (launcher.value("--node-rank") or "").isdecimal():
         raise UsageError(
-            f"--node-rank of torchrun would be the same on all {nodes} nodes",
-            hint="leave it out: hidl sets it for each node",
+            f"torchrun --node-rank would be the same on all {nodes} nodes",
+            hint="omit it: hidl sets it for each node",
         )
     for name in ("--rdzv-endpoint", "--master-addr"):
         if nodes > 1 and re.match(r"localhost\b|127\.", launcher.value(name) or ""):
             raise UsageError(
-                f"{name} {launcher.value(name)} of torchrun: each of the {nodes} nodes would wait for itself",
-                hint="leave it out: hidl sets the address of the first node",
+                f"torchrun {name} {launcher.value(name)}: each of the {nodes} nodes would wait for itself",
+                hint="omit it: hidl sets the address of the first node",
             )
     given = launcher.value("--nproc-per-node")
     if given is None or given.isdecimal():
@@ -247,7 +247,7 @@ def _processes_of_accelerate(
         return None
     if not total.isdecimal() or int(total) % nodes:
         raise UsageError(
-            f"--num_processes {total} of accelerate is not a multiple of {nodes} node(s)", hint="leave it out"
+            f"accelerate --num_processes {total} is not a multiple of {nodes} node(s)", hint="omit --num_processes"
         )
     return int(total) // nodes
 
@@ -265,7 +265,9 @@ def _rejected(launcher: ProgramLauncher, options: RunOptions) -> UsageError:
         line = f"remove {launcher.name} from the command; hidl starts it on each rank (--nodes, --ranks-per-node)"
     else:
         line = _line(options, program, ranks=ranks)
-    return UsageError(f"{launcher.name} as the program would start its own ranks within each rank", hint=line)
+    return UsageError(
+        f"{launcher.name} cannot be the program: it would start its own ranks within each rank", hint=line
+    )
 
 
 def _program(launcher: ProgramLauncher) -> Iterator[str]:

@@ -64,18 +64,22 @@ class Pattern(Strict):
     )
     metric: Identifier | None = Field(None, description="the metric that a single unnamed group matches")
     printed: str | None = Field(
-        None, description="unit of the printed number, which is converted to that of the metric; null: the same unit"
+        None, description="unit of the printed number, which is converted to the metric's unit; null: the same unit"
     )
-    take: Take = Field("mean", description="how several numbers become the metric's value; all of them are samples")
+    take: Take = Field(
+        "mean", description="how several numbers are combined into the metric's value; all of them are samples"
+    )
     skip: NonNegative = Field(0, description="number of first matches to skip, such as those of the warm-up")
     ranks: Ranks = Field(
         "all",
-        description="whose output to search: all: that of the whole launch; 0: only that of rank 0; each: that of "
-        "every rank, all of which must match and yield one sample each",
+        description="output to search: all: that of the whole launch; 0: only that of rank 0; each: that of every "
+        "rank, all of which must match and yield one sample each",
     )
-    reduce: Reduction = Field("mean", description="with `ranks: each`: how the ranks' values become the metric's value")
+    reduce: Reduction = Field(
+        "mean", description="with `ranks: each`: how the ranks' values are combined into the metric's value"
+    )
     per: Literal["rank"] | None = Field(
-        None, description="rank: the number is that of a single rank, and is multiplied by the number of ranks"
+        None, description="rank: the number applies to a single rank, and is multiplied by the number of ranks"
     )
 
 
@@ -108,7 +112,7 @@ def compile_pattern(text: str) -> Any:
     except ImportError as error:
         raise MissingPrecondition(
             f"patterns require the Python package google-re2: {error}",
-            hint=f"{sys.executable} -m pip install google-re2, or have the program write $HIDL_METRICS",
+            hint=f"run {sys.executable} -m pip install google-re2, or have the program write $HIDL_METRICS",
         ) from error
     anchor = _TEXT_ANCHOR.search(text)
     if anchor:
@@ -148,7 +152,7 @@ def captures_of(pattern: str, metric: str | None) -> tuple[Capture, ...]:
                 f"metric {metric}, but the groups are named {', '.join(numbers)}", "one unnamed group", "metric"
             )
         if UNIT in units and len(numbers) > 1:
-            raise Mistake("group `unit` with several metrics", f"`{next(iter(numbers))}_unit`")
+            raise Mistake("group `unit` cannot be combined with several metrics", f"`{next(iter(numbers))}_unit`")
         unit_groups = {name: named.get(f"{name}_{UNIT}", named.get(UNIT)) for name in numbers}
         return tuple(Capture(name, group, unit_groups[name]) for name, group in numbers.items())
     if len(unnamed) != 1:
@@ -182,15 +186,19 @@ def mistakes(pattern: Pattern, units: Mapping[str, str]) -> list[Mistake]:
         return [mistake]
     if pattern.printed is not None:
         if len(captures) > 1:
-            found.append(Mistake("`printed` with several metrics", "a pattern for each metric", "printed"))
+            found.append(
+                Mistake("`printed` cannot be combined with several metrics", "a pattern for each metric", "printed")
+            )
         elif captures[0].unit is not None:
-            found.append(Mistake("`printed` with a group for the unit", "one of them", "printed"))
+            found.append(Mistake("`printed` cannot be combined with a group for the unit", "one of them", "printed"))
         elif captures[0].metric in units:
             found.extend(_inconvertible(pattern.printed, units[captures[0].metric]))
     if pattern.reduce != "mean" and pattern.ranks != "each":
-        found.append(Mistake("`reduce` without `ranks: each`", "`ranks: each`", "reduce"))
+        found.append(Mistake("`reduce` requires `ranks: each`", "`ranks: each`", "reduce"))
     if pattern.per == "rank" and pattern.ranks == "each":
-        found.append(Mistake("`per: rank` with `ranks: each`", "`reduce: sum` to add up all ranks", "per"))
+        found.append(
+            Mistake("`per: rank` cannot be combined with `ranks: each`", "`reduce: sum` to add up all ranks", "per")
+        )
     return found
 
 
@@ -246,7 +254,7 @@ class Program(Strict):
     directory: str | None = Field(
         None,
         pattern="^/",
-        description="for a command: absolute path of the directory that every rank starts it in; RANK, WORLD_SIZE, "
+        description="for a command: absolute path of the directory in which every rank starts it; RANK, WORLD_SIZE, "
         "LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set as by torchrun; null: the run's directory, without these "
         "variables",
     )
@@ -258,8 +266,8 @@ class Program(Strict):
     separate_ranks: bool = Field(
         False,
         description="whether the ranks of a command with a `directory` work separately; false: a run ends if a "
-        "framework (torch.distributed, JAX, TensorFlow, Lightning, accelerate, Horovod) forms another world than the "
-        "launched ranks",
+        "framework (torch.distributed, JAX, TensorFlow, Lightning, accelerate, Horovod) forms a world other than "
+        "that of the launched ranks",
     )
     once: bool = Field(
         False,
@@ -343,7 +351,8 @@ class Metric(Strict):
     better: Literal["higher", "lower"] | None = Field(None, description="which direction is an improvement")
     required: bool = Field(True, description="whether a run without it fails, with exit code 9")
     equal_on_all_ranks: bool = Field(
-        False, description="whether it has one sample per rank, all of which must be equal; else exit code 10"
+        False,
+        description="whether it has one sample per rank, all of which must be equal; otherwise, the exit code is 10",
     )
 
 
@@ -357,7 +366,7 @@ TIMES = {
 class Scaling(Strict):
     """The scaling of a workload, with the target efficiency."""
 
-    metric: str = Field(description="the metric that efficiency is computed from")
+    metric: str = Field(description="the metric from which efficiency is computed")
     kind: Literal["weak", "strong"] = Field(
         description="weak: the work grows with the ranks; strong: it is the same at all sizes"
     )
@@ -438,7 +447,7 @@ class Workload(Strict):
     )
     continues: bool = Field(
         False,
-        description="whether the program stops in good order and continues from `$HIDL_CHECKPOINT`, for `--until-done`",
+        description="whether the program stops cleanly and continues from `$HIDL_CHECKPOINT`, for `--until-done`",
     )
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="recommended run-time variables for each MPI family"

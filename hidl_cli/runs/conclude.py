@@ -96,14 +96,14 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         elif len(plan.points) > 1:
             reason = "no ranking: no metric with a direction has a positive value in every step"
         else:
-            reason = "one size only: no scaling to judge"
+            reason = "one size only: scaling not evaluated"
         reason += _format_left_out(steps, counted)
         return Conclusion("pass" if agreed else None, f"{agreement}{reason}", None, steps, ranking=ranking)
     counted = _undisturbed(steps)
     try:
         study = _study(plan, scaling, plan.target, counted or steps)
     except ValueError as error:  # too few earlier runs, or a copy without its host
-        hint = "measure a baseline in the same allocation: --baseline single"
+        hint = "measure a baseline in the same allocation with --baseline single"
         return Conclusion("inconclusive", str(error), hint, steps)
     if not counted and study.verdict is not None:
         study = _without_verdict(study)
@@ -201,7 +201,9 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
             step[plan.unit] for step in measured if ("copy" in step) is is_copy
         }
         if lacking:
-            raise ValueError(f"no {'copy' if is_copy else 'step'} of {min(lacking)} has a value of {scaling.metric}")
+            raise ValueError(
+                f"no {'copy' if is_copy else 'step'} of size {min(lacking)} has a value for {scaling.metric}"
+            )
     before = _earlier(plan, scaling.metric) if plan.baseline == "history" else None
     observations = [
         Observation(
@@ -283,7 +285,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
     except OSError as error:
         raise HidlError(
             f"run {run.id} succeeded, but its verdict could not be written: {error}",
-            hint=f"{_hint_for(run, error)}, then: hidl resume {run.id} (nothing is lost)",
+            hint=f"{_hint_for(run, error)}, then run: hidl resume {run.id} (nothing is lost)",
         ) from error
 
 
@@ -337,7 +339,7 @@ def describe_company(run: Run, plan: Plan) -> str | None:
         return None
     bound = f"ranks were not bound in {unbound} of {len(steps)} step(s), since " if unbound else ""
     where = f" in {unbound + shared} of {len(steps)} step(s)" if shared else ""
-    return f"{bound}another run used this machine's cores{where}: repeat the measurement without it"
+    return f"{bound}another run used this machine's cores{where}; repeat the measurement without the other run"
 
 
 def _read_steps(run: Run, plan: Plan, rounds: int | None) -> list[dict[str, Any]]:
@@ -372,7 +374,7 @@ def _format_not_written(run: Run, why: str) -> str:
 
 def _format_cut(first: int, last: int) -> str:
     which = f"repetition {first}" if first == last else f"repetitions {first} to {last}"
-    return f"the time limit cut {which} of {last}"
+    return f"the time limit cut off {which} of {last}"
 
 
 def _keep(run: Run, conclusion: Conclusion) -> None:
@@ -399,7 +401,7 @@ def error_for(run: Run, status: Status) -> HidlError:
             f"run {run.id} was rejected: {status.reason or 'the scheduler would never start it'}",
             hint="stay within the site's limits (hidl site show), and run it again",
         )
-    what, hint = _ENDS.get(status.state, (f"is {status.state.value}", "hidl logs {run}"))
+    what, hint = _ENDS.get(status.state, (f"is {status.state.value}", "see its output with: hidl logs {run}"))
     if status.state is State.FAILED:
         what = _failure(status)
     reason = f" ({status.reason})" if status.reason else ""
@@ -432,7 +434,7 @@ def keep_likely_causes(run: Run, status: Status) -> None:
 
 
 _ENDS = {
-    State.FAILED: ("failed", "hidl logs {run}"),
+    State.FAILED: ("failed", "see its output with: hidl logs {run}"),
     State.CANCELLED: ("was cancelled", "run it again"),
     State.INTERRUPTED: ("was interrupted", "run it again; with --no-wait and hidl resume, it runs in the background"),
     State.TIMEOUT: (

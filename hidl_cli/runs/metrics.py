@@ -101,7 +101,9 @@ def _check_keys(metric: Mapping[str, Any], path: Path) -> None:
         what = "pair of names" if key == "pairs" else "whole number"
         fits = isinstance(numbers, list) and all((_is_pair if key == "pairs" else _is_whole)(each) for each in numbers)
         if not fits or not isinstance(samples, list) or not _count_of(numbers) == len(numbers) == len(samples):
-            raise MetricMissing(f"metric {metric['name']} in {path}: `{key}` is not one {what} for each sample")
+            raise MetricMissing(
+                f"metric {metric['name']} in {path}: `{key}` must have one unique {what} for each sample"
+            )
 
 
 def _is_whole(number: object) -> bool:

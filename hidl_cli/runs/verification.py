@@ -106,13 +106,13 @@ class JobVerification:
         if (program := scheduler_for(self.site).submits_with) and shutil.which(program) is None:
             raise UsageError(
                 f"site {self.site.name} verifies installations in a job: {program} not found on this host",
-                hint="install on a login node of the site, or choose another verification: --verify here|skip",
+                hint="install on a login node of the site, or use --verify here or --verify skip",
             )
         plan = self._plan("mpi", Library("mpi", "mpich"), Installation.at(Path("/")), {})
         if plan.missing:
             raise SubmitRefused(
                 f"site {self.site.name} requires {' and '.join(plan.missing)} for the job that verifies installations",
-                hint=f"{plan.missing[0]} NAME, or --verify here|skip",
+                hint=f"add {plan.missing[0]} NAME, or use --verify here or --verify skip",
             )
 
     def is_under_way(self, plan: InstallPlan) -> bool:
@@ -129,7 +129,7 @@ class JobVerification:
         if run is None:
             run = self._submit(plan)
         else:
-            self.tell(f"waiting for the verification that is under way: run {run.id}")
+            self.tell(f"waiting for the verification that is already running: run {run.id}")
         status = follow([run], tell=self._teller())[0]
         (plan.prefix / _MARK).unlink(missing_ok=True)
         checks = verify.read_checks(_report(plan))
@@ -156,7 +156,7 @@ class JobVerification:
         # Write this before the submission, so that the job is found even after an interrupt.
         (plan.prefix / _MARK).write_text(f"{run.directory}\n", encoding="utf-8")
         scheduler_of(launch).submit(run)
-        self.tell(f"verify in a job: run {run.id}, {launch.mpi.name} through {launch.launcher}")
+        self.tell(f"verifying in a job: run {run.id}, {launch.mpi.name} through {launch.launcher}")
         return run
 
     def _plan(self, stack: str, own: Library, installed: Installation, parameters: Mapping[str, str]) -> Plan:

@@ -525,7 +525,7 @@ def refusal(completed: Completed, hints: Iterable[tuple[str, str]]) -> Refused:
     """Return the error for a rejected job, with the first hint whose pattern matches the program's error message."""
     words = complaint(completed)
     fitting = [hint for pattern, hint in hints if re.search(pattern, words, re.IGNORECASE)]
-    general = f"this is the error of {completed.command[0]}; the script is job.sh in the run's directory"
+    general = f"this error is from {completed.command[0]}; the script is job.sh in the run's directory"
     return Refused(words, hint=fitting[0] if fitting else general)
 
 

@@ -135,7 +135,7 @@ class BatchScheduler:
         except NoAnswer as error:
             raise SchedulerUnreachable(
                 f"{self._title} does not respond, and the job of {run.id} may still be running: {error}",
-                hint=f"try again later: hidl cancel {run.id}",
+                hint=f"try again later with: hidl cancel {run.id}",
             ) from error
 
     def cancel(self, run: Run, *, state: State) -> bool:
@@ -161,7 +161,7 @@ class BatchScheduler:
                 return False
             raise SchedulerUnreachable(
                 f"run {run.id} could not be cancelled and continues: {error}",
-                hint=f"try again later: hidl cancel {run.id}",
+                hint=f"try again later with: hidl cancel {run.id}",
             ) from error
         return True
 
@@ -223,10 +223,10 @@ class BatchScheduler:
             raise HidlError(
                 f"run {run.id} is being submitted, or hidl was killed during the submission: "
                 f"{self._title} has no job for it yet",
-                hint=f"try again in a few minutes: hidl cancel {run.id}",
+                hint=f"try again in a few minutes with: hidl cancel {run.id}",
             )
         if job is None:
-            run.end_as(state, reason=f"{self._title} had no job for it")
+            run.end_as(state, reason=f"{self._title} had no job for this run")
             return
         if reference.id is None:
             write_reference(run, self.name, replace(reference, id=job.id))

@@ -58,7 +58,7 @@ def build_job(site: Site, environ: Mapping[str, str], job: AllocationOptions) ->
     allocation = allocate(site, name, placements, wanted)
     if lacking := missing(site.policies, allocation):
         raise SubmitRefused(
-            f"site {site.name} requires {' and '.join(lacking)} for build jobs", hint=f"{lacking[0]} NAME"
+            f"site {site.name} requires {' and '.join(lacking)} for build jobs", hint=f"add {lacking[0]} NAME"
         )
     header = scheduler(system.name).header(allocation, site.policies)
     attached = system.attached

@@ -140,7 +140,7 @@ def without_answer(recorded: Status, title: str, reason: str, last: Job | None, 
 def without_job(recorded: Status, reason: str, clock: Clock) -> Decision:
     """Determine the status of a run whose job is unknown to the scheduler."""
     if clock.unclear_for < clock.grace:
-        return keep(recorded, f"{reason}; waiting for its recorded end", unclear=True)
+        return keep(recorded, f"{reason}; waiting for the job to record its end", unclear=True)
     if recorded.state.is_final:  # FAILED or CANCELLED as observed by the script: there is no better source
         return Decision(Action.END, replace(recorded, reason="as recorded by the job"))
     return Decision(Action.END, replace(recorded, state=State.LOST, reason=reason))
@@ -201,7 +201,7 @@ def _ended_by_itself(recorded: Status, title: str, job: Job, clock: Clock) -> De
         return Decision(Action.END, replace(recorded, reason=how))
     recent = clock.unclear_for < clock.grace if job.ended is None else clock.now - job.ended < LAG_SECONDS
     if recent:
-        running = replace(recorded, state=State.RUNNING, reason=f"{how}; waiting for the job's own record")
+        running = replace(recorded, state=State.RUNNING, reason=f"{how}; waiting for the job to record its end")
         return Decision(Action.SHOW, running, unclear=True)
     state = State.FAILED if job.state is State.FAILED else State.LOST
     return Decision(Action.END, replace(recorded, state=state, reason=f"{how}, and the job left no record of its end"))

@@ -170,7 +170,7 @@ _ID = re.compile(r"^[fƒ][1-9A-HJ-NP-Za-km-z]+$", re.MULTILINE)
 _HINTS = (
     (r"exceeds policy limit", "request fewer nodes (--nodes), less time (--time) or another queue (--partition)"),
     (r"queue", "flux queue list shows the queues; choose one with --partition NAME"),
-    (r"bank|account", "--account NAME"),
+    (r"bank|account", "use --account NAME"),
     (r"constraint", "--constraint must have the syntax of `flux batch --requires`"),
 )
 

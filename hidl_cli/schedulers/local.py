@@ -153,7 +153,9 @@ class Local:
                 [_bash(), run.script], cwd=run.directory, env=environment, stdout=run.stdout, stderr=run.stderr
             )
         except OSError as error:
-            raise SubmitRefused(f"the job script could not be started: {error}", hint="is bash installed?") from error
+            raise SubmitRefused(
+                f"the job script could not be started: {error}", hint="check that bash is installed"
+            ) from error
         _record(run, child.pid)
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...]:
@@ -207,7 +209,7 @@ class Local:
         if process.where is _Where.ELSEWHERE:
             raise HidlError(
                 f"run {run.id} was started on {process.host}; this is {_host()}",
-                hint=f"run it on {process.host}: hidl cancel {run.id}",
+                hint=f"on {process.host}, run: hidl cancel {run.id}",
             )
         with suppress(OSError):  # if the disk is full, the job itself records CANCELLED
             write_text(run.directory / "reason", state.value)

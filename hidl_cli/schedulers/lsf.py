@@ -181,7 +181,7 @@ def _refuse_unsupported(allocation: Allocation, policies: Policies) -> None:
         if value is not None:
             raise InvalidInput(
                 f"LSF has no option for {what}, but {value} is requested",
-                hint="omit it, and add options of LSF (-R, -M, -app) to the site's policies.directives",
+                hint="omit it, and add LSF options (-R, -M, -app) to the site's policies.directives",
             )
     if policies.gpus != "none":
         raise InvalidInput(
@@ -313,7 +313,7 @@ class LsfBackend(Backend):
             completed = call(*command, timeout=SUBMIT_SECONDS, cwd=run.directory)
         except NoAnswer as error:
             if _LIMIT in str(error).lower():
-                raise Refused(str(error), hint="wait until other jobs of yours have started") from error
+                raise Refused(str(error), hint="wait until some of your other jobs have started") from error
             raise
         printed = _SUBMITTED.search(f"{completed.stdout}\n{completed.stderr}")  # the site's esub may print more text
         if printed is None:

@@ -88,7 +88,7 @@ def _select(allocation: Allocation, policies: Policies) -> str:
     if allocation.constraint is not None and policies.constraint != "never":
         if not all(_RESOURCE.fullmatch(one) for one in allocation.constraint.split(":")):
             raise InvalidInput(
-                f"invalid constraint {allocation.constraint!r}: expected a resource of PBS, such as system=polaris",
+                f"invalid constraint {allocation.constraint!r}: expected a PBS resource, such as system=polaris",
                 hint="separate several resources with colons, as in `-l select`",
             )
         chunk.append(allocation.constraint)
@@ -224,8 +224,8 @@ _HINTS = (
         r"resource limits",
         "qstat -Qf QUEUE shows its limits; request fewer nodes (--nodes), less time (--time) or another queue",
     ),
-    (r"account|project|allocation|uid", "--account NAME"),
-    (r"resource", "`policies` in the site's file set what is requested per node, and `directives` what else"),
+    (r"account|project|allocation|uid", "use --account NAME"),
+    (r"resource", "in the site's file, `policies` set what is requested per node, and `directives` anything else"),
 )
 
 

@@ -344,7 +344,7 @@ class _Response:
             return decision.keep(each.recorded, f"being submitted, or {title} has not responded")
         why = "is its directory a copy?" if each.job.foreign else "was hidl killed while submitting it?"
         name = f"job {each.job.id}" if each.job.id else f"any job of this run: {why}"
-        decided = decision.without_job(each.recorded, f"{title} does not know {name}", clock)
+        decided = decision.without_job(each.recorded, f"{title} has no record of {name}", clock)
         return self._confirm(each, decided, clock) if decided.action is Action.END else decided
 
     def _confirm(self, each: _OpenRun, decided: Decision, clock: Clock) -> Decision:

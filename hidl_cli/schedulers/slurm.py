@@ -232,7 +232,7 @@ def explain(error: str, options: _Options) -> tuple[str | None, str]:
     for pattern, fact, hint in _CASES:
         if re.search(pattern, error, re.IGNORECASE):
             return fact(options) or None, hint
-    return None, "this is the error of sbatch; try `sbatch --test-only job.sh` in the run's directory"
+    return None, "this error is from sbatch; try `sbatch --test-only job.sh` in the run's directory"
 
 
 def _partitions(_: _Options) -> str:
@@ -275,15 +275,15 @@ def _reservations(_: _Options) -> str:
 
 
 _CASES: tuple[tuple[str, Callable[[_Options], str], str], ...] = (
-    (r"partition name|invalid partition", _partitions, "--partition NAME, or correct `queue` in the site's file"),
+    (r"partition name|invalid partition", _partitions, "use --partition NAME, or correct `queue` in the site's file"),
     (r"node count|too many nodes", _limits, "request fewer nodes (--nodes), or another partition (--partition)"),
     (r"time limit", _limits, "request less time (--time), or another partition (--partition)"),
-    (r"account", _accounts, "--account NAME"),
-    (r"qos", _qualities, "--qos NAME"),
-    (r"feature", _features, "--constraint NAME"),
-    (r"reservation", _reservations, "--reservation NAME"),
-    (r"generic resource|gres", _gres, "`policies.gpus` in the site's file sets how GPUs are requested"),
-    (r"memory", _limits, "`policies.memory` in the site's file sets how memory is requested"),
+    (r"account", _accounts, "use --account NAME"),
+    (r"qos", _qualities, "use --qos NAME"),
+    (r"feature", _features, "use --constraint NAME"),
+    (r"reservation", _reservations, "use --reservation NAME"),
+    (r"generic resource|gres", _gres, "check `policies.gpus` in the site's file, which sets how GPUs are requested"),
+    (r"memory", _limits, "check `policies.memory` in the site's file, which sets how memory is requested"),
     (
         r"processors requested|node configuration",
         _limits,

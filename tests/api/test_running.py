@@ -199,7 +199,7 @@ def test_what_the_doctor_finds_is_an_error_with_the_findings(here: Path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "no workload and no command"),
+        ({}, "no workload or command given"),
         ({"workload": "kmeans", "command": OWN}, "cannot be combined"),
         ({"command": "python show.py"}, "must be a list"),
         ({"workload": "kmeans", "nodes": 0}, "invalid nodes 0"),

@@ -228,7 +228,7 @@ def test_what_cannot_be_compared_is_refused(hidl: Hidl, nights: tuple[str, str])
     good, bad = nights
     for arguments, status, said in (
         ((bad, good), 2, "the bad run was not worse: rate "),
-        ((good, bad, "--metric", "bandwidth"), 2, "do not share metric 'bandwidth'"),
+        ((good, bad, "--metric", "bandwidth"), 2, "have no metric 'bandwidth'"),
         ((good, "never-ran"), 2, "run 'never-ran' not found"),
         ((good, bad, "--site", "frontera"), 2, "was on site local, not frontera"),
     ):

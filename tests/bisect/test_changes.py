@@ -131,7 +131,7 @@ def test_every_mixture_has_what_it_says_and_nothing_else() -> None:
 def test_all_mixtures_read_the_standard_input_of_the_good_run() -> None:
     old, new = side(planned(stdin="/a/in.txt")), side(planned(stdin="/b/in.txt", tuning=[f"{VCIS}=2"]))
     changes = changes_between(old, new)
-    assert "standard input: /a/in.txt → /b/in.txt (all runs read that of the good run)" in changes.left_out
+    assert "standard input: /a/in.txt → /b/in.txt (all runs read the good run's input)" in changes.left_out
     for chosen in subsets(changes):
         assert "own_program --stdin /a/in.txt " in job_script(mixture(old, new, chosen, "a-run"))
 

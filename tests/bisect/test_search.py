@@ -115,7 +115,7 @@ def test_no_more_runs_than_the_budget(question: Question, budget: int) -> None:
     journal = found.journal()
     assert journal.measured == budget
     said = verdict(question, journal, 0.95)
-    assert (said.answer.outcome, said.sentence.startswith("undecided: the most probable so far is")) == (
+    assert (said.answer.outcome, said.sentence.startswith("undecided: the most probable cause so far is")) == (
         "undecided",
         True,
     )

@@ -69,7 +69,7 @@ def test_values_in_another_unit_are_converted() -> None:
 
 
 def test_runs_without_a_size_in_common_are_refused() -> None:
-    with pytest.raises(UsageError, match="do not share metric 'wall_time' of the same workload and size"):
+    with pytest.raises(UsageError, match="have no metric 'wall_time' for the same workload and size"):
         metric_of(night(wall_time=[1.0]), night(wall_time=[2.0], ranks=4), None)
 
 

@@ -53,7 +53,7 @@ def found(question: Question, effect: Effect, *, level: float = 0.0, rounds: int
         (
             lambda mixture: 0.03 * (0 in mixture) + 0.03 * (2 in mixture),
             0.0,
-            f"{BOTH} each explain a part of the slowdown: ",
+            f"{BOTH} each explain part of the slowdown: ",
         ),
         (lambda mixture: 0.05 * ({0, 1, 2} <= mixture), 0.0, "more than two changes contribute"),
         (nothing, 0.0, "not reproducible: today, the good and the bad configuration are equally fast within noise ("),
@@ -84,7 +84,7 @@ def test_what_could_not_be_tried_is_named_where_nothing_was_found(question: Ques
 
 def test_before_it_is_certain_the_most_probable_is_named(question: Question) -> None:
     _, said = found(question, one(1), rounds=1)
-    assert (said.answer.outcome, said.sentence.startswith("undecided: the most probable so far is ")) == (
+    assert (said.answer.outcome, said.sentence.startswith("undecided: the most probable cause so far is ")) == (
         "undecided",
         True,
     )

@@ -264,7 +264,7 @@ def test_hidden_words_are_listed_and_a_replay_gets_them_or_refuses(hidl: Hidl, t
     file = tmp_path / "secret.capsule"
     made = hidl("capsule", run["run"], "-o", str(file))
     assert made.returncode == 0, made.stderr
-    assert "hidden words that a replay requires: HF_TOKEN, PASSWORD, TOKEN" in made.stderr
+    assert "a replay requires values for these hidden words: HF_TOKEN, PASSWORD, TOKEN" in made.stderr
     for name, data in members(file).items():
         assert not re.search(rb"hf_SECRET|hf_X1|hf_Y1", data), name
     assert b"--pad_token_id=0" in members(file)["run/plan.json"]
@@ -312,7 +312,7 @@ def test_a_capsule_that_does_not_name_its_hidden_words_is_not_run(hidl: Hidl, ca
     old.write_bytes(whole.to_bytes())
     refused = hidl("replay", str(old), "--yes")
     assert refused.returncode == 4
-    assert "hides words that the run requires, without their names" in refused.stderr
+    assert "hides words that the run requires, and does not name them" in refused.stderr
     for words in (("bisect", str(old), str(capsule), "--yes"), ("bisect", str(capsule), str(old), "--yes")):
         assert hidl(*words, "--metric", "rate").returncode in (2, 4)
 

@@ -354,9 +354,8 @@ def test_down_names_the_clusters_that_stay_up(cluster: LivingCluster, hidl: Hidl
     with tempfile.TemporaryDirectory(prefix="hidl-", dir="/dev/shm") as state:  # sockets' paths are short
         done = hidl("cluster", "down", XDG_STATE_HOME=state)
         one = hidl("cluster", "down", "--like", "frontera", XDG_STATE_HOME=state)
-    named = (
-        f"another cluster is up in {cluster.directory}; to stop it: hidl cluster down --directory {cluster.directory}"
-    )
+    stop = f"hidl cluster down --directory {cluster.directory}"
+    named = f"another cluster is up in {cluster.directory}; to stop it, run: {stop}"
     assert (done.returncode, named in " ".join(done.stderr.split())) == (0, True), done.stderr
     assert (one.returncode, "another cluster" in one.stderr) == (0, False)
 

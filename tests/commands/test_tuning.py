@@ -162,7 +162,7 @@ def test_an_error_names_its_option(hidl: Hidl, option: str) -> None:
 
 def test_option_and_alias_are_one_option(hidl: Hidl) -> None:
     invalid = hidl("run", "kmeans", "--dry-run", "--mv2", "A", "--tune", "B")
-    assert "2 invalid value(s) of --tune" in invalid.stderr
+    assert "2 invalid --tune value(s)" in invalid.stderr
 
     run = ("run", "mpi-sanity", "--dry-run", "--site", "frontera-rtx", "--mpi", "mvapich2-gdr")
     script = hidl(*run, "--tune", "MV2_USE_CUDA=0", "--mv2", "MV2_USE_CUDA=1").stdout

@@ -238,7 +238,7 @@ def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int
         (("min: 1, max: 8, default: 4", "min: 5, max: 4, default: 4"), 7, "min (5) exceeds max (4)", None),
         (("  size:", "  Size:"), 7, "invalid value `Size`", None),
         (("metric: speed", "metric: sped"), 12, "unknown metric `sped`", "speed"),
-        (("metric: speed", "metric: time"), 12, "`time` is better lower", None),
+        (("metric: speed", "metric: time"), 12, "lower is better for `time`", None),
         (("metric: speed", "metric: checksum"), 12, "has the same value on all ranks", None),
         (("target: 0.7", "target: 70"), 12, "`scaling.target` is 70", None),
     ],

@@ -43,7 +43,7 @@ def test_a_launcher_that_does_not_serve_the_library_is_refused() -> None:
 def test_a_launcher_of_a_scheduler_is_refused_on_hosts_over_ssh() -> None:
     with pytest.raises(UsageError, match="launcher srun requires a scheduler; hosts over ssh have none") as caught:
         launcher_for(on_hosts(site(), parse_hosts("gpu11,gpu12")), OWN, "srun")
-    assert caught.value.hint == "launchers that work through ssh: mpiexec, mpirun, mpirun_rsh"
+    assert caught.value.hint == "use one of the launchers that work over ssh: mpiexec, mpirun, mpirun_rsh"
 
 
 def test_a_library_without_a_launcher_is_refused_with_the_other_libraries() -> None:

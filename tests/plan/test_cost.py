@@ -46,7 +46,7 @@ def test_without_a_time_limit_there_is_no_bound() -> None:
 
 def test_people_read_it_in_three_lines() -> None:
     assert format_estimate(*estimated()) == [
-        "partition rtx of site frontera-rtx: 8 node(s) for 01:00:00 at most = 8 node-hours at most",
-        "cost: 3 a node-hour = 24 of the site's units at most",
+        "partition rtx of site frontera-rtx: 8 node(s) for at most 01:00:00 = at most 8 node-hours",
+        "cost: 3 per node-hour = at most 24 of the site's units",
         "limits: 1 to 16 nodes, 48:00:00 for a job of this size: allowed",
     ]

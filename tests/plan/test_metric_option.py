@@ -87,7 +87,7 @@ def test_a_rate_of_the_same_work_is_strong_scaling(workload: Workload) -> None:
 
 
 def test_a_study_requires_a_direction(workload: Workload) -> None:
-    with pytest.raises(InvalidInput, match="does not imply which direction is better"):
+    with pytest.raises(InvalidInput, match="requires a direction for --metric"):
         with_metrics(workload, ["loss=(a)"], judged=True)
 
 

@@ -93,17 +93,17 @@ def test_the_number_of_processes_is_given_or_follows_from_the_node(
             "would start torchrun 2 times on each node",
             "hidl run --stack pytorch -- torchrun --nproc-per-node 2 ddp.py",
         ),
-        (["torchrun", "--nnodes", "4", "a.py"], {"nodes": 2}, "--nnodes 4 of torchrun", "hidl run --nodes 4"),
+        (["torchrun", "--nnodes", "4", "a.py"], {"nodes": 2}, "torchrun --nnodes is 4", "hidl run --nodes 4"),
         (
             ["torchrun", "--nnodes=2", "--node_rank", "0", "a.py"],
             {"nodes": 2},
-            "--node-rank of torchrun would be the same on all 2 nodes",
+            "torchrun --node-rank would be the same on all 2 nodes",
             "hidl sets it",
         ),
         (
             ["torchrun", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "a.py"],
             {"nodes": 2},
-            "--rdzv-endpoint localhost:0 of torchrun: each of the 2 nodes would wait for itself",
+            "torchrun --rdzv-endpoint localhost:0: each of the 2 nodes would wait for itself",
             "hidl sets the address",
         ),
         (
@@ -115,19 +115,19 @@ def test_the_number_of_processes_is_given_or_follows_from_the_node(
         (
             ["mpiexec", "-n", "2", "-ppn", "1", "python", "mpi1.py"],
             {"ranks_per_node": 2},
-            "mpiexec as the program",
+            "mpiexec cannot be the program",
             "hidl run --ranks-per-node 2 -- python mpi1.py",
         ),
         (
             ["mpirun", "--mca", "btl", "self", "-np", "4", "./a", "-n", "3"],
             {},
-            "mpirun as the program",
+            "mpirun cannot be the program",
             "hidl run --ranks-per-node 4 -- ./a -n 3",
         ),
         (
             ["horovodrun", "-np", "4", "-H", "a:2,b:2", "python", "a.py"],
             {"nodes": 2, "ranks_per_node": 2},
-            "horovodrun as the program",
+            "horovodrun cannot be the program",
             "hidl run --nodes 2 --ranks-per-node 2 -- python a.py",
         ),
         (
@@ -142,7 +142,7 @@ def test_the_number_of_processes_is_given_or_follows_from_the_node(
             "one process on nodes without GPUs",
             "hidl run --ranks-per-node 4 -- python a.py",
         ),
-        (["bash", "-c", "mpirun -np 2 ./a"], {}, "mpirun as the program", "remove mpirun from the command"),
+        (["bash", "-c", "mpirun -np 2 ./a"], {}, "mpirun cannot be the program", "remove mpirun from the command"),
     ],
 )
 def test_other_launchers_and_nesting_are_errors_with_the_line_to_type(

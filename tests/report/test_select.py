@@ -61,7 +61,7 @@ def test_a_run_that_cannot_be_read_is_reported(runs: list[Run]) -> None:
 def test_a_run_that_ended_while_nobody_followed_it_is_judged(runs: list[Run]) -> None:
     (runs[0].directory / "verdict.json").unlink()
     (found, *_), _notes = load_runs(runs[:1])
-    assert found.verdict["reason"] == "one size only: no scaling to judge"
+    assert found.verdict["reason"] == "one size only: scaling not evaluated"
 
 
 def test_a_directory_that_was_copied_is_left_as_it_is(nights: example.Nights, tmp_path: Path) -> None:

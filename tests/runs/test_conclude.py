@@ -176,7 +176,8 @@ def _slow_down(run: Run, step: int, factor: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacking", "reason"), [((5,), "no value for 2 ranks in round 2"), ((3, 6, 9, 12), "no step of 4 has a value of ")]
+    ("lacking", "reason"),
+    [((5,), "no value for 2 ranks in round 2"), ((3, 6, 9, 12), "no step of size 4 has a value for ")],
 )
 def test_steps_without_a_value_of_an_optional_metric_do_not_count(
     cut: Cut, lacking: tuple[int, ...], reason: str

@@ -93,7 +93,7 @@ def test_output_of_any_kind_is_read_and_shown_in_bounded_pieces(hidl: Hidl) -> N
     shown = hidl(*words)
     assert shown.returncode == 0, shown.stderr[-2000:]
     assert re.search(r"images_per_second +12.5 ", shown.stdout)
-    assert "bytes omitted; to see everything: hidl logs" in shown.stderr
+    assert "bytes omitted; to see everything, run: hidl logs" in shown.stderr
     assert len(shown.stderr) < 5_000_000
     (directory,) = hidl.runs.iterdir()
     assert (directory / "steps" / "1" / "output.txt").stat().st_size > 100_000_000

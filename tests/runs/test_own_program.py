@@ -202,7 +202,7 @@ def test_a_workload_is_found_in_a_directory_that_cannot_be_read(hidl: Hidl, here
     ("words", "said"),
     [
         (["--"], "no program after --"),
-        ([], "no workload and no program"),
+        ([], "no workload or program given"),
         (["kmeans", "--", "prog"], "cannot be combined"),
         (["kmeans", "--scaling", "weak"], "require a program after --"),
         (["traim.py"], "unknown workload 'traim.py'"),

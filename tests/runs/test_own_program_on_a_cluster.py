@@ -244,19 +244,19 @@ def test_a_run_within_an_allocation_uses_it(
 
     job, said, status = within("--nodes", "2", "--ranks-per-node", "1", "--no-mpi")
     assert status == 0, said
-    assert f"in the allocation {job} around hidl" in " ".join(said.split())
+    assert f"using allocation {job}, in which hidl runs" in " ".join(said.split())
     (run,) = hidl.runs.iterdir()
     assert sorted((run / "stdout.log").read_text().splitlines()) == [f"{job} node1", f"{job} node2"]
     assert hidl("status").returncode == 0
 
     job, said, status = within("--nodes", "3", "--no-mpi")
     assert status == 6
-    assert f"3 nodes requested, but the allocation {job} around hidl has 2" in " ".join(said.split())
+    assert f"3 nodes requested, but allocation {job}, in which hidl runs, has 2" in " ".join(said.split())
 
     for option in (["--after", run.name], ["--begin", "+1:00:00"], ["--mem", "1G"], ["--account", "mine"], ["--hold"]):
         job, said, status = within(*option, "--no-mpi")
         assert status == 2
-        assert f"{option[0]} applies to a new job, but hidl uses the allocation {job}" in " ".join(said.split())
+        assert f"{option[0]} applies to a new job, but hidl uses allocation {job}" in " ".join(said.split())
 
     (here / "job.sh").write_text("#!/bin/bash\n#SBATCH --account=mine --mem=1G\nexit 3\n")
     _, said, status = within(program=["./job.sh"])

@@ -225,7 +225,7 @@ def test_an_open_pipe_is_told_and_an_interrupt_leaves_nothing(hidl: Hidl, here: 
             nonlocal said
             with suppress(BlockingIOError):
                 said += os.read(errors, 1 << 16).decode()
-            return "reading standard input" in said
+            return "reading the program's standard input" in said
 
         until(told)
         assert [*hidl.runs.glob("*/plan.json")] == []
@@ -245,8 +245,8 @@ def test_a_pipe_that_stays_silent_ends_the_command(tmp_path: Path) -> None:
         assert silent.wait(patience(60)) == 1
         assert silent.stdout is not None
         assert silent.stderr is not None
-        assert silent.stdout.read().count("reading standard input") == 1
-        assert "was silent for 0 s" in silent.stderr.read()
+        assert silent.stdout.read().count("reading the program's standard input") == 1
+        assert "sent nothing for 0 s" in silent.stderr.read()
     assert not (tmp_path / "run").exists()
 
 

@@ -121,7 +121,7 @@ def test_a_running_jobs_reason_is_shown() -> None:
 def test_a_job_that_is_unknown_is_lost_after_a_while(
     said: Status, seconds: float, expected: tuple[Action, State]
 ) -> None:
-    assert shown(without_job(said, "Slurm does not know job 1", Clock(GRACE, NOW, seconds, NOW))) == expected
+    assert shown(without_job(said, "Slurm has no record of job 1", Clock(GRACE, NOW, seconds, NOW))) == expected
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,9 @@ class Cut:
 
         def is_decided() -> bool:
             found[:] = scheduler.poll([self.run])
-            return "waiting for its recorded end" not in (found[0].reason or "waiting for its recorded end")
+            return "waiting for the job to record its end" not in (
+                found[0].reason or "waiting for the job to record its end"
+            )
 
         until(lambda: is_decided() or (found[0].reason is None and found[0].state is State.RUNNING))
         return found[0]

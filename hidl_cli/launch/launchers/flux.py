@@ -54,7 +54,8 @@ def _resources(request: Request) -> list[str]:
         raise InvalidInput(
             f"flux run cannot share {what} among {placement.ranks} ranks on {placement.nodes} nodes: "
             f"the number of ranks differs between nodes",
-            hint=f"use a multiple of the nodes, or fewer ranks per node (or --threads) so that each has its own {what}",
+            hint="use a multiple of the number of nodes, or fewer ranks per node (or --threads) so that each has its "
+            f"own {what}",
         )
     affinity = "per-task" if placement.bind else "off"
     return [*nodes, "--exclusive", f"--tasks-per-node={placement.ranks_per_node}", "-o", f"cpu-affinity={affinity}"]

@@ -42,7 +42,7 @@ def parse(text: str) -> Metrics:
     if each[1] != total[2] or difference > (ranks + 1) * _ROUNDING:
         raise MetricMissing(
             f"the lines of Horovod's benchmark contradict each other: {each[0]!r} and {total[0]!r}",
-            hint="the output may be that of several runs",
+            hint="check whether the output is from several runs",
         )
     iterations = _iterations(words)
     return {

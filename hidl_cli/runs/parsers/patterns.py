@@ -258,7 +258,7 @@ class _Search:
                 number = convert(number, printed, unit)
         except (ValueError, ZeroDivisionError, OverflowError) as error:
             raise MetricMissing(
-                f"pattern `{self._pattern.pattern}` (metric {capture.metric}) found "
+                f"pattern `{self._pattern.pattern}` (metric {capture.metric}) matched "
                 f"{text[:60].decode(errors='replace')!r}: {error}",
                 hint="the group must match only the number, such as ([0-9.]+)",
             ) from None
@@ -268,7 +268,7 @@ class _Search:
         if time.process_time() - self._began > LIMIT:
             raise MetricMissing(
                 f"pattern `{self._pattern.pattern}` took more than {LIMIT:.0f} s",
-                hint="begin it with ^ and avoid .* in it, or let the program print less",
+                hint="start it with ^ and avoid .* in it, or make the program print less",
             )
 
 

@@ -267,14 +267,16 @@ def troubles_of(guard: Guard, needs: Needs, arch: str) -> list[Trouble]:
         found.append(Trouble(host, f"{needs.prefix} is another installation there", shared))
     elif "broken-prefix" in messages and not found:
         error = messages["broken-prefix"] or "it ended with an error"
-        found.append(Trouble(host, f"the installation's Python does not start there: {error}", f"ssh {host}"))
+        found.append(
+            Trouble(host, f"the installation's Python does not start there: {error}", f"check with: ssh {host}")
+        )
     if "no-directory" in messages:
         fix = "set XDG_STATE_HOME to a directory that all hosts share"
         found.append(Trouble(host, f"the run's directory {needs.directory} is not visible there", fix))
     if "lacks" in messages:
         found.append(Trouble(host, f"{messages['lacks']} is missing there", "install util-linux, or use --share-hosts"))
     if "no-way-back" in messages:
-        fix = f"ranks connect to it: {needs.origin} must resolve there (DNS, /etc/hosts) and pass the firewalls"
+        fix = f"make {needs.origin} resolve there (DNS, /etc/hosts), and let connections to it pass the firewalls"
         found.append(Trouble(host, f"this machine cannot be reached from there as {needs.origin}", fix))
     return found
 
@@ -283,14 +285,16 @@ def _unanswered(guard: Guard) -> Trouble | None:
     if "looked" in guard.messages:
         return None
     error = guard.complaint if guard.ended else f"no answer within {LOOK_SECONDS:g} s"
-    return Trouble(guard.host, error, next((fix for sign, fix in _FIXES if sign in error.lower()), "ssh {host} true"))
+    return Trouble(
+        guard.host, error, next((fix for sign, fix in _FIXES if sign in error.lower()), "check with: ssh {host} true")
+    )
 
 
 _FIXES = (
-    ("host key verification failed", "connect once by hand, and accept its key if it is correct: ssh {host} true"),
+    ("host key verification failed", "connect once with ssh {host} true, and accept its key if it is correct"),
     (
         "identification has changed",
-        "its key has changed; if that is expected: ssh-keygen -R {host}, then ssh {host} true",
+        "its key has changed; if that is expected, run: ssh-keygen -R {host}, then ssh {host} true",
     ),
     (
         "permission denied",
@@ -301,7 +305,7 @@ _FIXES = (
     ("no route", "check that it is up and reachable from here: ping {host}"),
     ("connection refused", "check that sshd is running there"),
     ("no answer", "check that its login shell starts quickly: time ssh {host} true"),
-    ("bash", "bash must be on PATH of its login shell: ssh {host} bash --version"),
+    ("bash", "bash must be on PATH in its login shell; check with: ssh {host} bash --version"),
 )
 
 

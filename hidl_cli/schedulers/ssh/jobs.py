@@ -173,5 +173,5 @@ def read_request(script: str) -> HostsRequest:
     hosts = tuple(given.get("hosts", "").split(","))
     time = given.get("time")
     if not all(map(is_host_name, hosts)) or (time is not None and not time.isdecimal()):
-        raise InvalidInput("the job script names no valid hosts", hint="add a line `# ssh: --hosts=HOST,HOST`")
+        raise InvalidInput("the job script contains no valid hosts", hint="add a line `# ssh: --hosts=HOST,HOST`")
     return HostsRequest(hosts, None if time is None else float(time), "share-hosts" in given, given.get("run"))

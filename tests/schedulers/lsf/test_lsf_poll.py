@@ -132,7 +132,10 @@ def test_the_number_of_a_job_of_somebody_elses_is_not_believed(lsf: FakeLsf) -> 
     run = lsf.run("true", "run-0")
     backend.write_reference(run, "lsf", backend.JobReference("101", "fake", time.time() - 1))
     (status,) = lsf_scheduler().poll([run])
-    assert (status.state, status.reason) == (State.PENDING, "LSF does not know job 101; waiting for its recorded end")
+    assert (status.state, status.reason) == (
+        State.PENDING,
+        "LSF has no record of job 101; waiting for the job to record its end",
+    )
 
 
 def test_a_job_of_another_cluster_is_left_alone(lsf: FakeLsf) -> None:

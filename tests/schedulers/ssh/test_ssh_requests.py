@@ -34,5 +34,5 @@ def test_what_only_a_queue_has_is_refused(option: str) -> None:
 
 @pytest.mark.parametrize("script", ["", "# ssh: --hosts=", "# ssh: --hosts=-oProxyCommand=id", "# ssh: --hosts=a;id"])
 def test_a_script_without_valid_hosts_is_refused(script: str) -> None:
-    with pytest.raises(InvalidInput, match="names no valid hosts"):
+    with pytest.raises(InvalidInput, match="contains no valid hosts"):
         read_request(script)

@@ -128,7 +128,7 @@ def test_an_empty_cache_names_what_is_missing_before_anything_is_built(hidl: Hid
     ("arguments", "status", "said"),
     [
         (("stack", "push", "mpi", "centre"), 4, "was not installed by Spack"),
-        (("install", "mpi", "--cache-only"), 2, "--cache-only requires the provider spack"),
+        (("install", "mpi", "--cache-only"), 2, "--cache-only requires the spack provider"),
     ],
 )
 def test_what_cannot_be_done_is_refused(hidl: Hidl, arguments: tuple[str, ...], status: int, said: str) -> None:

@@ -130,7 +130,7 @@ def test_further_specs_are_built_with_the_stack(hidl: Hidl) -> None:
     locked = [hidl("stack", "lock", "mpi", "--provider", "spack", "--check", *words).returncode for words in (more, ())]
     assert locked == [0, 4]
     refused = hidl("install", "mpi", *more)
-    assert (refused.returncode, "--spec requires the provider spack" in refused.stderr) == (2, True), refused.stderr
+    assert (refused.returncode, "--spec requires the spack provider" in refused.stderr) == (2, True), refused.stderr
 
 
 def test_the_environment_is_handed_to_plain_spack(hidl: Hidl, tmp_path: Path, installed: dict[str, Any]) -> None:
