@@ -168,5 +168,5 @@ class Registry(Generic[T]):
         if missing := [member for member in self.members if not hasattr(made, member)]:
             raise entry.broken(f"a {self.what} must have {', '.join(f'`{one}`' for one in missing)}")
         if getattr(made, "name", entry.name) != entry.name:
-            raise entry.broken(f"its `name` is {getattr(made, 'name', None)!r}")
+            raise entry.broken(f"its `name` is {getattr(made, 'name', None)!r}, expected {entry.name!r}")
         return made

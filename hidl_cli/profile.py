@@ -165,7 +165,7 @@ def read_profile(run: Run, plan: Plan) -> dict[str, Any]:
     Raises ``UsageError`` if the run was not recorded.
     """
     if plan.profile is None:
-        raise UsageError(f"run {run.id} was not recorded", hint="record a run: hidl run --profile")
+        raise UsageError(f"run {run.id} was not recorded", hint="to record one, use hidl run --profile")
     document = _kept(run)
     if document is None:
         judged = (run.document("verdict") or {}).get("study")
@@ -192,7 +192,7 @@ def _merged(run: Run, plan: Plan, study: Study | None) -> dict[str, Any]:
             if found and (not step.copies or study is None or study.against == "copies"):
                 times.setdefault((step.size, step.repetition), []).append(found)
     falls: tuple[Waterfall, ...] = ()
-    problem = None if steps else "no rank left a file: the program does not use MPI, or ended before it started"
+    problem = None if steps else "no rank wrote a file: the program does not use MPI, or ended before MPI started"
     if study is not None and not plan.workload.overhead_ranks and study.against != "history":
         falls = waterfalls(study, times)
     return {
@@ -282,7 +282,7 @@ def find_step(run: Run, document: Mapping[str, Any], number: int | None) -> dict
         known = ", ".join(str(each) for each in dict.fromkeys(each["step"] for each in recorded))
         problem = next((each["problem"] for each in document["steps"] if each["problem"]), document["problem"])
         raise UsageError(
-            f"run {run.id} has no profile{f' of step {number}' if number else ''}: {problem or 'not recorded'}",
+            f"run {run.id} has no profile{f' for step {number}' if number else ''}: {problem or 'not recorded'}",
             hint=f"steps with a profile: {known}" if known else None,
         )
     return max(chosen, key=lambda each: (each["ranks"], each["step"]))

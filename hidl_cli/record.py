@@ -265,7 +265,7 @@ def find(name: str | None, root: Path | None = None) -> Run:
     runs = list(all_runs(root))
     if name in (None, "last"):
         if not runs:
-            raise UsageError("no runs yet", hint="start one: hidl run WORKLOAD")
+            raise UsageError("no runs yet", hint="to start one, run: hidl run WORKLOAD")
         return runs[0]
     fitting = [run for run in runs if run.id.startswith(str(name)) or run.id.endswith(str(name))]
     exact = [run for run in fitting if run.id == name]
@@ -273,6 +273,6 @@ def find(name: str | None, root: Path | None = None) -> Run:
         several = ", ".join(run.id for run in fitting[:5])
         raise UsageError(
             f"{len(fitting)} runs match {name!r}: {several}" if fitting else f"run {name!r} not found",
-            hint="list the runs: hidl status",
+            hint="to list the runs, run: hidl status",
         )
     return (exact or fitting)[0]

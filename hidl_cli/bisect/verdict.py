@@ -279,7 +279,7 @@ def run_job(
     if job is None or not _is_active(job):
         if plan.missing:
             raise SubmitRefused(
-                f"site {plan.site} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME"
+                f"site {plan.site} requires {' and '.join(plan.missing)}", hint=f"add {plan.missing[0]} NAME"
             )
         job = create_run(plan, script_of(plan, bisect, confidence, budget), root=bisect.jobs)
         scheduler_of(plan).submit(job)

@@ -194,7 +194,7 @@ def processes_per_node(launcher: ProgramLauncher, options: RunOptions, *, nodes:
         raise UsageError(
             f"--ranks-per-node {ranks} would start {launcher.name} {ranks} times on each node, "
             f"each with {given} process(es)",
-            hint=_line(options, options.words),
+            hint=f"run: {_line(options, options.words)}",
         )
     return given or ranks or gpus or 1
 
@@ -209,7 +209,7 @@ def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes
     if nodes > 1 and "--standalone" in launcher.words:
         raise UsageError(
             f"torchrun --standalone would form {nodes} separate worlds, one on each node",
-            hint=_line(options, [word for word in options.words if word != "--standalone"]),
+            hint=f"run: {_line(options, [word for word in options.words if word != '--standalone'])}",
         )
     if nodes > 1 and (launcher.value("--node-rank") or "").isdecimal():
         raise UsageError(
@@ -238,10 +238,12 @@ def _processes_of_accelerate(
         ranks = options.ranks_per_node or launcher.value("--num-processes") or 2
         raise UsageError(
             "accelerate launch starts one process on nodes without GPUs, whatever --num_processes is",
-            hint=_line(options, without, ranks=ranks),
+            hint=f"run: {_line(options, without, ranks=ranks)}",
         )
     if launcher.in_shell:
-        raise UsageError("accelerate launch cannot be started by a shell", hint=_line(options, without, ranks=gpus))
+        raise UsageError(
+            "accelerate launch cannot be started by a shell", hint=f"run: {_line(options, without, ranks=gpus)}"
+        )
     total = launcher.value("--num-processes")
     if total is None:
         return None
@@ -257,14 +259,14 @@ def _rejected(launcher: ProgramLauncher, options: RunOptions) -> UsageError:
     program = list(_program(launcher))
     if launcher.name == DEEPSPEED:
         line = _line(options, ["torchrun", *program])
-        return UsageError("deepspeed starts its processes through its own host file", hint=line)
+        return UsageError("deepspeed starts its processes through its own host file", hint=f"run: {line}")
     own = replace(launcher, words=launcher.words[: len(launcher.words) - len(program)])
     count = next(filter(None, map(own.value, _COUNTS)), None)
     ranks = count if count and count.isdecimal() and options.nodes in (None, 1) else options.ranks_per_node
     if launcher.in_shell:
         line = f"remove {launcher.name} from the command; hidl starts it on each rank (--nodes, --ranks-per-node)"
     else:
-        line = _line(options, program, ranks=ranks)
+        line = f"run: {_line(options, program, ranks=ranks)}"
     return UsageError(
         f"{launcher.name} cannot be the program: it would start its own ranks within each rank", hint=line
     )

@@ -418,7 +418,9 @@ class Page:
 
     def noticed(self) -> tuple[str, ...]:
         """Return findings that are not part of any verdict: slow hosts, slow links and recent regressions."""
-        slow = [f"Slow in {m.metric} of {m.name} on {m.where}: {', '.join(m.slow)}" for m in self.heat_maps if m.slow]
+        slow = [
+            f"Slow hosts for {m.metric} of {m.name} on {m.where}: {', '.join(m.slow)}" for m in self.heat_maps if m.slow
+        ]
         slow += [f"{m.name} on {m.where}: {sentence}" for m in self.pair_maps for sentence in m.slow]
         worse = [
             f"{trend.metric} of {trend.name} {trend.detail} on {trend.where} changed by "

@@ -211,7 +211,9 @@ def _more(study: Study) -> Iterator[str]:
     if study.fit:
         overall, interval = study.fit.overall, study.fit.overall.interval
         known = f" ({interval.low:.4f} to {interval.high:.4f})" if interval else ""
-        grows = f"; it increases with the number of {study.step_unit}, as for communication" if study.fit.rising else ""
+        grows = (
+            f"; it increases with the number of {study.step_unit}, as communication does" if study.fit.rising else ""
+        )
         yield f"serial fraction ({study.fit.law.capitalize()}): {overall.value:.4f}{known}{grows}"
     if study.reference:
         yield study.reference

@@ -155,15 +155,15 @@ def require_terminal(command: Sequence[str], *, terminal: bool) -> None:
     if not command and not terminal:
         raise UsageError(
             "hidl shell requires a terminal, but standard input or output is not one",
-            hint="run a command instead: hidl shell STACK -- COMMAND...",
+            hint="to run a command instead, use: hidl shell STACK -- COMMAND...",
         )
 
 
 _ENDS = {
     State.TIMEOUT: ("the shell reached its time limit", "request more with --time"),
-    State.CANCELLED: ("the shell was cancelled", "open it again"),
-    State.INTERRUPTED: ("the shell was interrupted", "open it again"),
-    State.NODE_FAIL: ("the shell ended: a node failed", "open it again"),
+    State.CANCELLED: ("the shell was cancelled", "open a new one"),
+    State.INTERRUPTED: ("the shell was interrupted", "open a new one"),
+    State.NODE_FAIL: ("the shell ended: a node failed", "open a new one"),
     State.OUT_OF_MEMORY: ("the shell ended: out of memory", "request more nodes, or a partition with more memory"),
 }
 #: Maximum time in seconds to wait for the scheduler to explain why a shell ended.
@@ -211,7 +211,7 @@ def _settle(run: Run, batch: Scheduler, client: int, *, interrupted: bool) -> in
             hint="stay within the site's limits (hidl site show)",
         )
     status = _explained(run, batch)
-    what, hint = _ENDS.get(status.state, (f"the shell ended: {status.state.value}", "open it again"))
+    what, hint = _ENDS.get(status.state, (f"the shell ended: {status.state.value}", "open a new one"))
     raise JobFailed(what, hint=hint)
 
 

@@ -72,7 +72,7 @@ class Nightly:
         """
         match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", at)
         if match is None:
-            raise UsageError(f"invalid time of day {at!r}", hint="use for example --at 02:00")
+            raise UsageError(f"invalid time of day {at!r}", hint="for example, use --at 02:00")
         location = request.location
         selection = (f"--site={location.site or site}", *(f"--{name}={value}" for name, value in request.selection))
         words = [sys.executable, "-m", "hidl_cli", "validate", *selection]
@@ -142,7 +142,7 @@ def choose(kind: str | None, *, hypothetical: bool = False) -> NightlyTable:
             return tables[name]
     raise MissingPrecondition(
         f"{kind or 'crontab, scrontab or systemctl'} not found on this machine",
-        hint="print a line for another scheduler with: hidl validate --install-cron --dry-run --cron-with crontab",
+        hint="to print a line for another scheduler, run: hidl validate --install-cron --dry-run --cron-with crontab",
     )
 
 

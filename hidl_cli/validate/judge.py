@@ -78,7 +78,7 @@ def require_complete(cases: Sequence[Case], listed: Sequence[ListedCase]) -> Non
         missing = ", ".join(each.name for each in listed if each.name not in names)
         raise HidlError(
             f"ReFrame ran {len(ran)} of {len(listed)} case(s)" + (f"; not run: {missing}" if missing else ""),
-            hint="see its output in reframe.out of the validation's directory",
+            hint="see its output in reframe.out in the validation's directory",
         )
 
 

@@ -452,7 +452,7 @@ def reframe_command(*arguments: str) -> list[str]:
     if importlib.util.find_spec("reframe") is None:
         raise MissingPrecondition(
             f"ReFrame is not installed for {sys.executable}",
-            hint=f"{sys.executable} -m pip install 'hidl[validate]', or: {sys.executable} -m pip install reframe-hpc",
+            hint=f"run: {sys.executable} -m pip install 'hidl[validate]' (or reframe-hpc alone)",
         )
     program = Path(sys.executable).with_name("reframe")
     start = [sys.executable, str(program)] if program.is_file() else [sys.executable, "-c", _MAIN]
@@ -497,7 +497,7 @@ def _list(selection: Selection, how: str, directory: Path, *more: str) -> list[L
     if completed.status != 0:
         raise HidlError(
             f"ReFrame cannot list its checks: {(completed.stdout + completed.stderr).strip()[-1500:]}",
-            hint="print the configuration and the command with: hidl validate --dry-run",
+            hint="to print the configuration and the command, run: hidl validate --dry-run",
         )
     skipped = [line for line in completed.stdout.splitlines() if "skipping test" in line]
     if skipped:

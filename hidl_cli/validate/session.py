@@ -306,7 +306,7 @@ def alone(validation: Validation) -> Iterator[None]:
         owner = owner.removeprefix("waiting for ")
         raise MissingPrecondition(
             f"this validation of site {validation.site.name} is still running: {owner}.{late}",
-            hint="wait for it, or find its slow runs with hidl status and cancel them with: hidl cancel RUN",
+            hint="wait for it, or find its slow runs with hidl status and cancel them with hidl cancel RUN",
         )
 
     with hold_lock(lock, fail):

@@ -68,7 +68,9 @@ def configuration(
     """
     scheduler_for(site)
     if reason := reason_not_runnable(site):
-        raise InvalidInput(f"site {site.name}: {reason}", hint=f"hidl site show {site.name}")
+        raise InvalidInput(
+            f"site {site.name}: {reason}", hint=f"see the site's definition with: hidl site show {site.name}"
+        )
     environments = {stack.prefix.parent.name: stack for stack in stacks}
     partition_names: Sequence[str | None] = partitions or [None]
     names = [word(name) for name in environments]
