@@ -235,7 +235,7 @@ def uninstall(
             return
         yield from pruning.users_of(found)
         if is_shared(where, root):
-            yield "jobs of other users may use it"
+            yield "other users' jobs may use it"
 
     with site_permissions(where, root):
         removed = remove(root, where.name, stack, everything=everything, reasons=reasons, on_wait=progress().say)

@@ -139,7 +139,7 @@ def describe_program(plan: Plan) -> None:
 
     program, scaling = plan.workload.program, plan.workload.scaling
     check = (
-        "after a launch that checks MPI's world (--no-mpi skips it)"
+        "after a launch that checks MPI's world (skip it with --no-mpi)"
         if program.mpi
         else "without checking MPI's world: each rank only checks the number of ranks reported by its launcher"
     )

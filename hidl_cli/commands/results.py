@@ -70,7 +70,8 @@ MetricOption = Annotated[str | None, typer.Option(help="Only this metric.", auto
 SeriesOption = Annotated[str | None, typer.Option(help="Only this series (see hidl results show --json).")]
 HostOption = Annotated[str | None, typer.Option(help="Only steps that used this host.")]
 SinceOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only runs since a date, a time, or an age such as 12h, 30d, 2w.")
+    str | None,
+    typer.Option(metavar="TIME", help="Only runs newer than a date, a time, or an age such as 12h, 30d or 2w."),
 ]
 
 
@@ -506,7 +507,8 @@ def report(
         str | None, typer.Option(help="Only runs of this workload.", autocompletion=complete_workloads)
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only runs since a date, a time, or an age such as 12h, 30d, 2w.")
+        str | None,
+        typer.Option(metavar="TIME", help="Only runs newer than a date, a time, or an age such as 12h, 30d or 2w."),
     ] = None,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="Maximum number of runs, newest first.")] = 200,
     baseline: Annotated[

@@ -93,7 +93,7 @@ def run(
     workload: Annotated[
         str | None,
         typer.Argument(
-            help="Workload to run (see hidl workload list); to run your own program, give it after -- instead.",
+            help="Workload to run (see hidl workload list); to run your own program, pass it after -- instead.",
             autocompletion=complete_workloads,
         ),
     ] = None,

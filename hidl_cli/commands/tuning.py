@@ -50,7 +50,11 @@ def list_(
 def explain(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Variables, by any of their names.", autocompletion=complete_variables),
+        typer.Argument(
+            metavar="NAME...",
+            help="Names of variables; alternative names are accepted.",
+            autocompletion=complete_variables,
+        ),
     ],
     json: JsonOption = False,
 ) -> None:

@@ -47,7 +47,8 @@ def up(
     nodes: Annotated[
         int | None,
         typer.Option(
-            "--nodes", help="Number of nodes, at most 64; for a twin, of each type (default: as before, or 4)."
+            "--nodes",
+            help="Number of nodes, at most 64; for a twin, the number of each type (default: as before, or 4).",
         ),
     ] = None,
     cpus_per_node: Annotated[
@@ -223,7 +224,7 @@ def rehearse(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a workload parameter; repeatable.")
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes of each type in the twin.")] = 4,
-    tag: Annotated[str, typer.Option(help="Tag of the checks to validate with.")] = "smoke",
+    tag: Annotated[str, typer.Option(help="Validate with the checks that have this tag.")] = "smoke",
     check: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Run only checks with this name; repeatable.")
     ] = None,

@@ -64,9 +64,9 @@ def new(
     prefix: PrefixOption = None,
     scaling: Annotated[
         WorkGrowth | None,
-        typer.Option(help="Whether its work is the same at all sizes (strong, the default) or grows (weak)."),
+        typer.Option(help="Scaling: strong (same work at all sizes, the default) or weak (work grows with the size)."),
     ] = None,
-    no_mpi: Annotated[bool, typer.Option("--no-mpi", help="Skip the check of MPI's world.")] = False,
+    no_mpi: Annotated[bool, typer.Option("--no-mpi", help="Skip the check that all ranks form one MPI world.")] = False,
     run: Annotated[
         bool,
         typer.Option(

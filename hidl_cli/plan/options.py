@@ -187,7 +187,7 @@ class RunOptions(JobOptions):
     scaling: Literal["weak", "strong"] | None = option(
         None,
         "--scaling",
-        help="For your own program: whether its work is the same at all sizes (strong) or grows (weak).",
+        help="For your own program: strong (same work at all sizes) or weak (work grows with the size).",
         panel=_STUDY,
     )
     until_done: bool = option(
@@ -204,7 +204,10 @@ class RunOptions(JobOptions):
         panel=_PROGRAM,
     )
     uses_mpi: bool = option(
-        True, "--no-mpi", help="For your own program without MPI: skip the check of MPI's world.", panel=_PROGRAM
+        True,
+        "--no-mpi",
+        help="For your own program without MPI: skip the check that all ranks form one MPI world.",
+        panel=_PROGRAM,
     )
     separate_ranks: bool = option(
         False,

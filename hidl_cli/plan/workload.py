@@ -149,7 +149,7 @@ def captures_of(pattern: str, metric: str | None) -> tuple[Capture, ...]:
     if numbers:
         if metric is not None and set(numbers) != {metric}:
             raise Mistake(
-                f"metric {metric}, but the groups are named {', '.join(numbers)}", "one unnamed group", "metric"
+                f"`metric` is {metric}, but the groups are named {', '.join(numbers)}", "one unnamed group", "metric"
             )
         if UNIT in units and len(numbers) > 1:
             raise Mistake("group `unit` cannot be combined with several metrics", f"`{next(iter(numbers))}_unit`")

@@ -155,7 +155,7 @@ def test_what_one_installs_another_upgrades_takes_back_and_removes(place: Path, 
     assert [oct(mode) for mode in found["files"] if mode & 0o002] == []
     assert {path.stat().st_uid for path in prefixes(shared)} == {STAFF, COLLEAGUE}
     refused = staff("uninstall", "mine", "--all", "--yes")
-    assert (refused.returncode, "jobs of other users may use it" in refused.stderr) == (4, True)
+    assert (refused.returncode, "other users' jobs may use it" in refused.stderr) == (4, True)
     assert len(prefixes(shared)) == 2
     removed = staff("uninstall", "mine", "--all", "--yes", "--force")
     assert (removed.returncode, prefixes(shared)) == (0, []), removed.stderr
