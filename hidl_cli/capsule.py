@@ -619,7 +619,7 @@ def capsule_of(run: Run) -> Capsule:
     if plan.user_environment is not None:
         raise MissingPrecondition(
             f"run {run.id} used the environment {plan.user_environment.directory}, which has no lockfile",
-            hint="run it in a stack with your packages instead; run: hidl install STACK --with PACKAGE --as NAME",
+            hint="run it in a stack with your packages; to make one, run: hidl install STACK --with PACKAGE --as NAME",
         )
     lock, text = _lock(run, plan)
     secrets = Secrets(named=True)

@@ -181,8 +181,11 @@ def require_stack(
         return
     whose = f"environment {environment}" if environment else f"stack {stack.name}"
     install = None if environment else install_hint(stack, use.packages, site, node)
-    fixes = [install or "use --env DIR with an environment that does", *(["use --device cpu"] if use.either else [])]
-    raise NoGpuStack(f"{name} should compute on GPUs, but {whose} does not: {reason}", hint="; or ".join(fixes))
+    fixes = [
+        install or "use --env DIR with an environment that supports GPUs",
+        *(["use --device cpu"] if use.either else []),
+    ]
+    raise NoGpuStack(f"{name} should compute on GPUs, but {whose} cannot: {reason}", hint="; or ".join(fixes))
 
 
 def gives_gpu_memory(workload: Workload, parameters: Mapping[str, Value]) -> bool:

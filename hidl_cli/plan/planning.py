@@ -94,7 +94,7 @@ def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
         nodes_used = f"{estimate.nodes} node(s)" if part == 1 else f"{part:.3g} of {estimate.nodes} node(s)"
         lines = [f"{where}: {nodes_used} for at most {most} = at most {estimate.node_hours:g} node-hours"]
     if estimate.charge is None:
-        lines.append("cost: unknown, because the site's file gives no charge for this partition")
+        lines.append("cost: unknown, because the site's file does not specify a charge for this partition")
     elif estimate.cost is not None:
         lines.append(f"cost: {estimate.charge:g} per node-hour = at most {estimate.cost:g} of the site's units")
     nodes = f"{estimate.min_nodes or 1} to {estimate.max_nodes or '(unknown)'} nodes"
@@ -406,7 +406,11 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
         yield f"stack {options.stack} is not installed for site {site.name}: the script shows its future path"
     if not all(placement.bind for placement in placements) and not options.workload.program.once:
         known = site.node_type(partition_name).cores is not None
-        why = "more threads than cores on a node" if known else "the site's file gives no number of cores per node"
+        why = (
+            "more threads than cores on a node"
+            if known
+            else "the site's file does not specify the number of cores per node"
+        )
         yield f"{why}: ranks are not bound, and timings are not suitable for judging scaling"
 
 

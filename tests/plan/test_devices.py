@@ -53,7 +53,7 @@ def test_what_computes_on_processors_only_is_refused_on_nodes_with_gpus() -> Non
     assert error.exit_code is ExitCode.USAGE
     assert "resnet50 with framework=tensorflow backend=horovod computes on CPUs only" in error.message
     assert "partition gpu-dual of site pitzer have GPUs" in error.message
-    assert error.hint == "--device cpu (partition standard-40)"
+    assert error.hint == "use --device cpu (partition standard-40)"
 
 
 def test_tensorflow_trains_on_gpus_where_its_wheels_do() -> None:
@@ -76,7 +76,7 @@ def test_a_training_with_pytorch_is_told_its_gpu(workload: str, backend: str) ->
 def test_device_cpu_takes_the_partition_without_gpus_and_says_so() -> None:
     made = plan(device="cpu")
     assert (made.device, made.partition, made.allocation.gpus_per_node) == ("cpu", "standard-40", None)
-    assert "--device cpu: partition standard-40 instead of gpu-dual" in made.warnings
+    assert "--device cpu selects partition standard-40 instead of gpu-dual" in made.warnings
     assert not [setting for setting in made.tuning if "CUDA" in setting.name]
     assert "HIDL_GPUS_PER_RANK" not in made.environment
 
@@ -118,7 +118,7 @@ def test_a_device_that_the_workload_lacks_is_refused() -> None:
     error = refused(device="cpu", parameters=["backend=nccl"])
     assert error.message == "resnet50 with framework=torch backend=nccl computes on GPUs only"
     error = refused("omb-latency", device="cpu", parameters=["buffer=cupy"])
-    assert (error.message, error.hint) == ("omb-latency with buffer=cupy computes on GPUs only", "--device gpu")
+    assert (error.message, error.hint) == ("omb-latency with buffer=cupy computes on GPUs only", "use --device gpu")
 
 
 def test_what_measures_the_nodes_runs_on_their_processors_and_requests_no_gpus() -> None:
@@ -141,9 +141,10 @@ def test_all_steps_of_a_study_have_as_many_gpus_for_each_rank() -> None:
 def test_a_stack_without_the_packages_is_refused_with_what_to_install() -> None:
     error = refused("kmeans")
     assert error.exit_code is ExitCode.MISSING_PRECONDITION
-    assert error.message == "kmeans should compute on GPUs, but stack mpi does not: it has no cupy"
+    assert error.message == "kmeans should compute on GPUs, but stack mpi cannot: it has no cupy"
     assert error.hint == (
-        "hidl install mpi --with 'cupy-cuda12x[ctk]' --as mpi-gpu --site pitzer, then --stack mpi-gpu; or --device cpu"
+        "hidl install mpi --with 'cupy-cuda12x[ctk]' --as mpi-gpu --site pitzer, then --stack mpi-gpu; "
+        "or use --device cpu"
     )
     assert plan("kmeans", stack="with-cupy").device == "gpu"
     assert plan("kmeans", device="cpu").device == "cpu"
@@ -154,10 +155,11 @@ def test_a_stack_without_the_packages_is_refused_with_what_to_install() -> None:
     [
         (
             "frontier",
-            "hidl install mpi --with cupy-rocm-7-0 --as mpi-gpu --site frontier, then --stack mpi-gpu; or --device cpu",
+            "hidl install mpi --with cupy-rocm-7-0 --as mpi-gpu --site frontier, then --stack mpi-gpu; "
+            "or use --device cpu",
         ),
-        ("aurora", "--env DIR with an environment that does; or --device cpu"),
-        ("lassen", "--env DIR with an environment that does; or --device cpu"),
+        ("aurora", "use --env DIR with an environment that supports GPUs; or use --device cpu"),
+        ("lassen", "use --env DIR with an environment that supports GPUs; or use --device cpu"),
     ],
 )
 def test_what_to_install_is_for_the_sites_gpus_and_machines(site: str, hint: str) -> None:
@@ -179,9 +181,15 @@ def test_a_stack_of_a_framework_for_processors_is_refused_on_gpus(stack: str, si
 @pytest.mark.parametrize(
     ("site", "hint"),
     [
-        ("perlmutter", "hidl install horovod-pytorch --site perlmutter, then --stack horovod-pytorch; or --device cpu"),
-        ("frontier", "--env DIR with an environment that does; or --device cpu"),
-        ("pitzer", "--env DIR with an environment that does; or --device cpu"),  # V100: torch >= 2.11 has no kernels
+        (
+            "perlmutter",
+            "hidl install horovod-pytorch --site perlmutter, then --stack horovod-pytorch; or use --device cpu",
+        ),
+        ("frontier", "use --env DIR with an environment that supports GPUs; or use --device cpu"),
+        (
+            "pitzer",
+            "use --env DIR with an environment that supports GPUs; or use --device cpu",
+        ),  # V100: torch >= 2.11 has no kernels
     ],
 )
 def test_where_another_stack_serves_the_gpus_it_is_named(site: str, hint: str) -> None:
@@ -295,7 +303,7 @@ def test_both_suites_measure_device_buffers_where_the_stack_has_cupy() -> None:
     both = {"matrix": ["suite=c,python"], "parameters": ["places=D-D"]}
     error = refused("osu-latency", **both)
     assert (error.message, error.hint) == (
-        "osu-latency should compute on GPUs, but stack omb does not: it has no cupy",
+        "osu-latency should compute on GPUs, but stack omb cannot: it has no cupy",
         "hidl install omb --with 'cupy-cuda12x[ctk]' --as omb-gpu --site pitzer, then --stack omb-gpu",
     )
     assert plan("osu-latency", parameters=["places=D-D"], stack="with-cupy").device == "gpu"

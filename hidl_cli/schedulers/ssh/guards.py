@@ -276,7 +276,7 @@ def troubles_of(guard: Guard, needs: Needs, arch: str) -> list[Trouble]:
     if "lacks" in messages:
         found.append(Trouble(host, f"{messages['lacks']} is missing there", "install util-linux, or use --share-hosts"))
     if "no-way-back" in messages:
-        fix = f"make {needs.origin} resolve there (DNS, /etc/hosts), and let connections to it pass the firewalls"
+        fix = f"make {needs.origin} resolve there (DNS, /etc/hosts), and permit connections to it in the firewalls"
         found.append(Trouble(host, f"this machine cannot be reached from there as {needs.origin}", fix))
     return found
 
