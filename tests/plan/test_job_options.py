@@ -201,7 +201,7 @@ def test_gpus_that_no_rank_uses_are_mentioned(options: dict[str, Any], site_excl
     [
         ({"gpus": 3, "nodes": 2}, "cannot be divided"),
         ({"gpus": 5}, "5 GPUs per node"),
-        ({"gpus": 4, "gpus_per_rank": 3}, "are not 1 ranks"),
+        ({"gpus": 4, "gpus_per_rank": 3}, "1 ranks per node with"),
         ({"gpus": 1, "device": "cpu"}, "computes on CPUs"),
         ({"gpus": 1, "partition": "wholenode"}, "no GPUs"),
         ({"gpus": 1, "exclusive": True}, "cannot be combined"),

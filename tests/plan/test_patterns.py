@@ -65,7 +65,7 @@ def test_a_group_named_unit_holds_the_unit() -> None:
         (r"(?>a)(b)", "atomic group is unsupported"),
         (r"(a)\Z", "lines are matched one by one"),
         ("(?P<Rate>a)", "invalid metric name"),
-        ("(?P<other>a)", "metric rate, but the groups are named other"),
+        ("(?P<other>a)", "`metric` is rate, but the groups are named other"),
     ],
 )
 def test_an_invalid_pattern_is_explained(pattern: str, message: str) -> None:

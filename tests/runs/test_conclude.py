@@ -108,7 +108,7 @@ def test_a_study_cut_unattended_is_judged_as_if_attended(cut: Cut, tmp_path: Pat
     assert (run.document("causes") is None) == bool(indexed)
     assert [each.run for each in store.runs()] == [run.id] * indexed
     if verdict := run.document("verdict"):
-        assert verdict["reason"].endswith("; the time limit cut repetitions 3 to 4 of 4")
+        assert verdict["reason"].endswith("; the time limit cut off repetitions 3 to 4 of 4")
 
 
 def test_a_study_beside_another_run_says_in_how_many_steps_it_was_not_bound(cut: Cut) -> None:

@@ -56,7 +56,7 @@ def test_samples_can_belong_to_pairs_of_nodes(tmp_path: Path) -> None:
     ],
 )
 def test_pairs_are_two_names_for_each_sample_each_once(tmp_path: Path, pairs: Any) -> None:
-    with pytest.raises(MetricMissing, match="`pairs` is not one pair of names for each sample"):
+    with pytest.raises(MetricMissing, match="`pairs` must have one unique pair of names for each sample"):
         read_metrics(write(tmp_path, RATE | {"pairs": pairs}, CHECKSUM), PROMISED, ranks=2)
 
 
@@ -79,12 +79,12 @@ def test_no_file_is_a_missing_metric_unless_nothing_is_promised(tmp_path: Path) 
         ([RATE | {"samples": 3}, CHECKSUM], 2, "`samples` must be a list"),
         ([RATE, CHECKSUM | {"samples": ["ab"]}], 2, "not one for each of 2 rank"),
         ([RATE, {"name": "checksum"}], 2, "must be a list of objects"),
-        ([RATE | {"sizes": [1]}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
-        ([RATE | {"sizes": [8, 8]}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
-        ([RATE | {"sizes": [1, 2.5]}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
-        ([RATE | {"sizes": None}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
-        ([RATE | {"ranks": [0, -1]}, CHECKSUM], 2, "`ranks` is not one whole number for each sample"),
-        ([RATE | {"ranks": [0, True]}, CHECKSUM], 2, "`ranks` is not one whole number for each sample"),
+        ([RATE | {"sizes": [1]}, CHECKSUM], 2, "`sizes` must have one unique whole number for each sample"),
+        ([RATE | {"sizes": [8, 8]}, CHECKSUM], 2, "`sizes` must have one unique whole number for each sample"),
+        ([RATE | {"sizes": [1, 2.5]}, CHECKSUM], 2, "`sizes` must have one unique whole number for each sample"),
+        ([RATE | {"sizes": None}, CHECKSUM], 2, "`sizes` must have one unique whole number for each sample"),
+        ([RATE | {"ranks": [0, -1]}, CHECKSUM], 2, "`ranks` must have one unique whole number for each sample"),
+        ([RATE | {"ranks": [0, True]}, CHECKSUM], 2, "`ranks` must have one unique whole number for each sample"),
     ],
 )
 def test_whatever_does_not_keep_the_promise_is_reported(

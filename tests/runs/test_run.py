@@ -304,7 +304,7 @@ def test_a_study_that_spends_its_time_is_judged_by_the_repetitions_that_it_compl
     run = hidl.json("run", "hangs", *study, "--no-wait")["run"]
     until(lambda: Run(hidl.runs / run).status().state.is_final)
     verdict = hidl.json("results", "show", run)["verdict"]
-    assert verdict["reason"].endswith("; the time limit cut repetitions 2 to 40 of 40")
+    assert verdict["reason"].endswith("; the time limit cut off repetitions 2 to 40 of 40")
     status = hidl.json("status", run)
     assert (status["state"], status["causes"]) == ("TIMEOUT", [])
 

@@ -259,7 +259,7 @@ def test_python_gives_a_file_and_never_its_own_input(hidl: Hidl, here: Path, mon
     assert run.logs().splitlines() == [line_of(0, b"1\n2\n4\n")]
     with pytest.raises(UsageError, match="no such: No such file or directory"):
         hidl_api.run(command=command, stdin="no such")
-    with pytest.raises(UsageError, match="reads none"):
+    with pytest.raises(UsageError, match="reads no standard input"):
         hidl_api.plan("osu-latency", stdin="in put.txt")
 
 

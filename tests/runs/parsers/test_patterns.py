@@ -157,9 +157,9 @@ def test_a_metric_that_is_not_required_may_be_missing(step: Path) -> None:
 
 
 def test_a_group_that_holds_no_number_is_an_error(step: Path) -> None:
-    with pytest.raises(MetricMissing, match=r"found '1\.2\.3': not a number"):
+    with pytest.raises(MetricMissing, match=r"matched '1\.2\.3': not a number"):
         read(step, RATE, b"Img/sec: 1.2.3\n")
-    with pytest.raises(MetricMissing, match="found 'nan': not a finite number"):
+    with pytest.raises(MetricMissing, match="matched 'nan': not a finite number"):
         read(step, r"loss (\S+)", b"loss nan\n")
 
 
