@@ -52,7 +52,7 @@ def cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cut:
 @pytest.mark.exact
 @pytest.mark.parametrize(
     ("done", "rounds", "said"),
-    [(7, 2, "cut repetitions 3 to 4 of 4"), (11, 3, "cut repetition 4 of 4"), (12, 4, "")],
+    [(7, 2, "cut off repetitions 3 to 4 of 4"), (11, 3, "cut off repetition 4 of 4"), (12, 4, "")],
 )
 def test_a_study_that_its_time_limit_cuts_is_judged_by_its_complete_repetitions(
     cut: Cut, done: int, rounds: int, said: str
