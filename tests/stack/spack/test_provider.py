@@ -162,7 +162,7 @@ def test_the_verification_opens_no_network_interface(hidl: Hidl) -> None:
     [
         ("fail:concretize", 4, "does not concretize"),
         ("checksum:fetch", 5, "the checksum of a source differs"),
-        ("network:fetch", 4, "no network, or a source cannot be reached"),
+        ("network:fetch", 4, "there is no network, or a source cannot be reached"),
         ("unsigned:install", 4, "a build cache lists a package that Spack does not accept"),
         ("full:install", 5, "the disk is full"),
         ("fail:install", 5, "py-mpi4py could not be built\n  >> 14    mpi.c:3:1: error: expected ';'"),
@@ -200,7 +200,7 @@ def test_a_dry_run_shows_the_environment_and_what_it_resolves_to_and_touches_not
     ("machine", "said"),
     [
         ("frontier", "requires cray-mpich: the file of site frontier does not locate it"),
-        ("vista", "has processors of the family aarch64, and this machine is x86_64"),
+        ("vista", "the processors of site vista are aarch64, but this machine is x86_64"),
     ],
 )
 def test_a_dry_run_shows_the_environment_of_a_site_that_cannot_be_resolved_here(
