@@ -40,7 +40,7 @@ def _model() -> Any:
         x = keras.layers.Dense(_WIDTH, activation="tanh", dtype="float64", name=f"dense{number}")(x)
     x = keras.layers.Add(dtype="float64")([x, first])
     model = keras.Model(inputs, keras.layers.Dense(1, dtype="float64", name="last")(x))
-    # By its name the loss would be computed in float32.
+    # If given by name, the loss would be computed in float32.
     model.compile(keras.optimizers.SGD(0.1), loss=keras.losses.MeanSquaredError(dtype="float64"))
     return model
 

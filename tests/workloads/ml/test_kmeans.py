@@ -148,7 +148,7 @@ def test_a_number_without_distance_is_refused_with_its_row(
     points = np.zeros((40, 3))
     points[33, 1] = bad  # in the second rank's half
     said = refuse("kmeans", 2, f"--data={saved(tmp_path / 'data.npy', points)}", "--clusters=2", "--block=4")
-    assert "the first in row 33" in said
+    assert "the first one in row 33" in said
     assert "(rank 1)" in said
 
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_done_is_refused(refuse: Callable[..., str], words: tuple
         ("data", np.zeros((5, 2), dtype=complex), "holds complex128 (5, 2), not a matrix of real numbers"),
         ("data", np.zeros((0, 2)), "holds float64 (0, 2), not a matrix of real numbers"),
         ("start", np.zeros((3, 2)), "holds 3 x 2 numbers, not 2 x 16"),
-        ("start", np.full((2, 16), np.nan), "holds NaN or infinity"),
+        ("start", np.full((2, 16), np.nan), "contains NaN or infinity"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(
