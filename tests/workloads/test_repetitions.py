@@ -133,7 +133,7 @@ class TestEnough:
     def test_is_an_efficiency_known_as_well_as_anybody_wants(self) -> None:
         decision = enough(efficiencies(0.8, 12, noise=0.001), 0.8, rounds=20)
         assert decision.stop
-        assert "known to 0.5%" in decision.why
+        assert "known to ±0.5%" in decision.why
 
     @pytest.mark.parametrize("done", [1, 2])
     def test_is_not_two_rounds(self, done: int) -> None:
