@@ -24,7 +24,7 @@ def checks(communicator: MPI.Comm) -> Iterator[Check]:
     together, alone = _together(communicator), _alone()
     worst = max((float(np.max(np.abs(value - alone[name]))) for name, value in together.items()), default=0.0)
     detail = (
-        f"{communicator.size} partitions trained a step; their weights differ by {worst:.1e} at most from one process's"
+        f"{communicator.size} partitions trained a step; their weights differ by at most {worst:.1e} from one process's"
     )
     yield Check("a step in partitions", bool(together) and worst <= _TOLERANCE, detail)
 

@@ -40,7 +40,7 @@ class Part:
 def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> ProgramReport:
     """Classify the queries as often as there are steps, and count the neighbours of some of them again."""
     if parameters.neighbours > parameters.references:
-        raise Refused(f"{parameters.neighbours} neighbours of {parameters.references} reference(s): choose no more")
+        raise Refused(f"{parameters.neighbours} neighbours of {parameters.references} reference(s): choose fewer")
     if parameters.per_rank:
         parameters = replace(parameters, queries=parameters.queries * communicator.size)
     shape = grid(communicator.size, parameters.queries, parameters.references)

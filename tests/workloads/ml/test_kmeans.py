@@ -158,8 +158,8 @@ def test_a_number_without_distance_is_refused_with_its_row(
         (("--points=3", "--clusters=4"), "4 clusters of 3 point(s): choose no more clusters than points"),
         (("--data=/no/such.npy",), "data=/no/such.npy cannot be read: "),
         (("--clusters=0",), "clusters must be 1 or more, not 0"),
-        (("--clutsers=4",), "no such argument: '--clutsers=4'; valid"),
-        (("--device=gpu",), "no such argument: '--device=gpu'; valid"),
+        (("--clutsers=4",), "unknown argument '--clutsers=4'; valid"),
+        (("--device=gpu",), "unknown argument '--device=gpu'; valid"),
         (("--points=9", "--clusters=2", "--result=/no/such/place.npz"), "the result cannot be written"),
     ],
 )
