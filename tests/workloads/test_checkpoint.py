@@ -91,7 +91,7 @@ def test_another_number_of_ranks_is_accepted_where_the_state_can_be_shared(found
     assert results["more"]["got"] == [3, 1, {"loss": 1.0}, [TWO[0], TWO[0]]]
     refused = results["shards"]["refused"]
     assert refused.endswith(
-        "was written by 2 rank(s) and cannot be continued by 1: each rank has a shard of the weights"
+        "was written by 2 rank(s) and cannot be continued with 1: each rank has a shard of the weights"
     )
 
 
