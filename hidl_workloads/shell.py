@@ -179,7 +179,7 @@ def _reason(
     if signal.SIGHUP in arrived:
         return "INTERRUPTED", "hung up"
     if any(number in arrived for number in _ENDING):
-        try:  # whoever cancels the shell writes the reason
+        try:  # a command that cancels the shell writes the reason
             state = (directory / "reason").read_text(encoding="utf-8").strip()
         except OSError:
             state = "CANCELLED"
