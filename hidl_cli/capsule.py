@@ -64,7 +64,7 @@ from hidl_cli.store.extract import samples_of
 SCHEMA = "hidl.capsule/1"
 SUFFIX = ".capsule"
 
-#: The run documents that a capsule contains, the first three of which are required.
+#: Run documents in a capsule. The first three are required.
 RUN_DOCUMENTS = (
     "plan.json",
     "status.json",

@@ -29,9 +29,9 @@ from hidl_cli.record import Run
 from hidl_workloads.doctor.finding import SEVERITIES, Evidence, Finding, Rules, Severity
 
 _BLOCK = 1024 * 1024  # number of bytes read at once
-_STEM = 4  # number of letters in the substring that is searched first
+_STEM = 4  # number of letters in the substring that is searched for first
 _OVERLAP = 4096  # bytes at the end of an overlong line that are searched again with the next block
-_LONGEST_LINE = 2000  # number of characters around a match in which a harmless pattern counts
+_LONGEST_LINE = 2000  # number of characters around a match that are searched for harmless patterns
 _PLACES = 100  # occurrences of a word in a block; beyond that, searching the whole block is faster
 _TRIES = 100  # number of candidates for a program's own error message that are examined per block
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")

@@ -41,7 +41,7 @@ def _instance(found: Any) -> LauncherTraits:
 
 _PACKAGE = "hidl_cli.launch.launchers"
 
-#: A launcher is one file and one line here, or a plug-in. A drafted site uses the first one found on the machine.
+#: Each launcher has one file and one line here, or is a plug-in. A drafted site uses the first one on the machine.
 LAUNCHERS: Registry[LauncherTraits] = Registry(
     "hidl.launchers",
     "launcher",

@@ -28,7 +28,7 @@ from hidl_cli.errors import ProcessFailed
 _PR_SET_PDEATHSIG = 1
 _TAIL = 4000
 _GRACE_SECONDS = 5.0
-#: Seconds that an attended command has to end after an interrupt, and seconds between two calls to ``beat``.
+#: Seconds that an attended command gets to end after an interrupt, and seconds between two calls to ``beat``.
 _ATTENDED_GRACE_SECONDS = 20.0
 _BEAT_SECONDS = 10.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

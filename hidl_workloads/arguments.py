@@ -51,7 +51,7 @@ def parse(kind: type[Parameters], words: Sequence[str]) -> Parameters:
         name, equals, text = word.removeprefix("--").partition("=")
         if not word.startswith("--") or not equals or name not in declared:
             valid = " ".join(f"--{each.name}={each.default}" for each in declared.values())
-            raise ValueError(f"no such argument: {word!r}; valid, with their defaults: {valid}")
+            raise ValueError(f"unknown argument {word!r}; valid arguments with their defaults: {valid}")
         values[name] = _read(name, text, types[name], declared[name].metadata[_DECLARATION])
     return kind(**values)
 

@@ -47,8 +47,8 @@ _MANIFEST = "manifest.json"
 _SHARED = "shared"
 _DEFAULT_INTERVAL = 600.0
 _DEFAULT_KEEP = 2
-_BLOCK = 2**22  # bytes that are read at once
-#: The run of programs that are started without hidl; they may continue each other.
+_BLOCK = 2**22  # number of bytes read at once
+#: The run id of programs started without hidl; they may continue each other.
 _NO_RUN = "without hidl"
 
 Writer = Callable[[BinaryIO], None]
@@ -178,7 +178,7 @@ class Checkpoints:
                 files = {part: _write(beside / part, writer) for part, writer in parts.items()}
             except OSError as error:
                 fault = _because(error)
-            except Exception as error:  # the other ranks wait for this one
+            except Exception as error:  # the other ranks are waiting for this one
                 broken = f"checkpoint {self._directory / name}: {_described(error)}"
         agree(self._communicator, broken)
         every = self._communicator.gather((files, fault))
@@ -220,7 +220,7 @@ class Checkpoints:
             if owner["run"] != self._run:
                 raise Refused(
                     f"checkpoint directory {self._directory} belongs to run {owner['run']}: use another directory, or "
-                    f"remove {file} if that run has ended for good"
+                    f"remove {file} if that run has ended and will not continue"
                 )
             write_json(file, document)
             break
@@ -240,7 +240,7 @@ class Checkpoints:
     def _require_ownership(self) -> None:
         owner = self._owner()
         if owner is None or owner["token"] != self._token:
-            by = "nobody" if owner is None else f"another job of run {owner['run']}"
+            by = "no job" if owner is None else f"another job of run {owner['run']}"
             raise Refused(f"checkpoint directory {self._directory} was taken from this job and now belongs to {by}")
 
     def _release(self) -> None:
@@ -260,21 +260,24 @@ class Checkpoints:
         except (ValueError, KeyError, TypeError, AttributeError):
             return {}, f"{_MANIFEST} is damaged"
         if manifest["step"] > limit:
-            return {}, f"it is of an older training: it has {manifest['step']} steps, more than the {limit} of this one"
+            return (
+                {},
+                f"it belongs to an older training with {manifest['step']} steps, more than the {limit} of this one",
+            )
         return manifest, None
 
     def _require_same(self, name: str, manifest: Mapping[str, Any]) -> None:
         differing = list(_differences(manifest["identity"], self._identity))
         if differing:
             raise Refused(
-                f"checkpoint {self._directory / name} cannot be continued, it is of another training: "
+                f"checkpoint {self._directory / name} cannot be continued, because it belongs to another training: "
                 f"{'; '.join(differing)}"
             )
         size = self._communicator.size
         if manifest["ranks"] != size and self._fixed_ranks is not None:
             raise Refused(
                 f"checkpoint {self._directory / name} was written by {manifest['ranks']} rank(s) and cannot be "
-                f"continued by {size}: {self._fixed_ranks}"
+                f"continued with {size}: {self._fixed_ranks}"
             )
 
     def _damage(self, name: str, manifest: Mapping[str, Any]) -> str | None:
@@ -298,8 +301,8 @@ class Checkpoints:
             changes.append(f"ranks was {ranks}, is {self._communicator.size}")
         if changes:
             self._say(
-                f"checkpoint {self._directory / name} is continued, but weights will not equal those of an "
-                f"uninterrupted run bit by bit: {'; '.join(changes)}"
+                f"checkpoint {self._directory / name} is continued, but weights will not be bitwise equal to those of "
+                f"an uninterrupted run: {'; '.join(changes)}"
             )
         self._saved_step = manifest["step"]
         return Checkpoint(
@@ -371,7 +374,7 @@ class Checkpoints:
                 outcome = None, str(error)
             except OSError as error:
                 outcome = None, f"checkpoint directory {self._directory} cannot be used: {_because(error)}"
-            except Exception as error:  # the other ranks wait for this one
+            except Exception as error:  # the other ranks are waiting for this one
                 outcome = None, f"checkpoint directory {self._directory}: {_described(error)}"
         result, refused = self._communicator.bcast(outcome)
         if refused is not None:

@@ -27,7 +27,7 @@ SCHEMA = "hidl.enough/1"
 
 _BETTER = {"weak": "higher", "strong": "lower"}
 _STOP, _GO_ON, _CANNOT_TELL = 0, 1, 2
-#: In a step's directory, where another run of hidl had this machine's cores, or got some of them meanwhile.
+#: Files in a step's directory: another run of hidl used this machine's cores from the start, or some of them later.
 UNBOUND, SHARED = "unbound", "shared"
 
 
@@ -40,10 +40,10 @@ class Measured(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Decide, print why, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="hidl_workloads.enough", description="Is a scaling study settled?")
-    parser.add_argument("directory", type=Path, help="the run's")
-    parser.add_argument("rounds", type=int, help="how many rounds are done")
-    parser.add_argument("--seconds-left", type=float, default=math.inf, help="until the job's time limit")
+    parser = argparse.ArgumentParser(prog="hidl_workloads.enough", description="Decide if a study is settled.")
+    parser.add_argument("directory", type=Path, help="directory of the run")
+    parser.add_argument("rounds", type=int, help="number of completed rounds")
+    parser.add_argument("--seconds-left", type=float, default=math.inf, help="seconds until the job's time limit")
     options = parser.parse_args(arguments)
     try:
         decision = decide(options.directory, options.rounds, seconds_left=options.seconds_left)

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-#: Blocks from this size on are then the kernel's; smaller ones are rarely those of a network's tensors.
+#: Size in bytes from which freed blocks go back to the kernel; a network's tensors are rarely smaller.
 _LARGE = 2**16
-#: The largest that ``mallopt`` takes, and the largest for big blocks where glibc takes no more (half of a heap).
+#: The largest value that ``mallopt`` accepts, and the largest that glibc may accept for big blocks (half of a heap).
 _NEVER, _HALF_A_HEAP = 2**31 - 1, 32 * 2**20
 _CHOSEN_OUTSIDE = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 

@@ -33,7 +33,7 @@ class GPT(Model):
     def __init__(self, parameters: Gpt) -> None:
         """Raise ``ValueError`` if the heads do not divide the width."""
         if parameters.width % parameters.heads:
-            raise ValueError(f"width must be a multiple of heads, {parameters.heads}, not {parameters.width}")
+            raise ValueError(f"width={parameters.width} must be a multiple of heads={parameters.heads}")
         self._parameters = parameters
         self.recomputes = parameters.recompute == "always"
 
@@ -148,11 +148,11 @@ def torch_network(parameters: Gpt, *, empty: bool = False, recomputes: bool = Fa
         def fill(self, put: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
             """Draw the initial weights, each from torch's seed and its name, and ``put`` them into the parameters."""
             for name, weight in self.named_parameters():
-                values = torch.zeros(weight.shape)  # of a shard, the whole parameter's
+                values = torch.zeros(weight.shape)  # the whole parameter's values, even if the weight is a shard
                 if name.endswith("weight") and weight.dim() == 1:
                     values.fill_(1)
                 elif not name.endswith("bias"):
-                    # What is added to a block's input is the smaller, the more blocks there are.
+                    # The more blocks there are, the smaller is the value added to a block's input.
                     added = name.endswith(("attended.weight", "contract.weight"))
                     drawn = zlib.crc32(name.replace("output.", "tokens.").encode())
                     generator = torch.Generator().manual_seed(torch.initial_seed() ^ drawn)

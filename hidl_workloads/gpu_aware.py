@@ -54,7 +54,7 @@ def ask(
             if on:
                 return Answer(True, f"{version} with {on[0]}=1")
             return Answer(False, f"{version} without {' or '.join(f'{name}=1' for name in names)}")
-    return Answer(None, f"{version} does not tell")
+    return Answer(None, f"{version} does not report it")
 
 
 def has_nonblocking_collectives(version: str | None = None) -> bool:

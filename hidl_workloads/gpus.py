@@ -28,7 +28,7 @@ GPU_FACTS = "HIDL_GPU_FACTS"
 _VISIBLE = "HIDL_VISIBLE_GPUS"
 """What the job may see, before a rank put its own first."""
 
-_SECONDS = 60.0  # without its persistence daemon, the driver starts again for each query
+_SECONDS = 60.0  # without the persistence daemon, the driver is restarted for each query
 _PROC = Path("/proc/driver/nvidia")
 _NVIDIA = (
     "nvidia-smi",
@@ -119,7 +119,7 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu], names: Sequence
             break
         found.append(word)
     if not found:
-        raise NoGpu(f"${name} is {given!r}, and the node has {len(gpus)} GPU(s): {', '.join(gpu.id for gpu in gpus)}")
+        raise NoGpu(f"${name} is {given!r}, but the node has {len(gpus)} GPU(s): {', '.join(gpu.id for gpu in gpus)}")
     return name, found
 
 
@@ -176,7 +176,7 @@ def message(reason: str, host: str, rank: int, missing: int = 1, size: int = 1) 
     others = f" ({missing} of {size} ranks have none)" if missing > 1 else ""
     return (
         f"hidl: no GPU for rank {rank} on {host}{others}: {reason}\n"
-        "next: compute on processors with --device cpu, or ask the site's staff why the job sees no GPU"
+        "next: compute on CPUs with --device cpu, or ask the site's staff why the job sees no GPU"
     )
 
 

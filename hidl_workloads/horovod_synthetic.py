@@ -55,14 +55,14 @@ def _require_gpus(communicator: MPI.Comm, source: str) -> None:
     from hidl_workloads.training.data_parallel.shared_memory import node_of
 
     if "horovod.tensorflow" in source:
-        raise Refused("Horovod's operations for TensorFlow are built for processors: --device cpu")
+        raise Refused("Horovod's operations for TensorFlow were built for CPUs: use --device cpu")
     torch_device.require_gpu(communicator)
     import torch
 
     node = node_of(communicator)
     local_rank, count = node.rank, torch.cuda.device_count()
     node.Free()
-    agree(communicator, None if local_rank < count else f"more ranks than GPUs, {count}: use fewer ranks per node")
+    agree(communicator, None if local_rank < count else f"more ranks than GPUs ({count}): use fewer ranks per node")
     horovod_gpu.require_path(communicator, torch.device("cuda", local_rank))
 
 
@@ -71,7 +71,7 @@ def _provide_torchvision() -> None:
     from hidl_workloads.resnet50 import torch_network
 
     models = ModuleType("torchvision.models")
-    models.resnet50 = torch_network  # type: ignore[attr-defined]  # a module that is made here
+    models.resnet50 = torch_network  # type: ignore[attr-defined]  # a module that is created here
     torchvision = ModuleType("torchvision")
     torchvision.models = models  # type: ignore[attr-defined]
     sys.modules.update({"torchvision": torchvision, "torchvision.models": models})

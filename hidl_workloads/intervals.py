@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-# The 0.975 quantiles of Student's t for so few degrees of freedom that the expansion below is off by more.
+# The 0.975 quantiles of Student's t with few degrees of freedom, for which the expansion below is too inaccurate.
 _T_FEW = {1: 12.7062047, 2: 4.3026527, 3: 3.1824463}
 _Z = 1.959963984540054  # the 0.975 quantile of the normal distribution
 

@@ -10,7 +10,7 @@ from hidl_workloads.findings import Check
 
 #: The check's name in reports.
 CHECK = "GPU kernels"
-#: What is said of kernels that are not those of the table of wheels, before these.
+#: Introduces the architectures in the table of wheels if they differ from those of the kernels.
 DIFFERS = "unlike the table of wheels, which has"
 _NVIDIA = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
@@ -43,7 +43,7 @@ def check(gpus: Iterable[str], expected: Mapping[str, Iterable[str]] | None = No
     wanted = list(gpus)
     found = _imported()
     if not found:
-        return Check(CHECK, True, "not checked: no framework that is built for GPUs was imported")
+        return Check(CHECK, True, "not checked: no framework with a GPU build was imported")
     lacking = {
         framework: [gpu for gpu in wanted if not serves(flags, gpu)]
         for framework, flags in found.items()
@@ -56,7 +56,7 @@ def check(gpus: Iterable[str], expected: Mapping[str, Iterable[str]] | None = No
     if lacking:
         missing = "; ".join(f"{framework} has none for {', '.join(gpus)}" for framework, gpus in lacking.items())
         return Check(CHECK, False, f"{missing} ({listed})")
-    return Check(CHECK, True, f"for {', '.join(wanted)} ({listed}); not run: that takes a job with GPUs")
+    return Check(CHECK, True, f"for {', '.join(wanted)} ({listed}); not run, because that requires a job with GPUs")
 
 
 def _compared(framework: str, flags: Iterable[str], expected: Mapping[str, Iterable[str]]) -> str:
@@ -72,7 +72,7 @@ def _imported() -> dict[str, list[str]]:
     found = {}
     torch = sys.modules.get("torch")
     if torch and (torch.version.cuda or torch.version.hip):
-        # torch.cuda.get_arch_list() asks for a driver first.
+        # torch.cuda.get_arch_list() requires a driver.
         found[f"torch {torch.__version__}"] = torch._C._cuda_getArchFlags().split()
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow and (built := tensorflow.sysconfig.get_build_info()).get("is_cuda_build"):

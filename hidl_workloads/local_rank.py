@@ -16,7 +16,7 @@ import sys
 
 from hidl_workloads import launcher_environment
 
-_VARIABLE = "MPI_LOCALRANKID"  # of MPICH's and Intel MPI's launchers
+_VARIABLE = "MPI_LOCALRANKID"  # set by MPICH's and Intel MPI's launchers
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 

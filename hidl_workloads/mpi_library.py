@@ -11,7 +11,7 @@ from pathlib import Path
 _MAPS = Path("/proc/self/maps")
 
 # libmpi.so.12, libmpich.so.12, libmpi_abi.so.1 (the standard ABI), libmpi_gnu_123.so.12 (Cray), and the copies that
-# wheels bring along under a mangled name (libmpi-1f2e3d4c.so.12). Not the language bindings (libmpi_mpifh.so, ...).
+# wheels contain under a mangled name (libmpi-1f2e3d4c.so.12), but not language bindings (libmpi_mpifh.so, ...).
 _LIBMPI = re.compile(r"libmpi(ch)?(_abi|_(cray|gnu|intel|nvidia|amd|aocc)(_\d+)?)?(-[0-9a-f]{8})?\.(so|dylib)(\.|$)")
 
 
@@ -28,7 +28,7 @@ def mapped() -> tuple[Path, ...] | None:
         return None
     files: dict[tuple[str, str], Path] = {}
     for line in _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        # address, permissions, offset, device, inode, path (which may hold blanks)
+        # address, permissions, offset, device, inode, path (which may contain blanks)
         fields = line.split(maxsplit=5)
         if len(fields) == 6 and _LIBMPI.match(fields[5].rpartition("/")[2]):
             files.setdefault((fields[3], fields[4]), Path(fields[5].removesuffix(" (deleted)")))
@@ -43,7 +43,7 @@ def strange(libraries: Iterable[Path]) -> tuple[Path, ...]:
     """
     places = (Path(sys.prefix, name) for name in ("lib", "lib64"))
     own = {file.resolve() for place in places for file in place.glob("libmpi*") if _LIBMPI.match(file.name)}
-    is_of_a_stack = sys.prefix != sys.base_prefix  # else these are the system's own places
+    is_of_a_stack = sys.prefix != sys.base_prefix  # otherwise, these are the system's own directories
     if not own or not is_of_a_stack or "MPI4PY_MPIABI" in os.environ:
         return ()
     return tuple(path for path in libraries if path.resolve() not in own)

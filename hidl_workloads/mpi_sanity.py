@@ -26,7 +26,7 @@ from hidl_workloads.verify import check_allreduce, check_one_library, merge
 from hidl_workloads.world import failure_ends_all_ranks
 
 _WRONG_USAGE = 2
-#: The job script sets it while another run has this machine's cores, and does not bind the ranks.
+#: Set by the job script if it does not bind ranks, because another run is using this machine's cores.
 _UNBOUND = "HIDL_UNBOUND"
 _BINDING = ("HD046", "HD047")
 
@@ -72,7 +72,7 @@ def main(words: Sequence[str]) -> int:
             *([Metric("gpus_per_rank", min(cards), "GPUs", cards)] if gpus.is_wanted() else []),
         ],
     )
-    # One rank fails for all, once all have been told: else their ends would drown what was said.
+    # Only rank 0 fails, after all ranks got the result. Otherwise, messages about the other ranks would hide it.
     world.Barrier()
     return 1 if world.rank == 0 and not all(check.ok for check in checks) else 0
 
@@ -87,7 +87,7 @@ def check_nodes(hosts: Sequence[str], wanted: int) -> Check:
 def check_binding(world: World) -> Check:
     """Each rank must be bound to the requested number of cores, which no other rank of its host shares."""
     wrong = [finding.seen for finding in RULES.findings(world) if finding.rule in _BINDING]
-    return Check("binding", not wrong, "; ".join(wrong) or f"{world.cores_per_rank} core(s) of its own for each rank")
+    return Check("binding", not wrong, "; ".join(wrong) or f"each rank has its own {world.cores_per_rank} core(s)")
 
 
 def check_gpus(
@@ -107,7 +107,7 @@ def check_gpus(
             wrong.append(f"{host}: {len(takers)} of {len(available)} GPUs in use ({shared})")
     models = Counter(str(gpu["model"] or "unknown model") for of_rank in own for gpu in of_rank)
     listed = ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
-    return Check("GPUs", not wrong, "; ".join(wrong) or f"for the ranks in turn: {listed}")
+    return Check("GPUs", not wrong, "; ".join(wrong) or f"assigned to the ranks in turn: {listed}")
 
 
 if __name__ == "__main__":

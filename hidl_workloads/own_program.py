@@ -61,12 +61,12 @@ def main(arguments: list[str]) -> int:
         print(f"hidl: wrong world: {error}", file=sys.stderr)
         return WRONG_WORLD
     try:
-        # Some launchers never end the input of other ranks.
+        # Some launchers never close the standard input of other ranks.
         os.dup2(os.open(file if variables["RANK"] == "0" else os.devnull, os.O_RDONLY), 0)
     except OSError as error:
         _tell(
             f"hidl: standard input {os.path.abspath(file)}: {error.strerror} on {os.uname().nodename}\n"  # noqa: PTH100
-            "next: keep it, until the run has ended, where all nodes can read it\n"
+            "next: put it where all nodes can read it, and keep it until the run has ended\n"
         )
         return NO_DIRECTORY
     hosts = read_hosts(os.environ)
@@ -176,7 +176,9 @@ def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     if size is not None and size != expected:
         raise ValueError(f"the launcher started {size} rank(s), expected {expected}")
     if rank is None and expected > 1:
-        raise ValueError("no variable of a launcher: it did not start this program, or did not pass its variables on")
+        raise ValueError(
+            "no launcher variable found: the launcher did not start this program, or did not pass its variables on"
+        )
     local = {
         "LOCAL_RANK": launcher_environment.read_number(launcher_environment.LOCAL_RANKS, environment),
         "LOCAL_WORLD_SIZE": launcher_environment.read_number(launcher_environment.LOCAL_SIZES, environment)
@@ -196,7 +198,7 @@ def _node(environment: Mapping[str, str], known: Mapping[str, int | None]) -> di
     elif rank is not None and ranks_per_node.isdecimal() and int(ranks_per_node) > 0:
         node, place = divmod(rank, int(ranks_per_node))
         if place != (place if local_rank is None else local_rank):
-            return {}  # the ranks are not placed in blocks
+            return {}  # ranks are not placed in blocks
     else:
         return {}
     return dict.fromkeys(launcher_environment.NODES, str(node))
@@ -225,7 +227,7 @@ def correct_environment(environment: MutableMapping[str, str], hosts: Sequence[s
     world = int(size) * int(environment.get(PROCESSES, "1"))
     if world > 1 and SEPARATE_RANKS not in environment:
         environment[launcher_environment.OF_THIS_RANK] = rank
-        environment["HIDL_RANK_PROCESS"] = str(os.getpid())  # the program's too: it takes the place of this one
+        environment["HIDL_RANK_PROCESS"] = str(os.getpid())  # also the program's, which replaces this process
         environment["HIDL_EXPECTED_WORLD"] = str(world)
         places = [_CHECK, *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(places)

@@ -21,8 +21,10 @@ class Dask:
     )
     runs: int = parameter(3, min=1, help="timed runs")
     warmup: int = parameter(1, min=0, help="runs before the timed ones")
-    ignore_size: str = parameter("1MiB", help="smaller transfers between workers are left out of transfer_bandwidth")
-    worker_threads: int = parameter(0, min=0, help="threads of each worker; 0: threads per rank")
+    ignore_size: str = parameter(
+        "1MiB", help="size below which transfers between workers do not count in transfer_bandwidth"
+    )
+    worker_threads: int = parameter(0, min=0, help="threads per worker; 0: the number of threads per rank")
     interface: str = parameter("", help="network interface for sockets, such as ib0; empty: chosen by Dask")
 
 
@@ -85,7 +87,7 @@ class Training:
     )
     gpu_buffers: Literal["auto", "staged", "direct"] = parameter(
         "auto",
-        help="mpi4py: gradients on GPUs reach MPI through the host, or as they are (a CUDA-aware MPI); auto: as they are where that is proved",
+        help="mpi4py: pass gradients on GPUs to MPI through the host, or directly (CUDA-aware MPI); auto: directly if that is proved to work",
     )
     compression: Literal["none", "float16", "bfloat16"] = parameter(
         "none", help="type in which gradients are sent (Horovod: none or float16, DDP: none)"
@@ -94,10 +96,7 @@ class Training:
     fusion_mib: float = parameter(128.0, min=0, unit="MiB", help="Horovod: size of the fusion buffer")
     timeline: bool = parameter(False, help="Horovod: write timeline.json, for chrome://tracing, beside the metrics")
     memory_limit: int = parameter(
-        0,
-        min=0,
-        unit="MiB",
-        help="PyTorch: limit for the memory of a training step on a rank, which is predicted and may not be exceeded; 0: none",
+        0, min=0, unit="MiB", help="PyTorch: limit for the predicted memory of a training step on a rank; 0: none"
     )
     seed: int = parameter(0, min=0, help="random seed")
     note: str = parameter("", help="free text stored with the metrics")
@@ -115,19 +114,19 @@ class Gpt(Training):
     partitions: int = parameter(
         0,
         min=0,
-        help="hsdp, tp, pp: ranks that have one copy of the weights together, and train on their joint batch; 0: the ranks of a node (pp: all)",
+        help="hsdp, tp, pp: number of ranks that share one copy of the weights and train on a joint batch; 0: the ranks of a node (pp: all)",
     )
     total_batch: int = parameter(
         0,
         min=0,
         unit="sequences",
-        help="sequences of all ranks and step, which replace `batch`; 0: `batch` for each rank",
+        help="sequences per step on all ranks together, instead of `batch`; 0: `batch` for each rank",
     )
     micro_batches: int = parameter(
         0, min=0, help="parts of a batch whose gradients are accumulated; 0: one (pp: up to 4 for each stage)"
     )
     recompute: Literal["auto", "always", "never"] = parameter(
-        "auto", help="compute the activations of a block again in the backward pass; auto: if memory_limit requires it"
+        "auto", help="recompute the activations of a block in the backward pass; auto: if memory_limit requires it"
     )
     batch: int = parameter(4, min=1, unit="sequences", help="sequences per rank and step")
     optimizer: Literal["sgd", "adam"] = parameter("adam", help="optimizer")
@@ -148,7 +147,7 @@ class Hyparflow:
         help="data: a replica on each rank; model: one replica in as many partitions as ranks; hybrid: replicas of `partitions` ranks",
     )
     partitions: int = parameter(2, min=1, help="hybrid: partitions of each replica")
-    batch: int = parameter(64, min=1, unit="images", help="images of each replica and step")
+    batch: int = parameter(64, min=1, unit="images", help="images per replica and step")
     micro_batches: int = parameter(
         0, min=0, help="micro-batches of a replica's batch; 0: the number with the shortest predicted step"
     )
@@ -162,19 +161,19 @@ class Hyparflow:
     )
     costs: Literal["auto", "measured", "estimated"] = parameter(
         "auto",
-        help="costs that the partitions are balanced by; auto: measured on processors; on GPUs estimated, and refined once",
+        help="costs by which partitions are balanced; auto: measured on CPUs; on GPUs, estimated and refined once",
     )
     refinements: int = parameter(
         0,
         min=0,
-        help="how often the stages are compiled, timed on all ranks at once, and the model is cut again; the prediction then uses these times",
+        help="number of times that stages are compiled, timed on all ranks at once, and the model is divided again; the prediction then uses these times",
     )
     gpu_buffers: Literal["auto", "staged", "direct"] = parameter(
         "auto",
-        help="messages between stages on GPUs reach MPI through the host, or as they are (a CUDA-aware MPI); auto: as they are where that is proved",
+        help="pass messages between stages on GPUs to MPI through the host, or directly (CUDA-aware MPI); auto: directly if that is proved to work",
     )
     batch_norm: Literal["replica", "synchronised", "deferred"] = parameter(
-        "replica", help="batch that the moving statistics are computed from"
+        "replica", help="batch from which the moving statistics are computed"
     )
     steps: int = parameter(10, min=1, help="timed steps")
     warmup: int = parameter(2, min=0, help="steps before the timed ones; the first one compiles")
@@ -225,9 +224,9 @@ class MachineLearning:
     seed: int = parameter(0, min=0, help="random seed")
     per_rank: bool = parameter(False, help="the size is per rank, not the total")
     gpu_buffers: Literal["staged", "direct"] = parameter(
-        "staged", help="GPU arrays reach MPI through the host, or as they are (a CUDA-aware MPI)"
+        "staged", help="pass GPU arrays to MPI through the host, or directly (CUDA-aware MPI)"
     )
-    result: str = parameter("", help="file (.npz) that rank 0 writes the result to; empty: none")
+    result: str = parameter("", help="file (.npz) to which rank 0 writes the result; empty: none")
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,7 @@ class Clustering(MachineLearning):
     points: int = parameter(500000, min=1, unit="points", help="number of synthetic points")
     columns: int = parameter(16, min=1, help="dimensions of a point")
     centers: int = parameter(16, min=1, help="clouds in the synthetic data")
-    spread: float = parameter(2.0, min=0, help="standard deviation of a cloud; the centers lie within -10 and 10")
+    spread: float = parameter(2.0, min=0, help="standard deviation of a cloud; the centers are between -10 and 10")
     max_iterations: int = parameter(300, min=1, help="maximum number of iterations of a fit")
     tolerance: float = parameter(
         0.0001, min=0, help="a fit ends when centers move by less than this, relative to the variance"
@@ -255,7 +254,7 @@ class KmeansSweep(Clustering):
     warmup: int = parameter(1, min=0, help="sweeps before the timed ones")
     points: int = parameter(10000, min=1, unit="points", help="number of synthetic points")
     centers: int = parameter(12, min=1, help="clouds in the synthetic data")
-    spread: float = parameter(1.0, min=0, help="standard deviation of a cloud; the centers lie within -10 and 10")
+    spread: float = parameter(1.0, min=0, help="standard deviation of a cloud; the centers are between -10 and 10")
     least_clusters: int = parameter(2, min=2, help="smallest number of clusters to try")
     most_clusters: int = parameter(20, min=2, help="largest number of clusters to try")
     starts: int = parameter(2, min=1, help="starts for each number of clusters")
@@ -285,7 +284,7 @@ class Knn(MachineLearning):
     references: int = parameter(32768, min=1, unit="points", help="points whose classes are known")
     columns: int = parameter(16, min=1, help="dimensions of a point")
     classes: int = parameter(8, min=1, help="clouds in the synthetic data")
-    spread: float = parameter(3.0, min=0, help="standard deviation of a cloud; the centers lie within -10 and 10")
+    spread: float = parameter(3.0, min=0, help="standard deviation of a cloud; the centers are between -10 and 10")
     neighbours: int = parameter(5, min=1, help="neighbours that vote")
     block: int = parameter(
         512, min=1, unit="points", help="queries and references compared at once; the smallest share of a rank"

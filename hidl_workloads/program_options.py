@@ -27,7 +27,7 @@ from typing import Any
 OPTIONS_FILE = "HIDL_OPTIONS"
 SCHEMA = "hidl.program-options/1"
 
-_LARGEST_FILE = 64 * 2**20  # bytes that the program may write to any file meanwhile
+_LARGEST_FILE = 64 * 2**20  # maximum size in bytes of a file that the program writes meanwhile
 
 _COMMANDS = (("click.core", "Command"), ("typer.core", "TyperCommand"), ("typer.core", "TyperGroup"))
 
@@ -70,7 +70,7 @@ def _of_argparse(parser: argparse.ArgumentParser, values: dict[str, Any]) -> Ite
         except (KeyError, TypeError, ValueError):
             text = action.help or ""
         names = action.option_strings
-        if both and value is True:  # the flag that changes it
+        if both and value is True:  # the flag that changes the default
             names = [name for name in names if name.startswith("--no-")]
         elif both:
             names = [name for name in names if not name.startswith("--no-")]

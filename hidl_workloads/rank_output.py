@@ -66,7 +66,7 @@ def keep(out: int, err: int) -> None:
 def _copy(to: dict[int, tuple[int, ...]]) -> None:
     """Copy until the program and all that it started have closed both streams, or cannot be written any more."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # its last words must not be lost
+        signal.signal(number, signal.SIG_IGN)  # the program's last output must not be lost
     while to:
         for source in select.select(list(to), [], [])[0]:
             block = os.read(source, _BLOCK)
@@ -80,7 +80,7 @@ def _write(target: int, block: bytes) -> None:
     try:
         while block:
             block = block[os.write(target, block) :]
-    except OSError:  # a full disk, a reader that is gone: the other copy goes on
+    except OSError:  # the disk is full or the reader is gone; the other copy continues
         return
 
 

@@ -35,6 +35,6 @@ def exit_if_refused(communicator: MPI.Comm, program: str) -> Iterator[None]:
         if communicator.rank == 0:
             sys.stderr.write(f"{program}: {error}\n")
             sys.stderr.flush()
-        # One rank fails for all, once what it says is out: else their ends would drown it.
+        # Only rank 0 fails, after it has printed the reason. Otherwise, messages about the other ranks would hide it.
         communicator.Barrier()
         sys.exit(0 if communicator.rank else 1)

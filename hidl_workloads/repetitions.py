@@ -22,28 +22,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LEAST = 3  # repetitions: two values have a spread, but no shape
-SAME = 1e-12  # logarithms that differ by less are equal except for rounding
-WRONG = 0.03  # the share of studies at the target that may be judged wrongly
-WRONG_OF_FEW = 0.02  # ... and of those with fewer than MANY rounds
+LEAST = 3  # minimum number of repetitions; two values do not show the shape of a distribution
+SAME = 1e-12  # logarithms that differ by less only differ by rounding
+WRONG = 0.03  # fraction of studies at the target that may get the wrong verdict
+WRONG_OF_FEW = 0.02  # the same for studies with fewer than MANY rounds
 MANY = 10
-SMALLEST = 0.02  # a difference between two settings that is not worth more rounds
-FINEST = 0.005  # an efficiency known to ±0.5 % is known well enough, whatever the target
+SMALLEST = 0.02  # largest difference between two settings that is not worth more rounds
+FINEST = 0.005  # an efficiency known to ±0.5 % is precise enough for any target
 
-_LARGEST = 700.0  # the logarithm of about the largest float
+_LARGEST = 700.0  # approximate logarithm of the largest float
 
-# Multiples of the standard error, by the number of values, for an interval that is looked at once ...
+# Multiples of the standard error, by the number of values, for an interval that is only evaluated once ...
 _ONCE = {3: 11.7, 4: 7.2, 5: 5.5, 6: 4.7, 7: 4.1, 8: 3.8, 9: 3.5}
-# ... after every round, and after the last of so many rounds.
+# ... or after every round, and after the last of this many rounds.
 _ALWAYS = {3: 90.0, 4: 30.0, 5: 14.0, 6: 7.2, 7: 7.2, 8: 7.0, 9: 6.6, 10: 6.3}
 _LAST = {**_ONCE, 7: 4.6, 8: 4.3, 9: 4.1}
-# One-sided levels of the signed-rank interval, for an interval that is looked at once ...
+# One-sided levels of the signed-rank interval, for an interval that is only evaluated once ...
 _TAIL_ONCE = 0.012
-# ... after every round, and after the last of at most so many rounds.
+# ... or after every round, and after the last of at most this many rounds.
 _TAIL_ALWAYS = 0.0007
 _TAIL_LAST = ((20, 0.007), (30, 0.0055), (40, 0.004), (80, 0.002))
-# The level of each of several steps is divided by this power of their number: with skewed noise, the share of wrong
-# intervals falls more slowly than the level. Divided by the number alone, 4.6 % of studies with 8 steps were wrong.
+# The level of each of several steps is divided by this power of their number. With skewed noise, the share of wrong
+# intervals falls more slowly than the level: without the power, 4.6 % of studies with 8 steps were wrong.
 _POWER_OF_MULTIPLE = 1.7
 _POWER_OF_TAIL = 1.2
 
@@ -219,7 +219,7 @@ def enough(
     done = min(map(len, efficiencies), default=0)
     after = f"after {done} round{'s' if done != 1 else ''}"
     if done >= rounds:
-        return Decision(True, f"all {rounds} rounds are measured")
+        return Decision(True, f"all {rounds} rounds were measured")
     if done < LEAST:
         return Decision(False, f"{after} of {rounds}: an interval requires {LEAST}")
     found = [
@@ -230,7 +230,9 @@ def enough(
     ]
     intervals = [each for each in found if each]
     if len(intervals) < len(found):
-        return Decision(True, f"a step gives the same efficiency to the last digit {after}; more rounds change nothing")
+        return Decision(
+            True, f"all values for a step have exactly the same efficiency {after}; more rounds would not help"
+        )
     goal = math.log(target)
     widths = [half_width(each) for each in intervals]
     narrow = [precision is None or width <= precision for width in widths]
@@ -241,7 +243,7 @@ def enough(
         f"every efficiency reaches the target {after}": all(
             each.low >= goal and known for each, known in zip(intervals, narrow, strict=True)
         ),
-        f"every efficiency is known to {FINEST:.1%} {after}, and one is at the target": max(widths) <= FINEST,
+        f"every efficiency is known to ±{FINEST:.1%} {after}, and one is at the target": max(widths) <= FINEST,
     }
     why = next((reason for reason, holds in reasons.items() if holds), None)
     return Decision(why is not None, why or f"undecided {after}: the widest interval is ±{max(widths):.1%}")
@@ -309,7 +311,7 @@ def compared_enough(
     done = len(default)
     after = f"after {done} round{'s' if done != 1 else ''}"
     if done >= rounds:
-        return Decision(True, f"all {rounds} rounds are measured")
+        return Decision(True, f"all {rounds} rounds were measured")
     if done < LEAST:
         return Decision(False, f"{after} of {rounds}: an interval requires {LEAST}")
     compared = (compare_rates(each, default, better=better, steps=len(settings), rounds=rounds) for each in settings)

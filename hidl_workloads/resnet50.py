@@ -14,7 +14,7 @@ from hidl_workloads.parameters import Resnet50
 from hidl_workloads.training.model import Batch, Model
 
 CLASSES = 1000
-_STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # width, blocks, stride of the first block
+_STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # width, number of blocks, stride of the first block
 _EXPANSION = 4
 
 

@@ -33,7 +33,7 @@ _ENDED_EARLY = 143
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)  # LSF sends SIGUSR2 at a time limit
 _LOOK_SECONDS = 1.0
 _GRACE_SECONDS = 5.0
-#: After how many seconds without a sign of life hidl counts as gone; it gives one every ten seconds.
+#: Seconds without a sign of life after which hidl is considered gone; it sends one every ten seconds.
 _SILENCE_SECONDS = 300.0
 
 
@@ -72,7 +72,7 @@ class Attended:
         self.pid = os.fork()
         if self.pid == 0:
             _become(command, parent, foreground=self._terminal)
-        with suppress(OSError):  # parent or child, the first of them does it
+        with suppress(OSError):  # done by the parent or the child, whichever is first
             os.setpgid(self.pid, self.pid)
         self._to_foreground(self.pid)
 
@@ -86,7 +86,7 @@ class Attended:
                 return status
             if pid == 0:
                 return status
-            if os.WIFSTOPPED(how):  # no other process could wake it
+            if os.WIFSTOPPED(how):  # no other process could resume it
                 _signal_group(pid, signal.SIGCONT)
             elif pid == self.pid:
                 code = os.waitstatus_to_exitcode(how)
@@ -144,7 +144,7 @@ def run(command: Sequence[str], directory: Path, *, limit: float | None, beat: B
     state, status, why = "COMPLETED", None, ""
     killing = None
     while True:
-        for number in (signal.SIGINT, signal.SIGQUIT):  # a terminal sends them to its foreground alone
+        for number in (signal.SIGINT, signal.SIGQUIT):  # a terminal sends them only to its foreground group
             if number in arrived:
                 arrived.remove(number)
                 _signal_group(child.pid, number)
@@ -179,7 +179,7 @@ def _reason(
     if signal.SIGHUP in arrived:
         return "INTERRUPTED", "hung up"
     if any(number in arrived for number in _ENDING):
-        try:  # who cancels leaves a word
+        try:  # a command that cancels the shell writes the reason
             state = (directory / "reason").read_text(encoding="utf-8").strip()
         except OSError:
             state = "CANCELLED"

@@ -12,7 +12,7 @@ import sys
 import mpi4py
 
 if __name__ == "__main__":
-    mpi4py.rc.thread_level = "single"  # before MPI is imported, which initialises it
+    mpi4py.rc.thread_level = "single"  # set before the import of MPI, which initialises it
     from hidl_workloads.world import main
 
     sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ import sys
 if __name__ == "__main__":
     above, package, _ = __file__.rsplit("/", 2)
     sys.path = [above, *(place for place in sys.path if place != f"{above}/{package}")]
-    import runpy  # found in this package's directory before, if it had a module of that name
+    import runpy  # imported here, because this package might contain a module of the same name
 
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -26,7 +26,7 @@ STOPPED = 75
 """Exit status of a program that stopped in good order and continues when it is started again; sysexits.h: TEMPFAIL."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-_LOOK_SECONDS = 0.25  # the file is on a shared file system
+_LOOK_SECONDS = 0.25  # not more often, because the file is on a shared file system
 
 _state = {"requested": False, "listening": False, "looked": -_LOOK_SECONDS}
 
@@ -52,8 +52,8 @@ def listen() -> None:
         _state.update(listening=False, requested=False)
         restore()
 
-    # A worker that is forked, as by multiprocessing, does not look for requests: SIGTERM must end it, even one that
-    # arrives before the worker has its handlers back.
+    # A forked worker, such as one of multiprocessing, does not check for requests. SIGTERM must end it, even if it
+    # arrives before the worker has restored its handlers.
     os.register_at_fork(before=block, after_in_parent=restore, after_in_child=forget)
 
 
@@ -77,7 +77,7 @@ def is_requested() -> bool:
             _state["looked"] = now
             path = os.environ.get(STOP_FILE, "")
             if os.path.exists(path):  # noqa: PTH110 - pathlib is not imported here
-                _state["requested"] = True  # a signal may have set it meanwhile
+                _state["requested"] = True  # a signal may have set it in the meantime
     return bool(_state["requested"])
 
 

@@ -30,11 +30,13 @@ def choose_device(communicator: MPI.Comm) -> tuple[str | None, str]:
     found = tf.config.list_physical_devices("GPU")
     fault = gpus.untaken()
     if fault is None and not found:
-        why = "its driver serves none" if tf.test.is_built_with_gpu_support() else "built for processors only"
+        why = "its driver supports no GPU" if tf.test.is_built_with_gpu_support() else "it was built for CPUs only"
         fault = f"TensorFlow {tf.__version__} has no usable GPU on this rank: {why}"
     agree(communicator, fault)
     tf.config.set_visible_devices(found[0], "GPU")
-    tf.config.experimental.set_memory_growth(found[0], True)  # else it takes all memory: ranks may share a GPU
+    tf.config.experimental.set_memory_growth(
+        found[0], True
+    )  # otherwise, it allocates all memory, but ranks may share a GPU
     name: str = tf.config.experimental.get_device_details(found[0]).get("device_name", "GPU")
     return _GPU, name
 

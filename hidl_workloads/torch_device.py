@@ -33,7 +33,7 @@ def require_gpu(communicator: MPI.Comm) -> None:
     fault = gpus.untaken()
     if fault is None and not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
-        why = f"built for {built}, and its driver serves none" if built else "built for processors only"
+        why = f"it was built for {built}, but its driver supports no GPU" if built else "it was built for CPUs only"
         fault = f"PyTorch {torch.__version__} has no usable GPU on this rank: {why}"
     agree(communicator, fault)
 
@@ -49,5 +49,5 @@ def require_own_gpus(communicator: MPI.Comm, device: torch.device, otherwise: st
     own = (MPI.Get_processor_name(), str(torch.cuda.get_device_properties(device).uuid))
     everywhere = communicator.allgather(own)
     shared = [rank for rank, each in enumerate(everywhere) if everywhere.count(each) > 1]
-    fault = f"NCCL needs a GPU for each rank, and ranks {shared} share one: use fewer ranks per node, or {otherwise}"
+    fault = f"NCCL requires a GPU for each rank, but ranks {shared} share one: use fewer ranks per node, or {otherwise}"
     agree(communicator, fault if shared else None)

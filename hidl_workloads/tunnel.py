@@ -8,7 +8,7 @@ import shlex
 import socket
 from collections.abc import Sequence
 
-#: Programs that serve, with the port that they take by themselves.
+#: Server programs, with their default ports.
 _PORTS = {"jupyter": 8888, "jupyter-lab": 8888, "jupyter-notebook": 8888, "tensorboard": 6006, "http.server": 8000}
 _JUPYTER = ("jupyter", "jupyter-lab", "jupyter-notebook")
 _TRIES = 50
@@ -24,7 +24,7 @@ def line(command: Sequence[str], *, user: str, login: str) -> str:
     if port is None:
         return ""
     tunnel = ssh(port, user, login, _listens(command))
-    return f"to reach port {port} here, type at home: {tunnel} and open http://localhost:{port}"
+    return f"to reach port {port} here, run on your own computer: {tunnel} and open http://localhost:{port}"
 
 
 def ssh(port: int, user: str, login: str, listens_everywhere: bool) -> str:

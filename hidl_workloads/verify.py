@@ -28,7 +28,7 @@ from hidl_workloads.world import EXPECTED_SIZE, failure_ends_all_ranks
 
 SCHEMA = "hidl.verification/1"
 
-# From one element to half a MiB: on every MPI library, these take its short and its long message protocols.
+# From one element to half a MiB, so that every MPI library uses its protocols for short and for long messages.
 _ALLREDUCE_LENGTHS = (1, 1000, 65537)
 _ALLREDUCE_TYPES = {"d": "float64", "q": "int64"}
 
@@ -36,22 +36,33 @@ _ALLREDUCE_TYPES = {"d": "float64", "q": "int64"}
 def main(arguments: Sequence[str]) -> int:
     """Check this rank, put all ranks' findings together and write the report; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m hidl_workloads.verify", allow_abbrev=False)
-    parser.add_argument("--imports", default="", metavar="MODULE,...", help="modules that must import on every rank")
-    parser.add_argument("--modules", default="", metavar="MODULE,...", help="modules with further checks")
     parser.add_argument(
-        "--mpi", default=Path(sys.prefix), type=Path, metavar="DIR", help="where MPI lies (default: Python's prefix)"
+        "--imports", default="", metavar="MODULE,...", help="modules that every rank must be able to import"
+    )
+    parser.add_argument("--modules", default="", metavar="MODULE,...", help="modules with additional checks")
+    parser.add_argument(
+        "--mpi",
+        default=Path(sys.prefix),
+        type=Path,
+        metavar="DIR",
+        help="directory with MPI (default: Python's prefix)",
+    )
+    parser.add_argument("--outside", type=Path, metavar="DIR", help="directory that must not contain the MPI library")
+    parser.add_argument(
+        "--gpus", default="", metavar="ARCH,...", help="GPUs for which the frameworks must have kernels"
     )
     parser.add_argument(
-        "--outside", type=Path, metavar="DIR", help="the MPI library is another one: it must not lie in this directory"
+        "--kernels",
+        default="",
+        metavar="FRAMEWORK:ARCH:...,...",
+        help="expected architectures of the frameworks' kernels",
     )
-    parser.add_argument("--gpus", default="", metavar="ARCH,...", help="GPUs that the frameworks must have kernels for")
     parser.add_argument(
-        "--kernels", default="", metavar="FRAMEWORK:ARCH:...,...", help="architectures that their kernels should have"
+        "--report", required=True, type=Path, metavar="FILE", help="file to which rank 0 writes the report"
     )
-    parser.add_argument("--report", required=True, type=Path, metavar="FILE", help="where rank 0 writes the report")
     options = parser.parse_args(arguments)
     world = MPI.COMM_WORLD
-    # The imports come first: what they load into the process must not break MPI.
+    # Imports come first, because what they load into the process must not break MPI.
     imports = [check_import(module) for module in options.imports.split(",") if module]
     libraries = mpi_library.mapped()
     own = [
@@ -64,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         else check_library_in_prefix(libraries, options.mpi),
         *([kernels.check(options.gpus.split(","), _listed(options.kernels))] if options.gpus else []),
     ]
-    if world.allreduce(all(check.ok for check in own), MPI.LAND):  # further ones would not tell more, and may hang
+    if world.allreduce(all(check.ok for check in own), MPI.LAND):  # further checks would not find more, and may hang
         for module in options.modules.split(","):
             own += importlib.import_module(module).checks(world) if module else ()
     everyone = world.gather(own)
@@ -87,7 +98,7 @@ def check_world_size(world: MPI.Comm) -> Check:
     expected = os.environ.get(EXPECTED_SIZE)
     detail = f"{world.size} ranks"
     if expected != str(world.size):
-        detail = f"COMM_WORLD has {world.size} ranks, ${EXPECTED_SIZE} says {expected}"
+        detail = f"COMM_WORLD has {world.size} ranks, but ${EXPECTED_SIZE} is {expected}"
     return Check("world size", expected == str(world.size), detail)
 
 
@@ -96,7 +107,7 @@ def check_import(module: str) -> Check:
     name = f"import {module}"
     try:
         version = getattr(importlib.import_module(module), "__version__", "no version")
-    except Exception as error:  # whatever a broken module raises is the finding
+    except Exception as error:  # any error that a broken module raises is the result
         return Check(name, False, f"{type(error).__name__}: {error}")
     return Check(name, True, str(version))
 
@@ -135,7 +146,7 @@ def check_library_in_prefix(libraries: Sequence[Path] | None, place: Path) -> Ch
     outside = [str(path) for path in libraries if not path.resolve().is_relative_to(prefix)]
     if outside:
         return Check(name, False, f"outside {prefix}: {', '.join(outside)}")
-    return Check(name, bool(libraries), str(prefix) if libraries else "none is mapped")
+    return Check(name, bool(libraries), str(prefix) if libraries else "no MPI library is loaded")
 
 
 def check_library_outside(libraries: Sequence[Path] | None, stack: Path) -> Check:
@@ -146,7 +157,7 @@ def check_library_outside(libraries: Sequence[Path] | None, stack: Path) -> Chec
     inside = [str(path) for path in libraries if path.resolve().is_relative_to(stack.resolve())]
     if inside:
         return Check(name, False, f"the stack's own is loaded: {', '.join(inside)}")
-    return Check(name, bool(libraries), ", ".join(map(str, libraries)) or "none is mapped")
+    return Check(name, bool(libraries), ", ".join(map(str, libraries)) or "no MPI library is loaded")
 
 
 def merge(of_ranks: Sequence[Check]) -> Check:

@@ -29,7 +29,7 @@ Weights = list[NDArray[Any]]
 _TOLERANCE = 1e-6
 _STEPS, _SHARE, _INPUTS, _HIDDEN, _OUTPUTS = 2, 8, 5, 7, 3
 _LEARNING_RATE, _MOMENTUM = 0.1, 0.9
-# Where one rank fails, Horovod ends the others after so long; they would wait for it until the verification's limit.
+# Seconds after which Horovod ends the other ranks if one fails; they would wait until the verification's time limit.
 _STALLED = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "20", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "60"}
 
 
@@ -104,7 +104,7 @@ def _training(communicator: MPI.Comm, name: str, train: Callable[[Task, bool], W
     return [
         Check(f"{name}: weights equal on all ranks", equal, f"sha256 {sums[0][:12]}" if equal else "they differ"),
         Check(
-            f"{name}: weights as of one process on the joint batch",
+            f"{name}: weights equal to those of one process on the joint batch",
             far <= _TOLERANCE < moved,
             f"largest difference {far:.1e} after {_STEPS} steps" if moved > _TOLERANCE else "nothing was learned",
         ),

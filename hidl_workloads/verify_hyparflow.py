@@ -24,7 +24,7 @@ def checks(communicator: MPI.Comm) -> Iterator[Check]:
     together, alone = _together(communicator), _alone()
     worst = max((float(np.max(np.abs(value - alone[name]))) for name, value in together.items()), default=0.0)
     detail = (
-        f"{communicator.size} partitions trained a step; their weights differ by {worst:.1e} at most from one process's"
+        f"{communicator.size} partitions trained a step; their weights differ by at most {worst:.1e} from one process's"
     )
     yield Check("a step in partitions", bool(together) and worst <= _TOLERANCE, detail)
 
@@ -40,7 +40,7 @@ def _model() -> Any:
         x = keras.layers.Dense(_WIDTH, activation="tanh", dtype="float64", name=f"dense{number}")(x)
     x = keras.layers.Add(dtype="float64")([x, first])
     model = keras.Model(inputs, keras.layers.Dense(1, dtype="float64", name="last")(x))
-    # By its name the loss would be computed in float32.
+    # If given by name, the loss would be computed in float32.
     model.compile(keras.optimizers.SGD(0.1), loss=keras.losses.MeanSquaredError(dtype="float64"))
     return model
 

@@ -12,7 +12,7 @@ from hidl_workloads.findings import Check
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Nothing, what travels at once, and what goes in pieces straight to its place (both limits are 128 KiB and 32 MiB).
+# Sizes: empty, sent at once, and sent in pieces directly to the destination (the limits are 128 KiB and 32 MiB).
 _SIZES = (0, 1000, 200_000, 40_000_000)
 _SECONDS = 60
 
@@ -25,7 +25,7 @@ def checks(communicator: MPI.Comm) -> Iterator[Check]:
     asyncio.run(asyncio.wait_for(_exchange(communicator), _SECONDS))
     counted = mpi4dask.counters.mpi_bytes_sent
     mpi4dask.transport.stop()
-    detail = f"{len(_SIZES)} messages of up to {max(_SIZES):,} bytes there and back, {counted:,} bytes of them by MPI"
+    detail = f"{len(_SIZES)} messages of up to {max(_SIZES):,} bytes sent and returned, {counted:,} bytes by MPI"
     yield Check("mpi:// between ranks", counted > 2 * sum(_SIZES), detail)
 
 
@@ -36,7 +36,7 @@ async def _exchange(communicator: MPI.Comm) -> None:
     served = []
 
     async def echo(comm: Any) -> None:
-        served.append(comm)  # it is closed when the last reference has gone
+        served.append(comm)  # it is closed when the last reference is gone
         for _ in _SIZES:
             await comm.write(await comm.read())
 
@@ -49,7 +49,7 @@ async def _exchange(communicator: MPI.Comm) -> None:
         await comm.write({"sent": sent})
         if (await comm.read()) != {"sent": sent}:
             raise ValueError(f"a message of {size} bytes over mpi:// was changed on its way and back")
-    # The others may not be ready yet, and are served by the very loop that waits here.
+    # Other ranks may not be ready yet, and need the event loop that waits here.
     done = communicator.Ibarrier()
     while not done.Test():
         await asyncio.sleep(0.001)

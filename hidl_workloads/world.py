@@ -59,8 +59,8 @@ CHOOSES_GPU = "--chooses-gpu"
 _NO_EXPECTATION = 2
 _INTERRUPTED = 130
 
-# A launcher ends all ranks when the first has failed. Ranks that do not know of each other wait so long for all others
-# to get as far as they are, so that the message is printed, and the step's status is theirs, not that of a signal.
+# Seconds that ranks that do not know of each other wait for the others. A launcher ends all ranks when the first one
+# fails; after the wait, the message has been printed, and the step's status is not that of a signal.
 _GATHERING_SECONDS = 2.0
 
 _KIND_VARIABLES = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMIX_NAMESPACE", "SLURM_MPI_TYPE", "MPIRUN_RSH_LAUNCH")
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
         with failure_ends_all_ranks():
             sys.argv = list(arguments)
             runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-        gc.freeze()  # Python would search all objects of the framework for cycles on exit: 0.7 s after a training
+        gc.freeze()  # Python would search the framework's objects for cycles on exit: 0.7 s after a training
     return 0
 
 
@@ -171,8 +171,8 @@ def _unreadable(world: MPI.Comm) -> str | None:
     if source is None:
         return None
     return (
-        f"hidl: the buffers lie in GPU memory, which this MPI library does not read ({source})\n"
-        "next: --mpi with a GPU-aware library of the site (hidl site show names them), or buffers on the host"
+        f"hidl: the buffers are in GPU memory, which this MPI library does not read ({source})\n"
+        "next: use --mpi with a GPU-aware library of the site (see hidl site show), or buffers on the host"
     )
 
 
@@ -191,9 +191,9 @@ def _library_of_the_stack(environment: Mapping[str, str]) -> str | None:
     if not own:
         return None
     return (
-        f"hidl: the ranks loaded the stack's own MPI library, {own[0]}, and not the site's, {wanted}: it is not on "
+        f"hidl: the ranks loaded the stack's own MPI library, {own[0]}, because the site's, {wanted}, is not on "
         "LD_LIBRARY_PATH\n"
-        f"next: give {wanted} its `modules` or its `prefix` in the site's file; --mpi stack runs on the stack's own"
+        f"next: set `modules` or `prefix` of {wanted} in the site file, or use the stack's own with --mpi stack"
     )
 
 
@@ -207,7 +207,7 @@ def _wrong_world(expected: int, environment: Mapping[str, str]) -> World:
     rank = this_rank(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, version=mpi_library.version())
     names = (*launcher_environment.SIZES, *launcher_environment.RANKS, *_KIND_VARIABLES)
     seen = tuple(f"{name}={environment[name]}" for name in names if name in environment)
-    nothing = "no variable of a launcher: it did not start the program, or its environment was not passed on"
+    nothing = "no launcher variable found: the launcher did not start the program, or its environment was not passed on"
     return World((rank,), expected=expected, evidence=seen or (nothing,))
 
 
@@ -269,7 +269,7 @@ def _abort(status: int) -> NoReturn:
 
     # A status such as 256 would reach the launcher as 0.
     MPI.COMM_WORLD.Abort(status & 0xFF or 1)
-    os._exit(status & 0xFF or 1)  # under srun, MPI_Abort can return: the launcher then ends the others
+    os._exit(status & 0xFF or 1)  # under srun, MPI_Abort can return; the launcher then ends the other ranks
 
 
 def _prints_the_message(rank: int, environment: Mapping[str, str]) -> bool:

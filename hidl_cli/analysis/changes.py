@@ -465,7 +465,7 @@ def _too_few(m: int, n: int, independent: Independent, metrics: int) -> str:
 
 
 LEAST_RUNS = 20  # with fewer runs, noise and changes cannot be distinguished
-SHORTEST = 3  # minimum number of runs on a level, because one or two bad nights are not a change
+SHORTEST = 3  # minimum number of runs per level, because one or two bad nights are not a change
 PENALTY = 12.0  # variation that each additional level must explain, in variances of one run
 STEP_OR_DRIFT = 10.0  # variation that a step must explain beyond a straight line, in variances of one run
 FEW = 5  # both limits are raised by FEW/n, because n runs provide only an estimate of the noise
@@ -476,7 +476,7 @@ _REWEIGHTED = 10
 _MOST_CORRELATED = 0.9
 _LARGE = 4.0  # levels of correlated noise rarely differ by more than this many deviations of one run
 _CHANCE = 1.6  # correlations below _CHANCE / sqrt(runs) are attributed to chance
-AROUND = 5  # number of runs before and after a step whose circumstances are compared
+AROUND = 5  # number of runs before and after a step in which circumstances are compared
 
 
 @dataclass(frozen=True, slots=True)

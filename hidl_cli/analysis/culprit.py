@@ -51,9 +51,9 @@ PRIORS: dict[Kind, float] = {
 #: slowdown.
 _GAIN = (2.0, 1.5)
 
-#: Prior probabilities, given that the configurations are equal today, that the machine has the level of the good night,
-#: of the bad night, or a different one. The latter has a normal prior around half of the recorded slowdown, with the
-#: slowdown as its standard deviation.
+#: Prior probabilities, given that the configurations are equally fast today, that the machine performs as in the good
+#: night, as in the bad night, or differently. In the last case, the prior is normal, with a mean of half the recorded
+#: slowdown and the recorded slowdown as its standard deviation.
 LEVELS = (0.45, 0.45, 0.1)
 #: Standard deviation of an effect's prior, as a fraction of the recorded slowdown.
 _SPREAD = 0.4
@@ -290,7 +290,7 @@ def _design(explanation: Explanation, observations: Sequence[RunObservation], sl
     kind = explanation.kind
     if kind == "none":
         return [], [], [], [()]
-    if kind == "several":  # each mixture has its own level
+    if kind == "several":  # each mixture has its own mean
         mixtures = sorted({each.changes for each in observations if each.changes}, key=sorted)
         columns = [[float(each.changes == mixture) for each in observations] for mixture in mixtures]
         count = len(columns)

@@ -248,10 +248,10 @@ def fields_of(promised: Mapping[str, Metric], steps: Sequence[Mapping[str, Any]]
 def judge_fields(fields: Sequence[Field]) -> PairsVerdict:
     """Return the verdict on all nodes and links, based on all metrics."""
     if not fields:
-        return PairsVerdict(None, "not judged: no metric of pairs declares whether higher or lower is better", None)
+        return PairsVerdict(None, "not judged: no metric for pairs declares whether higher or lower is better", None)
     count = len(fields[0].names)
     if count < LEAST_NODES:
-        reason = f"not judged: comparing nodes requires at least {LEAST_NODES}, not {count}"
+        reason = f"not judged: comparing nodes requires at least {LEAST_NODES} nodes, not {count}"
         return PairsVerdict(None, reason, None)
     slow = describe_slow(fields)
     if not slow:

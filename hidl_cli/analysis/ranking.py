@@ -88,7 +88,7 @@ class Ranking:
         others = sorted((e for e in self.entries if e is not best), key=lambda entry: -entry.relative)
         tied = [format_parameters(entry.point) for entry in others if not entry.is_behind]
         if tied:
-            return f"{format_parameters(best.point)} is best in {metric}, within the noise of {', '.join(tied)}"
+            return f"{format_parameters(best.point)} is best in {metric}, but may be equal to {', '.join(tied)}"
         second = others[0]
         compared = f"{format_parameters(second.point)} reaches {second.relative:.3f} of it"
         return f"{format_parameters(best.point)} is best in {metric}; {compared}"
@@ -100,7 +100,7 @@ class Ranking:
             return f"{format_parameters(self.winner.point)}: {self.gain}" + (f", but worse at {worse}" if worse else "")
         if behind := [entry for entry in others if entry.is_behind]:
             listed = ", ".join(f"{format_parameters(entry.point)} ({self._change(entry.relative)})" for entry in behind)
-            rest = "" if len(behind) == len(others) else "; no other difference found"
+            rest = "" if len(behind) == len(others) else "; no other differences found"
             return f"no setting is better than the default in {self._metric_at_size}; worse: {listed}{rest}"
         intervals = [entry.interval for entry in others if entry.interval is not None]
         if len(intervals) < len(others):

@@ -307,7 +307,7 @@ def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: i
 # The baselines of a study: its smallest step, concurrent copies, or earlier runs.
 
 
-LEAST_EARLIER = 5  # number of earlier runs; fewer hardly show how much nights differ
+LEAST_EARLIER = 5  # number of earlier runs; fewer runs do not show how much nights differ
 
 
 @dataclass(frozen=True)
@@ -447,14 +447,14 @@ def earlier(samples: Iterable[Sample], metric: str, *, step: int, before: str | 
     """
     runs = by_measure(sample for sample in samples if sample.metric == metric and sample.run != before)
     if len(runs) > 1:
-        raise ValueError(f"{metric} was measured in {len(runs)} series; a baseline must be one series")
+        raise ValueError(f"the values for {metric} are from {len(runs)} series; a baseline requires a single series")
     found = [run for series in runs.values() for run in series]
     for run in found:
         if min(run.values) <= 0:
             raise ValueError(f"{metric} was {min(run.values):g} in run {run.sample.run}; a baseline must be positive")
     values = tuple(geometric_mean(run.values) for run in found)
     if len(values) < LEAST_EARLIER:
-        raise ValueError(f"{len(values)} earlier run(s) have {metric}; a baseline requires {LEAST_EARLIER}")
+        raise ValueError(f"{len(values)} earlier run(s) measured {metric}; a baseline requires {LEAST_EARLIER}")
     return Earlier(step, values, tuple(value for run in found for value in run.values))
 
 
@@ -478,7 +478,7 @@ def cold_rounds(observations: Sequence[Observation], sign: int) -> Iterator[str]
     cold = [step for step in steps if _cold(_logs(observations, step, sign), COLD / len(steps))]
     if cold:
         sizes = ", ".join(map(str, cold))
-        yield f"the first round was slower than the others (at {sizes}), possibly a cold start: warm up longer"
+        yield f"the first round was slower than the others (at {sizes}), possibly due to a cold start: warm up longer"
 
 
 def _logs(observations: Sequence[Observation], step: int, sign: int) -> list[float]:
@@ -812,7 +812,7 @@ def _undecided(reason: str, found: Efficiencies, down: float, up: float, rules: 
     if remaining <= earlier:
         hint = (
             f"the earlier runs are only known to ±{math.sinh(earlier):.1%}, so more repetitions do not help: "
-            "use --baseline single, or measure the baseline more often first"
+            "use --baseline single, or first measure the baseline more often"
         )
         return _Judgement("inconclusive", reason, hint)
     confidence = required_confidence(rules.steps, rules.rounds)
@@ -824,9 +824,9 @@ def _more_repetitions(reason: str, n: int, needed: int) -> _Judgement:
     """Judge a step as inconclusive because of noise, with a hint on the number of repetitions."""
     less_noise = "use exclusive nodes, bound ranks or more timed steps to reduce the noise"
     if needed > MANY_REPETITIONS:
-        hint = f"about {needed} repetitions (now {n}) would be required: {less_noise} instead"
+        hint = f"about {needed} repetitions (now {n}) would be required; {less_noise} instead"
     else:
-        hint = f"about {needed} repetitions (now {n}) are probably enough: --repeat {needed}; or {less_noise}"
+        hint = f"about {needed} repetitions (now {n}) are probably enough: use --repeat {needed}, or {less_noise}"
     return _Judgement("inconclusive", reason, hint, needed)
 
 

@@ -44,7 +44,7 @@ from hidl_cli.stack.installation import Installation
 from hidl_cli.store.extract import samples_of
 from hidl_cli.tuning.judge import Setting
 
-#: Lower limit for the slowdown to search for, as a fraction.
+#: Smallest slowdown that can be searched for, as a fraction.
 LEAST_SLOWDOWN = 0.01
 
 

@@ -58,7 +58,7 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
     if json:
         emit_json("hidl.run/1", **run_document(run))
     else:
-        from hidl_cli.commands.results import show_profile  # loads the commands about results
+        from hidl_cli.commands.results import show_profile  # loads all commands about results
 
         show(run, conclusion)
         show_profile(run)

@@ -338,9 +338,9 @@ def _unknown(context: Context) -> Iterator[str]:
     """Describe what cannot be examined, and why."""
     site, plan = context.site, context.plan
     if not context.is_here:
-        yield f"this host is not part of site {site.name}: only the site file was checked"
+        yield f"this host is not part of site {site.name}, so only the site file was checked"
     if context.stack is None:
-        yield f"no stack is installed for site {site.name}, so MPI was not checked: hidl install STACK"
+        yield f"no stack is installed for site {site.name}, so MPI was not checked; run: hidl install STACK"
     elif context.installation is None and plan is None:
         yield f"stack {context.stack} is not in use on site {site.name}, so its MPI was not checked"
 
@@ -399,5 +399,5 @@ def doctor_error(examined: DoctorReport, *, detailed: bool = False) -> MissingPr
     found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]
     return MissingPrecondition(
         "\n".join([f"the run would fail: {ids}; nothing was submitted", *(found if detailed else ())]),
-        hint="apply the fix and check again with hidl doctor, or skip these checks: --no-check",
+        hint="apply the fix and check again with hidl doctor, or skip these checks with --no-check",
     )

@@ -419,7 +419,7 @@ def find_in_launches(facts: JobFacts) -> list[Finding]:
     "HD006",
     "ssh to a node requires a password",
     severity="error",
-    why="mpirun_rsh, and Hydra and PRRTE outside a scheduler, start their processes with ssh from the job's first "
+    why="mpirun_rsh and, outside a scheduler, Hydra and PRRTE start their processes with ssh from the job's first "
     "node. If ssh prompts for a password or no sshd is running, the launch fails or hangs.",
 )
 def no_ssh(facts: JobFacts) -> Iterator[Evidence]:
@@ -488,7 +488,9 @@ def _fix_start(result: LaunchResult, facts: JobFacts) -> str:
     if broken:
         return f"first fix {', '.join(filter(None, broken))}"
     alternatives = ", ".join(_alternatives(result, facts))
-    return f"use a launcher that works: {alternatives}" if alternatives else "check its output; try another --launcher"
+    return (
+        f"use a launcher that works: {alternatives}" if alternatives else "check its output or try another --launcher"
+    )
 
 
 def _fix_ssh(each: SshCheck) -> str:
@@ -498,8 +500,10 @@ def _fix_ssh(each: SshCheck) -> str:
     if "permission denied" in output:
         return "ssh-keygen -t ed25519 -N '' && cat ~/.ssh/id_ed25519.pub >> ~/.ssh/authorized_keys"
     if each.status in TIMED_OUT or "timed out" in output or "refused" in output:
-        return f"on {each.target}: systemctl status sshd; meanwhile use --launcher srun or --exclude={each.target}"
-    return f"run on {each.source}: ssh -v -o BatchMode=yes {each.target} true"
+        return (
+            f"on {each.target}, run: systemctl status sshd; until fixed, use --launcher srun or --exclude={each.target}"
+        )
+    return f"on {each.source}, run: ssh -v -o BatchMode=yes {each.target} true"
 
 
 # The examination itself, in one short job or in the current allocation.
@@ -573,7 +577,7 @@ def examine_nodes(
     if not unknown and all(finding.severity == "info" for finding in found):
         shutil.rmtree(run.directory, ignore_errors=True)
     else:
-        tell(f"output of the job: {run.directory}")
+        tell(f"the job's output is in {run.directory}")
     return DoctorReport(tuple(worst_first(dict.fromkeys(found))), unknown)
 
 

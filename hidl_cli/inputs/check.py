@@ -192,7 +192,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
-# Look-up of what a model expects at a position in a document.
+# Lookup of the value that a model expects at a position in a document.
 
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}

@@ -213,7 +213,7 @@ def _base(entry: OverlayEntry, root: YamlNode, above: Sequence[OverlayEntry]) ->
         return Fault(path, f"unknown {entry.kind} `{clipped(name)}`", expected, nearest(name, known))
     if base.path in [other.path for other in (*above, entry)]:
         circle = " -> ".join(other.name for other in (*above, entry, base))
-        return Fault(path, f"circular `extends`: {circle}", f"a {entry.kind} outside the circle")
+        return Fault(path, f"circular `extends`: {circle}", f"a {entry.kind} that is not part of the circle")
     return base
 
 

@@ -20,7 +20,7 @@ _SHIPPED: dict[KindName, tuple[str, ...]] = {
 }
 _SUFFIX = ".yaml"
 _MAX_LISTED = 16  # number of names listed in a message
-_BASE = "_"  # prefix of base names
+_BASE = "_"  # prefix of the names of base files
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ def _records(file: Path) -> Iterator[OsvRecord]:
             yield from (OsvRecord.model_validate(record) for record in records)
         except (ValueError, RecursionError, ValidationError, yaml.YAMLError) as error:
             raise InvalidInput(
-                f"{name} is not an advisory in OSV's format: {_first(error)}",
-                hint="--advisories accepts JSON or YAML in OSV's format, or a zip archive or directory of such files",
+                f"{name} is not an advisory in OSV format: {_first(error)}",
+                hint="--advisories accepts JSON or YAML in OSV format, and zip archives or directories of such files",
             ) from error
 
 

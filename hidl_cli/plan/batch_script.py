@@ -123,11 +123,11 @@ class BatchScript:
         given = self.values or {}
         carried = {each.name for each in self.carried}
         sizes = [line for (system, name), line in _SIZES.items() if system == scheduler and name in given]
-        if "chunks" in carried:  # with the number of nodes
+        if "chunks" in carried:  # they contain the number of nodes
             sizes = []
         patterns = [_KEPT[scheduler], *sizes]
         kept = [line for line in own if any(re.match(pattern, line) for pattern in patterns)]
-        if not {"qos", "constraint"} <= given.keys():  # values of the partition, which the script does not request
+        if not {"qos", "constraint"} <= given.keys():  # set by the partition, not requested by the script
             others = "|".join(name for name in ("qos", "constraint") if name not in given)
             kept = [line for line in kept if not re.match(rf"#SBATCH --({others})=", line)]
         if "partition" in carried:
@@ -204,7 +204,7 @@ def _resources(value: str) -> Iterator[Directive]:
         count = re.match(r"\d+(?=[:,]|$)", amount)
         if name in ("select", "nodes") and count and "+" not in amount:
             yield Directive("chunks", count[0], f"-l {part}")
-        else:  # several kinds of chunks, or names of nodes
+        else:  # several kinds of chunks, or node names
             yield Directive("l", amount, f"-l {part}")
 
 

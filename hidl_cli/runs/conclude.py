@@ -427,7 +427,7 @@ def keep_likely_causes(run: Run, status: Status) -> None:
     """Write ``causes.json`` for a failed run unless it exists. Damaged stack files are a certain cause."""
     if status.state in _DIAGNOSED and run.document("causes") is None:
         plan = run.document("plan") or {}
-        uses_stack = not plan.get("workload", {}).get("program", {}).get("once")  # a batch script uses none
+        uses_stack = not plan.get("workload", {}).get("program", {}).get("once")  # a batch script uses no stack
         prefix = plan.get("prefix") if uses_stack else None
         evidence = content.look(Path(prefix), deep=True) if prefix else None
         write_causes(run, [content.finding(evidence)] if evidence else [])

@@ -132,7 +132,7 @@ _ENDED_BY = {
     -5: State.NODE_FAIL,
     -6: State.NODE_FAIL,
 }
-_DELETED, _DEPENDENCY_FAILED = "91", "92"  # substates; 92 with an exit status is a normal end
+_DELETED, _DEPENDENCY_FAILED = "91", "92"  # job substates; a job in 92 with an exit status ended normally
 _KEPT = re.compile(
     r"^    (job_state|substate|comment|Exit_status|Hold_Types|estimated\.start_time|history_timestamp|Variable_List)"
     r" = (.*)$",

@@ -157,7 +157,7 @@ def _shown(*command: str) -> dict[str, str]:
 # Reasons why a pending job will never start.
 
 
-#: Pending reasons for jobs whose request is not allowed anywhere.
+#: Pending reasons that show that a job can never start.
 _FOR_EVER = {
     "BadConstraints": "no node satisfies the request",
     "DependencyNeverSatisfied": "the job that it depends on did not end as required",

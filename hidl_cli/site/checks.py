@@ -43,7 +43,11 @@ def stacks_for_gpus(data: Mapping[str, Any]) -> Iterator[Fault]:
     ]
     kinds = [mapping(node_types, str(each.get("node_type"))) for each in unrestricted]
     if not any(kind.get("gpus") or kind.get("detect") for kind in kinds):
-        yield Fault(("install", "device"), "no unrestricted partition has nodes with GPUs", "`gpus` of its nodes")
+        yield Fault(
+            ("install", "device"),
+            "no unrestricted partition has nodes with GPUs",
+            "a partition whose nodes have `gpus`",
+        )
 
 
 def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:

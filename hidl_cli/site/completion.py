@@ -62,7 +62,7 @@ def complete(
     """
     if site.spack.detect:
         return CompletedSite(site)
-    from hidl_cli.site import record as records  # imported only if needed, because this takes 60 ms
+    from hidl_cli.site import record as records  # imported only if needed, because the import takes 60 ms
     from hidl_cli.site.detect import conditions_of  # as above
     from hidl_cli.site.discovery import changed, entries, probe  # as above
     from hidl_cli.site.probes.host import ThisHost  # as above
@@ -97,7 +97,7 @@ def complete(
     modules = {entry.path for entry in due if entry.modules}
     certain = answers if site.match else tuple(answer for answer in answers if answer.path[:2] in modules)
     for path in dict.fromkeys(answer.path[:2] for answer in answers if answer not in certain):
-        say(f"not saved: {'.'.join(path)}, because site {site.name} has no `match` and may be another machine")
+        say(f"not saved: {'.'.join(path)}, because site {site.name} has no `match` and may describe another machine")
     return replace(_kept(replace(done, answers=certain), results, record, say), answers=answers)
 
 

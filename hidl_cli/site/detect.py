@@ -149,7 +149,7 @@ def _outcome(entry: OverlayEntry, here: _Here, thorough: bool) -> Detection:
         return Detection(entry.name, problems=error.problems)
     text = source.text.replace("\r\n", "\n").replace("\r", "\n")
     block = _MATCH_BLOCK.search(text)
-    inherits = bool(entry.shadows) and "extends" in text  # may extend the file with the same name that it shadows
+    inherits = bool(entry.shadows) and "extends" in text  # may extend the file of the same name that it shadows
     if not block and not inherits and not _NOT_PLAIN_KEYS.search(text):
         return Detection(entry.name)
     match = _read_plain(SourceText(entry.path, block[0])) if block else None

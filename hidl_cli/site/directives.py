@@ -40,11 +40,11 @@ def _reserved(names: str, effect: str, instead: str, values: str = "") -> Reserv
 _SETS = "is set by hidl for each run"
 _OUTPUT = "moves the output away from the files that hidl reads"
 _LOGS = "`hidl logs RUN`, which shows the output"
-_NO_JOB = "makes the submission print something else than the id of a job"
+_NO_JOB = "makes the submission print something other than the job id"
 _SWEEP = "starts several jobs in one run directory"
 _SWEPT = "`hidl run --matrix NAME=VALUE,VALUE`"
 _DIRECTORY = "moves the job out of its run directory"
-_CD = "the directory in which you type `hidl run`: programs start in it"
+_CD = "the directory in which you call `hidl run`; programs start there"
 _SHELL = "`hidl shell`"
 _WAITS = "keeps the submission waiting until the job ends"
 _DETACHED = "`hidl run`, which waits, or `hidl run --no-wait`"
@@ -101,7 +101,7 @@ _PBS = (
     _reserved("l", _SETS, _WHOLE_JOB, r"(^|,)\s*((min_|max_)?walltime)="),
     _reserved("V v", _SETS, "--env-var, or `export` in `policies`"),
     _reserved("I X G", "makes the job interactive", _SHELL),
-    _reserved("z", _NO_JOB, "nothing: hidl reads the id"),
+    _reserved("z", _NO_JOB, "no replacement; hidl reads the job id"),
     _reserved("C", "changes which lines of the job script PBS reads", "#PBS lines as they are"),
     _reserved("S", "replaces the shell of hidl's own job script", "`hidl run -- SHELL -c COMMAND`", r"(?<!bash)$"),
     _reserved("W", _WAITS, _DETACHED, r"(^|,)\s*block="),
@@ -230,7 +230,9 @@ def reject_directive(scheduler: str | None, text: str, policies: Mapping[str, An
 def _by_policy(scheduler: str | None, policies: Mapping[str, Any]) -> Iterator[ReservedOption]:
     """Yield the options that hidl writes because of a policy."""
     if scheduler == "slurm" and policies.get("gpus") == "gres":
-        yield _reserved("gres", "replaces the one with which hidl requests GPUs", "`gpus: gpus-per-node` in `policies`")
+        yield _reserved(
+            "gres", "replaces the option with which hidl requests GPUs", "`gpus: gpus-per-node` in `policies`"
+        )
     if scheduler == "lsf":
         yield _reserved(str(policies.get("account_option", "-P")).lstrip("-"), _SETS, "--account")
 
@@ -241,7 +243,7 @@ def option_names(scheduler: str | None, text: str) -> list[str]:
     return [] if syntax is None else [_dashed(name, syntax) for name, _ in _split(text, syntax)]
 
 
-#: Effects of reserved options that a user's batch script may have, because hidl then leaves them to the script.
+#: Effects of reserved options that a user's batch script may use; hidl leaves these options to the script.
 _LEFT_TO_SCRIPTS = re.compile(
     f"{re.escape(_SETS)}|lets several jobs|changes which ranks|chooses the hosts of each rank"
 )
@@ -284,7 +286,7 @@ def written_options(scheduler: str, words: Sequence[str]) -> Iterator[tuple[str,
             yield name, given, f"-{name}" + (f" {shlex.quote(given)}" if given else "")
 
 
-#: Stands for the word after an option.
+#: Placeholder for the word after an option.
 _FOLLOWING = "\0"
 
 

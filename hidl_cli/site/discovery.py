@@ -133,7 +133,7 @@ def _mpi(entry: ProbeEntry, library: Mpi, shell: Host, shells: _Shells, results:
         _learn(entry, {"version": one.version, "prefix": one.prefix}, one.source, results)
         return
     if not own or (entry.modules and mpicc and shells.is_there_without("mpicc", mpicc)) or not entry.modules:
-        results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has no program of {library.family}")
+        results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} provides no {library.family} program")
         return
     other = own[0]
     family: Family = other.family
@@ -154,7 +154,7 @@ def _compiler(entry: ProbeEntry, compiler: Compiler, shell: Host, shells: _Shell
     found = probes.find(shell, compiler.package, (names[0], names[1], names[2]))
     if found is None:
         results.remarks.append(
-            f"{'.'.join(entry.path)}: {_where(entry)} has no {names[0]} and {names[1]} of the same version"
+            f"{'.'.join(entry.path)}: {_where(entry)} does not provide {names[0]} and {names[1]} in the same version"
         )
         return
     differs = compiler.version is not None and not probes.same_version(found.version, compiler.version)
@@ -171,7 +171,7 @@ def _any_compiler(entry: ProbeEntry, shell: Host, results: ProbeResults) -> None
     """Probe the compiler behind ``mpicc`` as the site's only compiler."""
     found = probes.of_wrapper(shell)
     if found is None:
-        results.remarks.append(f"compilers: {_where(entry)} has no known C and C++ compiler")
+        results.remarks.append(f"compilers: {_where(entry)} provides no known C and C++ compiler")
         return
     path = ("compilers", found.package)
     values = {"package": found.package, "version": found.version, "prefix": found.prefix, "fortran": found.fortran}
@@ -185,7 +185,7 @@ def _external(entry: ProbeEntry, external: External, shell: Host, shells: _Shell
     place = shell.which(program)
     version = probes.program_version(shell, name, program) if place else None
     if place is None or version is None:
-        results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} has no {program} that prints its version")
+        results.remarks.append(f"{'.'.join(entry.path)}: {_where(entry)} provides no {program} that prints its version")
         return
     differs = external.version is not None and not probes.same_version(version, external.version)
     if differs and entry.modules and shells.is_there_without(program, place):

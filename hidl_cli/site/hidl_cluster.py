@@ -86,7 +86,7 @@ def line_that_helps(variables: Mapping[str, str] = os.environ) -> str | None:
     Returns None if Slurm commands use a cluster that hidl did not create.
     """
     if not any(variables.get(name) for name in _ELSEWHERE):
-        return 'hidl cluster up; if it is up in another place: eval "$(hidl cluster env --directory DIR)"'
+        return 'hidl cluster up; if it is up in another directory, run: eval "$(hidl cluster env --directory DIR)"'
     if (directory := _directory(variables)) is None:
         return None
     default = directory == default_directory().resolve()

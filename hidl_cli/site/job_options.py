@@ -74,7 +74,7 @@ def _mail_of_pbs(settings: JobSettings) -> list[str]:
 
 def _mail_of_lsf(settings: JobSettings) -> list[str]:
     if "fail" in settings.mail_types:
-        raise UsageError("LSF sends no mail about failures alone", hint="--mail-type end includes them")
+        raise UsageError("LSF cannot send mail only for failures", hint="use --mail-type end, which includes failures")
     return [{"begin": "-B", "end": "-N"}[each] for each in settings.mail_types]
 
 
@@ -83,12 +83,12 @@ _SELECT = "in `-l select=`"
 #: The options by name, each with its form for every scheduler that supports it.
 TERMS: Mapping[str, Mapping[str, _Term]] = {
     "--gpus": {
-        "slurm": _Term("`--gres=gpu:N` or `--gpus-per-node=N`, by the policy `gpus`"),
+        "slurm": _Term("`--gres=gpu:N` or `--gpus-per-node=N`, depending on the policy `gpus`"),
         "lsf": _Term("whole nodes only; `jsrun -g`"),
         "pbs": _Term(f"`ngpus=N` {_SELECT}"),
-        "flux": _Term("`--gpus-per-slot=N` for a part of a node"),
-        "local": _Term("no request: the number of GPUs that ranks share"),
-        "ssh": _Term("no request: the number of GPUs that ranks share"),
+        "flux": _Term("`--gpus-per-slot=N` for part of a node"),
+        "local": _Term("not requested; only sets the number of GPUs that ranks share"),
+        "ssh": _Term("not requested; only sets the number of GPUs that ranks share"),
     },
     "--gpus-per-rank": {
         "slurm": _Term("as `--gpus`"),
@@ -108,7 +108,7 @@ TERMS: Mapping[str, Mapping[str, _Term]] = {
     "--share": {
         "slurm": _Term("no `--exclusive`"),
         "pbs": _Term("`-l place=scatter`"),
-        "flux": _Term("`--nslots` with `--cores-per-slot`, no `--exclusive`"),
+        "flux": _Term("`--nslots` with `--cores-per-slot`, without `--exclusive`"),
     },
     "--licenses": {
         "slurm": _Term("`--licenses=NAME:N`", lambda job: [f"--licenses={_counts(job.licenses, ':', ',')}"]),
@@ -186,11 +186,12 @@ def require_supported(site: Site, given: tuple[str, ...]) -> None:
     scheduler = site.scheduler or ""
     for name in given:
         if name in site.policies.forbidden:
-            raise UsageError(f"site {site.name} does not accept {name}", hint="leave it out")
+            raise UsageError(f"site {site.name} does not accept {name}", hint="remove this option")
         if scheduler not in TERMS[name]:
             having = ", ".join(_TITLES[each] for each in TERMS[name])
             raise UsageError(
-                f"{_TITLES.get(scheduler, scheduler)} has no option for {name}", hint=f"omit it; supported by {having}"
+                f"{_TITLES.get(scheduler, scheduler)} has no option for {name}",
+                hint=f"remove it; only supported by {having}",
             )
 
 
@@ -209,18 +210,19 @@ def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -
     for line in policies.directives:
         if twice := _repeated(written, scheduler, line):
             raise UsageError(
-                f"the site's `directives` already contain {min(twice)}: {line}", hint="leave your option out"
+                f"the site's `directives` already contain {min(twice)}: {line}",
+                hint="remove the option from the command",
             )
     problems = []
     for line in settings.scheduler_options:
         if not re.fullmatch(r"-[^\x00-\x1f\x7f]{1,500}", line):
-            problems.append(Problem(f"--scheduler-option {line!r} is no option", "one line that begins with -"))
+            problems.append(Problem(f"--scheduler-option {line!r} is not an option", "one line that begins with -"))
         elif rejected := reject_directive(scheduler, line, policies.model_dump()):
             problems.append(Problem(f"--scheduler-option {line!r}: {rejected.message}", rejected.instead))
         elif twice := _repeated(written, scheduler, line):
-            problems.append(Problem(f"--scheduler-option {line!r}: {min(twice)} is given twice", "one of the two"))
+            problems.append(Problem(f"--scheduler-option {line!r}: {min(twice)} is given twice", "only one of the two"))
     if problems:
-        raise InvalidInput(f"{len(problems)} invalid value(s) of --scheduler-option", problems=problems)
+        raise InvalidInput(f"{len(problems)} invalid value(s) for --scheduler-option", problems=problems)
     return [*lines, *settings.scheduler_options]
 
 

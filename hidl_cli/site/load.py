@@ -147,12 +147,12 @@ def explained(site: str | None, outcomes: Iterable[Detection], schedulers: Mappi
     (outcome,) = (one for one in outcomes if one.site == site)
     others = [one.site for one in outcomes if one.matched and one.site != site]
     count = len(outcome.conditions)
-    ground = "its only condition holds" if count == 1 else f"{count} of {count} conditions hold"
+    ground = "its only condition matches" if count == 1 else f"{count} of {count} conditions match"
     lines = [f"this is {site}: {ground} ({'; '.join(outcome.reasons)})"]
     if others:
         lines.append(f"also matching, with fewer conditions: {', '.join(others)}")
     if count == 1:
-        lines.append("a single condition may match other machines too: add another under `match`")
+        lines.append("a single condition may also match other machines; add another one under `match`")
     fallback = others[0] if others else FALLBACK
     return "\n".join([*lines, f"without this match, hidl would use `{fallback}`; --site overrides it"])
 
@@ -177,7 +177,7 @@ def as_document(outcome: Detection) -> dict[str, Any]:
 
 
 def _nothing_matched(schedulers: Mapping[str, str]) -> str:
-    message = f"no site matches: hidl uses `{FALLBACK}`, the machine you sit at"
+    message = f"no site matches; hidl uses `{FALLBACK}`, the machine that it runs on"
     if not schedulers:
         return message
     found = ", ".join(f"{name} ({program})" for name, program in schedulers.items())

@@ -452,7 +452,7 @@ def sinfo(text: str) -> SchedulerFacts:
             its = known.queues if known else ()
             nodes[host] = ProbedNode(host, _hardware(cells), queues=tuple(dict.fromkeys((*its, name))))
     states = Counter(cells["STATE"] for _, cells in rows if cells.get("STATE", "").rstrip(_MARKS) in ("down", "drain"))
-    remarks = ["some nodes are down or drained, but counted nevertheless"] if states else []
+    remarks = ["some nodes are down or drained, but they are counted, too"] if states else []
     return SchedulerFacts("slurm", nodes=tuple(nodes.values()), queues=tuple(queues.values()), remarks=tuple(remarks))
 
 
@@ -504,7 +504,7 @@ def bqueues(text: str) -> SchedulerFacts:
             raise UnexpectedOutput(number, "a queue and its status in each row", quoted(" ".join(cells.values())))
         remarks = [f"STATUS {cells['STATUS']}"] if cells["STATUS"] != "Open:Active" else []
         if cells.get("MAX", "-").isdecimal():
-            remarks.append(f"MAX {cells['MAX']}: limit of job slots")
+            remarks.append(f"MAX {cells['MAX']}: limit on job slots")
         found.append(Queue(cells["QUEUE_NAME"], remarks=tuple(remarks)))
     return SchedulerFacts("lsf", queues=tuple(found))
 
@@ -746,7 +746,7 @@ def nvidia_query(text: str) -> ParsedOutput:
     blocks = _QUERIED.split(text)[1:]
     names = [found[1].strip() for block in blocks if (found := _NAME_OF_CARDS.search(block))]
     if len(names) < len(blocks):
-        end = f"the end after {count(len(names), 'name')}"
+        end = f"the end of the file after {count(len(names), 'name')}"
         raise UnexpectedOutput(text.count("\n") + 1, "a `Product Name` for each GPU", end)
     sizes = [int(found[1]) / 1024 for block in blocks if (found := _TOTAL.search(block))]
     remarks = ["some GPUs are divided into MIG slices"] if _MIG_ON.search(text) else []
@@ -863,7 +863,7 @@ DESCRIBE: Mapping[str, Callable[..., SchedulerFacts]] = {
 
 #: A line printed by ``nvidia-smi --query-gpu=name,compute_cap,memory.total``.
 _CARD = r"[^,\n]{3,80}, (?:\d{1,3}\.\d|\[N/A\]), (?:\d{1,9}|\[N/A\])"
-_SAMPLE, _LINE = 100_000, 4000  # number of characters to examine in a text and in a line
+_SAMPLE, _LINE = 100_000, 4000  # numbers of characters to examine in a text and in a line
 
 
 def _lines(pattern: str) -> re.Pattern[str]:
@@ -1256,7 +1256,7 @@ def _saved(file: Path, output: Output, text: str) -> _SavedOutput:
     return _SavedOutput(file, output, value, ParsedOutput(", ".join(words) or "read", batch=batch))
 
 
-#: Entries that a part must contain to be useful.
+#: The entries without which a part is useless.
 _MUST_HAVE = {"nodes": "node", "queues": "queue", "partitions": "partition", "resources": "node", "server": "server"}
 
 

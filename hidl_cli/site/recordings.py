@@ -20,5 +20,7 @@ def survey_from(directory: Path, *, alone: bool = False) -> tuple[SurveyResult, 
         return survey_folder(directory, alone=alone), ()
     host = load_host(directory)
     if problems := foreign(host):
-        raise InvalidInput(f"{directory} contains outputs of other commands", problems=problems, hint="record it again")
+        raise InvalidInput(
+            f"{directory} contains output from other commands", problems=problems, hint="record it again"
+        )
     return survey_recorded(host, alone=alone), host.failures

@@ -128,7 +128,7 @@ class Spack(Strict):
     )
     reuse: bool = Field(
         False,
-        description="prefer packages of the store, of upstreams and of build caches to newer ones",
+        description="prefer packages from the store, upstreams and build caches to newer ones",
     )
     padded_length: Positive | None = Field(
         None, description="length to pad paths in the store to, for build caches used elsewhere; null for no padding"
@@ -195,8 +195,8 @@ class NodeType(Strict):
     cores: Positive | None = Field(None, description="physical cores per node that jobs may use")
     reserved_cores: list[NonNegative] = Field(
         default_factory=list,
-        description="numbers of cores reserved for the system and not included in `cores`, if launchers must be given "
-        "the numbers of the others",
+        description="numbers of the cores reserved for the system and not included in `cores`; only required if "
+        "launchers must be given the numbers of the other cores",
     )
     threads_per_core: Positive | None = Field(None, description="hardware threads per core")
     memory_gib: Annotated[float, Field(gt=0)] | None = Field(
@@ -327,8 +327,8 @@ class Policies(Strict):
     gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how to request GPUs")
     export: Literal["all", "none", "never"] = Field(
         "never",
-        description="none to pass no variable of the user's shell on to jobs; all and never pass all of them on, with "
-        "and without an option such as `--export=ALL`",
+        description="none: pass no variables of the user's shell to jobs; all: pass all of them with an option such as "
+        "`--export=ALL`; never: pass all of them without an option",
     )
     node_names: bool = Field(
         True, description="whether job scripts may contain node names; otherwise they are read from the allocation"

@@ -105,7 +105,7 @@ def _wrappers(path: tuple[str, ...], bin_: Path, host: Host) -> Checked:
 
 
 def _by_modules(path: tuple[str, ...], modules: list[str]) -> Checked:
-    why = f"its modules ({', '.join(modules)}) set the location" if modules else "no location given"
+    why = f"its modules ({', '.join(modules)}) set the location" if modules else "no location specified"
     return Checked(path, "not checked", why)
 
 
@@ -118,7 +118,7 @@ def _version(path: tuple[str, ...], program: str, version: str | None, printed: 
     if found is None:
         return Checked(path, "not checked", f"{program} does not print its version")
     if version is None:
-        return Checked(path, "not checked", f"{program} prints {found[0]}; the site's file gives no version")
+        return Checked(path, "not checked", f"{program} prints {found[0]}; the site file does not specify a version")
     if same_version(found[0], version):
         return Checked(path, "right", f"{program} prints {found[0]}")
-    return Checked(path, "wrong", f"{program} prints {found[0]}, but the site's file sets {version}")
+    return Checked(path, "wrong", f"{program} prints {found[0]}, but the site file sets {version}")

@@ -114,7 +114,7 @@ class _Reader:
         value = found["value"].strip().strip("\"'") if found else ""
         if name in _INCLUDES and value:
             if "://" in value:
-                self.problems.append(Problem(f"{name} names a URL", "a file on this machine", mark=mark))
+                self.problems.append(Problem(f"{name} refers to a URL", "a file on this machine", mark=mark))
                 return
             self.read(file.parent / value, constraints=constraints or _INCLUDES[name], named_in=mark)
         elif name not in _GRANTED:
@@ -129,9 +129,9 @@ def _text(file: Path) -> str:
     """
     if file.suffix in (".toml", ".yaml", ".yml", ".lock", ".cfg", ".py"):
         source = (
-            "of a conda environment, write the packages under `pip` into one, or create it and use `hidl run --env DIR`"
+            "for a conda environment, write its `pip` packages into one, or create it and use `hidl run --env DIR`"
             if file.suffix in (".yaml", ".yml")
-            else "from a pyproject.toml: uv pip compile pyproject.toml -o requirements.txt"
+            else "create one from pyproject.toml with: uv pip compile pyproject.toml -o requirements.txt"
         )
         raise UnusableRequirement(f"{file} is not a requirements file", f"such as requirements.txt; {source}")
     try:
@@ -231,7 +231,9 @@ def settle(derived: Derived, order: Order, progress: Progress) -> None:
     except MissingPrecondition as error:
         if not order.locked:
             raise
-        raise MissingPrecondition(error.message, hint="omit --locked to create the lockfile") from error
+        raise MissingPrecondition(
+            error.message, hint="run the command without --locked to create the lockfile"
+        ) from error
     if planned.plan is None:
         try:
             make_lock(order, progress)

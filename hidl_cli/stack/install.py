@@ -294,7 +294,7 @@ def _build(
         documents.write_text(Installation.at(plan.prefix).activate, rendered[0].script)
         verified = verifier(plan, log)
         for check in verified.checks:
-            if check["name"] == kernels.CHECK:  # records how GPUs were verified on a machine that has none
+            if check["name"] == kernels.CHECK:  # records how GPUs were verified if the machine has none
                 progress.say(f"{check['name']}: {check['detail']}")
         return _complete(plan, rendered[0], verified)
     except BuildFailed as failure:
@@ -318,7 +318,7 @@ def _compile(plan: InstallPlan, log: Path, progress: Progress) -> None:
 
 def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
     """Add the likely cause to the failure, if the log or the message matches a known one."""
-    from hidl_cli.diagnoses import format_causes, read_blocks, search  # reads the catalogue, needed after failures
+    from hidl_cli.diagnoses import format_causes, read_blocks, search  # reads the catalogue, only needed after failures
 
     with log.open("rb") as file:
         found = search(chain(read_blocks(file), [f"{failure.message}\n".encode()]))

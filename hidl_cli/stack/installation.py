@@ -382,7 +382,7 @@ def find(site: Site, stack: str, *, root: Path) -> Installation:
         why = "it has no valid manifest" if os.access(python, os.X_OK) else _describe_missing(python)
         raise MissingPrecondition(f"the installation {prefix} is damaged: {why}", hint=again)
     if foreign := version_mismatch(installation):
-        raise MissingPrecondition(foreign, hint=f"{again}; this keeps the lockfile")
+        raise MissingPrecondition(foreign, hint=f"{again} (this keeps the lockfile)")
     return installation
 
 
@@ -574,7 +574,7 @@ def rollback(site: Site, stack: str, *, root: Path, on_wait: Callable[[str], Non
     before = current(root / site.name / stack, PREVIOUS)
     found = at(before) if before else None
     if found is None:
-        reason = f"the installation {before} is missing or damaged" if before else "no previous installation"
+        reason = f"the installation {before} is missing or damaged" if before else "there is no previous installation"
         raise MissingPrecondition(
             f"stack {stack} on site {site.name} cannot be rolled back: {reason}",
             hint=_hint_installed(site, stack, root),

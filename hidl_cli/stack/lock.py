@@ -205,7 +205,7 @@ def why_unfit(lock: Lock, stack: Stack, target: Target) -> str | None:
     theirs = (lock.stack, lock.python, lock.platform, lock.accelerator)
     ours = (stack.name, target.python, target.platform, target.accelerator)
     if theirs != ours:
-        return f"it was made for {' '.join(theirs)}, not for {' '.join(ours)}"
+        return f"it was created for {' '.join(theirs)}, not for {' '.join(ours)}"
     if lock.glibc is not None and (target.glibc is None or target.glibc < lock.glibc):
         return f"it requires glibc {'.'.join(map(str, lock.glibc))}, which this machine does not have"
     lacking = (find_unserved(each.name, each.version, target.gpus, target.machine) for each in lock.packages)

@@ -62,7 +62,7 @@ class InstallOptions(AllocationOptions):
         None,
         "--device",
         metavar="cpu|gpu",
-        help="Stack for CPUs or GPUs (default: the site's setting, else the hardware of its default partition).",
+        help="Stack for CPUs or GPUs (default: the site's setting, or the hardware of its default partition).",
         completion="devices",
         panel=_STACK,
     )

@@ -86,7 +86,7 @@ def build(wheel: OwnWheel) -> None:
         try:
             process.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out], cwd=copy)
         except ProcessFailed as failure:
-            raise BuildFailed(f"failed to build the wheel of {wheel.name}: {failure.output.strip()}") from failure
+            raise BuildFailed(f"failed to build the {wheel.name} wheel: {failure.output.strip()}") from failure
         (out / wheel.file.name).replace(wheel.file)
 
 

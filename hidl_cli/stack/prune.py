@@ -59,7 +59,11 @@ def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Pa
     found = installation.prefixes(directory) if everything else [current] if current else []
     if not found:
         others = len(installation.prefixes(directory))
-        hint = f"remove the {others} installation(s) not in use with --all" if others else "see `hidl stack list`"
+        hint = (
+            f"use --all to remove the {others} installation(s) that are not in use"
+            if others
+            else "see `hidl stack list`"
+        )
         raise MissingPrecondition(f"stack {stack} is not installed for site {site} in {root}", hint=hint)
     for prefix in found:
         if not is_ours(prefix):
@@ -98,7 +102,7 @@ def uninstall(
         if kept:
             raise MissingPrecondition(
                 "the installation is in use; nothing was removed" + "".join(f"\n  {line}" for line in kept),
-                hint=f"wait until it is no longer needed, or: hidl uninstall {sh(stack)} --force",
+                hint=f"wait until it is no longer needed, or run: hidl uninstall {sh(stack)} --force",
             )
         for prefix in found:
             remove(prefix)
@@ -236,14 +240,14 @@ class Pruning:
         """Yield the reasons to keep a published installation."""
         for link, words in (
             (installation.CURRENT, "in use"),
-            (installation.PREVIOUS, "previous installation: hidl stack rollback"),
+            (installation.PREVIOUS, "previous installation, for hidl stack rollback"),
         ):
             if installation.current(prefix.parent, link) == prefix:
                 yield words
         yield from self.users_of(prefix)
         until = prefix.stat().st_mtime + self.longest_job
         if is_shared(self.site, prefix.parents[2]) and self.now < until:
-            yield f"jobs may run from it until {datetime.fromtimestamp(until).astimezone():%Y-%m-%d %H:%M}"
+            yield f"jobs may use it until {datetime.fromtimestamp(until).astimezone():%Y-%m-%d %H:%M}"
         if self._current_prefix(prefix.parent.name, prefix.parents[2]) == prefix:
             yield "current result of hidl install"
         if recent := self._recent(max(used, self._ended_runs.get(str(prefix), 0.0)), self.age):
@@ -254,7 +258,7 @@ class Pruning:
         if (run := self._runs.get(str(prefix))) is not None:
             yield f"run {run} has not ended"
         if (process := self._processes.get(str(prefix.resolve()))) is not None:
-            yield f"process {process} runs from it"
+            yield f"process {process} uses it"
         for mention, file in self._mentions.get(prefix.name, {}).items():
             if _names_prefix(prefix, mention):
                 yield f"named in {file} as {mention}"

@@ -134,7 +134,7 @@ def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:
 
 
 #: Expected instead of a package that is not available from an index.
-WHEEL_EXPECTED = "a package from an index or wheelhouse: build a wheel (uv build --wheel) and add its directory to \
+WHEEL_EXPECTED = "a package from an index or wheelhouse; build a wheel (uv build --wheel) and add its directory to \
 PIP_FIND_LINKS"
 
 _HASH = re.compile(r"\s--hash[= ](\S+)")
@@ -205,7 +205,7 @@ def check_build(requirement: str, *, mpi: Family, accelerator: Accelerator | Non
         title = ABI_TITLES[TRAITS[mpi].abi]
         raise UnusableRequirement(
             f"{name} is an MPI library, but the stack uses {mpi}",
-            f"mpi4py, which the stack has for {title}; or a stack with another MPI library (hidl stack list)",
+            f"mpi4py, which the stack provides for {title}, or a stack with another MPI library (hidl stack list)",
         )
     version = bare(requirement).partition(";")[0].strip()
     if accelerator == "cpu" and (build := _GPU_BUILD.search(version)):
@@ -238,7 +238,7 @@ class Advisory(Strict):
     """A notice for users who install a stack, such as a vulnerability in one of its packages."""
 
     id: Annotated[str, Field(min_length=1)] = Field(description="identifier, such as CVE-2024-10190")
-    text: Annotated[str, Field(min_length=1)] = Field(description="the problem, and what the stack does about it")
+    text: Annotated[str, Field(min_length=1)] = Field(description="the problem, and how the stack handles it")
     url: str | None = Field(None, description="further reading")
 
 
@@ -275,13 +275,13 @@ class Source(Strict):
     """A build's source archive, which is downloaded from the package index or provided by the user."""
 
     file: FileName = Field(
-        description="file name of the archive, which is searched in $HIDL_SOURCES and in <root>/sources"
+        description="file name of the archive, which is searched for in $HIDL_SOURCES and <root>/sources"
     )
     sha256: Sha256 | None = Field(None, description="SHA-256 of the archive; required with `pypi`")
     pypi: str | None = Field(None, description="project on the package index to download the archive from")
     homepage: str | None = Field(None, description="web page where users can get an archive that hidl cannot download")
     any_version: bool = Field(
-        False, description="accept other versions: the build's `version` in `file` matches any version"
+        False, description="accept other versions; the build's `version` in `file` then matches any version"
     )
 
 
@@ -344,7 +344,7 @@ class SpackSpecs(Strict):
     )
     deprecated: str | None = Field(
         None,
-        description="reason to allow versions that Spack has deprecated, shown as a warning; null: not allowed",
+        description="reason to allow versions that Spack has deprecated, shown as a warning; null to reject them",
     )
 
 
@@ -391,9 +391,9 @@ class Stack(Strict):
         default_factory=dict, description="MPI family -> run-time variables recommended for the stack"
     )
     spack: SpackSpecs | None = Field(
-        None, description="settings for building the stack with Spack; null: not supported"
+        None, description="settings for building the stack with Spack; null if unsupported"
     )
-    verify: Verify = Field(default_factory=Verify, description="checks before an installation is published")
+    verify: Verify = Field(default_factory=Verify, description="checks to run before an installation is published")
 
     @property
     def has_gpu_variants(self) -> bool:

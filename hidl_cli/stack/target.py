@@ -95,7 +95,7 @@ def reason_without_gpu(
 def _other_gpus(versions: Mapping[str, str], node: NodeType) -> str | None:
     """Return why these framework versions do not support the nodes' GPUs, or None if they do."""
     if foreign := next((f"{name} {version}" for name, version in versions.items() if _is_foreign(version, node)), None):
-        return f"its {foreign} is not built for the GPUs of the nodes ({node.gpu_model or node.gpu_arch})"
+        return f"its {foreign} was not built for the GPUs of the nodes ({node.gpu_model or node.gpu_arch})"
     gpus = [node.gpu_arch] if node.gpu_arch else []
     lacking = (find_unserved(name, version, gpus, node.arch) for name, version in versions.items())
     return next((str(each) for each in lacking if each), None)

@@ -186,7 +186,7 @@ def format_reference(
         own: Efficiencies found by earlier studies of the same size on the site.
     """
     if len(own) >= LEAST_OWN:
-        found = f"{median(own):.3f} in the median of {len(own)} earlier studies ({min(own):.3f} to {max(own):.3f})"
+        found = f"a median of {median(own):.3f} in {len(own)} earlier studies ({min(own):.3f} to {max(own):.3f})"
         return f"here before: {found}"
     fitting = [
         reference
@@ -200,4 +200,4 @@ def format_reference(
         return None
     best = min(fitting, key=lambda reference: (site not in reference.sites, abs(math.log(reference.scale / n))))
     where = f"{best.scale} {best.unit} ({best.platform}; {best.title}; {best.source})"
-    return f"published: {best.efficiency:.3f} on {where}, for orientation"
+    return f"published, for comparison: {best.efficiency:.3f} on {where}"

@@ -249,7 +249,7 @@ class Store:
             several = f"{len(fitting)} results match {name!r}: {', '.join(sorted(fitting)[:5])}"
             raise UsageError(
                 several if fitting else f"no results for run {name!r}",
-                hint="hidl results list shows judged runs, hidl status shows all runs",
+                hint="hidl results list shows runs with results, and hidl status shows all runs",
             )
         return self.runs(Filters(run=fitting[0]))[0]
 

@@ -196,7 +196,7 @@ def _path(_: Variable, text: str, __: Scalar) -> str:
 
 
 def _internal(_: Variable, __: str, ___: Scalar) -> str:
-    raise InvalidValue("set by the launcher", "no value; remove the line")
+    raise InvalidValue("the launcher sets this variable", "no value; remove the line")
 
 
 def _is_not(value: Scalar, what: str) -> str:

@@ -228,14 +228,14 @@ def _of_another_version(reader: Reader, version: str | None, name: str) -> Inval
 
 
 def _ignored(family: Family, library: str, name: str, readers: str) -> InvalidSetting:
-    message = f"{library} does not read `{clipped(name)}`; read by {readers}"
+    message = f"{library} does not read `{clipped(name)}`, a variable of {readers}"
     other = find_counterpart(name, family)
     if other is None:
-        return InvalidSetting(message, f"no such setting; no counterpart for {family} is known", on_name=True)
+        return InvalidSetting(message, f"no such setting, because {family} has no known counterpart", on_name=True)
     return InvalidSetting(message, f"its counterpart for {family}: {other}", other.variable or None, on_name=True)
 
 
-# Checks of the tuning in site, stack and workload files.
+# Checks for the tuning in site, stack and workload files.
 
 
 _Path = tuple[str | int, ...]
@@ -275,7 +275,7 @@ def _faults(family: Family, version: str | None, values: Mapping[str, Any], path
         other, text = seen.setdefault(judged.variable, (name, judged.value))
         if text != judged.value:
             message = f"{other} and {name} are the same variable, with different values"
-            yield Fault((*path, name), message, "only one of them")
+            yield Fault((*path, name), message, "only one of the two")
 
 
 def _family(word: object) -> Family | None:

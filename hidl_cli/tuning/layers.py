@@ -54,8 +54,8 @@ def conflict(settings: Iterable[Setting], environment: Mapping[str, str]) -> Pro
     if not _names_libmpi(value):
         return None
     return Problem(
-        f"{chosen.name}=1 ({chosen.origin}) and {LD_PRELOAD} of libmpi.so ({origin}) cannot be combined",
-        f"only one of them: no {LD_PRELOAD}, or {chosen.name}=0",
+        f"{chosen.name}=1 ({chosen.origin}) and preloading libmpi.so with {LD_PRELOAD} ({origin}) cannot be combined",
+        f"only one of the two: either no {LD_PRELOAD}, or {chosen.name}=0",
         (LD_PRELOAD,),
     )
 
@@ -205,7 +205,7 @@ def _check(library: Library, layer: Layer) -> tuple[dict[str, Setting], list[Pro
             problems.append(Problem(message, judged.expected, (name,), suggestion=judged.suggestion))
         elif (other := settings.get(judged.variable)) and other.value != judged.value:
             message = f"{other.name} and {name} are the same variable, with different values ({layer.origin})"
-            problems.append(Problem(message, "only one of them", (name,)))
+            problems.append(Problem(message, "only one of the two", (name,)))
         else:
             settings[judged.variable] = Setting(name, judged.value, layer.origin)
     return settings, problems

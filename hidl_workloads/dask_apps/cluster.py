@@ -17,11 +17,11 @@ from hidl_workloads.parameters import Dask
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Ranks that are no workers: the scheduler and the client.
+#: Number of ranks that are not workers: the scheduler and the client.
 OVERHEAD = 2
 #: The rank of the client.
 CLIENT = 1
-_LOG_LENGTH = 1_000_000  # transfers of one run that a worker remembers
+_LOG_LENGTH = 1_000_000  # number of transfers that a worker remembers
 
 
 def start(world: MPI.Comm, parameters: Dask, threads: int) -> bool:
@@ -33,13 +33,13 @@ def start(world: MPI.Comm, parameters: Dask, threads: int) -> bool:
 
     if chosen() == "gpu":
         take_turns(world, OVERHEAD)
-    # Pages ask for no token: there are none.
+    # The pages are turned off, because they require no authentication.
     no_pages: dict[str, list[str]] = {f"distributed.{process}.http.routes": [] for process in ("scheduler", "worker")}
     dask.config.set({"distributed.admin.low-level-log-length": _LOG_LENGTH, **no_pages})
     options: dict[str, Any] = {
         "nthreads": threads,
         "dashboard": False,
-        "dashboard_address": ":0",  # a port of its own for each job
+        "dashboard_address": ":0",  # a different port for each job
         "interface": parameters.interface or None,
         "worker_class": "distributed.Worker",
         "exit": False,

@@ -35,7 +35,7 @@ def _library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise NoDevice(f"{name} cannot be imported ({error}); the stack must hold it to compute on GPUs") from error
+        raise NoDevice(f"{name} cannot be imported ({error}); computing on GPUs requires it in the stack") from error
 
 
 def take_turns(world: MPI.Comm, first_worker: int) -> None:

@@ -27,4 +27,4 @@ class Job:
 def agree(what: str, found: float, known: float, tolerance: float = 0.0) -> None:
     """Raise ``WrongResult`` where ``found`` is further from ``known`` than ``tolerance`` (absolute)."""
     if not abs(found - known) <= tolerance:  # NaN is wrong too
-        raise WrongResult(f"the result is wrong: {what} is {found!r}, and must be {known!r}")
+        raise WrongResult(f"the result is wrong: {what} is {found!r}, but must be {known!r}")

@@ -13,7 +13,7 @@ from hidl_workloads.dask_apps.placement import persist
 from hidl_workloads.parameters import DaskMerge
 
 _ROW_BYTES = 16  # a key and a payload, 64-bit integers
-_WRAP = 2**64  # sums of such numbers are known modulo this
+_WRAP = 2**64  # sums of these integers are known modulo this number
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
         right, numbers, partitions=partitions, parameters=parameters, meta=right(0, partitions, parameters).head(0)
     )
     one, other = persist(client, one, other)
-    # Partitions of equal size on both sides: the library would else be free to send all of one frame to everyone.
+    # Both sides have partitions of equal size. Otherwise, the library might send one whole frame to every worker.
     merged = one.merge(other, on="key", how="inner", shuffle_method=parameters.shuffle, broadcast=False)
 
     def work() -> Any:
@@ -82,7 +82,7 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
 
     def check(found: Any) -> None:
         known = partitions * parameters.matches
-        keys = known * (known - 1) // 2  # they are 0, 1, 2, ...
+        keys = known * (known - 1) // 2  # the keys are 0, 1, 2, ...
         agree("the number of matches", len(found), known)
         sums = found.sum().compute()
         for name, total in {"key": keys, "left": 2 * keys + known, "right": 3 * keys + 2 * known}.items():

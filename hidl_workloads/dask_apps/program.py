@@ -69,14 +69,14 @@ def _refuse(world: MPI.Comm, why: str) -> None:
     if world.rank == 0:
         sys.stderr.write(f"{why}\n")
         sys.stderr.flush()
-    world.Barrier()  # the others' ends would drown what it says
+    world.Barrier()  # otherwise, the message would be lost among those about the other ranks' ends
     sys.exit(1 if world.rank == 0 else 0)
 
 
 def _run(world: MPI.Comm, name: str, parameters: AnyParameters, make: Make[AnyParameters]) -> None:
     threads = parameters.worker_threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
-    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # else each start and stop is logged
-    if threads > 1:  # the threads of a worker share its cores: libraries that start their own would fight for them
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # otherwise, each start and stop is logged
+    if threads > 1:  # a worker's threads share its cores, and libraries that start their own would compete for them
         os.environ |= dict.fromkeys(_THREADS, "1")
     measured = None
     if cluster.start(world, parameters, threads):
@@ -139,9 +139,9 @@ def _forget(client: Any) -> None:
     """Let the cluster forget the last run: workers keep copies of what they were sent, and nothing is computed again
     that somebody still holds."""
     gc.collect()
-    client.sync(asyncio.sleep, 0)  # what gave the results up has told the client's loop before this
+    client.sync(asyncio.sleep, 0)  # the client's loop has already been notified that the results were released
     if client.futures:
-        raise RuntimeError(f"{len(client.futures)} results of the last run are held, which the next would not compute")
+        raise RuntimeError(f"{len(client.futures)} results are still held, so the next run would not compute them")
 
 
 def _by_mpi(client: Any, parameters: Dask) -> int | None:

@@ -10,7 +10,7 @@ from hidl_workloads.dask_apps.job import Job, agree
 from hidl_workloads.dask_apps.placement import persist
 from hidl_workloads.parameters import DaskSvd
 
-_TOLERANCE = 1e-9  # of the largest singular value
+_TOLERANCE = 1e-9  # as a fraction of the largest singular value
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
     rows, columns, chunk, device = parameters.rows, parameters.columns, parameters.chunk_size, chosen()
     xp = arrays(device)
     full, rest = divmod(rows, chunk)
-    # A last block that is wider than tall would have no QR of the form that the tree needs: the one before takes it.
+    # If the last block is wider than tall, the tree cannot use its QR, so it is merged with the previous block.
     chunks = (chunk,) * full + ((rest,) if rest else ())
     if 0 < rest < columns:
         chunks = (*chunks[:-2], chunk + rest)

@@ -10,7 +10,7 @@ from hidl_workloads.dask_apps.job import Job, agree
 from hidl_workloads.dask_apps.placement import persist
 from hidl_workloads.parameters import DaskTranspose as Parameters
 
-_MODULUS = 1021  # a prime: the matrix is far from symmetric, and its sum is exact in float64 below 2**53
+_MODULUS = 1021  # a prime, so the matrix is far from symmetric; its sum is exact in float64 below 2**53
 
 
 def block(rows: slice, columns: slice, size: int, device: Device) -> Any:
@@ -48,7 +48,7 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
 
     def check(total: Any) -> None:
         agree("the sum", float(total), known_sum(size))
-        # The sum does not tell whether the right blocks met: these elements do.
+        # The sum does not show whether the right blocks were added, but these elements do.
         expected = block(*corner, size, device) + block(*corner[::-1], size, device).T
         agree("the largest error in a corner", float(abs(y[corner].compute() - expected).max()), 0.0)
 

@@ -20,9 +20,9 @@ UNLIMITED = -1
 _TMP_NONE, _TMP_LITTLE = 16 * MIB, 1 * GIB
 _SHM_NONE, _SHM_LITTLE = 4 * MIB, 64 * MIB
 _FILES_LITTLE = 1000
-_USUAL_MEMLOCK = 8 * MIB  # the default since Linux 5.16
+_USUAL_MEMLOCK = 8 * MIB  # the default limit since Linux 5.16
 _NOFILE_NONE, _NOFILE_LITTLE = 256, 1024
-_MEMORY_SHARE = 0.9  # of the request, because sites reserve memory for the system and may confuse GB with GiB
+_MEMORY_SHARE = 0.9  # fraction of the request, because sites reserve memory for the system and may confuse GB with GiB
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def stack(prefix: "str | None") -> "dict[str, Any] | None":
     """Return whether the stack's prefix exists, whether its Python is executable, and the SHA-256 of its manifest."""
     if prefix is None:
         return None
-    import hashlib  # lazily, because it takes longer to import than all other modules and is only required here
+    import hashlib  # imported here, because it takes longer to import than all other modules together
 
     digest = None
     with contextlib.suppress(OSError):

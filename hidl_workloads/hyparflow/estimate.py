@@ -27,7 +27,7 @@ from hidl_workloads.parameters import Hyparflow
 
 SCHEMA = "hidl.forecast/1"
 
-#: A rank of t threads is t**this times as fast as one of one: 1.59 times with two, measured on ResNet-56, batch 256.
+#: A rank with t threads is t**_THREADS times as fast as with one: 1.59 times with two (ResNet-56, batch 256).
 _THREADS = 0.67
 
 
@@ -52,10 +52,10 @@ def forecast(program: Any, parameters: Hyparflow, asked: Mapping[str, Any]) -> d
         "expected": [_expected(graph, costs, parameters, network, placement) for placement in asked["placements"]],
         "assumptions": {
             "model": f"{graph.name}, {sum(node.parameters for node in graph.nodes):,} parameters",
-            "compute": f"costs {costs.source} for one core of this machine; the nodes' cores are taken to be as fast",
-            "threads": f"{threads} of each rank, together {_speed(threads):.3g} times as fast as one",
+            "compute": f"costs {costs.source} for one core of this machine; the nodes' cores are assumed to be as fast",
+            "threads": f"{threads} per rank, together {_speed(threads):.3g} times as fast as one",
             "network": said,
-            "efficiency": "against one node, or as many as one replica needs; each replica has a batch of its own",
+            "efficiency": "relative to one node, or to as many as one replica needs; each replica has its own batch",
         },
         "known_errors": list(_KNOWN_ERRORS),
     }
@@ -63,9 +63,9 @@ def forecast(program: Any, parameters: Hyparflow, asked: Mapping[str, Any]) -> d
 
 #: See docs/explanation/hyparflow-simulator.md.
 _KNOWN_ERRORS = (
-    "efficiency: against HyPar-Flow's published ResNet-1001 +-1.4 % at 256 and 512 nodes of Frontera, and 15 % too "
-    "high at 128 of Stampede2",
-    "seconds: threads beyond 2 are extrapolated, a node's ranks share its memory and its clock, processors differ",
+    "efficiency: within 1.4 % of HyPar-Flow's published ResNet-1001 on 256 and 512 nodes of Frontera, but 15 % too "
+    "high on 128 nodes of Stampede2",
+    "seconds: more than 2 threads are extrapolated, a node's ranks share its memory and clock, and processors differ",
 )
 
 
@@ -115,7 +115,7 @@ def _expected(
         ("step_time", found.step_seconds, "s"),
         ("bubble", found.bubble, "share"),
     ]
-    if parameters.mode != "model":  # one replica has nothing to be compared with
+    if parameters.mode != "model":  # a single replica cannot be compared with anything
         figures += [("efficiency", found.efficiency, "share"), ("speedup", found.speedup, "times")]
     return {"figures": [{"name": name, "value": value, "unit": unit} for name, value, unit in figures]}
 

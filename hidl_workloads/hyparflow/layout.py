@@ -10,6 +10,6 @@ def divide_ranks(parameters: Hyparflow, ranks: int) -> tuple[int, int]:
     partitions = {"data": 1, "model": ranks, "hybrid": parameters.partitions}[parameters.mode]
     if ranks % partitions:
         raise ValueError(
-            f"replicas of {partitions} partitions each do not fit {ranks} ranks: take a multiple of {partitions}"
+            f"{ranks} ranks cannot be divided into replicas of {partitions} partitions: use a multiple of {partitions}"
         )
     return partitions, ranks // partitions

@@ -40,7 +40,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
             raise Refused(str(error)) from error
         if world.rank == 0:
             print(f"{name} on {world.size} rank(s): building and planning the model", flush=True)
-        from hidl_workloads.hyparflow.trainer import PartitionedTrainer  # Keras and TensorFlow come only now
+        from hidl_workloads.hyparflow.trainer import PartitionedTrainer  # imports Keras and TensorFlow
 
         trainer = PartitionedTrainer(world, parameters, lambda: make(parameters))
         if world.rank == 0:

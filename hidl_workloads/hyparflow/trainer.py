@@ -33,9 +33,9 @@ from hidl_workloads.training.data_parallel.tensorflow_devices import TensorFlowG
 
 _RECOMPUTE = {"auto": "auto", "always": True, "never": False}
 
-#: What a rank computes; what else a step takes is waiting.
+#: The phases in which a rank computes; in the rest of a step, it waits.
 _BUSY = ("forward", "backward", "update")
-_RECORDED = 20  # steps at most: a timeline of more can hardly be looked at
+_RECORDED = 20  # maximum number of steps in a timeline; more would be unreadable
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def _path(communicator: MPI.Comm, gpu: TensorFlowGpu, plan: hyparflow.Plan, para
     """Return how messages get from GPU to GPU, and why so; collective."""
     if plan.partitions == 1:
         if parameters.gpu_buffers == "direct":
-            raise Refused("gpu_buffers='direct' is for messages between stages, and without partitions there are none")
-        return Path("staged", "gradients are, and there are no messages")
+            raise Refused("gpu_buffers='direct' requires messages between stages, which require partitions")
+        return Path("staged", "gradients are staged, and there are no messages")
     try:
         return choose_path(communicator, gpu, parameters.gpu_buffers, compressed=False)
     except ValueError as error:

@@ -14,7 +14,7 @@ from hidl_workloads.ml.streams import Array, Stream
 if TYPE_CHECKING:
     from hidl_workloads.ml.points import Points
 
-_BLOCK = 64  # rows of the sample whose distances are summed at once, on any rank
+_BLOCK = 64  # number of rows of the sample whose distances a rank sums at once
 
 
 def bic(counts: Array, inertia: float, columns: int) -> float:
@@ -72,7 +72,7 @@ class Silhouette:
         widths = xp.zeros(len(self._sample))
         for rows, distances in self._parts:
             widths[rows] = _widths(xp, distances @ member, counts, labels[rows])
-        # Of each point, one rank has the figure, and the others have 0.
+        # For each point, one rank has the value and the others have 0.
         self._points.device.allreduce(self._points.communicator, widths)
         return float(widths.mean())
 

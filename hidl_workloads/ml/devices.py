@@ -100,7 +100,10 @@ def _gpu(buffers: Buffers) -> tuple[Device | None, str | None]:
     try:
         import cupy
     except ImportError as error:
-        return None, f"computing on GPUs requires CuPy in the stack: {error}; --with cupy-cuda12x, or --device cpu"
+        return (
+            None,
+            f"computing on GPUs requires CuPy in the stack: {error}; add --with cupy-cuda12x, or use --device cpu",
+        )
     try:
         cupy.cuda.Device(0).use()
         name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
@@ -110,6 +113,6 @@ def _gpu(buffers: Buffers) -> tuple[Device | None, str | None]:
         answer = gpu_aware.ask("rocm" if cupy.cuda.runtime.is_hip else "cuda")
         if answer.aware is False:
             return None, f"gpu_buffers='direct' requires an MPI library that reads GPU memory: {answer.source}"
-    way = "handed to MPI as they are" if buffers == "direct" else "staged through the host's memory"
+    way = "passed to MPI as they are" if buffers == "direct" else "staged through host memory"
     title = f"CuPy {cupy.__version__} on {name}, arrays {way}"
     return Device(cupy, title, gpu=True, direct=buffers == "direct"), None

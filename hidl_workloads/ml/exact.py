@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hidl_workloads.ml.devices import Device
 
-_BITS = 51  # of float64's 53: one for the sign, one for rounding up
+_BITS = 51  # of float64's 53 bits, one is for the sign and one for rounding up
 _LEAST_EXPONENT = -1074
 
 
@@ -31,7 +31,7 @@ class Grid:
         headroom = max(count, 1).bit_length()
         coarse = max(exponent + headroom - _BITS, _LEAST_EXPONENT)
         fine = max(coarse - 1 + headroom - _BITS, _LEAST_EXPONENT)
-        # Adding this and taking it away again rounds to a multiple of 2**exponent.
+        # Adding and then subtracting this rounds to a multiple of 2**exponent.
         self._coarse, self._fine = (1.5 * 2.0**52 * 2.0**exponent for exponent in (coarse, fine))
 
     def split(self, values: Array) -> tuple[Array, Array]:

@@ -42,7 +42,9 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Progr
     )
     counts = check(points, fit)
     centers, inertia = points.outside(fit.centers), points.square(fit.inertia)
-    labels = points.gathered(fit.labels) if parameters.result else np.empty(0)  # they may be many for one rank
+    labels = (
+        points.gathered(fit.labels) if parameters.result else np.empty(0)
+    )  # a single rank may not have room for all
     size = f"{points.total:,} points in {points.columns} dimensions, {parameters.clusters} clusters"
     return ProgramReport(
         metrics=[
@@ -85,11 +87,9 @@ def _given(points: Points, parameters: Parameters) -> Array:
     given, fault = read_matrix("start", parameters.start)
     shape = (parameters.clusters, points.columns)
     if fault is None and given.shape != shape:
-        fault = (
-            f"start={parameters.start} holds {given.shape[0]} x {given.shape[1]} numbers, not {shape[0]} x {shape[1]}"
-        )
+        fault = f"start={parameters.start} has {given.shape[0]} x {given.shape[1]} numbers, not {shape[0]} x {shape[1]}"
     elif fault is None and not np.isfinite(given).all():
-        fault = f"start={parameters.start} holds NaN or infinity"
+        fault = f"start={parameters.start} contains NaN or infinity"
     agree(points.communicator, fault)
     return points.inside(points.device.array(np.array(given, dtype=np.float64)))
 
@@ -108,14 +108,14 @@ def check(points: Points, fit: lloyd.Fit) -> Array:
     whole = points.variance * points.columns * points.total
     within = whole - float((counts * means**2).sum()) + float((counts * (means - fit.centers) ** 2).sum())
     error = abs(fit.inertia - within) / whole if whole else abs(fit.inertia)
-    verify(communicator, "the inertia's distance from the law of total variance", error, 1e-9)
+    verify(communicator, "the inertia's deviation from the law of total variance", error, 1e-9)
     sample = points.values[: points.block]
     distances = xp.stack([((sample - center) ** 2).sum(axis=1) for center in fit.centers], axis=1)
     nearest = distances.min(axis=1)
     own = distances[xp.arange(len(sample)), fit.labels[: len(sample)]]
     scale = float(nearest.max()) + points.variance if len(sample) else 1.0
     excess = float((own - nearest).max()) / scale if len(sample) and scale else 0.0
-    verify(communicator, "how much farther than the nearest center a point's own one is", excess, 1e-9)
+    verify(communicator, "a point's distance from its own center, less that from the nearest", excess, 1e-9)
     return points.device.host(sums.counts)
 
 

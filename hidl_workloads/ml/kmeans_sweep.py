@@ -63,7 +63,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Progr
     kmeans.check(everywhere, fit)
     verify(
         communicator,
-        "the best fit's inertia, less that of the same fit by all ranks",
+        "the difference between the best fit's inertia and that of the same fit by all ranks",
         abs(everywhere.square(fit.inertia) - table[best, 1]),
         0,
     )
@@ -100,7 +100,7 @@ def sweep(
         begun = time.perf_counter()
         fit = _fit(points, tasks[task], parameters)
         scored = score(fit)
-        if points.communicator.rank == 0:  # one rank tells for its group
+        if points.communicator.rank == 0:  # one rank reports for its group
             table[task] = scored, points.square(fit.inertia), fit.iterations, time.perf_counter() - begun
     communicator.Allreduce(MPI.IN_PLACE, table, MPI.SUM)
     return table

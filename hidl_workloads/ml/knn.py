@@ -19,7 +19,7 @@ from hidl_workloads.ml.streams import Array, Stream
 from hidl_workloads.parameters import Knn as Parameters
 from hidl_workloads.refusal import Refused
 
-_CHECKED = 16  # queries whose neighbours are counted again
+_CHECKED = 16  # number of queries whose neighbours are counted again
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Part:
 def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> ProgramReport:
     """Classify the queries as often as there are steps, and count the neighbours of some of them again."""
     if parameters.neighbours > parameters.references:
-        raise Refused(f"{parameters.neighbours} neighbours of {parameters.references} reference(s): choose no more")
+        raise Refused(f"{parameters.neighbours} neighbours of {parameters.references} reference(s): choose fewer")
     if parameters.per_rank:
         parameters = replace(parameters, queries=parameters.queries * communicator.size)
     shape = grid(communicator.size, parameters.queries, parameters.references)
@@ -88,7 +88,7 @@ def _part(communicator: MPI.Comm, device: Device, parameters: Parameters, shape:
 
     queries, of_queries = made(Stream.QUERIES, query_rows)
     references, of_references = made(Stream.POINTS, reference_rows)
-    # Without their mean, distances from products lose fewer digits. Of references, each is counted once: by the
+    # Distances computed from products lose fewer digits without the mean. Each reference is counted once, by the
     # first rank of its column.
     counted = references if down == 0 else references[:0]
     mean = exact.total(communicator, device, device.array(counted), parameters.references) / parameters.references
@@ -175,7 +175,7 @@ def check(
     scale = device.largest(communicator, part.references) + float(np.abs(probes).max())
     slack = 1e-12 * parameters.columns * scale**2
     nearer = np.zeros((2, len(chosen)), dtype=np.int64)
-    if communicator.rank < part.row.size:  # the first row of ranks has every reference once
+    if communicator.rank < part.row.size:  # the first row of ranks has each reference once
         for number_, probe in enumerate(probes):
             differences = ((part.references - device.array(probe)) ** 2).sum(axis=1)
             nearer[0, number_] = int((differences < farthest[number_] - slack).sum())

@@ -20,8 +20,8 @@ from hidl_workloads.ml.streams import Array, Stream
 from hidl_workloads.parameters import LinearRegression as Parameters
 from hidl_workloads.refusal import Refused, agree
 
-_GRADIENT = 1e-11  # both solvers leave some 1e-16 where they can solve the problem
-_SINGULAR = 0.1  # the largest relative error of a solution that has a digit
+_GRADIENT = 1e-11  # both solvers leave about 1e-16 if they can solve the problem
+_SINGULAR = 0.1  # the largest relative error of a solution with at least one correct digit
 _EPSILON = float(np.finfo(float).eps)
 
 
@@ -36,7 +36,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Progr
         communicator, device, parameters, lambda: solve(communicator, device, matrix, parameters.block)
     )
     gradient, residual = _gradient(communicator, device, matrix, solution)
-    verify(communicator, "the gradient at the solution, relative", gradient, _GRADIENT)
+    verify(communicator, "the relative gradient at the solution", gradient, _GRADIENT)
     return ProgramReport(
         metrics=[
             *program.time_and_rate("solve_time", seconds, total, "point_rate", "points/s"),
@@ -84,7 +84,9 @@ def normal_equations(communicator: MPI.Comm, device: Device, matrix: Array, bloc
             return None
         return np.linalg.solve(upper, np.linalg.solve(upper.T, everyones[:-1, -1]))
 
-    return _by_the_first(communicator, len(everyones) - 1, solve, "try solver=tsqr, which does not square it")
+    return _by_the_first(
+        communicator, len(everyones) - 1, solve, "try solver=tsqr, which does not square the condition number"
+    )
 
 
 def by_tsqr(communicator: MPI.Comm, device: Device, matrix: Array, block: int) -> Array:
@@ -99,7 +101,7 @@ def by_tsqr(communicator: MPI.Comm, device: Device, matrix: Array, block: int) -
             return None
         return np.linalg.solve(upper[:-1, :-1], upper[:-1, -1])
 
-    return _by_the_first(communicator, len(upper) - 1, solve, "columns depend on each other: leave some out")
+    return _by_the_first(communicator, len(upper) - 1, solve, "columns are linearly dependent: omit some")
 
 
 def _by_the_first(communicator: MPI.Comm, length: int, solve: Callable[[], Array | None], hint: str) -> Array:

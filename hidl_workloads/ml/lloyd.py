@@ -65,7 +65,7 @@ def nearest(points: Points, centers: Array) -> Array:
     labels = xp.empty(len(points.rows), dtype=xp.int64)
     squares, twice = (centers**2).sum(axis=1), -2.0 * centers.T
     for _, place, values in points.blocks():
-        distances = values @ twice  # less |x|**2, which is the same for all centers
+        distances = values @ twice  # without |x|**2, which is the same for all centers
         distances += squares
         labels[place] = distances.argmin(axis=1)
     return labels

@@ -21,7 +21,7 @@ from hidl_workloads.ml.program import ProgramReport, main, one, timed, verify
 from hidl_workloads.ml.streams import Array, Stream
 from hidl_workloads.parameters import Matmul as Parameters
 
-_PROBES = 2  # a wrong element changes the product with any vector of ones and minus ones; two could cancel out in one
+_PROBES = 2  # one wrong element changes the product with any vector of ones and minus ones, but two may cancel out
 
 Item = TypeVar("Item")
 
@@ -159,7 +159,7 @@ def freivalds(
     scale = through_both(xp.abs(tiles.left), xp.abs(tiles.right), xp.abs(probes)) * np.finfo(float).eps
     residual = float((difference / xp.maximum(scale, np.finfo(float).tiny)).max())
     operations = parameters.inner + parameters.columns
-    verify(communicator, "the product's distance from A (B x), in rounding errors", residual, 2.0 * operations)
+    verify(communicator, "the product's difference from A (B x), in rounding errors", residual, 2.0 * operations)
     return image, residual
 
 

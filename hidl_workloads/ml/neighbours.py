@@ -23,7 +23,7 @@ def nearest_of_block(xp: Any, distances: Array, rows: Array, count: int) -> tupl
     else:
         order = xp.argpartition(distances, count - 1, axis=1)[:, :count]
         last = xp.take_along_axis(distances, order, axis=1).max(axis=1)
-        # Which of several equals argpartition takes is chance; where that matters, a stable sort decides.
+        # argpartition chooses arbitrarily among equal distances; if that matters, a stable sort decides.
         doubtful = xp.flatnonzero((distances <= last[:, None]).sum(axis=1) > count)
         if len(doubtful):
             order[doubtful] = xp.argsort(distances[doubtful], axis=1, kind="stable")[:, :count]

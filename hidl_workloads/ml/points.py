@@ -17,7 +17,7 @@ from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.streams import Array, Stream
 from hidl_workloads.refusal import agree
 
-#: Numbers of these sizes, and what float64 still tells from them, have squares whose sums are float64's too.
+#: The squares of numbers in this range, and of their differences, can be summed in float64.
 _FINE = (1e-100, 1e100)
 
 
@@ -65,7 +65,7 @@ class Points:
         picked = self.device.xp.zeros((len(indices), self.columns))
         own = np.flatnonzero((indices >= self.rows.start) & (indices < self.rows.stop))
         picked[self.device.array(own)] = self.values[self.device.array(indices[own] - self.rows.start)]
-        self.device.allreduce(self.communicator, picked)  # all others have zeros there, so the sum is exact
+        self.device.allreduce(self.communicator, picked)  # all other ranks have zeros there, so the sum is exact
         return picked
 
     def inside(self, coordinates: Array) -> Array:
@@ -128,7 +128,7 @@ def read_matrix(name: str, path: str) -> tuple[Any, str | None]:
         return None, f"{name}={path} cannot be read: {error}"
     if not isinstance(mapped, np.ndarray) or mapped.ndim != 2 or mapped.dtype.kind not in "fiu" or not mapped.size:
         found = f"{mapped.dtype} {mapped.shape}" if isinstance(mapped, np.ndarray) else "several arrays"
-        return None, f"{name}={path} holds {found}, not a matrix of real numbers with a row for each point"
+        return None, f"{name}={path} contains {found}, not a matrix of real numbers with a row for each point"
     return mapped, None
 
 
@@ -139,8 +139,8 @@ def _strange(values: Array, first: int) -> str | None:
         return None
     wrong = np.flatnonzero(~fine)
     return (
-        f"{len(wrong)} of this rank's {len(values)} points hold NaN or infinity, the first in row "
-        f"{first + int(wrong[0])}: remove them: distances to them are undefined"
+        f"{len(wrong)} of this rank's {len(values)} points contain NaN or infinity, the first one in row "
+        f"{first + int(wrong[0])}: remove them, because distances to them are undefined"
     )
 
 

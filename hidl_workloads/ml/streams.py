@@ -17,8 +17,8 @@ from hidl_workloads.ml.blocks import split
 Array = Any
 """An array of NumPy or CuPy."""
 
-_ROWS = 1024  # rows of one counter
-_TILE = 256  # rows and columns of one counter
+_ROWS = 1024  # number of rows per counter
+_TILE = 256  # number of rows and columns per counter
 
 
 class Stream(IntEnum):

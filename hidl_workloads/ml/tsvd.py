@@ -89,7 +89,7 @@ def by_random_vectors(communicator: MPI.Comm, device: Device, matrix: Array, par
     # image = Q upper = (Q left) * sizes * right, so the rows of (Q left)'X are right * space', divided by the sizes.
     _, sizes, right = np.linalg.svd(device.host(upper))
     filled = int((sizes > sizes[0] * width * np.finfo(float).eps).sum())
-    few = f"the matrix has only {filled} component(s) that are not 0, not {parameters.components}: choose fewer"
+    few = f"the matrix has only {filled} nonzero component(s), not {parameters.components}: choose fewer"
     agree(communicator, few if filled < parameters.components else None)
     projected = right[:filled] @ device.host(space).T / sizes[:filled, None]
     _, values, vectors = np.linalg.svd(projected, full_matrices=False)
@@ -123,9 +123,9 @@ def check(
     residuals = np.linalg.norm(np.array(products) - found.vectors.T * found.values**2, axis=0)
     residual = float(residuals.max() / largest) if largest else 0.0
     unity = float(np.abs(found.vectors @ found.vectors.T - np.eye(len(found.vectors))).max())
-    verify(communicator, "the distance of the vectors from orthonormal ones", unity, 1e-10)
+    verify(communicator, "the vectors' deviation from orthonormality", unity, 1e-10)
     limit = 1e-12 * parameters.columns if parameters.solver == "covariance" else parameters.residual_limit
-    verify(communicator, "the largest distance of X'X v from s**2 v, relative", residual, limit)
+    verify(communicator, "the largest relative difference between X'X v and s**2 v", residual, limit)
     return residual, float(explained.sum() / all_squares[0]) if all_squares[0] else 0.0
 
 

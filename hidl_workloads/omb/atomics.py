@@ -13,7 +13,7 @@ from hidl_workloads.omb.options import Options, UsageError
 from hidl_workloads.omb.rma import Step, Target
 from hidl_workloads.omb.timing import Exchange, time_exchange
 
-_SMALL = 8  # sums of eleven numbers below this fit a char: no datatype overflows, nor rounds
+_SMALL = 8  # sums of eleven numbers below this fit in a char, so no datatype overflows or rounds
 
 
 class _Sums:
@@ -133,7 +133,7 @@ def _measure(operations: Callable[[Point, Target], _Sums], point: Point) -> Resu
 def _no_floats(options: Options, ranks: int) -> None:
     rma.fits(options, ranks)
     if "mpi_float" in options.types:
-        raise UsageError("MPI_Compare_and_swap takes no floating-point numbers: -T mpi_char,mpi_int")
+        raise UsageError("MPI_Compare_and_swap does not support floating-point numbers: use -T mpi_char,mpi_int")
 
 
 def _atomic(name: str, title: str, operations: Callable[[Point, Target], _Sums], *, one_element: bool) -> Benchmark:

@@ -9,7 +9,7 @@ from hidl_workloads.omb.latency import exactly_two
 from hidl_workloads.omb.timing import Exchange, time_exchange
 from hidl_workloads.omb.window import Side, calls, in_megabytes, receiver, sender
 
-_TAGS = (100, 10)  # of what rank 0 and what rank 1 sends
+_TAGS = (100, 10)  # for messages from rank 0 and from rank 1
 
 
 def measure_one_way(point: Point) -> Result:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 Message = Any
 """What mpi4py's calls take for a buffer: ``(memory, count, datatype)``; for pickled messages the object itself."""
 
-# OMB's letter: memory that was never written is one page of zeros, which fits in the cache at any size.
+# The letter that OMB writes. Memory that was never written maps to a single page of zeros, which fits in any cache.
 _LETTER = ord("a")
 
-PERIOD = 101  # prime: no power of two is a multiple of it, so messages that are mixed up differ
+PERIOD = 101  # a prime, of which no power of two is a multiple, so messages that are mixed up differ
 
 
 class Buffer(ABC):
@@ -49,7 +49,7 @@ class Buffer(ABC):
 
     def received(self, arrived: Any) -> None:
         """Take what the receiving call gave back."""
-        del arrived  # MPI has written it into the memory already
+        del arrived  # MPI has already written it to the memory
 
     def part(self, start: int, size: int) -> Any:
         """``size`` bytes from byte ``start`` on, as mpi4py takes them."""
@@ -229,7 +229,7 @@ def allocate(kind: str, size: int, *, device: bool = False) -> Buffer:
     Raises ``UsageError`` where its library is not installed or sees no device, or the kind is none of a device's.
     """
     if device and kind not in _ON_DEVICE:
-        raise UsageError(f"a buffer of kind {kind} cannot be on a device; supported: cupy, numba, torch")
+        raise UsageError(f"buffers of kind {kind} cannot be on a device; supported: cupy, numba, torch")
     if kind == "torch":
         return TorchBuffer(size, device)
     kinds: dict[str, type[Any]] = {
@@ -250,8 +250,8 @@ def check(communicator: MPI.Comm, options: Options) -> None:
         for_rank(options, communicator.rank, 1)
     except UsageError as error:
         fault = str(error)
-    except Exception as error:  # a library that finds no device or driver has exceptions of its own
-        fault = f"a buffer of kind {options.buffer} cannot be had: {type(error).__name__}: {error}"
+    except Exception as error:  # a library without a device or driver raises its own exceptions
+        fault = f"buffers of kind {options.buffer} are not available: {type(error).__name__}: {error}"
     if not fault and on_device(options, communicator.rank):
         fault = unreadable(options.buffer)
     faults = dict.fromkeys(told for told in communicator.allgather(fault) if told)
@@ -265,8 +265,8 @@ def unreadable(kind: str) -> str:
     if answer.aware is not False:
         return ""
     return (
-        f"a buffer of kind {kind} lies in GPU memory, which this MPI library does not read ({answer.source}): use one "
-        "that is GPU-aware, or a buffer on the host"
+        f"buffers of kind {kind} are in GPU memory, which this MPI library does not read ({answer.source}): use a "
+        "GPU-aware library, or buffers on the host"
     )
 
 

@@ -57,7 +57,7 @@ def _mine_of_each(shape: Shape, of: Vectors) -> NDArray[Any] | None:
 
 def _mine_of_root(shape: Shape, of: Vectors) -> NDArray[Any] | None:
     if shape.in_place:
-        return None  # the root keeps its block where it lies
+        return None  # the root's block stays where it is
     return of(shape.root)[shape.rank * shape.count : (shape.rank + 1) * shape.count]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Form = Literal["blocking", "nonblocking", "persistent"]
 
-# The largest whole number up to which all are exact in the datatype.
+# The number up to which all whole numbers are exact in the datatype.
 _LARGEST = {"i1": 127, "i4": (1 << 31) - 1, "f4": 1 << 24}
 
 
@@ -54,7 +54,7 @@ class Operation:
         room = partial(buffers.for_rank, options, shape.rank)
         self.sent = room(sends * size)
         self.received = room(receives * size)
-        # What is exchanged untimed with -c must not leave in the buffer what the timed call is to bring there.
+        # With -c, untimed exchanges must not leave the data in the buffer that the timed call should write there.
         self.spare = room(receives * size) if options.validation else self.received
         self._calls: dict[tuple[int, bool], Call] = {}
 
@@ -151,9 +151,9 @@ def summand(count: int, datatype: Datatype, iteration: int, source: int, ranks: 
     import numpy as np
 
     largest = _LARGEST[datatype.numpy]
-    apart = -(-ranks // largest)  # of so many ranks one contributes other than zeros
+    apart = -(-ranks // largest)  # one rank in this many contributes values other than zeros
     senders = -(-ranks // apart)
-    # Each element's sum over whole periods of the pattern would be the same; so one sender stands aside.
+    # All elements would have the same sum over whole periods of the pattern, so one sender contributes zeros.
     aside = source == 0 and senders % buffers.PERIOD == 0
     highest = 0 if source % apart or aside else min(largest // senders, buffers.PERIOD - 1)
     one_more = np.dtype(datatype.numpy).type(highest + 1)

@@ -18,7 +18,7 @@ _NOUNS = {
     "bcast": "Broadcast",
 }
 
-#: Where OMB's titles are not made as the others are.
+#: OMB's titles that do not follow the pattern of the others.
 _TITLES = {
     "ialltoall": "Non-blocking All-to-All",
     "ibcast": "Non-Blocking Broadcast",
@@ -78,13 +78,13 @@ def _check(collective: Collective, form: Form, options: Options, ranks: int) -> 
     if ranks < 2:
         faults.append("this test requires at least two processes")
     if collective.rooted and options.root_rank is not None and options.root_rank >= ranks:
-        faults.append(f"-k: the root, rank {options.root_rank}, is not among the {ranks} ranks")
+        faults.append(f"-k: the root, rank {options.root_rank}, is not one of the {ranks} ranks")
     if form == "persistent":
         if options.root_rank is None:
-            faults.append("-k rotate: a persistent collective has one root")
+            faults.append("-k rotate: the root of a persistent collective cannot change")
         faults += _lacks_persistent()
     if options.in_place and options.buffer == "pickle":
-        faults.append("-l: pickled objects are not received in place")
+        faults.append("-l: pickled objects cannot be received in place")
     if faults:
         raise UsageError(*faults)
     if collective.neighbors:
@@ -100,8 +100,8 @@ def _lacks_persistent() -> list[str]:
         MPI.COMM_SELF.Barrier_init().Free()
     except (AttributeError, NotImplementedError):
         return [
-            f"{mpi_library.version()} (or mpi4py for it) has no persistent collectives: they came with MPI 4.0; "
-            "the blocking and non-blocking ones are there"
+            f"{mpi_library.version()} (or mpi4py for it) has no persistent collectives, which require MPI 4.0; "
+            "use the blocking or non-blocking ones"
         ]
     return []
 

@@ -57,7 +57,7 @@ def describe(accepted: str, defaults: Options) -> str:
         short = f"-{option.letter}, " if option.letter else "    "
         head = f"  {short}--{option.names[0]}{' ' if option.argument else ''}{option.argument}"
         lines.append(f"{head:<44} {option.help}")
-    lines.append(f"Sizes are {defaults.min_size} to {defaults.max_size} bytes where -m says nothing.")
+    lines.append(f"Sizes are {defaults.min_size} to {defaults.max_size} bytes unless -m is set.")
     return "\n".join(lines)
 
 
@@ -124,11 +124,11 @@ class _Parser:
         if left:
             self._take(option, name, left.pop(0))
         else:
-            self.faults.append(f"{name} needs an argument: {option.argument}")
+            self.faults.append(f"{name} requires an argument: {option.argument}")
 
     def _take(self, option: Option, name: str, text: str | None) -> None:
         if option.names[0] not in self.known:
-            self.faults.append(f"{name} does not hold for this benchmark")
+            self.faults.append(f"this benchmark does not support {name}")
             return
         try:
             values = option.read("" if text is None and option.takes != "nothing" else text or "true")
@@ -144,7 +144,7 @@ class _Parser:
         if len(words) == 2 and all(word in ("H", "D") for word in words):
             self.values["places"] = tuple(words)
         else:
-            self.faults.append(f"{' '.join(words)!r}: after the options come none or two of H (host) and D (device)")
+            self.faults.append(f"{' '.join(words)!r}: only two of H (host) and D (device) may follow the options")
 
 
 def _known(letters: str) -> list[Option]:
@@ -169,7 +169,7 @@ def _integer(text: str, smallest: int, largest: int | None, expected: str) -> in
 
 def _default_or(name: str, smallest: int, standing_for_default: int) -> Reader:
     """A number, or the one by which a workload's parameters say: what OMB does."""
-    expected = f"a whole number of at least {smallest} ({standing_for_default}: as OMB)"
+    expected = f"a whole number of at least {smallest} ({standing_for_default}: OMB's default)"
 
     def read(text: str) -> dict[str, Any]:
         if text == str(standing_for_default):
@@ -288,9 +288,9 @@ OPTIONS = (
     Option("m", ("message-size",), "[MIN:]MAX", "message sizes in bytes: powers of two times MIN", _message_size),
     Option("", ("min-size",), "BYTES", "smallest message size", _whole("min_size", 1)),
     Option("", ("max-size",), "BYTES", "largest message size", _whole("max_size", 1)),
-    Option("i", ("iterations",), "N", "timed iterations of each size (0: as OMB)", _default_or("iterations", 1, 0)),
-    Option("x", ("warmup",), "N", "untimed iterations before (-1: as OMB)", _default_or("warmup", 0, -1)),
-    Option("f", ("full",), "", "minimum, maximum and iterations too", _switch("full")),
+    Option("i", ("iterations",), "N", "timed iterations per size (0: OMB's default)", _default_or("iterations", 1, 0)),
+    Option("x", ("warmup",), "N", "untimed iterations before them (-1: OMB's default)", _default_or("warmup", 0, -1)),
+    Option("f", ("full",), "", "also print minimum, maximum and iterations", _switch("full")),
     Option("c", ("validation",), "[true|false]", "validate the received data", _validation),
     Option(
         "u",
@@ -301,17 +301,23 @@ OPTIONS = (
     ),
     Option("z", ("tail-lat",), "[P,P,...]", "percentiles of the iterations (50,90,99)", _percentiles),
     Option("T", ("type",), "TYPE,...", f"datatypes: all, or some of {', '.join(TYPES)}", _types),
-    Option("b", ("buffer-num",), "single|multiple", "buffers of a window", _word("buffer_num", ("single", "multiple"))),
-    Option("W", ("window-size",), "N", "messages before an answer", _whole("window_size", 1)),
+    Option(
+        "b",
+        ("buffer-num",),
+        "single|multiple",
+        "one or several buffers per window",
+        _word("buffer_num", ("single", "multiple")),
+    ),
+    Option("W", ("window-size",), "N", "messages before a reply", _whole("window_size", 1)),
     Option("V", ("vary-window",), "", "window sizes 1 to 128", _switch("vary_window")),
-    Option("R", ("print-rate",), "0|1", "the message rate too", _switch("print_rate")),
+    Option("R", ("print-rate",), "0|1", "also print the message rate", _switch("print_rate")),
     Option("p", ("num-pairs",), "N", "pairs of ranks (0: half the ranks)", _default_or("num_pairs", 1, 0)),
-    Option("t", ("num-test-calls", "threads"), "N|S:R", "calls of MPI_Test, or threads", _threads_or_tests),
-    Option("M", ("mem-limit",), "BYTES", "memory that a rank may take", _whole("mem_limit", MIB)),
+    Option("t", ("num-test-calls", "threads"), "N|S:R", "number of MPI_Test calls, or of threads", _threads_or_tests),
+    Option("M", ("mem-limit",), "BYTES", "maximum memory of a rank", _whole("mem_limit", MIB)),
     Option("k", ("root-rank",), "fixed:RANK|rotate", "the root", _root),
-    Option("l", ("in-place",), "", "with MPI_IN_PLACE", _switch("in_place")),
+    Option("l", ("in-place",), "", "use MPI_IN_PLACE", _switch("in_place")),
     Option("N", ("nhbr",), "cart:D:R|graph[:FILE]", "the neighbourhood", _topology),
-    Option("a", ("array-size",), "N", "size of the computation that overlaps", _whole("array_size", 1)),
+    Option("a", ("array-size",), "N", "size of the overlapping computation", _whole("array_size", 1)),
     Option("w", ("win-options",), "KIND", f"window: {', '.join(WINDOWS)}", _word("win_options", WINDOWS)),
     Option(
         "s",
@@ -324,16 +330,16 @@ OPTIONS = (
         "d",
         ("accelerator",),
         "cuda",
-        "device buffers; of pt2pt and one-sided: H D after the options",
+        "device buffers; for point-to-point and one-sided, H D after the options",
         _accelerator,
     ),
     Option(
         "",
         ("buffer",),
         "KIND",
-        f"what holds the data: {', '.join(BUFFERS)} (numpy; on a device cupy)",
+        f"type of the buffers: {', '.join(BUFFERS)} (default: numpy, or cupy on a device)",
         _word("buffer", BUFFERS),
     ),
-    Option("", ("places",), "D-H", "the same as H D after the options (by-buffer: as --buffer says)", _places),
-    Option("", ("json",), "FILE", "the table as JSON too", _text("json")),
+    Option("", ("places",), "D-H", "the same as H D after the options (by-buffer: set by --buffer)", _places),
+    Option("", ("json",), "FILE", "also write the table as JSON", _text("json")),
 )

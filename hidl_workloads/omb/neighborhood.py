@@ -59,8 +59,8 @@ def _grid(number: int, radius: int, ranks: int) -> Neighborhood:
     dimensions = tuple(MPI.Compute_dims(ranks, number))
     if radius > (min(dimensions) - 1) // 2:
         raise UsageError(
-            f"a radius of {radius} in a grid of {' x '.join(map(str, dimensions))} ranks meets ranks twice: "
-            f"each dimension requires at least {2 * radius + 1} (more ranks, other numbers in -N cart:D:R, or a graph)"
+            f"a radius of {radius} in a grid of {' x '.join(map(str, dimensions))} ranks reaches some ranks twice: "
+            f"each dimension must be at least {2 * radius + 1} (use more ranks, another -N cart:D:R, or a graph)"
         )
     steps = [step for step in product(range(-radius, radius + 1), repeat=number) if any(step)]
     places = list(product(*(range(dimension) for dimension in dimensions)))

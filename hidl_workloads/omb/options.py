@@ -41,7 +41,7 @@ class Counts:
     warmup_large: int
 
 
-#: ``c/util/osu_util.h``: LAT_LOOP_SMALL and its kin.
+#: LAT_LOOP_SMALL and similar constants in ``c/util/osu_util.h``.
 COUNTS = {
     "latency": Counts(10000, 1000, 100, 10),
     "bandwidth": Counts(100, 20, 10, 2),

@@ -11,7 +11,7 @@ from hidl_workloads.metrics import Metric
 from hidl_workloads.omb.benchmark import VERSION, Benchmark, Column, Datatype
 from hidl_workloads.omb.options import Options, as_parameters
 
-FIELD_WIDTH = 18  # that of OMB's configure; its header, which holds without configure, says 20
+FIELD_WIDTH = 18  # as set by OMB's configure; without configure, its header sets 20
 _HISTORY_SIZE = 8  # bytes; history compares latencies of this size
 
 

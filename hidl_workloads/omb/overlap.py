@@ -26,7 +26,7 @@ OVERLAP = (
     Column("Overlap(%)", "overlap", "%"),
 )
 
-_DIMENSION = 25  # of the matrix in the dummy computation, as in OMB
+_DIMENSION = 25  # size of the matrix in the dummy computation, as in OMB
 
 
 def measure_overlap(collective: Collective, point: Point) -> Result:

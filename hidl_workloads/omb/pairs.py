@@ -74,7 +74,7 @@ def _varied(benchmark: Benchmark, options: Options) -> Benchmark:
     if not options.vary_window:
         return benchmark
     if options.validation or options.tail_lat:
-        raise UsageError("-V has no columns for -c and -z")
+        raise UsageError("-V cannot be combined with -c or -z")
     columns = tuple(Column(str(w), f"bandwidth_window_{w}", "MB/s", at="large", width=12) for w in WINDOW_SIZES)
     return replace(
         benchmark,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _LATENCY_TAG = 1
-_BOTH_TAGS = (100, 101)  # of what rank 0 and what rank 1 sends
+_BOTH_TAGS = (100, 101)  # for messages from rank 0 and from rank 1
 
 
 def measure_latency(point: Point) -> Result:

@@ -70,7 +70,7 @@ def _choose(name: str, words: list[str]) -> list[tuple[Benchmark, Options]] | No
     benchmarks = [registry.find(name) for name in names[0].split(",")]
     apart = [benchmark.name for benchmark in benchmarks if benchmark.run]
     if apart:
-        raise UsageError(f"{', '.join(apart)} cannot be part of a suite: MPI is initialised once")
+        raise UsageError(f"{', '.join(apart)} cannot be part of a suite, because MPI can only be initialised once")
     return [(b, parse(others, b.options, b.defaults, others=_EVERY_LETTER)) for b in benchmarks]
 
 

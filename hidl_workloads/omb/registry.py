@@ -10,7 +10,7 @@ from importlib import import_module
 from hidl_workloads.omb.benchmark import Benchmark
 from hidl_workloads.omb.options import UsageError
 
-#: Modules of this package; each has ``BENCHMARKS``, a sequence of ``Benchmark``. None imports MPI when it is imported.
+#: Modules in this package, each with a sequence ``BENCHMARKS``. Importing them does not import MPI.
 MODULES = (
     "latency",
     "bandwidth",
@@ -39,5 +39,5 @@ def find(name: str) -> Benchmark:
     if bare in known:
         return known[bare]
     near = get_close_matches(bare, known, 3)
-    meant = f"did you mean {' or '.join(near)}?" if near else "`list` shows all"
+    meant = f"did you mean {' or '.join(near)}?" if near else "`list` shows all benchmarks"
     raise UsageError(f"unknown benchmark {name!r}; {meant}")

@@ -41,9 +41,7 @@ def fits(options: Options, ranks: int) -> None:
     """Raise ``UsageError`` without two ranks, and for a window of MPI's memory where buffers lie on a device."""
     exactly_two(options, ranks)
     if options.win_options == "allocate" and any(buffers.on_device(options, rank) for rank in range(2)):
-        raise UsageError(
-            "a window that MPI allocates (-w allocate) lies on the host; -w create or dynamic take a device's"
-        )
+        raise UsageError("MPI allocates windows on the host (-w allocate); for device memory, use -w create or dynamic")
 
 
 def opening(benchmark: Benchmark, options: Options, ranks: int) -> str:

@@ -22,7 +22,7 @@ def init(benchmark: Benchmark, options: Options) -> int:
     from mpi4py import MPI
 
     if MPI.Is_initialized():
-        raise RuntimeError("init measures MPI_Init: it must not run where MPI is initialised already")
+        raise RuntimeError("init measures MPI_Init and cannot run if MPI is already initialised")
     start = perf_counter()
     MPI.Init_thread(MPI.THREAD_MULTIPLE)
     milliseconds = (perf_counter() - start) * 1e3

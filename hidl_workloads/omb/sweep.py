@@ -35,7 +35,7 @@ def sweep(communicator: MPI.Comm, benchmark: Benchmark, options: Options) -> lis
         benchmark.check(options, communicator.size)
     if options.buffer not in benchmark.buffers:
         raise UsageError(
-            f"{benchmark.name} has no buffers of kind {options.buffer}: {', '.join(sorted(benchmark.buffers))}"
+            f"{benchmark.name} does not support {options.buffer} buffers, only {', '.join(sorted(benchmark.buffers))}"
         )
     if benchmark.largest_size:
         options = _limited(communicator, options, benchmark.largest_size(options, communicator.size))
@@ -86,7 +86,7 @@ def _check_sizes(benchmark: Benchmark, options: Options) -> None:
         raise UsageError(
             *(
                 f"no message size from {options.min_size} to {options.max_size} bytes (powers of two times "
-                f"{options.min_size}) holds an element of {each.name}, which has {each.size} bytes"
+                f"{options.min_size}) is large enough for an element of {each.name}, which has {each.size} bytes"
                 for each in empty
             )
         )
@@ -102,7 +102,7 @@ def _measure(communicator: MPI.Comm, table: Table, datatype: Datatype, size: int
     benchmark, options = table.benchmark, table.options
     iterations, warmup = options.counts(benchmark.kind, size)
     if benchmark.measure is None:
-        raise TypeError(f"{benchmark.name} has no sizes to measure")
+        raise TypeError(f"{benchmark.name} has no message sizes to measure")
     result = benchmark.measure(Point(communicator, options, datatype, size, iterations, warmup))
     errors = communicator.allreduce(result.errors, MPI.SUM) if options.validation else None
     if communicator.rank == 0:

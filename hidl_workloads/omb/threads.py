@@ -16,7 +16,7 @@ from hidl_workloads.omb.latency import exactly_two
 from hidl_workloads.omb.options import Options, UsageError
 from hidl_workloads.omb.timing import no_garbage_collection
 
-_TO, _FRO = 1, 2  # tags where one sender is answered by any receiver
+_TO, _FRO = 1, 2  # tags for a single sender, to which any receiver replies
 
 
 def fits(options: Options, ranks: int) -> None:
@@ -25,7 +25,7 @@ def fits(options: Options, ranks: int) -> None:
 
     exactly_two(options, ranks)
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise UsageError("latency_mt requires MPI_THREAD_MULTIPLE, and MPI was initialised without it")
+        raise UsageError("latency_mt requires MPI_THREAD_MULTIPLE, but MPI was initialised without it")
 
 
 def opening(benchmark: Benchmark, options: Options, ranks: int) -> str:

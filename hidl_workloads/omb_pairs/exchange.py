@@ -45,7 +45,7 @@ def bandwidth(communicator: MPI.Comm, peer: int, size: int, iterations: int, war
     first = communicator.rank < peer
     there = _one_way(communicator, peer, size, iterations, warmup, sends=first)
     back = _one_way(communicator, peer, size, iterations, warmup, sends=not first)
-    slower = min(there, back)  # each sender has measured its own direction; the other one's is infinite
+    slower = min(there, back)  # each sender measured its own direction; the value for the other direction is infinite
     return float(min(slower, communicator.sendrecv(slower, peer, _TAG, source=peer, recvtag=_TAG)))
 
 

@@ -23,7 +23,7 @@ def require_path(communicator: MPI.Comm, device: torch.device) -> Literal["nccl"
 
     if not hvd.cuda_built():
         raise Refused(
-            "this Horovod is built for processors: use one for GPUs (hidl install horovod-pytorch), or --device cpu"
+            "this Horovod was built for CPUs: use one for GPUs (hidl install horovod-pytorch), or --device cpu"
         )
     if hvd.nccl_built():
         require_own_gpus(communicator, device, otherwise="the stack horovod-pytorch-mpi")
@@ -31,7 +31,7 @@ def require_path(communicator: MPI.Comm, device: torch.device) -> Literal["nccl"
     path = prove(communicator, accelerator_of(device), on_trust=False)
     if path.name == "staged":
         raise Refused(
-            f"this Horovod hands the GPUs' memory to MPI, which does not sum it: {path.reason}; use a GPU-aware "
-            "library (--mpi), or the stack horovod-pytorch, which sums by NCCL"
+            f"this Horovod passes GPU memory to MPI, which cannot sum it: {path.reason}; use a GPU-aware "
+            "library (--mpi), or the stack horovod-pytorch, which sums with NCCL"
         )
     return "gpu-aware"

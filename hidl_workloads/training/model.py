@@ -36,7 +36,7 @@ class Model(ABC):
     title: ClassVar[str]
     items: ClassVar[str]
     label: ClassVar[str]
-    #: Compute activations again in the backward pass; the trainer sets it if the ``memory_limit`` requires it.
+    #: Recompute activations in the backward pass; set by the trainer if ``memory_limit`` requires it.
     recomputes = False
 
     @abstractmethod

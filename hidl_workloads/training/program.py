@@ -24,7 +24,7 @@ from hidl_workloads.training.model import Model, Trainer, rank_batch
 from hidl_workloads.training.order import Order
 from hidl_workloads.world import failure_ends_all_ranks
 
-#: Parameters that may change between two jobs of a training, and those that then change the last bits of the weights.
+#: Parameters that may differ between two jobs of a training, and those that affect the last bits of the weights.
 _ANY_VALUE = ("steps", "warmup", "note", "timeline", "memory_limit", "recompute")
 _OTHER_BITS = ("backend", "bucket_mib", "gpu_buffers", "compression", "cycle_time_ms", "fusion_mib")
 
@@ -59,7 +59,7 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
     """Train, print the result on rank 0 and write the metrics document; collective; may raise ``Refused``."""
     directory = directory_of_checkpoints()
     if directory is not None:
-        stop.listen()  # the signal may come while the framework is imported
+        stop.listen()  # the signal may arrive while the framework is imported
     trainer = make_trainer(communicator, model, parameters)
     if communicator.rank == 0:
         print(header(trainer, model, parameters, communicator.size), flush=True)
@@ -147,7 +147,7 @@ class Course:
         self._order = Order(parameters.batches, parameters.seed) if parameters.batches else None
         self.step, self.total = 0, parameters.warmup + parameters.steps
         self._warmup = parameters.warmup
-        self._before: list[tuple[float, bool]] = []  # seconds of earlier steps, and if they count
+        self._before: list[tuple[float, bool]] = []  # seconds of each earlier step, and whether it counts
         self._now: list[float] = []
         self._loss = math.nan
 

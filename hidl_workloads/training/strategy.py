@@ -30,9 +30,9 @@ _PARALLEL = {
     "tp": "tensor parallelism",
     "pp": "pipelines",
 }
-#: Backends of torch.distributed, which alone can divide weights among ranks.
+#: Backends of torch.distributed, the only ones that can divide weights among ranks.
 _C10D = ("mpi", "gloo", "nccl")
-#: Micro-batches for each stage of a pipeline, at most: of every stage's time, a fifth or less is then a bubble.
+#: Maximum number of micro-batches for each stage of a pipeline; stages are then idle for at most a fifth of the time.
 _PER_STAGE = 4
 _COMPRESSIONS = {"mpi4py": ("none", "float16", "bfloat16"), "horovod": ("none", "float16")}
 
@@ -79,9 +79,9 @@ def partitions(parameters: Training, communicator: MPI.Comm) -> int:
     if size % found:
         raise Refused(f"partitions={found} must divide the number of ranks, {size}")
     if how == "tp" and getattr(parameters, "heads", 0) % found:
-        raise Refused(f"parallel=tp on {found} ranks requires that they divide the heads")
+        raise Refused(f"parallel=tp on {found} ranks requires a number of heads that is divisible by {found}")
     if how == "pp" and getattr(parameters, "layers", 0) < found:
-        raise Refused(f"parallel=pp on {found} ranks requires a layer for each")
+        raise Refused(f"parallel=pp on {found} ranks requires at least one layer for each")
     return found
 
 
@@ -133,9 +133,9 @@ def check(parameters: Training) -> None:
     if (parameters.backend, parameters.framework) not in _TITLES:
         raise ValueError(f"backend {parameters.backend} does not support {parameters.framework}: use framework=torch")
     if parameters.backend == "nccl" and not is_wanted():
-        raise ValueError("NCCL sums GPU memory only: use --device gpu, or backend=gloo")
+        raise ValueError("NCCL only sums GPU memory: use --device gpu, or backend=gloo")
     if parameters.backend == "mpi" and is_wanted():
-        raise ValueError("backend mpi sums on processors only: use --device cpu, or backend=mpi4py")
+        raise ValueError("backend mpi only sums host memory: use --device cpu, or backend=mpi4py")
     if parallel(parameters) != "ddp" and parameters.backend not in _C10D:
         raise ValueError(
             f"parallel={parallel(parameters)} requires backend={', '.join(_C10D)}, not {parameters.backend}"
@@ -143,10 +143,10 @@ def check(parameters: Training) -> None:
     if parallel(parameters) != "pp" and parameters.batch % (each := parts(parameters, 1)):
         raise ValueError(f"micro_batches={each} must divide the batch of a rank, {parameters.batch}")
     if parameters.memory_limit and parameters.framework != "torch":
-        raise ValueError("memory_limit requires framework=torch, whose memory is predicted")
+        raise ValueError("memory_limit requires framework=torch, for which memory can be predicted")
     library = title(parameters)
     if is_wanted() and parameters.framework == "tensorflow" and parameters.backend != "mpi4py":
-        raise ValueError(f"tensorflow with {library} computes on processors only: use --device cpu")
+        raise ValueError(f"tensorflow with {library} only computes on CPUs: use --device cpu")
     offered = _COMPRESSIONS.get("horovod" if "Horovod" in library else parameters.backend, ("none",))
     if parameters.compression not in offered:
         raise ValueError(

@@ -14,7 +14,7 @@ from hidl_workloads.training import horovod_world
 from hidl_workloads.training.data_parallel.keras_optimizer import DistributedOptimizer, prepare
 from hidl_workloads.training.data_parallel.tensorflow_gradients import broadcast
 
-#: Computes this rank's loss; the tape watches.
+#: Computes this rank's loss while the gradient tape records.
 Loss = Callable[[], tf.Tensor]
 
 

@@ -44,7 +44,7 @@ class TensorFlowTrainer:
             self._network = model.keras_network()
             self._optimizer = plain = optimizer(learning_rate=parameters.learning_rate)
             plain.build(self._network.trainable_variables)
-            # The step is compiled once: only variables can be fed with other batches.
+            # The step is compiled once, and only variables can get other batches later.
             kind = tf.Variable if parameters.batches else tf.constant
             self._inputs = kind(model.keras_inputs(batch.inputs))
             self._targets = kind(batch.targets)

@@ -24,10 +24,10 @@ from hidl_workloads.training.model import Model
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _STATES = {"sgd": 0, "adam": 2}
-#: Copies of the gradients in the buckets of a library that averages them; in shared memory, also parts of other ranks'.
+#: Copies of the gradients in the buckets of libraries that average them; shared memory also has parts of other ranks'.
 _BUCKETS = {"mpi": 1, "gloo": 1, "nccl": 1, "mpi4py": 2, "horovod": 1}
-#: Copies of a block, and of the weights outside of blocks, at the end of FSDP2's backward pass: gathered (a block also
-#: ahead), their gradients, and those on their way.
+#: Copies of a block, and of the weights outside of blocks, at the end of FSDP2's backward pass: gathered (for a block,
+#: also the next one), their gradients, and gradients in transfer.
 _BLOCK_COPIES, _ROOT_COPIES = 4, 4
 #: Temporary copies of the largest weight in an update.
 _UPDATE_COPIES = 2
@@ -109,7 +109,7 @@ def _network(model: Model, parallel: str, share: Share, *, can_divide: bool) -> 
 
 def _make_fake(network: torch.nn.Module) -> None:
     """Put weights and buffers on the CPU, in the mode that is active."""
-    made: dict[int, torch.Tensor] = {}  # weights that modules share stay shared
+    made: dict[int, torch.Tensor] = {}  # keeps shared weights shared
     for module in network.modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
@@ -146,7 +146,7 @@ def _peak(
     keeps_gradients: bool,
 ) -> int:
     """Return the most bytes that forward and backward passes have at once, beside the weights."""
-    if not keeps_gradients:  # they are divided as soon as they are known
+    if not keeps_gradients:  # gradients are divided as soon as they are computed
         for weight in network.parameters():
             weight.register_post_accumulate_grad_hook(_forget)
     with _Living(network) as living:

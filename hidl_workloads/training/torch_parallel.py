@@ -134,7 +134,7 @@ class Ddp(C10d):
 
     def share(self, model: Any) -> torch.nn.Module:
         self._plain = model
-        with warnings.catch_warnings():  # what it suggests instead of this option does less, by its own words
+        with warnings.catch_warnings():  # the suggested replacement of this option does less, according to torch
             warnings.simplefilter("ignore", FutureWarning)
             return torch.nn.parallel.DistributedDataParallel(
                 model, bucket_cap_mb=self._parameters.bucket_mib, broadcast_buffers=False
@@ -212,7 +212,7 @@ class TensorParallel(Fsdp):
         return self._joined(self._group, inputs, targets)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        # Parts of shards are gathered in two steps, at which torch warns on every rank.
+        # Parts of shards are gathered in two steps, about which torch warns on every rank.
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
         return super().weights()
 
@@ -254,7 +254,7 @@ class Pipeline(C10d):
         else:
             total = self._pass_through(inputs, targets, loss)
         gradients = [weight.grad for weight in self.model.parameters()]
-        if self._ends is not None:  # both ends have the embedding's matrix
+        if self._ends is not None:  # both ends have the embedding matrix
             end = self.model.tokens if self._stage == 0 else self.model.output
             distributed.all_reduce(end.weight.grad, group=self._ends)
         self._average(gradients)

@@ -103,7 +103,7 @@ class _OverMPI(_Whole):
                 communicator,
                 bucket_bytes=int(parameters.bucket_mib * 2**20),
                 compression=parameters.compression,
-                statistics="local",  # as with the other backends
+                statistics="local",  # as for the other backends
                 gpu_buffers=parameters.gpu_buffers,
                 accumulate=self._parts,
             )

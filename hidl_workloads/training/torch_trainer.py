@@ -24,7 +24,7 @@ from hidl_workloads.training import strategy, torch_checkpoint, torch_parallel, 
 from hidl_workloads.training.model import Batch, Model, rank_seed
 
 _MIB = 2**20
-_UNCERTAINTY = 1.25  # of predictions; a step may fit although more is predicted than is free
+_UNCERTAINTY = 1.25  # of predictions, because a step may fit although the prediction exceeds the free memory
 _GIGA = 1e9
 
 
@@ -73,7 +73,7 @@ class TorchTrainer:
             limits[f"memory_limit is {parameters.memory_limit} MiB"] = parameters.memory_limit * _MIB
         if self._device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self._device)
-            limits[f"{free / _MIB:.0f} MiB of GPU memory are free"] = int(free * _UNCERTAINTY)
+            limits[f"only {free / _MIB:.0f} MiB of GPU memory are free"] = int(free * _UNCERTAINTY)
         if not limits:
             return None
         from hidl_workloads.training import torch_memory
@@ -90,7 +90,7 @@ class TorchTrainer:
         if communicator.allreduce(needed > limit, MPI.LOR) and getattr(parameters, "recompute", "") == "auto":
             self._model.recomputes = True
             needed = predict()
-        fault = f"a step needs {needed / _MIB:.0f} MiB, {reason}" if needed > limit else None
+        fault = f"a step needs {needed / _MIB:.0f} MiB, but {reason}" if needed > limit else None
         agree(communicator, f"{fault}: {strategy.smaller(parameters)}" if fault else None)
         return needed
 
@@ -125,7 +125,7 @@ class TorchTrainer:
             recomputes = "always" if self._model.recomputes else "never"
             found.append(Metric("recompute", recomputes, "activations", [recomputes] * self._communicator.size))
         if self._flops is not None:
-            self._communicator.Barrier()  # ranks that share cores multiply at the same time
+            self._communicator.Barrier()  # so that ranks that share cores multiply at the same time
             rates = self._communicator.allgather(_multiplication_rate(self._device, self._precision) / _GIGA)
             found.append(Metric("matmul_rate", sum(rates) / len(rates), "GFLOP/s", rates))
         return found
@@ -161,7 +161,7 @@ def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def _restart_peak() -> int:
     """Let the kernel forget the process's peak memory so far, and return what it has now."""
-    with suppress(OSError):  # a kernel that does not support it: the peak is then that of the whole program
+    with suppress(OSError):  # if the kernel does not support this, the peak is that of the whole program
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return _status("VmRSS")
 

@@ -220,7 +220,7 @@ class _Finder:
             execute(module)
             try:
                 _MODULES[name](module)
-            except AttributeError:  # this version of the framework has other functions
+            except AttributeError:  # other versions of the framework have other functions
                 pass
 
         try:

@@ -102,7 +102,7 @@ def test_whichever_process_says_where_slurm_is_is_believed(name: str) -> None:
 def test_the_line_that_helps_is_reported_where_no_controller_answers(hidl: Hidl, tmp_path: Path) -> None:
     nowhere = {name: value for name, value in hidl.environment.items() if not name.startswith("SLURM_")}
     told = hidl_cluster.line_that_helps(nowhere)
-    assert told == 'hidl cluster up; if it is up in another place: eval "$(hidl cluster env --directory DIR)"'
+    assert told == 'hidl cluster up; if it is up in another directory, run: eval "$(hidl cluster env --directory DIR)"'
     assert hidl_cluster.line_that_helps({"SLURM_CONF": "/etc/slurm/slurm.conf"}) is None
     (tmp_path / hidl_cluster.SETTINGS).write_text("{}")
     conf = tmp_path / hidl_cluster.CONFIGURATION

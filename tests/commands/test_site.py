@@ -176,7 +176,7 @@ def test_detect_explains_each_site_and_names_the_one_found(hidl: Any) -> None:
     assert sites["mine"]["matched"] is True
     assert sites["other"]["reasons"] == ["$NOT_SET_ANYWHERE is not set"]
     assert found["machine"]["cores"] >= 1
-    assert "no site matches: hidl uses `local`" in hidl("site", "detect").stderr
+    assert "no site matches; hidl uses `local`" in hidl("site", "detect").stderr
 
 
 def test_two_sites_that_match_end_with_3_and_both_names(hidl: Any) -> None:

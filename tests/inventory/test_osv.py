@@ -1,4 +1,4 @@
-"""Advisories in OSV's format: which versions are affected, and files that are not what they should be."""
+"""Advisories in OSV format: which versions are affected, and files that are not what they should be."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_json_yaml_archives_and_trees_are_read_alike(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_advisory_is_refused_by_name(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(InvalidInput, match="is not an advisory in OSV's format"):
+    with pytest.raises(InvalidInput, match="is not an advisory in OSV format"):
         read(tmp_path / name, {"some-package"})
 
 

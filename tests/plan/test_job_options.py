@@ -91,8 +91,8 @@ def test_options_of_the_user_stand_last() -> None:
     ("line", "message"),
     [
         ("--array=1-2", "--matrix"),
-        ("switches", "is no option"),
-        ("--comment=a\n#SBATCH --array=1-2", "is no option"),
+        ("switches", "is not an option"),
+        ("--comment=a\n#SBATCH --array=1-2", "is not an option"),
         ("--hold", "given twice"),
         ("-H --nodes=3", "--nodes"),
         ("-H", "--hold is given twice"),

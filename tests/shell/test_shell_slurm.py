@@ -181,7 +181,7 @@ def test_a_server_on_a_node_is_reached_by_the_line(
         words = ("--site", "mine", "--", "python", "-m", "http.server", "8123", *options)
         terminal = Terminal(hidl.command("shell", "mpi", *words), hidl.environment, tmp_path)
         terminal.see("open http://localhost:8123")
-        line = re.search(r"type at home: ssh (-N .*?) and open", terminal.shown)
+        line = re.search(r"run on your own computer: ssh (-N .*?) and open", terminal.shown)
         assert line is not None
         assert "@node4" in line[1]
         with subprocess.Popen(["ssh", "-F", str(cluster.ssh_config), *line[1].split()]) as tunnel:

@@ -247,7 +247,7 @@ def test_the_explanation_names_the_ground_the_rivals_and_the_way_out(config: Pat
     outcomes = detect(host("c1", {"QUEUE": "rtx"}))
 
     assert explained("cluster-gpu", outcomes, {}).splitlines() == [
-        "this is cluster-gpu: 2 of 2 conditions hold (host name 'c1' matches 'c.*'; $QUEUE 'rtx' matches 'rtx')",
+        "this is cluster-gpu: 2 of 2 conditions match (host name 'c1' matches 'c.*'; $QUEUE 'rtx' matches 'rtx')",
         "also matching, with fewer conditions: cluster",
         "without this match, hidl would use `cluster`; --site overrides it",
     ]
@@ -256,11 +256,11 @@ def test_the_explanation_names_the_ground_the_rivals_and_the_way_out(config: Pat
 def test_one_condition_alone_is_said_to_be_weak(config: Path) -> None:
     put(config, "cluster", "match: {hostname: c.*}\n")
 
-    assert "a single condition may match other machines too" in explained("cluster", detect(host("c1")), {})
+    assert "a single condition may also match other machines" in explained("cluster", detect(host("c1")), {})
 
 
 def test_a_scheduler_on_an_unknown_machine_leads_to_a_draft() -> None:
     assert explained(None, (), schedulers(host("c1", scontrol=""))).splitlines() == [
-        "no site matches: hidl uses `local`, the machine you sit at",
+        "no site matches; hidl uses `local`, the machine that it runs on",
         "found a scheduler: Slurm (scontrol); `hidl site new` drafts a site file for this cluster",
     ]

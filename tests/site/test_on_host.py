@@ -22,7 +22,7 @@ GCC = {"version": VERSION, "prefix": str(Path(shutil.which("gcc") or "").parent.
     [
         (GCC, "right", VERSION),
         (GCC | {"version": VERSION.partition(".")[0]}, "right", VERSION),
-        (GCC | {"version": "1.2.3"}, "wrong", "but the site's file sets 1.2.3"),
+        (GCC | {"version": "1.2.3"}, "wrong", "but the site file sets 1.2.3"),
         (GCC | {"prefix": "/nowhere"}, "wrong", "/nowhere/bin/gcc not found"),
         ({"version": VERSION, "modules": ["gcc/1"]}, "not checked", "its modules (gcc/1) set the location"),
     ],

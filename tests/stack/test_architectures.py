@@ -44,17 +44,17 @@ def test_a_stack_whose_kernels_serve_no_gpu_of_the_nodes_is_refused() -> None:
 @pytest.mark.parametrize(
     ("site", "version", "reason"),
     [
-        ("frontier", "2.13.0", "its torch 2.13.0 is not built for the GPUs of the nodes (AMD MI250X (one die))"),
+        ("frontier", "2.13.0", "its torch 2.13.0 was not built for the GPUs of the nodes (AMD MI250X (one die))"),
         ("frontier", "2.13.0+rocm6.4", None),
         (
             "aurora",
             "2.13.0",
-            "its torch 2.13.0 is not built for the GPUs of the nodes (Intel Data Center GPU Max 1550)",
+            "its torch 2.13.0 was not built for the GPUs of the nodes (Intel Data Center GPU Max 1550)",
         ),
         (
             "perlmutter",
             "2.13.0+rocm6.4",
-            "its torch 2.13.0+rocm6.4 is not built for the GPUs of the nodes (NVIDIA A100)",
+            "its torch 2.13.0+rocm6.4 was not built for the GPUs of the nodes (NVIDIA A100)",
         ),
     ],
 )

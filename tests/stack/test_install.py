@@ -117,7 +117,7 @@ def test_how_far_gpus_are_verified_without_one_is_said(hidl: Hidl, tmp_path: Pat
     make_wheel(tmp_path / "house", "torch", "99.0", content=TORCH)
     installed = hidl("install", "more", "--site", "workstation", PIP_FIND_LINKS=str(tmp_path / "house"))
     assert installed.returncode == 0, installed.stderr
-    said = "for sm_80 (torch 99.0: sm_80 sm_90); not run: that takes a job with GPUs"
+    said = "for sm_80 (torch 99.0: sm_80 sm_90); not run, because that requires a job with GPUs"
     assert f"GPU kernels: {said}" in installed.stderr
     shown = " ".join(hidl("stack", "show", "more", "--site", "workstation").stdout.split())
     assert f"GPU kernels {said}" in shown
@@ -127,7 +127,7 @@ def test_how_far_gpus_are_verified_without_one_is_said(hidl: Hidl, tmp_path: Pat
 def test_it_is_said_where_the_sites_nodes_are_of_another_architecture(hidl: Hidl, site: str, nodes: str) -> None:
     (plan,) = hidl.json("install", "pytorch", "--site", site, "--dry-run")["plans"]
     said = [each["text"] for each in plan["plan"]["advisories"] if each["id"] == "other-machine"]
-    wanted = f"the nodes of {site} are {nodes}, but this installation is for x86_64 only"
+    wanted = f"the nodes of {site} are {nodes}, but this installation is only for x86_64"
     assert said == ([wanted] if nodes else [])
 
 

@@ -145,7 +145,7 @@ def test_a_dry_run_and_locked_write_nothing(hidl: Hidl) -> None:
     (plan,) = hidl.json(*asked, "--dry-run")["plans"]
     assert plan["action"] == "lock, install, verify, publish"
     locked = hidl(*asked, "--locked")
-    assert (locked.returncode, "omit --locked" in locked.stderr) == (4, True)
+    assert (locked.returncode, "without --locked" in locked.stderr) == (4, True)
     assert not definition(hidl).exists()
     assert not Path(hidl.environment["XDG_DATA_HOME"]).exists()
 

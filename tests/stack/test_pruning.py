@@ -65,7 +65,7 @@ def test_a_dry_run_tells_all_and_removes_nothing(hidl: Hidl, four: list[Path]) -
     assert of_kind(document, "installation") == {
         four[0].name: None,
         four[1].name: None,
-        four[2].name: "previous installation: hidl stack rollback",
+        four[2].name: "previous installation, for hidl stack rollback",
         four[3].name: "in use",
     }
     assert document["bytes"] > 2**20
@@ -105,7 +105,7 @@ def test_what_a_run_under_way_a_process_or_a_file_names_stays(hidl: Hidl, four: 
         rank.communicate(b"\n")
     assert (kept[four[0].name], kept[four[1].name]) == (
         f"run {run.name} has not ended",
-        f"process {rank.pid} runs from it",
+        f"process {rank.pid} uses it",
     )
 
     (run / "status.json").write_text(

@@ -67,7 +67,7 @@ def test_hashes_are_kept_on_one_line(tmp_path: Path) -> None:
         ("--no-binary :all:", "--no-binary is unsupported"),
         ("--frobnicate", "unsupported option --frobnicate"),
         ("-r missing.txt", "missing.txt: No such file"),
-        ("-r https://x.y/z.txt", "-r names a URL"),
+        ("-r https://x.y/z.txt", "-r refers to a URL"),
         ("numpy=2", "invalid requirement"),
         ("numpy --hash=md5:aaaa", "unsupported hash 'md5:aaaa'"),
         ("numpy --config-settings=a=b", "unsupported option --config-settings"),

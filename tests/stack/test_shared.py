@@ -260,7 +260,7 @@ install: {{root: {tmp_path / "root"}}}
         items = hidl.json("prune", "--site", "centre", "--older-than", "0", "--dry-run")["items"]
         return next(item["kept"] for item in items if item["path"] == str(made[0]))
 
-    assert str(kept()).startswith("jobs may run from it until ")
+    assert str(kept()).startswith("jobs may use it until ")
     then = time.time() - 7300
     os.utime(made[0], (then, then))
     assert kept() is None

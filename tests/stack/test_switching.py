@@ -98,7 +98,7 @@ def test_a_run_under_way_keeps_the_one_that_it_started_with(
         (("use", "mine", "ffffffffffff"), 4, "has no installation 'ffffffffffff'"),
         (("use", "mine", ""), 4, "has no installation ''"),
         (("use", "mine", "../../mpi"), 4, "has no installation"),
-        (("rollback", "mine"), 4, "no previous installation"),
+        (("rollback", "mine"), 4, "there is no previous installation"),
         (("use", "unheard-of", "00"), 4, "has no installation"),
     ],
 )

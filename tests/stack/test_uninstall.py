@@ -88,7 +88,7 @@ def test_what_a_run_or_a_process_needs_stays(hidl: Hidl, prefix: Path) -> None:
     ) as live:
         until(lambda: str(prefix) in Path(f"/proc/{live.pid}/maps").read_text(), within=60)
         refused = hidl("uninstall", "mpi", "--all")
-        assert (refused.returncode, f"process {live.pid} runs from it" in refused.stderr) == (4, True), refused.stderr
+        assert (refused.returncode, f"process {live.pid} uses it" in refused.stderr) == (4, True), refused.stderr
         assert hidl.json("uninstall", "mpi", "--force")["removed"] == [str(prefix)]
         live.communicate(b"\n")
 

@@ -121,7 +121,7 @@ def test_builds_for_two_versions_of_cuda_are_refused(tmp_path: Path, target: Tar
         "nvidia-cublas-cu12",
         second.replace("_", "-"),
     }
-    with pytest.raises(BuildFailed, match="several versions of CUDA, whose files conflict") as refused:
+    with pytest.raises(BuildFailed, match="several CUDA versions, whose files conflict") as refused:
         uv.resolve(stack(nvidia_cublas_cu12="", **{first: "", second: ""}), on_gpus, offline=True)
     assert " and ".join(sorted([first, second])).replace("_", "-") in str(refused.value)
     assert refused.value.hint is not None
@@ -204,7 +204,7 @@ def test_gpus_that_no_release_serves_are_refused(tmp_path: Path, target: Target)
 def test_gpus_whose_last_release_the_stack_cannot_hold_are_refused(tmp_path: Path, target: Target) -> None:
     uv = provider(tmp_path, index_url=releases_of_torch(tmp_path))
     old = replace(target, platform="linux-x86_64", accelerator="cuda", gpus=("sm_70",))
-    with pytest.raises(MissingPrecondition, match=r"supports it is 2\.10\.0, which its requirements exclude") as caught:
+    with pytest.raises(MissingPrecondition, match=r"supports it is 2\.10\.0, but its requirements exclude") as caught:
         uv.resolve(stack(torch=">=2.11"), old, offline=False)
     assert "torch>=2.11 and torch<=2.10.0" in caught.value.message
 

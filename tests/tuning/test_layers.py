@@ -238,10 +238,10 @@ def test_a_misspelled_name_of_another_family_gets_the_counterpart() -> None:
         ("mpich", "5.0.2", "MVP_ENABLE_GPU", 1, "MPIR_CVAR_ENABLE_GPU", "the same control variable"),
         ("openmpi", "5.0.11", "MV2_USE_CUDA", 1, None, "an Open MPI that is built for GPUs takes their buffers"),
         ("openmpi", "5.0.11", "MV2_CPU_BINDING_POLICY", "hybrid", None, "`mpirun --bind-to`"),
-        ("mvapich2", "2.3.7", "MV2_USE_GDRCOPY", 1, None, "no counterpart for mvapich2 is known"),
+        ("mvapich2", "2.3.7", "MV2_USE_GDRCOPY", 1, None, "mvapich2 has no known counterpart"),
         ("mvapich2", "2.3.7", "MPIR_CVAR_ENABLE_GPU", 1, "MV2_USE_CUDA", "its counterpart for mvapich2"),
-        ("mpich", "5.0.2", "OMPI_MCA_btl", "self", None, "no counterpart for mpich is known"),
-        ("mvapich2", "2.3.7", "UCX_TLS", "rc", None, "no counterpart for mvapich2 is known"),
+        ("mpich", "5.0.2", "OMPI_MCA_btl", "self", None, "mpich has no known counterpart"),
+        ("mvapich2", "2.3.7", "UCX_TLS", "rc", None, "mvapich2 has no known counterpart"),
     ],
 )
 def test_a_variable_of_another_family_is_an_error_with_its_counterpart(  # noqa: PLR0917
@@ -258,14 +258,14 @@ def test_a_variable_of_a_newer_version_is_an_error() -> None:
     (problem,) = refusal("mvapich2", "2.3.5", MV2_ENABLE_SHARP_REDUCE=1).problems
 
     assert problem.message == (
-        "mvapich2 2.3.5 does not read `MV2_ENABLE_SHARP_REDUCE`; read by mvapich2 since 2.3.6 (command line)"
+        "mvapich2 2.3.5 does not read `MV2_ENABLE_SHARP_REDUCE`, a variable of mvapich2 since 2.3.6 (command line)"
     )
 
 
 def test_a_removed_variable_is_an_error_with_its_new_name() -> None:
     (problem,) = refusal("mpich", "5.0.2", MPIR_CVAR_CH4_OFI_EAGER_MAX_MSG_SIZE="64K").problems
 
-    assert "read by mpich before 5.0.0" in problem.message
+    assert "a variable of mpich before 5.0.0" in problem.message
     assert problem.suggestion == "MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD"
 
 

@@ -97,7 +97,7 @@ def test_valid_values(of: Variable, given_value: Scalar, text: str) -> None:
         (NETMOD, "tcp", "`tcp` is not a known word", "one of: ofi, ucx"),
         (PATH, "", "the path is empty", "a path"),
         (PATH, "/a\n/b", "the value contains a line break", "a value on one line"),
-        (known("MV2_COMM_WORLD_RANK"), 0, "set by the launcher", "no value; remove the line"),
+        (known("MV2_COMM_WORLD_RANK"), 0, "the launcher sets this variable", "no value; remove the line"),
     ],
 )
 def test_invalid_values(of: Variable, given_value: Scalar, message: str, expected: str) -> None:

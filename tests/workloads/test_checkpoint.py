@@ -56,7 +56,7 @@ def test_a_damaged_checkpoint_never_displaces_a_complete_one(found: Any, kind: s
 
 def test_a_checkpoint_of_more_steps_than_the_training_has_is_older(found: Any) -> None:
     assert found["older training"]["got"] == THIRD
-    assert "is of an older training: it has 6 steps, more than the 5 of this one" in found["older training"]["said"]
+    assert "belongs to an older training with 6 steps, more than the 5 of this one" in found["older training"]["said"]
 
 
 def test_a_new_directory_has_no_checkpoint(found: Any) -> None:
@@ -76,12 +76,12 @@ def test_a_job_that_was_replaced_publishes_nothing(found: Any) -> None:
 
 def test_another_model_is_refused_with_what_differs(found: Any) -> None:
     refused = found["other model"]["refused"]
-    assert refused.endswith("cannot be continued, it is of another training: width was 4, is 8")
+    assert refused.endswith("cannot be continued, because it belongs to another training: width was 4, is 8")
 
 
 def test_another_version_is_accepted_and_named(found: Any) -> None:
     assert found["other version"]["got"] == THIRD
-    assert "bit by bit: torch was 2.13, is 2.14" in found["other version"]["said"]
+    assert "an uninterrupted run: torch was 2.13, is 2.14" in found["other version"]["said"]
 
 
 def test_another_number_of_ranks_is_accepted_where_the_state_can_be_shared(found: Any) -> None:
@@ -91,7 +91,7 @@ def test_another_number_of_ranks_is_accepted_where_the_state_can_be_shared(found
     assert results["more"]["got"] == [3, 1, {"loss": 1.0}, [TWO[0], TWO[0]]]
     refused = results["shards"]["refused"]
     assert refused.endswith(
-        "was written by 2 rank(s) and cannot be continued by 1: each rank has a shard of the weights"
+        "was written by 2 rank(s) and cannot be continued with 1: each rank has a shard of the weights"
     )
 
 

@@ -121,8 +121,8 @@ def test_shards_require_a_backend_of_torch_distributed(backend: Any) -> None:
 @pytest.mark.parametrize(
     ("number", "options", "reason"),
     [
-        (2, ("--parallel=tp", "--heads=1"), "parallel=tp on 2 ranks requires that they divide the heads"),
-        deep(2, ("--parallel=pp", "--layers=1"), "parallel=pp on 2 ranks requires a layer for each"),
+        (2, ("--parallel=tp", "--heads=1"), "parallel=tp on 2 ranks requires a number of heads that is divisible by 2"),
+        deep(2, ("--parallel=pp", "--layers=1"), "parallel=pp on 2 ranks requires at least one layer for each"),
         deep(2, ("--parallel=pp", "--micro_batches=1"), "micro_batches=1 must be at least the number of stages, 2"),
         deep(2, ("--parallel=pp", "--micro_batches=3"), "micro_batches=3 must divide the batch of all stages, 4"),
         deep(3, ("--parallel=hsdp", "--partitions=2"), "partitions=2 must divide the number of ranks, 3"),
@@ -185,5 +185,5 @@ def test_the_target_of_a_token_is_the_next_one() -> None:
 
 
 def test_heads_that_do_not_divide_the_width_are_an_error() -> None:
-    with pytest.raises(ValueError, match="width must be a multiple of heads, 5, not 32"):
+    with pytest.raises(ValueError, match="width=32 must be a multiple of heads=5"):
         GPT(Gpt(width=32, heads=5))

@@ -133,7 +133,7 @@ def test_ranks_take_their_gpus_before_mpi_and_name_them_in_the_metrics(mpi: Path
     variables = {"PATH": path, "HIDL_DEVICE": "gpu", "HIDL_METRICS": str(document)}
     completed = ranks.run(mpi, 2, "-m", "hidl_workloads.world", "hidl_workloads.mpi_sanity", **variables)
     assert completed.status == 0, completed.stderr
-    assert "ok   GPUs: for the ranks in turn: 2 x NVIDIA A100-SXM4-40GB" in completed.stdout
+    assert "ok   GPUs: assigned to the ranks in turn: 2 x NVIDIA A100-SXM4-40GB" in completed.stdout
     world = json.loads(document.read_text())["world"]
     assert world["device"] == "gpu"
     assert [rank[0]["id"] for rank in world["gpus"]] == ["GPU-aaaa-0", "GPU-aaaa-1"]

@@ -65,8 +65,8 @@ def test_on_processors_it_is_told_so(stack_prefix: Callable[[str], Path], tmp_pa
 @pytest.mark.parametrize(
     ("framework", "why"),
     [
-        ("tensorflow", "Horovod's operations for TensorFlow are built for processors: --device cpu"),
-        ("torch", "has no usable GPU on this rank: built for processors only"),
+        ("tensorflow", "Horovod's operations for TensorFlow were built for CPUs: use --device cpu"),
+        ("torch", "has no usable GPU on this rank: it was built for CPUs only"),
     ],
 )
 def test_where_gpus_would_stay_unused_it_does_not_begin(

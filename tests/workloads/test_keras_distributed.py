@@ -65,15 +65,15 @@ def test_a_saved_model_knows_nothing_of_ranks(results: Results) -> None:
 
 def test_overflow_in_float16_is_an_error_on_all_ranks_and_changes_nothing(results: Results) -> None:
     for told in results["overflow"]:
-        assert "FloatingPointError: a gradient is not finite after its way as float16" in told
+        assert "FloatingPointError: a gradient is not finite after compression to float16" in told
         assert told.endswith("[0. 0. 0.]")
 
 
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        ("twice", "TypeError: this optimizer averages over the ranks already"),
-        ("half precision", "ValueError: with mixed_float16, each rank would skip other steps"),
+        ("twice", "TypeError: this optimizer already averages over the ranks"),
+        ("half precision", "ValueError: with mixed_float16, ranks would skip different steps"),
         ("copied", "TypeError: an optimizer that averages over ranks cannot be copied or pickled"),
         ("pickled", "TypeError: an optimizer that averages over ranks cannot be copied or pickled"),
         ("not wrapped", "ValueError: the model's optimizer does not average over ranks"),

@@ -53,7 +53,7 @@ def test_what_has_not_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     imported_torch(monkeypatch, "sm_70 sm_75", "12.8")
     found = kernels.check(["sm_70"])
     assert found.ok
-    assert found.detail == "for sm_70 (torch 2.10.0: sm_70 sm_75); not run: that takes a job with GPUs"
+    assert found.detail == "for sm_70 (torch 2.10.0: sm_70 sm_75); not run, because that requires a job with GPUs"
 
 
 @pytest.mark.parametrize(

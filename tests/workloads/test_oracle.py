@@ -136,12 +136,12 @@ REFUSED = {
     "averaged by torch too": "ValueError: DistributedDataParallel averages the gradient of 0.weight already",
     "buffers of a second module": "ValueError: the optimizer has parameters of modules outside of the model",
     "copies of the optimizer": "TypeError: an optimizer that averages over ranks cannot be copied or pickled",
-    "exchanged parameters": "RuntimeError: 0.weight was exchanged for another tensor",
+    "exchanged parameters": "RuntimeError: 0.weight was replaced by another tensor",
     "gradients in a graph": "RuntimeError: the gradient of 4.bias is part of a graph",
     "grown with other values": "ValueError: ranks {others} of {ranks} differ from rank 0 in 5.weight: these parameters",
     "other buffers": "ValueError: ranks {others} of {ranks} differ from rank 0 in table: all ranks must have the same",
     "optimizers with values outside of their state": "ValueError: ranks {others} of {ranks} differ from rank 0 in",
-    "other options for one model": "ValueError: another optimizer averages the gradient of 0.weight already",
+    "other options for one model": "ValueError: another optimizer already averages the gradient of 0.weight",
     "pickles of the optimizer": "TypeError: an optimizer that averages over ranks cannot be copied or pickled",
     "rows rescaled where they are read": "ValueError: max_norm of Embedding rescales rows on the rank that reads them",
     "schedule by own loss": "ValueError: ranks {others} of {ranks} differ from rank 0 in the optimizer's settings",
@@ -150,8 +150,8 @@ REFUSED = {
     "shapes changed after the wrap": "RuntimeError: the gradient of 0.weight has the shape (1, 5), but (3, 5) when",
     "sparse gradients of no embedding": "TypeError: the gradient of 0 is sparse",
     "steps in hooks": "RuntimeError: step was called in a backward pass",
-    "sums changed by each rank": "RuntimeError: gradients were changed in place after they were summed over the ranks",
-    "sums of sparse gradients": "ValueError: average=False takes no sparse gradients: 0.weight",
+    "sums changed by each rank": "RuntimeError: gradients were changed in place differently on the ranks",
+    "sums of sparse gradients": "ValueError: average=False does not support sparse gradients: 0.weight",
     "sums that are not cleared": "RuntimeError: a gradient that is summed over the ranks (average=False) was not",
     "sums that are replaced": "RuntimeError: gradients were replaced after they were summed over the ranks",
     "types changed after the wrap": "TypeError: the gradient of 4.bias is torch.float64, but torch.float32 when",
@@ -176,7 +176,7 @@ def test_a_backward_pass_that_fails_on_one_rank_fails_on_all(
     torch_results: dict[str, Any],
 ) -> None:
     *others, failed = torch_results["failure"]["errors"]
-    told = "RuntimeError: the backward pass failed on another rank: these gradients are no averages"
+    told = "RuntimeError: the backward pass failed on another rank: these gradients are not averages"
     assert others == [["no error", told, "no error", "no error"]] * len(others)
     assert failed == ["no error", "ArithmeticError: no gradient", "no error", "no error"]
     assert len(set(torch_results["failure"]["checksums"])) == 1
@@ -231,24 +231,24 @@ _DIFFER = "ranks {others} of {ranks} differ from rank 0 in"
 #: As ``REFUSED``, of keras_oracle.
 REFUSED_BY_KERAS = {
     "adapted to own samples": f"ValueError: {_DIFFER} what own was adapted to: adapt layers to the same samples",
-    "begun with other weights": f"ValueError: {_DIFFER} sequential/only/kernel: all ranks must begin with the same",
-    "compiled by XLA": "ValueError: XLA cannot hold sums over ranks: use tf.function(jit_compile=False) for the step",
-    "unequal learning rates": f"ValueError: {_DIFFER} sgd/learning_rate: at the start of epoch 1, all ranks must",
+    "begun with other weights": f"ValueError: {_DIFFER} sequential/only/kernel: all ranks must start with the same",
+    "compiled by XLA": "ValueError: XLA does not support sums over ranks: use tf.function(jit_compile=False)",
+    "unequal learning rates": f"ValueError: {_DIFFER} sgd/learning_rate: at the start of epoch 1, these must be equal",
     "unequal learning rates in a step": f"ValueError: {_DIFFER} the learning rate: all ranks must change",
     "other functions": f"ValueError: {_DIFFER} the model: all ranks must train the same model",
     "other models": f"ValueError: {_DIFFER} the model: all ranks must train the same model",
     "other models, built late": f"ValueError: {_DIFFER} own/part/kernel, own/part/bias: all ranks must train the same",
     "other optimizers": f"ValueError: {_DIFFER} the optimizer's settings: all ranks must train the same model",
     "other vocabularies": f"ValueError: {_DIFFER} the model: all ranks must train the same model",
-    "saved to one file": "ValueError: several ranks would write one checkpoint, ModelCheckpoint to ",
-    "a metric of one's own": "ValueError: these metrics of parts of the samples do not make that of all: largest",
-    "correlations": "ValueError: these metrics of parts of the samples do not make that of all: pearson_correlation",
-    "evaluated before": "ValueError: another callback evaluated before AverageMetrics read loss",
+    "saved to one file": "ValueError: several ranks would write the same checkpoint, ModelCheckpoint to ",
+    "a metric of one's own": "ValueError: these metrics cannot be combined from those of the ranks: largest",
+    "correlations": "ValueError: these metrics cannot be combined from those of the ranks: pearson_correlation",
+    "evaluated before": "ValueError: another callback evaluated loss before AverageMetrics",
     "logs of one's own": "ValueError: ranks {others} of {ranks} differ from rank 0 in rank: put callbacks that add",
     "other metrics": "ValueError: ranks {others} of {ranks} differ from rank 0 in mae: all ranks must have the same",
     "other numbers of steps": "ValueError: ranks {others} of {ranks} differ from rank 0 in steps: all ranks must take",
-    "steps of two kinds": "ValueError: not in all steps is there a gradient of",
-    "synchronized normalization": "ValueError: synchronized=True does nothing over MPI: norm",
+    "steps of two kinds": "ValueError: some steps have no gradient for",
+    "synchronized normalization": "ValueError: synchronized=True has no effect over MPI: norm",
     "unfrozen with the same optimizer": "ValueError: the trainable variables have changed: compile the model again",
 }
 

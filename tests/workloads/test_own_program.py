@@ -49,7 +49,7 @@ def test_a_rank_gets_torchruns_variables(told: dict[str, str], rank: str, local:
     ("told", "problem"),
     [
         ({"PMI_RANK": "0", "PMI_SIZE": "1"}, "started 1 rank.s., expected 2"),
-        ({}, "no variable of a launcher"),
+        ({}, "no launcher variable found"),
     ],
 )
 def test_a_launcher_that_reports_another_world_is_an_error(told: dict[str, str], problem: str) -> None:

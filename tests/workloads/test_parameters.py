@@ -76,9 +76,9 @@ def test_text_is_read_letter_by_letter(text: str) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("--size", "no such argument: '--size'"),
-        ("size=2", "no such argument: 'size=2'"),
-        ("--sizes=2", "no such argument: '--sizes=2'; valid, with their defaults: --kind=a --size=8"),
+        ("--size", "unknown argument '--size'"),
+        ("size=2", "unknown argument 'size=2'"),
+        ("--sizes=2", "unknown argument '--sizes=2'; valid arguments with their defaults: --kind=a --size=8"),
         ("--size=two", "size must be an integer, not 'two'"),
         ("--size=0", "size must be 1 or more, not 0"),
         ("--size=65", "size must be 64 or less, not 65"),

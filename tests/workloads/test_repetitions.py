@@ -128,19 +128,19 @@ class TestEnough:
         assert enough(efficiencies(0.8, 8), 0.8, rounds=20).why.startswith("undecided after 8 rounds")
 
     def test_is_the_budget(self) -> None:
-        assert enough(efficiencies(0.8, 20), 0.8, rounds=20).why == "all 20 rounds are measured"
+        assert enough(efficiencies(0.8, 20), 0.8, rounds=20).why == "all 20 rounds were measured"
 
     def test_is_an_efficiency_known_as_well_as_anybody_wants(self) -> None:
         decision = enough(efficiencies(0.8, 12, noise=0.001), 0.8, rounds=20)
         assert decision.stop
-        assert "known to 0.5%" in decision.why
+        assert "known to ±0.5%" in decision.why
 
     @pytest.mark.parametrize("done", [1, 2])
     def test_is_not_two_rounds(self, done: int) -> None:
         assert not enough(efficiencies(0.1, done), 0.8, rounds=20).stop
 
     def test_is_a_step_that_never_varies(self) -> None:
-        assert "to the last digit" in enough([[0.5] * 5], 0.8, rounds=20).why
+        assert "exactly the same efficiency" in enough([[0.5] * 5], 0.8, rounds=20).why
 
     def test_is_a_wide_interval_above_the_target_unless_precision_is_required(self) -> None:
         wide = efficiencies(0.9, 6, noise=0.2)

@@ -188,4 +188,4 @@ def test_a_checkpoint_of_another_model_is_refused(stack_prefix: Callable[[str], 
     chain.words = (*chain.words, "--layers=3")
     refused = chain.job()
     assert refused.status == 1
-    assert "it is of another training: layers was 2, is 3; weights was " in refused.stderr
+    assert "it belongs to another training: layers was 2, is 3; weights was " in refused.stderr

@@ -45,4 +45,4 @@ def test_training_on_a_gpu_without_one_is_refused_with_the_reason(stack_prefix: 
     words = ("-m", "hidl_workloads.resnet50", "--framework=tensorflow")
     completed = ranks.run(stack_prefix("tensorflow"), 2, *words, HIDL_DEVICE="gpu", HIDL_GPU="0")
     assert completed.status != 0
-    assert "has no usable GPU on this rank: built for processors only" in completed.stderr
+    assert "has no usable GPU on this rank: it was built for CPUs only" in completed.stderr

@@ -42,8 +42,8 @@ def test_the_simulated_memory_is_not_the_hosts(results: dict[str, Any], by: str)
     ("library", "told"),
     [
         ("aware", "gpu-aware"),
-        ("unaware", "refused: this Horovod hands the GPUs' memory to MPI, which does not sum it: MPIX_Query"),
-        ("crashes", "refused: this Horovod hands the GPUs' memory to MPI, which does not sum it: a process that sums"),
+        ("unaware", "refused: this Horovod passes GPU memory to MPI, which cannot sum it: MPIX_Query"),
+        ("crashes", "refused: this Horovod passes GPU memory to MPI, which cannot sum it: a test process that sums"),
     ],
 )
 def test_horovod_over_mpi_trains_where_the_library_is_proved_to_sum_gpu_memory(
@@ -96,7 +96,7 @@ def test_a_driver_that_fails_on_one_rank_ends_all(
     words = ("gpu_driver_fails", buffers, tmp_path)
     completed = ranks.run(stack_prefix("pytorch"), 2, "-m", "hidl_workloads.world", *words)
     assert completed.status != 0
-    told = "rank 1 has failed in a backward pass: no further step can be taken"
+    told = "rank 1 has failed in a backward pass, so no more steps are possible"
     assert f"rank 0, first: {told}" in completed.stdout
     assert f"rank 0, second: {told}" in completed.stdout
     assert "rank 1, first: the driver fails" in completed.stdout
@@ -121,10 +121,10 @@ def test_training_on_a_gpu_without_one_is_refused_with_the_reason(
 ) -> None:
     completed = ranks.run(stack_prefix("pytorch"), 2, "-m", "hidl_workloads.gpt", HIDL_DEVICE="gpu", HIDL_GPU="0")
     assert completed.status != 0
-    assert "has no usable GPU on this rank: built for processors only" in completed.stderr
+    assert "has no usable GPU on this rank: it was built for CPUs only" in completed.stderr
 
 
 def test_nccl_on_processors_is_refused_with_the_reason(stack_prefix: Callable[[str], Path]) -> None:
     completed = ranks.run(stack_prefix("pytorch"), 1, "-m", "hidl_workloads.gpt", "--backend=nccl")
     assert completed.status != 0
-    assert "NCCL sums GPU memory only: use --device gpu" in completed.stderr
+    assert "NCCL only sums GPU memory: use --device gpu" in completed.stderr

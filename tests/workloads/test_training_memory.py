@@ -73,7 +73,7 @@ def test_shards_and_recomputation_fit_where_replicas_do_not(measure: Callable[..
     ways = [never, never.replace("never", "auto"), f"{never},parallel=fsdp", f"{never},memory_limit=10"]
     refused, recomputed, sharded, tiny = measure(2, *ways).values()
     assert refused["refused"] == (
-        f"a step needs {needs[0]:.0f} MiB, memory_limit is {limit} MiB: "
+        f"a step needs {needs[0]:.0f} MiB, but memory_limit is {limit} MiB: "
         "choose recompute=always, a smaller batch, more micro_batches or parallel=fsdp"
     )
     assert recomputed["recompute"] == ["always"] * 2

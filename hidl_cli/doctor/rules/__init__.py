@@ -4,5 +4,5 @@ A module contains one or more subjects, each with a class of facts, a probe that
 ``SUBJECTS`` lists them. ``hidl_cli.doctor.context`` discovers this package's modules automatically.
 """
 
-#: Modules without a subject that is examined before runs; ``hidl run`` does not load them.
+#: Modules whose rules are not applied before runs, so ``hidl run`` does not load them.
 NOT_BEFORE_RUNS = frozenset({"configuration", "site"})

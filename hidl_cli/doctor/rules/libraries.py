@@ -147,7 +147,7 @@ def another_mpiexec(facts: Libraries) -> Iterator[Evidence]:
     if job.planned:
         yield Evidence(seen, f"correct `prefix` or `modules` of MPI library {job.library.name} in the site file")
     elif job.is_active:
-        yield Evidence(f"{seen} of the activated stack", f"source {sh(f'{facts.prefix}/activate.sh')}")
+        yield Evidence(f"{seen}, the library of the activated stack", f"source {sh(f'{facts.prefix}/activate.sh')}")
     else:
         yield Evidence(
             f"{seen}; hidl run uses the library's own mpiexec, but your shell finds this one",

@@ -28,9 +28,9 @@ from hidl_workloads.own_program import decode
 _INTERPRETER = re.compile(r"(python|bash|sh|perl|julia|Rscript)[0-9.]*")
 _INTERPRETER_OF = {".py": "python", ".pl": "perl", ".jl": "julia", ".R": "Rscript"}
 _STARTER = "hidl_workloads.own_program"
-_LARGEST = 2**20  # size in bytes above which scripts are not read
-_HEAD = 256  # bytes in which the kernel looks for a #! line
-#: Looks for modules like the script does, in the script's directory rather than the current one.
+_LARGEST = 2**20  # maximum size of a script to read, in bytes
+_HEAD = 256  # number of bytes in which the kernel looks for a #! line
+#: Searches for modules as the script does: in the script's directory instead of the current one.
 _NOT_FOUND = """import sys
 sys.path[0] = sys.argv[1]
 import importlib.util as util
@@ -239,12 +239,12 @@ def not_found(facts: OwnProgram) -> Iterator[Evidence]:
     if facts.exists is not False:
         return
     if facts.in_directory:
-        yield Evidence(f"{facts.file} is not on PATH", f"use its path: ./{sh(facts.file)}")
+        yield Evidence(f"{facts.file} is not on PATH", f"use the file's path: ./{sh(facts.file)}")
     elif os.sep in facts.file or "." in facts.file:
-        fix = "start hidl in the directory of the file, or use its full path"
+        fix = "start hidl in the directory of the file, or use the file's full path"
         yield Evidence(f"{facts.file} not found in {facts.directory}", fix)
     else:
-        yield Evidence(f"{facts.file} is neither in the stack nor on PATH", "check its spelling, or use its path")
+        yield Evidence(f"{facts.file} is neither in the stack nor on PATH", "check the spelling or use the file's path")
 
 
 @RULES.rule(
@@ -290,7 +290,7 @@ def missing_package(facts: OwnProgram) -> Iterator[Evidence]:
     names = [name for name, _ in facts.missing_packages]
     if facts.environment is not None:
         yield Evidence(
-            f"{facts.file} imports {', '.join(names)}, not installed in {facts.environment}",
+            f"{facts.file} imports {', '.join(names)}, which {facts.environment} does not contain",
             f"{sh(facts.environment)}/bin/python -m pip install {' '.join(map(sh, names))}",
         )
         return
@@ -301,15 +301,15 @@ def missing_package(facts: OwnProgram) -> Iterator[Evidence]:
     else:
         packages = " ".join(f"--with {sh(name)}" for name in names)
         fix = f"hidl install {sh(facts.stack)} {packages} --as mine, then: hidl run --stack mine"
-    yield Evidence(f"{facts.file} imports {', '.join(names)}, not part of stack {facts.stack}", fix)
+    yield Evidence(f"{facts.file} imports {', '.join(names)}, which stack {facts.stack} does not contain", fix)
 
 
 @RULES.rule(
     "HD016",
     "The program uses gloo on several nodes",
     severity="info",
-    why="gloo connects every two ranks by a TCP socket: it does not use the network's own transport, and at thousands "
-    "of ranks some starts fail. The stack pytorch has MPI for torch.distributed.",
+    why="gloo connects every pair of ranks by a TCP socket. It does not use the network's own transport, and with "
+    "thousands of ranks, it sometimes fails to start. The stack pytorch has MPI for torch.distributed.",
 )
 def gloo_on_nodes(facts: OwnProgram) -> Iterator[Evidence]:
     """Report a program that chooses gloo and runs on several nodes."""

@@ -125,7 +125,7 @@ _SHOWN = 6
     "Packages of the Python user site shadow the stack",
     severity="error",
     why="Packages from `pip install --user` take precedence over those of the stack. Ranks on all nodes import other "
-    "versions than locked, often built for another NumPy or MPI.",
+    "versions than the locked ones, often built for another NumPy or MPI.",
 )
 def user_site(facts: Python) -> Iterator[Evidence]:
     """Report an error if the user site contains a package that is part of the stack, or an info finding otherwise."""
@@ -143,8 +143,8 @@ def user_site(facts: Python) -> Iterator[Evidence]:
     "HD064",
     "PYTHONPATH shadows the stack's packages",
     severity="error",
-    why="Its directories are searched before those of the stack. Ranks import other versions than locked, possibly "
-    "built for another Python, NumPy or MPI. Activating a stack unsets it; a value set afterwards applies.",
+    why="Its directories are searched before those of the stack. Ranks import other versions than the locked "
+    "ones, possibly for another Python, NumPy or MPI. Activating a stack unsets it; a value set afterwards applies.",
 )
 def python_path(facts: Python) -> Iterator[Evidence]:
     """Report an error if a directory shadows modules of the stack or of Python, or is for another Python version."""
@@ -162,7 +162,7 @@ def _python_path_evidence(facts: Python, searched: SearchedDirectory, origin: st
     if searched.shadows:
         return Evidence(f"{added}, which shadows {_shown(searched.shadows)} of {stack}", fix)
     if searched.python not in (None, facts.version):
-        return Evidence(f"{added} of Python {searched.python}, but {stack} has Python {facts.version}", fix)
+        return Evidence(f"{added} for Python {searched.python}, but {stack} has Python {facts.version}", fix)
     return Evidence(f"{added} to {stack}", fix, severity="info")
 
 
@@ -271,7 +271,7 @@ def _fix(facts: PythonEnvironment, package: str, abis: tuple[str, ...]) -> str:
 
 @ENVIRONMENT_RULES.rule(
     "HD071",
-    "The environment contains another MPI library than that of the run",
+    "The environment contains another MPI library than the run uses",
     severity="warning",
     why="Conda packages load their own libmpi regardless of LD_LIBRARY_PATH. Under the launcher of another library, "
     "ranks that load it are singletons and do not use the fast network. The check before the program detects this.",

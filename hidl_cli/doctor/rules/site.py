@@ -127,7 +127,7 @@ def unknown_partition(facts: SiteFacts) -> Iterator[Evidence]:
 def _unknown(site: Site, name: str, listed: str, severity: Severity | None) -> Evidence:
     return Evidence(
         f"partition {name} of site {site.name} does not exist; the scheduler has {listed}",
-        f"correct `partitions` in the site file: hidl site show {sh(site.name)}",
+        f"correct `partitions` in the site file, see: hidl site show {sh(site.name)}",
         where=name,
         severity=severity,
     )
@@ -158,7 +158,9 @@ def too_much(facts: SiteFacts) -> Iterator[Evidence]:
             excesses += _limits(partition, queue, members)
         excesses += _hardware(facts.site.node_types[partition.node_type], policies, members)
         if excesses:
-            yield Evidence("; ".join(excesses), f"correct the site file: hidl site show {sh(facts.site.name)}", key)
+            yield Evidence(
+                "; ".join(excesses), f"correct the site file, see: hidl site show {sh(facts.site.name)}", key
+            )
 
 
 def _has(features: frozenset[str], constraint: str | None) -> bool:
@@ -229,7 +231,7 @@ def gone_modules(facts: SiteFacts) -> Iterator[Evidence]:
         others = sorted(known for known in facts.modules if known.partition("/")[0] == name)
         seen = f"{key}: {module} not found; available: {', '.join(others[-_SHOWN:]) or 'no module of that name'}"
         seen += f" (before {before} is loaded)" if before else ""
-        fix = f"module spider {sh(name)}, then correct the site file"
+        fix = f"run module spider {sh(name)}, then correct the site file"
         yield Evidence(seen, fix, where=module, severity="info" if before else None)
 
 
@@ -257,7 +259,7 @@ def _modules(site: Site) -> dict[str, tuple[str, str | None]]:
 def no_accounting(facts: SiteFacts) -> Iterator[Evidence]:
     """Report an info finding if Slurm's AccountingStorageType is ``accounting_storage/none``."""
     if facts.accounting is not None and facts.accounting.endswith("/none"):
-        yield Evidence(f"AccountingStorageType={facts.accounting}", "nothing required; slurmdbd adds accounting")
+        yield Evidence(f"AccountingStorageType={facts.accounting}", "no action required; slurmdbd adds accounting")
 
 
 @RULES.rule(
@@ -280,7 +282,7 @@ def silent_scheduler(facts: SiteFacts) -> Iterator[Evidence]:
     "HD096",
     "The modules of an MPI library have changed",
     severity="warning",
-    why="Jobs load the new modules but use the version and prefix that hidl recorded for the old ones.",
+    why="Jobs load the new modules, but use the version and prefix that hidl recorded for the old modules.",
 )
 def stale_libraries(facts: SiteFacts) -> Iterator[Evidence]:
     """Report a warning if modulefiles or their directories have changed since hidl read them."""

@@ -160,9 +160,9 @@ class _Numbers:
     skip: int
     is_rate: bool
     count: int = 0
-    inverted: int = 0  # how many were printed as the reciprocal of the metric's unit
-    matched: int = 0  # including skipped ones
-    streams: int = 0  # how many of stdout and stderr contain matches
+    inverted: int = 0  # number of matches printed as the reciprocal of the metric's unit
+    matched: int = 0  # number of matches, including skipped ones
+    streams: int = 0  # number of streams (stdout and stderr) that contain matches
     first: float = 0.0
     last: float = 0.0
     low: float = 0.0

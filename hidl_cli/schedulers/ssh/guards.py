@@ -30,7 +30,7 @@ from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.record import Run
 
-#: The directory that runs lock. Every Linux host has its own, which all users can open.
+#: The directory on which runs hold a lock. Every Linux host has its own, which all users can open.
 LOCK = "/dev/shm"
 CONNECT_SECONDS = 10
 #: Seconds that a guard may take to connect and to check its host.

@@ -101,7 +101,7 @@ def _queues(text: str, default: str | None) -> Iterator[Queue]:
         if wall and wall[2]:
             remarks.append(f"RUNLIMIT {wall[0]}: scaled by a host's speed, so the actual limits differ")
         if slots := _SLOTS.search(block):
-            limits_of_slots = (("MAX", slots[1], "limit of job slots"), ("JL/U", slots[2], "limit of slots per user"))
+            limits_of_slots = (("MAX", slots[1], "limit on job slots"), ("JL/U", slots[2], "limit on slots per user"))
             remarks += [f"{title} {value}: {what}" for title, value, what in limits_of_slots if value.isdecimal()]
         if required := _REQUIRED.search(block):
             remarks.append(f"RES_REQ {required[1]}")

@@ -183,7 +183,7 @@ def _queue(name: str, queue: Mapping[str, Any], queues: Mapping[str, Mapping[str
     walls = [_limits(one)[2] for one in targets]
     own_fewest, own_most, own_wall = _limits(queue)
     lists = [key for key in ("acl_user_enable", "acl_group_enable", "acl_host_enable") if queue.get(key) in _TRUE]
-    remarks = [f"{key}: restricted to its list" for key in lists]
+    remarks = [f"{key}: restricted to the users, groups or hosts on a list" for key in lists]
     if queue.get("queue_type") == "Route":
         shown = [_shown(one, queues) for one in _named(queue)]
         remarks.append(f"routes jobs to {', '.join(shown) or 'no queue of this server'}")

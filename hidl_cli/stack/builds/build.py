@@ -96,7 +96,7 @@ def require(programs: Sequence[str], what: str, environ: Mapping[str, str]) -> N
     lacking = [program for program in programs if shutil.which(program, path=environ.get("PATH")) is None]
     if lacking:
         raise MissingPrecondition(
-            f"building {what} requires {', '.join(lacking)}, not found on PATH",
+            f"building {what} requires {', '.join(lacking)}, which was not found on PATH",
             hint="install a compiler (Debian: apt install g++ make) or load a compiler module",
         )
 

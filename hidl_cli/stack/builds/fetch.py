@@ -234,7 +234,7 @@ def _hunk(start: int, body: Sequence[str]) -> Hunk:
     sides: dict[str, list[str]] = {"-": [], "+": []}
     touched: tuple[str, ...] = ()
     for line in body:
-        if line.startswith("\\"):  # the line before has no newline
+        if line.startswith("\\"):  # the previous line has no newline
             for side in touched:
                 sides[side][-1] = sides[side][-1].rstrip("\n")
             continue

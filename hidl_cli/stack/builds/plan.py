@@ -166,5 +166,7 @@ def _missing(what: str, recipe: Build, places: Sequence[Path]) -> InvalidInput:
 def _locked_version(lock: Lock, name: str) -> str:
     version = lock.version(name)
     if version is None:
-        raise MissingPrecondition(f"the lockfile of stack {lock.stack} lacks {name}, which a build depends on")
+        raise MissingPrecondition(
+            f"the lockfile of stack {lock.stack} does not contain {name}, which a build depends on"
+        )
     return version

@@ -70,8 +70,8 @@ def find_rpm(order: Order) -> RpmPart:
     described = order.site.rpms.get(name or "")
     if name is None or (described is None and name not in order.sources):
         raise MissingPrecondition(
-            f"site {order.site.name} has no RPM of an MPI library",
-            hint="--source mvapich2-gdr=FILE.rpm, or `rpms: {mvapich2-gdr: {file: ...}}` in the site file",
+            f"site {order.site.name} has no RPM for an MPI library",
+            hint="pass --source mvapich2-gdr=FILE.rpm, or set `rpms: {mvapich2-gdr: {file: ...}}` in the site file",
         )
     file = order.sources.get(name)
     if file is None and described is not None:
@@ -80,7 +80,7 @@ def find_rpm(order: Order) -> RpmPart:
     if file is None or not file.is_file():
         origin = f" from {described.homepage}" if described and described.homepage else ""
         raise MissingPrecondition(
-            f"RPM of {name} not found: {file or (described.file if described else name)}",
+            f"RPM for {name} not found: {file or (described.file if described else name)}",
             hint=f"download it{origin} and pass --source {name}=FILE (or put it into {order.root / 'sources'} or a "
             f"directory of {sources.PLACES})",
         )
@@ -136,7 +136,7 @@ def install(rpm: Path, directory: Path) -> None:
         if len(tops) != 1:
             raise BuildFailed(
                 f"expected one MPI library (bin/mpicc) in {rpm}, got {len(tops)}",
-                hint="use the RPM of the library itself, not that of its sources or documentation",
+                hint="use the RPM of the library itself, not the one with its sources or documentation",
             )
         Path(unpacked, tops[0]).replace(directory)
     rewrite(directory, old=f"/{tops[0]}", new=str(directory))

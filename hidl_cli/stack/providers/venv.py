@@ -57,7 +57,9 @@ class FromWheels:
         if target.accelerator != "cpu" and (new.version("torch") or "").endswith("+cpu"):
             progress.say("UV_TORCH_BACKEND selects the CPU build of torch, although the site's nodes have GPUs")
         if new.gpu:
-            progress.say(f"newer releases have no kernels for {new.gpu}; {new.filename} has the last ones that do")
+            progress.say(
+                f"newer releases have no kernels for {new.gpu}; {new.filename} has the last releases that have them"
+            )
         return new
 
     def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
@@ -116,7 +118,7 @@ def _other_machine(order: Order, target: Target) -> str | None:
     if node.arch in (None, target.machine):
         return None
     nodes = f"{node.arch} ({node.cpu})" if node.cpu else node.arch
-    return f"the nodes of {order.site.name} are {nodes}, but this installation is for {target.machine} only"
+    return f"the nodes of {order.site.name} are {nodes}, but this installation is only for {target.machine}"
 
 
 def _without_gpus(order: Order, target: Target) -> str | None:
@@ -128,7 +130,7 @@ def _without_gpus(order: Order, target: Target) -> str | None:
     gpus = f"{node.gpu_model}, {target.machine}"
     text = f"PyPI has no build for the site's GPUs ({gpus}); this stack runs on CPUs"
     if not order.stack.has_gpu_variants:
-        text += f"; UV_TORCH_BACKEND={TORCH_BACKENDS[accelerator]} selects one from PyTorch's index"
+        text += f"; UV_TORCH_BACKEND={TORCH_BACKENDS[accelerator]} selects a GPU build from PyTorch's index"
     return text
 
 
@@ -186,7 +188,7 @@ def _complete_mpich(plan: InstallPlan) -> None:
 
 def require_wheels(plan: InstallPlan, uv: WheelInstaller, progress: Progress) -> None:
     """Raise ``MissingPrecondition`` listing the wheels that are not available offline."""
-    with progress.step("look for the wheels offline"):
+    with progress.step("search for the wheels offline"):
         missing = uv.missing(plan)
     if missing:
         raise MissingPrecondition(

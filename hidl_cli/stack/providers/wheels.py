@@ -99,8 +99,8 @@ class WheelInstaller:
             except BuildFailed as error:
                 _, _, reason = error.message.partition("\n")
                 raise MissingPrecondition(
-                    f"stack {stack.name} does not support the GPUs of the site: {unserved}, which its "
-                    f"requirements exclude\n{reason}",
+                    f"stack {stack.name} does not support the GPUs of the site: {unserved}, but its "
+                    f"requirements exclude that release\n{reason}",
                     hint=_USE_SPACK,
                 ) from error
         packages = _restrict_hashes(stack, packages)
@@ -357,8 +357,8 @@ def _check_cuda_versions(stack: Stack, target: Target, packages: Iterable[Packag
         torch = last_for_cuda("torch", older, target.machine)
         listed = ", ".join(" and ".join(found[version] for version in sorted(found)) for found in twice)
         raise BuildFailed(
-            f"stack {stack.name} resolves to builds for several versions of CUDA, whose files conflict: {listed}",
-            hint="choose releases for one version of CUDA"
+            f"stack {stack.name} resolves to builds for several CUDA versions, whose files conflict: {listed}",
+            hint="choose releases for a single CUDA version"
             + (f": the last PyTorch for CUDA {older} is torch<={torch.version}" if torch else ""),
         )
 

@@ -14,7 +14,7 @@ from hidl_workloads.hyparflow.models import CLASSES, SHAPE
 
 _STACKS = 3
 
-#: Five sums: (operation, what it is applied to) twice. 0 and 1 are the last cell and the one before, 2 to 6 the sums.
+#: Five sums of two operations and their operands: 0 is the last cell, 1 the cell before it, and 2 to 6 are the sums.
 _NORMAL = (
     (("identity", 0), ("max", 0)),
     (("separable", 1), ("identity", 0)),
@@ -22,7 +22,7 @@ _NORMAL = (
     (("identity", 2), ("crossed", 1)),
     (("average", 0), ("point", 3)),
 )
-#: The same, where what is applied to 0 and 1 halves height and width.
+#: The same for a cell in which the operations on 0 and 1 halve height and width.
 _REDUCTION = (
     (("max", 0), ("separable", 1)),
     (("average", 0), ("max", 1)),
@@ -65,7 +65,7 @@ def amoebanet(cells: int, filters: int) -> Any:
 def _cell(table: tuple[Any, ...], last: Any, before: Any, filters: int, strides: int = 1) -> Any:
     from keras import layers
 
-    # After a reduction the cell before the last one is twice as high and wide.
+    # After a reduction, the cell before the last one is twice as high and wide.
     ratio = before.shape[1] // last.shape[1]
     values = [_convolved(last, filters, 1), _convolved(before, filters, 1, strides=ratio)]
     for pair in table:

@@ -56,7 +56,7 @@ def _first_version(x: Any, group: int, number: int, convolution: Any) -> Any:
         smaller = group > 0 and block == 0
         y = _normalised(convolution(x, filters, 3, strides=2 if smaller else 1))
         y = layers.BatchNormalization()(convolution(y, filters, 3))
-        if smaller:  # the shortcut has to fit
+        if smaller:  # the shortcut must have the same shape
             x = convolution(x, filters, 1, strides=2)
         x = layers.ReLU()(layers.Add()([x, y]))
     return x
@@ -69,7 +69,7 @@ def _second_version(x: Any, group: int, number: int, convolution: Any) -> Any:
     filters = _FILTERS * 2 ** (group + 2)
     for block in range(number):
         strides = 2 if group > 0 and block == 0 else 1
-        before = x if group == 0 and block == 0 else _normalised(x)  # the first convolution's values are so already
+        before = x if group == 0 and block == 0 else _normalised(x)  # the first values are already normalised
         y = convolution(before, width, 1, strides=strides)
         y = convolution(_normalised(y), width, 3)
         y = convolution(_normalised(y), filters, 1)

@@ -17,7 +17,9 @@ PIECE_BYTES = 4 * 2**20
 Of 0.06 to 16 MiB, 4 MiB was the fastest for 100 MB of float32 on two ranks of a node (benchmarks/README.md).
 """
 _LARGEST = {"float16": "65504", "bfloat16": "3.39e38"}
-_ALIGNMENT = 4096  # bytes: a page, which a GPU's driver pins as a whole; TensorFlow wants 64 of a tensor's start
+_ALIGNMENT = (
+    4096  # in bytes: a page, which GPU drivers pin as a whole; TensorFlow requires 64 for the start of a tensor
+)
 
 
 class Request(Protocol):
@@ -127,9 +129,9 @@ class Allreduce:
         if self._overflow:
             self._overflow = False
             raise FloatingPointError(
-                f"a gradient is not finite after its way as {self._compressed}, which ends at "
-                f"{_LARGEST[self._compressed]}: the training diverges, or the loss is scaled too high; skip this step, "
-                "or do not compress"
+                f"a gradient is not finite after compression to {self._compressed}, whose maximum is "
+                f"{_LARGEST[self._compressed]}: the training diverges or the loss scale is too high; skip this step, "
+                "or disable compression"
             )
 
     def close(self) -> None:
@@ -158,12 +160,12 @@ class Allreduce:
                 raise
             if self._request is None:
                 self._waiting.popleft()
-                # All ranks have the same sums, and so all notice.
+                # All ranks have the same sums, so all of them detect this.
                 self._overflow |= bool(self._compressed) and not _finite(total)
 
 
 def _finite(total: NDArray[Any]) -> bool:
-    # A sum is finite only where all its addends are: one pass, and a second one only where the sum itself overflows.
+    # A sum is only finite if all its addends are. A second pass is only needed if the sum itself overflows.
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(total.sum()) or np.isfinite(total).all())
 

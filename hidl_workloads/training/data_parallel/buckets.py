@@ -54,7 +54,7 @@ def plan(gradients: Sequence[Gradient], limit: int) -> tuple[Bucket, ...]:
         gradient = gradients[index]
         if gradient.dtype not in _SUPPORTED:
             raise TypeError(
-                f"the gradient of {gradient.name} is {gradient.dtype}, which MPI cannot add: keep weights in float32 "
+                f"the gradient of {gradient.name} is {gradient.dtype}, which MPI cannot sum: keep weights in float32 "
                 "and use the framework's mixed precision for the arithmetic"
             )
         width = gradient.size * _width(gradient.dtype)

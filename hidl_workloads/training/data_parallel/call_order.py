@@ -110,7 +110,7 @@ class CallOrder:
     def end(self) -> None:
         """Tell the others that this rank begins no more operations; ends all ranks after a failure."""
         if self.failure:
-            with failure_ends_all_ranks():  # the requests that are under way would hold up MPI_Finalize
+            with failure_ends_all_ranks():  # pending requests would block MPI_Finalize
                 sys.exit(f"hidl: {self.failure}")
         self._own = Position(self._own.number + 1, _END, False)
         self._tell()
@@ -162,11 +162,11 @@ def _never_meet(own: Position, other: Position) -> bool:
 
 def _apart(*places: tuple[int, str]) -> str:
     told = " and ".join(f"rank {rank} is at {operation}" for rank, operation in places)
-    return f"{told}: all ranks must take the same steps, with equally many batches"
+    return f"{told}: all ranks must take the same steps, with the same number of batches"
 
 
 def _after_failure(rank: int, operation: str) -> str:
-    return f"rank {rank} has failed in {operation}: no further step can be taken"
+    return f"rank {rank} has failed in {operation}, so no more steps are possible"
 
 
 def order_of(communicator: MPI.Comm) -> CallOrder:

@@ -59,7 +59,7 @@ class CompressedAllreduce(Allreduce):
     def _piece(self, piece: NDArray[np.float32]) -> Iterator[Request]:
         ranks = self._communicator.size
         scratch = self._scratch_for(-(-len(piece) // ranks))
-        np.multiply(piece, self._share, out=scratch.padded[: len(piece)])  # first: a sum might leave float16
+        np.multiply(piece, self._share, out=scratch.padded[: len(piece)])  # before the sum, which might exceed float16
         self._halves.encode(scratch.padded, scratch.sent)
         yield self._communicator.Ialltoall(scratch.sent, scratch.received)
         self._halves.decode(scratch.received, scratch.padded)
@@ -105,7 +105,7 @@ def numpy_halves(name: str) -> Halves:
         kind = np.dtype(np.float16)
 
     def encode(source: NDArray[Any], target: NDArray[Any]) -> None:
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is noticed when the sum is there
+        with np.errstate(over="ignore"):  # values that are too large become infinite, which is detected in the sum
             np.copyto(target.view(kind), source, casting="unsafe")
 
     def decode(source: NDArray[Any], target: NDArray[Any]) -> None:

@@ -41,14 +41,14 @@ def choose_path(communicator: MPI.Comm, gpu: GpuAccess, wanted: Buffers, *, comp
     if wanted not in get_args(Buffers):
         raise ValueError(f"gpu_buffers must be one of {', '.join(get_args(Buffers))}, not {wanted!r}")
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        raise ValueError("training on GPUs requires MPI_THREAD_SERIALIZED: frameworks compute in threads of their own")
+        raise ValueError("training on GPUs requires MPI_THREAD_SERIALIZED, because frameworks use their own threads")
     if wanted == "staged":
         return Path("staged", "as requested")
     by_host = Path("staged", "compression is computed on the host")
     path = by_host if compressed else prove(communicator, gpu, on_trust=wanted == "direct")
     if path.name == "staged" and wanted == "direct":
         raise ValueError(
-            f"gpu_buffers='direct' requires an MPI library that sums GPU memory: {path.reason}; use 'staged'"
+            f"gpu_buffers='direct' requires an MPI library that can sum GPU memory: {path.reason}; use 'staged'"
         )
     return path
 

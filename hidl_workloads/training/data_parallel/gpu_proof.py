@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 from hidl_workloads import gpu_aware
 
 _LAUNCHERS = ("PMI_", "PMI2_", "PMIX_", "PALS_", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", "MPIRUN_", "FLUX_", "HYD")
-# Open MPI 4's singletons start a daemon for others to join, which ends them where there is no ssh, as in containers.
+# By default, Open MPI 4's singletons start a daemon that others can join, and fail without ssh, as in containers.
 _ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
 _CHILD_SECONDS = 120.0
 _SIZE = 1024
@@ -68,12 +68,12 @@ def survives(framework: str, device: int) -> str | None:
             command, env=environment, capture_output=True, text=True, timeout=_CHILD_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"a process that sums GPU memory alone: {error}"
+        return f"a test process that sums GPU memory failed: {error}"
     if done.returncode == 0:
         return None
     lines = (done.stderr + done.stdout).strip().splitlines()
     status = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
-    return f"a process that sums GPU memory alone ended with {status}" + (f": {lines[-1]}" if lines else "")
+    return f"a test process that sums GPU memory ended with {status}" + (f": {lines[-1]}" if lines else "")
 
 
 def sums_are_right(communicator: MPI.Comm, memory: Memory) -> str | None:
@@ -86,7 +86,7 @@ def sums_are_right(communicator: MPI.Comm, memory: Memory) -> str | None:
     try:
         begin_sum(communicator, memory.export(values)).Wait()
         fault = _compare(memory.on_host(values), expected)
-    except Exception as error:  # whatever MPI says, it is the answer
+    except Exception as error:  # any error from MPI is the result
         fault = f"{type(error).__name__}: {error}"
     faults = [each for each in communicator.allgather(fault) if each is not None]
     return faults[0] if faults else None

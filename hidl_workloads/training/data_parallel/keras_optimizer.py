@@ -27,9 +27,9 @@ from hidl_workloads.training.data_parallel.tensorflow_gradients import (
 )
 from hidl_workloads.training.data_parallel.weights import checksum, require_equal
 
-_NO_XLA = "XLA cannot hold sums over ranks"
+_NO_XLA = "XLA does not support sums over ranks"
 _NOT_WRAPPED = (
-    "the model's optimizer does not average over ranks: compile with DistributedOptimizer(optimizer), and call "
+    "the model's optimizer does not average over ranks: compile with DistributedOptimizer(optimizer), or call "
     "DistributedOptimizer(model.optimizer) for a model that was loaded or copied; under mixed_float16, wrap "
     "keras.optimizers.LossScaleOptimizer"
 )
@@ -68,16 +68,16 @@ def DistributedOptimizer(
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(
-            f"Keras computes with {keras.config.backend()}, and this optimizer averages for tensorflow only"
+            f"Keras uses the backend {keras.config.backend()}, but this optimizer only supports tensorflow"
         )
     optimizer = keras.optimizers.get(optimizer)
     _allow_step(optimizer)
     if hasattr(optimizer, "_averaging"):
-        raise TypeError("this optimizer averages over the ranks already: wrap it once")
+        raise TypeError("this optimizer already averages over the ranks: wrap it only once")
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if keras.config.dtype_policy().compute_dtype == "float16" and not scaled:
         raise ValueError(
-            "with mixed_float16, each rank would skip other steps: wrap keras.optimizers.LossScaleOptimizer(optimizer)"
+            "with mixed_float16, ranks would skip different steps: wrap keras.optimizers.LossScaleOptimizer(optimizer)"
         )
     if accumulate > 1 and optimizer.gradient_accumulation_steps:
         raise ValueError("both accumulate and the optimizer's gradient_accumulation_steps are set: choose one")
@@ -90,7 +90,7 @@ def DistributedOptimizer(
         "gpu_buffers": gpu_buffers,
     }
     optimizer._averaging = _Averaging(optimizer, MPI.COMM_WORLD if communicator is None else communicator, options)
-    # Attributes of this object, not a class of our own: Keras saves and finds classes by their names.
+    # These are attributes instead of a class, because Keras saves classes and finds them by name.
     optimizer.apply = optimizer._averaging.apply
     optimizer.__reduce_ex__ = _refuse_copy
     return optimizer
@@ -157,7 +157,7 @@ class _Averaging:
             return self._averager_of(variables)
 
     def _applied(self, averages: Sequence[Any], variables: Sequence[Any]) -> bool:
-        # Weight decay needs no gradient: in a graph it would change weights while ranks still compare them.
+        # Weight decay needs no gradient. In a graph, it would change weights while ranks still compare them.
         with tf.control_dependencies([average for average in averages if average is not None]):
             self._apply(averages, variables)
         return True
@@ -203,7 +203,7 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
         synchronized = [layer.name for layer in _normalizations(self.model) if layer.synchronized]
         if synchronized:
             raise ValueError(
-                f"synchronized=True does nothing over MPI: {', '.join(synchronized)}; leave it out, and use "
+                f"synchronized=True has no effect over MPI: {', '.join(synchronized)}; omit it, and use "
                 "AverageStatistics"
             )
         if self._communicator.size == 1:
@@ -213,7 +213,7 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
         require_equal(
             self._communicator,
             {name: self.params.get(name) for name in ("epochs", "steps")},
-            "all ranks must take equally many steps: give them equally many samples, or set steps_per_epoch",
+            "all ranks must take the same number of steps: give them equally many samples, or set steps_per_epoch",
         )
         _require_own_files(self._communicator, _callbacks_beside(self))
         require_equal(
@@ -224,7 +224,7 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
         before = adapted_states(self.model)
         broadcast(self._communicator, self.model, self.model.optimizer)
         self.model._initial_epoch = self._communicator.bcast(getattr(self.model, "_initial_epoch", None))
-        if adapted_states(self.model) != before:  # what adapted layers derive is a constant in a trace
+        if adapted_states(self.model) != before:  # values derived by adapted layers are constants in a trace
             self.model.make_train_function(force=True)
             self.model.test_function = self.model.predict_function = None
         self._sent = {id(variable) for variable in self._variables()}
@@ -252,7 +252,7 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
             return
         if type(self.model).train_step is keras.Model.train_step:
             raise ValueError(_NOT_WRAPPED)
-        optimizer.apply = _refuse_step  # a GAN has optimizers of its own and never uses this one
+        optimizer.apply = _refuse_step  # a GAN has its own optimizers and never uses this one
 
     def _variables(self) -> list[Any]:
         optimizer = self.model.optimizer
@@ -280,7 +280,9 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
             lambda each: None if isinstance(each, tf.OptionalSpec) else each, iterator.element_spec
         )
         if self.model.run_eagerly:
-            with suppress(RuntimeError, ValueError):  # a model without call, such as a GAN, cannot be built so
+            with suppress(
+                RuntimeError, ValueError
+            ):  # a model without `call`, such as a GAN, cannot be built in this way
                 self.model._symbolic_build(data_batch=spec)
         else:
             step = tf.autograph.experimental.do_not_convert(self.model.train_step)
@@ -302,8 +304,8 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
         require_equal(
             self._communicator,
             {"the epoch": epoch, **facts},
-            f"at {where}, all ranks must have the same: restore or change weights and learning rates alike on all "
-            "ranks, or on rank 0 by a callback before BroadcastInitialState",
+            f"at {where}, these must be equal on all ranks: restore or change weights and learning rates in the same "
+            "way on all ranks, or in a callback on rank 0 that precedes BroadcastInitialState",
         )
 
 
@@ -337,7 +339,7 @@ def _require_own_files(communicator: MPI.Comm, callbacks: Sequence[Any]) -> None
     shared = {path: kind for each in paths for path, kind in each.items() if sum(path in other for other in paths) > 1}
     if shared:
         written = ", ".join(f"{kind} to {path}" for path, kind in shared.items())
-        raise ValueError(f"several ranks would write one checkpoint, {written}: use the callback on rank 0 alone")
+        raise ValueError(f"several ranks would write the same checkpoint, {written}: use the callback on rank 0 only")
 
 
 def _description(model: Any) -> object:
@@ -414,13 +416,15 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
         require_equal(
             self._communicator,
             {name: others.get(name) for name in entries},
-            "put callbacks that add to the logs behind AverageMetrics, or let them add the same on all ranks",
+            "put callbacks that add to the logs after AverageMetrics, or have them add the same on all ranks",
         )
         moved = [
             name for name in entries if name in self._own and not np.array_equal(logs[name], self._own[name], True)
         ]
         if moved:
-            raise ValueError(f"another callback evaluated before AverageMetrics read {', '.join(moved)}: put it behind")
+            raise ValueError(
+                f"another callback evaluated {', '.join(moved)} before AverageMetrics: put it after AverageMetrics"
+            )
         logs.update({name: self._together[name] for name in entries if name in self._own})
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -452,8 +456,8 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
         )
         if unknown:
             raise ValueError(
-                f"these metrics of parts of the samples do not make that of all: {', '.join(unknown)}; leave them out, "
-                "or name those whose variables are sums over samples: AverageMetrics(additive=[...])"
+                f"these metrics cannot be combined from those of the ranks: {', '.join(unknown)}; omit them, "
+                "or list those whose variables are sums over samples: AverageMetrics(additive=[...])"
             )
         return found
 
@@ -479,7 +483,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
 def _adds(metric: Any) -> bool:
     """Return True if the states of ``metric`` over parts of the samples add up to that over all."""
     kinds = keras.metrics
-    if isinstance(metric, (kinds.PearsonCorrelation, kinds.ConcordanceCorrelation)):  # may be over the batch
+    if isinstance(metric, (kinds.PearsonCorrelation, kinds.ConcordanceCorrelation)):  # may be computed per batch
         return False
     if isinstance(metric, (kinds.Mean, kinds.Sum)):
         return True

@@ -23,7 +23,7 @@ SMALLEST_BYTES = 64 * 2**10
 """Below that MPI's own sum is faster than three barriers."""
 _SHARED_MEMORY = "/dev/shm"
 _ALIGNMENT = 64
-_BLOCK = 2**16  # elements that are added to and multiplied while they are in a core's own cache
+_BLOCK = 2**16  # number of elements that are summed and scaled while they are in a core's own cache
 
 
 class SharedMemoryAllreduce(Allreduce):
@@ -56,7 +56,7 @@ class SharedMemoryAllreduce(Allreduce):
         kind = np.dtype(dtype)
         if size * kind.itemsize < SMALLEST_BYTES:
             return super().buffer(size, dtype)
-        # MPI may put the parts of all ranks one behind the other: each gets room to start at a multiple of 64 bytes.
+        # MPI may place the ranks' parts one after another, so each gets enough room to start at a multiple of 64 bytes.
         window = MPI.Win.Allocate_shared(size * kind.itemsize + _ALIGNMENT, 1, comm=self._node)
         window.Lock_all(MPI.MODE_NOCHECK)
         parts = [_view(window, rank, size, kind) for rank in range(self._node.size)]
@@ -78,7 +78,7 @@ class SharedMemoryAllreduce(Allreduce):
         for share, part in zip(_shares(len(total), len(parts)), parts, strict=True):
             if part is not parts[self._node.rank]:
                 total[share] = part[share]
-        yield from self._barrier(window)  # the caller may change its buffer only when all have read it
+        yield from self._barrier(window)  # the caller may only change its buffer after all ranks have read it
 
     def place(self, total: NDArray[Any], begin: int, addend: NDArray[Any]) -> None:
         """Put into shared memory what other ranks add up, and keep the rest where it is for this rank's share.
@@ -241,6 +241,6 @@ def _blocks(share: NDArray[Any], first: int, kept: dict[int, NDArray[Any]]) -> I
 def _view(window: MPI.Win, rank: int, size: int, kind: np.dtype[Any]) -> NDArray[Any]:
     memory, _ = window.Shared_query(rank)
     raw = np.frombuffer(memory, np.uint8)
-    # The same rank's memory has other addresses in other processes, but at the same distance from a page's start.
+    # A rank's memory has different addresses in other processes, but the same offset from the start of a page.
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + size * kind.itemsize].view(kind)

@@ -126,7 +126,7 @@ class OnGpu:
 
     def _steps(self, number: int) -> Iterator[Request]:
         yield self._communicator.Iallreduce(MPI.IN_PLACE, self._presence[number], MPI.SUM)
-        self._gpu.wait()  # for the gradients, and for those that read the last sums
+        self._gpu.wait()  # for the gradients, and for readers of the last sums
         yield begin_sum(
             self._communicator, self._gpu.export(self._sums[number]), self._gpu.export(self._addends[number])
         )

@@ -45,7 +45,7 @@ class TensorFlowGpu:
     def on_device(self, array: NDArray[Any]) -> tf.Tensor:
         """See ``gpu_proof.Memory``."""
         with tf.device(self.place):
-            values = tf.raw_ops.DeepCopy(x=tf.convert_to_tensor(array))  # else it may be the array's own memory
+            values = tf.raw_ops.DeepCopy(x=tf.convert_to_tensor(array))  # otherwise, it may share the array's memory
         self.wait()
         return values
 

@@ -26,7 +26,7 @@ from hidl_workloads.training.data_parallel.tensorflow_buffers import BucketSums,
 from hidl_workloads.training.data_parallel.tensorflow_devices import HOST, TensorFlowGpu, is_host, place_of
 from hidl_workloads.training.data_parallel.weights import require_equal
 
-#: What the sums of 16-bit gradients are computed in.
+#: Types in which 16-bit gradients are summed.
 _WIDER = {"bfloat16": "float32", "float16": "float32"}
 
 
@@ -92,7 +92,7 @@ def require_equal_adaptation(communicator: MPI.Comm, model: Any) -> None:
         raise ValueError(
             f"ranks {sorted({rank for rank, _ in odd})} of {communicator.size} differ from rank 0 in what "
             f"{', '.join(sorted({name for _, name in odd}))} was adapted to: adapt layers to the same samples on all "
-            "ranks, those of all ranks together"
+            "ranks, namely those of all ranks together"
         )
 
 
@@ -230,7 +230,7 @@ class GradientAverager:
         gradients: dict[int, tf.Tensor] = {}
         with tf.device(self._place):
             for bucket, total in zip(self._buckets, flat, strict=True):
-                tensor = tf.identity(total)  # there, before it is cut into pieces
+                tensor = tf.identity(total)  # copied to the device before it is cut into pieces
                 for index, offset in zip(bucket.members, bucket.offsets, strict=True):
                     variable = self._variables[index]
                     part = tensor[offset : offset + int(np.prod(variable.shape))]
@@ -281,8 +281,8 @@ class GradientAverager:
         require_equal(
             self._communicator,
             {variable.path: weights.checksum([("", np.array(variable.numpy()))]) for variable in self._variables},
-            "all ranks must begin with the same weights: use BroadcastInitialState in fit, or "
-            "tensorflow_gradients.broadcast(communicator, model) once the model is built and before its first step",
+            "all ranks must start with the same weights: use BroadcastInitialState in fit, or "
+            "tensorflow_gradients.broadcast(communicator, model) after the model is built and before its first step",
         )
         self._started_equal = True
 
@@ -298,11 +298,12 @@ class GradientAverager:
         if not self._started_equal:
             self._require_equal_start()
         if largest != -negative:
-            require_equal(self._communicator, {"the learning rate": rate}, "all ranks must change learning rates alike")
+            require_equal(
+                self._communicator, {"the learning rate": rate}, "all ranks must change learning rates in the same way"
+            )
         if not eager and (changed := self._lacking() ^ (self._absent or frozenset())):
             names = ", ".join(self._variables[index].path for index in sorted(changed))
             raise ValueError(
-                f"not in all steps is there a gradient of {names}: use an optimizer for each kind of step, or "
-                "run_eagerly=True"
+                f"some steps have no gradient for {names}: use an optimizer for each kind of step, or run_eagerly=True"
             )
         return self._sums.averages()

@@ -65,7 +65,7 @@ class Group:
         for filling in self.fillings[self._next :]:
             filling.missing.clear()
             if filling.lane is not None:
-                filling.lane.touch()  # the averages of the last pass may not be copied out of it yet
+                filling.lane.touch()  # the averages of the last pass may not have been copied yet
         self._start_full()
 
     def finish(self, wait: Callable[[Request], object]) -> None:
@@ -148,7 +148,7 @@ class Filling:
         self.forget()
         self._waiting: list[int] = []
         self._waiting_bytes = 0
-        # Looked up for each gradient in each step, where an attribute of a tensor costs more than an item of a list.
+        # A list, because it is read for each gradient in each step, and attributes of tensors are slower.
         self._layouts = [(view.shape, view.stride(), view.numel() * view.element_size()) for view in self.views]
         self._type = self.views[0].dtype
         self._targets: list[torch.Tensor | None] = []
@@ -205,7 +205,7 @@ class Filling:
                 weight.grad, self.delivered[position] = None, None
                 continue
             grad = weight.grad
-            # An expanded tensor cannot be written to.
+            # Expanded tensors are not writable.
             if grad is None or (grad.stride() != self._layouts[position][1] and 0 in grad.stride()):
                 grad = weight.grad = torch.empty_like(weight.detach())
             if self.lane is not None:
@@ -230,7 +230,7 @@ class Filling:
 
     def finish(self) -> None:
         """Take what ranks have gradients from the sum, which is complete."""
-        self._waiting, self._waiting_bytes = [], 0  # of a pass that failed
+        self._waiting, self._waiting_bytes = [], 0  # left by a failed pass
         self.missing = set(range(len(self.weights)))
         if self.lane is not None:
             self.lane.finish()
@@ -265,7 +265,7 @@ class Filling:
             delivered = self.delivered[position]
             if not self.averages and delivered is not None and _is_of(delivered, grad):
                 raise RuntimeError(
-                    "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
+                    "a gradient that is summed over the ranks (average=False) was not cleared and would be summed "
                     "again; call zero_grad(set_to_none=True) before the backward pass"
                 )
             self.taken[position], self.presence[position] = _mark(grad), 1
@@ -308,20 +308,20 @@ class Filling:
     def _refuse(self, grad: torch.Tensor, position: int) -> None:
         name, view = self.names[position], self.views[position]
         if grad.layout != torch.strided:
-            raise TypeError(f"the gradient of {name} is sparse, which only embeddings of the model may be")
+            raise TypeError(f"the gradient of {name} is sparse, which is only supported for the model's embeddings")
         if grad.requires_grad:
             raise RuntimeError(
-                f"the gradient of {name} is part of a graph (backward with create_graph=True), which a sum over ranks "
-                "cannot be: use torch.autograd.grad(..., create_graph=True) for the inner derivative"
+                f"the gradient of {name} is part of a graph (backward with create_graph=True), but a sum over ranks "
+                "is not: use torch.autograd.grad(..., create_graph=True) for the inner derivative"
             )
         if grad.dtype != view.dtype:
             raise TypeError(
-                f"the gradient of {name} is {grad.dtype}, but {view.dtype} when the optimizer was wrapped: change the "
-                "model's type before"
+                f"the gradient of {name} is {grad.dtype}, but was {view.dtype} when the optimizer was wrapped: change "
+                "the model's type before that"
             )
         raise RuntimeError(
-            f"the gradient of {name} has the shape {tuple(grad.shape)}, but {tuple(view.shape)} when the optimizer was "
-            "wrapped: change the model's shapes before"
+            f"the gradient of {name} has the shape {tuple(grad.shape)}, but had {tuple(view.shape)} when the optimizer "
+            "was wrapped: change the model's shapes before that"
         )
 
 

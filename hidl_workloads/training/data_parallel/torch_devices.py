@@ -148,5 +148,7 @@ def accelerator_of(device: torch.device) -> Accelerator:
     """Return the accelerator; raises ``TypeError`` for a kind of device that is not supported."""
     if device.type not in KINDS:
         kinds = ", ".join(["cpu", *KINDS])
-        raise TypeError(f"gradients on {device} cannot be averaged: parameters must be on one of {kinds}")
+        raise TypeError(
+            f"gradients on {device} cannot be averaged: parameters must be on one of these devices: {kinds}"
+        )
     return KINDS[device.type](device)

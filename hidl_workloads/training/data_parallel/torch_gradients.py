@@ -181,7 +181,7 @@ class GradientAverager:
             return
         if torch._C._current_graph_task_id() != -1:
             raise RuntimeError(
-                "step was called in a backward pass, where gradients are not averaged yet: call it when backward has "
+                "step was called in a backward pass, before gradients were averaged: call it after backward has "
                 "returned, not in a hook"
             )
         if not self._sole:
@@ -205,19 +205,19 @@ class GradientAverager:
             weights.require_equal(
                 self._communicator,
                 {name: weights.checksum([(name, bytes_of(weight))]) for name, weight in self._candidates()},
-                "weights were changed between steps, not alike on all ranks: by max_norm of an embedding, or by an "
-                "optimizer that is not wrapped, for example",
+                "weights were changed differently on the ranks between steps, for example by max_norm of an embedding "
+                "or by an optimizer that is not wrapped",
             )
         if largest != -smallest:
             weights.require_equal(
                 self._communicator,
                 {"the optimizer's settings": settings},
-                "average the metric over the ranks before a scheduler decides by it",
+                "average the metric over the ranks before a scheduler uses it",
             )
         if most != -least and not self._average:
             raise RuntimeError(
-                "gradients were changed in place after they were summed over the ranks (average=False), not alike on "
-                "all ranks"
+                "gradients were changed in place differently on the ranks after they were summed over the ranks "
+                "(average=False)"
             )
         if due or most != -least:
             self._settle()
@@ -237,7 +237,7 @@ class GradientAverager:
                 weights.require_equal(
                     self._communicator,
                     {"the number of batches": batch is _NOTHING},
-                    'give all ranks equally many, or leave the others\' rest out by uneven="stop"',
+                    'give all ranks the same number of batches, or drop the remaining ones with uneven="stop"',
                 )
             if lacks:
                 return
@@ -256,7 +256,7 @@ class GradientAverager:
             handle.remove()
         self._watched.clear()
         self._tensors.clear()
-        if not self._order.failure:  # else other ranks may never come to these
+        if not self._order.failure:  # otherwise, other ranks may never reach these calls
             for group in self._groups:
                 group.close()
             self._communicator.Free()
@@ -285,7 +285,7 @@ class GradientAverager:
             weights.require_equal(
                 self._communicator,
                 {name: weights.checksum([(name, bytes_of(weight))]) for name, weight in self._candidates()},
-                "weights were not changed alike on all ranks: through weight.data, or by an optimizer with values "
+                "weights were changed differently on the ranks, through weight.data, or by an optimizer with values "
                 "outside of its state, which DistributedOptimizer does not broadcast",
             )
 
@@ -294,8 +294,8 @@ class GradientAverager:
         for name, weight in self._candidates():
             if self._tensors.get(id(weight), weight._cdata) != weight._cdata:
                 raise RuntimeError(
-                    f"{name} was exchanged for another tensor (torch.utils.swap_tensors, or a conversion under "
-                    "set_swap_module_params_on_conversion): close the optimizer before, and wrap it again"
+                    f"{name} was replaced by another tensor (torch.utils.swap_tensors, or a conversion under "
+                    "set_swap_module_params_on_conversion): close the optimizer before that, and wrap it again"
                 )
 
     def _is_moved(self, weight: torch.Tensor) -> bool:
@@ -342,13 +342,13 @@ class GradientAverager:
         rescaling, with_buffers = (set().union(*kinds) for kinds in zip(*everywhere, strict=True))
         if rescaling:
             raise ValueError(
-                f"max_norm of {', '.join(sorted(rescaling))} rescales rows on the rank that reads them, and weights "
-                "would differ: rescale all rows after each step instead"
+                f"max_norm of {', '.join(sorted(rescaling))} rescales rows on the rank that reads them, so weights "
+                "would differ between ranks: rescale all rows after each step instead"
             )
         if with_buffers:
             raise ValueError(
                 f"the optimizer has parameters of modules outside of the model ({', '.join(sorted(with_buffers))}), "
-                "whose buffers would differ between ranks: give DistributedOptimizer one model that has all modules, "
+                "whose buffers would differ between ranks: pass a model with all modules to DistributedOptimizer, "
                 "such as torch.nn.ModuleList([model, other])"
             )
 
@@ -356,7 +356,7 @@ class GradientAverager:
         """Give places to ``new`` parameters; ``compare``: their values must be equal on all ranks; collective."""
         for name, weight in self._candidates():
             if torch.nn.parameter.is_lazy(weight):
-                raise ValueError(f"{name} has no shape yet: call the model once before")
+                raise ValueError(f"{name} has no shape yet: call the model once before this")
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         sparse = {id(each.weight) for each in self.model.modules() if isinstance(each, embeddings) and each.sparse}
         dense = [(name, weight) for name, weight in new if id(weight) not in sparse]
@@ -373,15 +373,17 @@ class GradientAverager:
         buckets = {device: plan(each, self._bucket_bytes) for device, each in gradients.items()}
         sparsely = [(name, tuple(weight.shape)) for name, weight in new if id(weight) in sparse]
         if sparsely and not self._average:
-            raise ValueError(f"average=False takes no sparse gradients: {', '.join(name for name, _ in sparsely)}")
+            raise ValueError(
+                f"average=False does not support sparse gradients: {', '.join(name for name, _ in sparsely)}"
+            )
         everything = [gradient for each in gradients.values() for gradient in each]
         require_the_same(self._communicator, everything, sparsely, [device.type for device in by_device])
         if compare:
             weights.require_equal(
                 self._communicator,
                 {name: weights.checksum([(name, bytes_of(weight))]) for name, weight in new},
-                "these parameters began to require gradients with other values on each rank: give them to the "
-                "optimizer by add_param_group, or wrap a new optimizer, which both broadcast",
+                "these parameters had different values on the ranks when they began to require gradients: add them "
+                "with add_param_group, or wrap a new optimizer, since both broadcast the values",
             )
         for _, weight in self._candidates():
             self._watch(weight)
@@ -434,7 +436,7 @@ class GradientAverager:
             return
         frozen = not weight.requires_grad
         if frozen:
-            weight.requires_grad_(True)  # torch takes hooks of such only, and keeps them
+            weight.requires_grad_(True)  # torch only accepts hooks for such weights, but keeps them
         self._tensors[id(weight)] = weight._cdata
         self._watched[id(weight)] = weight, weight.register_post_accumulate_grad_hook(self._gradient_is_there)
         if frozen:
@@ -447,7 +449,7 @@ class GradientAverager:
         elif self._failure is None:
             try:
                 self._go_on(weight)
-            except Exception as error:  # in a thread of the device's, it may end the process
+            except Exception as error:  # an exception in a device's thread may end the process
                 self._failure = error
 
     def _go_on(self, weight: torch.Tensor) -> None:
@@ -455,7 +457,7 @@ class GradientAverager:
             self._enter()
         if self._passes + 1 < self._accumulate or self._late:
             return
-        # Hooks that were registered later have yet to run on this one, but have run on the one before.
+        # Hooks that were registered later have not run for this gradient yet, but have run for the previous one.
         thread = threading.get_ident()
         before, self._ready[thread] = self._ready.get(thread), weight
         if before is not None and id(before) in self._places:
@@ -471,7 +473,7 @@ class GradientAverager:
         token = _Pass()
         self._pass = weakref.ref(token)
         torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, token))
-        # A hook of the user's may change any gradient, so all are copied when the last one has run.
+        # A user's hook may change any gradient, so all are copied after the last hook has run.
         self._late = any(len(weight._post_accumulate_grad_hooks) > 1 for weight, _ in self._watched.values())
         if self._passes + 1 >= self._accumulate and not self._late:
             for group in self._groups:
@@ -515,7 +517,7 @@ class GradientAverager:
             if failures:
                 if failed:
                     return
-                raise RuntimeError("the backward pass failed on another rank: these gradients are no averages")
+                raise RuntimeError("the backward pass failed on another rank: these gradients are not averages")
             for filling in self._fillings():
                 filling.deliver()
             for sparse in self._sparse:
@@ -590,7 +592,7 @@ def _checksum(tensors: Sequence[torch.Tensor]) -> int:
     """Return a number that ranks have in common if they changed these tensors alike, such as by clipping."""
     sums = []
     for tensor in tensors:
-        # As int64, whose sum is as fast as memory: that of int32 takes 25 times as long.
+        # As int64, which is summed at the speed of memory. Sums of int32 take 25 times as long.
         flat = tensor.detach().contiguous().view(-1)
         together = max(8 // flat.element_size(), 1)
         if flat.storage_offset() % together:

@@ -47,8 +47,8 @@ class Staged:
         self._pinned = accelerator.pin(buffer)
         if not self._pinned:
             warnings.warn(
-                f"the driver does not pin {buffer.nbytes} bytes of the host's memory: copies to and from the GPU are "
-                "slower, and wait for each other",
+                f"the driver cannot pin {buffer.nbytes} bytes of host memory, so copies to and from the GPU are "
+                "slower and wait for each other",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -67,7 +67,7 @@ class Staged:
         """See ``Lane``."""
         after = _events(self._streams)
         if self._uploaded is not None:
-            after.append(self._uploaded)  # which reads the memory that the copies write
+            after.append(self._uploaded)  # the upload reads the memory that the copies write
         arrivals = [self._accelerator.download(host, part, after) for part, host, _ in self._pieces]
         return self._sum(arrivals)
 
@@ -123,7 +123,7 @@ class Direct:
     def _sum(self, computed: Sequence[Event]) -> Iterator[Request]:
         yield self._communicator.Iallreduce(MPI.IN_PLACE, self._presence, MPI.SUM)
         self._presence *= self._share
-        for event in computed:  # MPI knows nothing of streams
+        for event in computed:  # MPI does not support streams
             yield _Reached(event)
         yield begin_sum(self._communicator, self._accelerator.export(self._bucket))
         self._scaled = self._accelerator.scale(self._bucket, self._share)

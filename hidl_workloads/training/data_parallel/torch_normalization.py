@@ -40,7 +40,9 @@ class SynchronizedBatchNorm(_BatchNorm):  # type: ignore[misc]
             return super().forward(input)
         axes = [axis for axis in range(input.dim()) if axis != 1]
         shape = [1, -1] + [1] * (input.dim() - 2)
-        wide = input if input.dtype == torch.float64 else input.float()  # MPI has no bfloat16, float16 no such sums
+        wide = (
+            input if input.dtype == torch.float64 else input.float()
+        )  # MPI has no bfloat16, and float16 cannot hold such sums
         own = wide.new_full((1,), input.numel() // input.shape[1])
         sums = _Sum.apply(torch.cat([wide.sum(axes), own]), self.communicator)
         count = sums[-1].item()

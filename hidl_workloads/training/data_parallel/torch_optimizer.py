@@ -57,7 +57,7 @@ def DistributedOptimizer(
     """
     world = MPI.COMM_WORLD if communicator is None else communicator
     if isinstance(optimizer, _Distributed):
-        raise TypeError("this optimizer averages over the ranks already: wrap it once")
+        raise TypeError("this optimizer already averages over the ranks: wrap it only once")
     options = (bucket_bytes, compression, average, accumulate, share_memory, statistics, gpu_buffers)
     held = _held(optimizer, model)
     if world.size > 1:
@@ -85,7 +85,7 @@ def DistributedOptimizer(
     own = type(optimizer)
     optimizer.__class__ = type(own.__name__, (_Distributed, own), {"__module__": own.__module__})
     optimizer._averager = averager
-    # Not a method of ours: a scheduler that was made before puts one of its own in front of it.
+    # A hook instead of a method, because existing schedulers put their own method in front of it.
     optimizer._averages_before_step = optimizer.register_step_pre_hook(_average_before_step)
     optimizer._notes_weights = optimizer.register_step_post_hook(_note_weights)
     return optimizer
@@ -117,8 +117,8 @@ class _Distributed:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "an optimizer that averages over ranks cannot be copied or pickled, as its copy would not average: use its "
-            "state_dict(), or copy it before it is wrapped"
+            "an optimizer that averages over ranks cannot be copied or pickled, since the copy would not average: use "
+            "its state_dict(), or copy it before it is wrapped"
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -167,8 +167,8 @@ def _averager_of(
             return averager
         if shared:
             raise ValueError(
-                f"another optimizer averages the gradient of {shared[0]} already: give both the same model, "
-                "communicator and options, or close it before"
+                f"another optimizer already averages the gradient of {shared[0]}: give both the same model, "
+                "communicator and options, or close the other one first"
             )
     return None
 

@@ -27,11 +27,11 @@ def broadcast(communicator: MPI.Comm, model: torch.nn.Module, others: Iterable[N
     weights.require_equal(
         communicator,
         {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named},
-        "all ranks must have the same parameters and buffers, of the same shapes and types",
+        "all ranks must have the same parameters and buffers, with the same shapes and types",
     )
     for _, tensor in named:
         contiguous = tensor.detach().cpu().contiguous()
-        # As bytes: NumPy has no bfloat16.
+        # As bytes, because NumPy has no bfloat16.
         weights.broadcast(communicator, [contiguous.reshape(-1).view(torch.uint8).numpy()])
         tensor.detach().copy_(contiguous)
     for module in model.modules():
@@ -72,9 +72,9 @@ def refuse_other_parallelism(named: Sequence[Named]) -> None:
     """
     names = {id(tensor): name for name, tensor in named}
     for name, tensor in named:
-        if hasattr(tensor, "device_mesh"):  # a DTensor, of which each rank has a part
+        if hasattr(tensor, "device_mesh"):  # a DTensor, which is distributed over the ranks
             raise ValueError(
-                f"{name} is sharded over ranks: DistributedOptimizer averages parameters that all ranks have as a whole"
+                f"{name} is sharded over ranks: DistributedOptimizer requires whole parameters on all ranks"
             )
     fsdp = sys.modules.get("torch.distributed.fsdp")
     kinds = (torch.nn.parallel.DistributedDataParallel, *([fsdp.FullyShardedDataParallel] if fsdp else []))
@@ -84,8 +84,8 @@ def refuse_other_parallelism(named: Sequence[Named]) -> None:
         shared = next((names[id(weight)] for weight in each.parameters() if id(weight) in names), None)
         if shared is not None:
             raise ValueError(
-                f"{type(each).__name__} averages the gradient of {shared} already: leave DistributedOptimizer out, or, "
-                "where a framework such as accelerate has wrapped the model, call "
+                f"{type(each).__name__} already averages the gradient of {shared}: omit DistributedOptimizer, or, "
+                "if a framework such as accelerate has wrapped the model, call "
                 "hidl_workloads.world.hide_launcher() before the framework starts"
             )
 

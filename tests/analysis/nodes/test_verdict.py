@@ -51,7 +51,7 @@ def test_equal_nodes_pass() -> None:
 
 def test_two_nodes_have_nothing_to_compare_with() -> None:
     said = judge_fields(fields_of(PROMISED, steps(2)))
-    assert (said.verdict, said.reason) == (None, "not judged: comparing nodes requires at least 4, not 2")
+    assert (said.verdict, said.reason) == (None, "not judged: comparing nodes requires at least 4 nodes, not 2")
 
 
 def test_ranks_of_one_node_are_not_for_a_scheduler_to_leave_out() -> None:

@@ -195,7 +195,7 @@ class TestHistory:
         assert 99 not in earlier(samples, "rate", step=1, before=samples[-1].run).values
 
     def test_takes_five_runs(self) -> None:
-        with pytest.raises(ValueError, match=r"4 earlier run\(s\) have rate; a baseline requires 5"):
+        with pytest.raises(ValueError, match=r"4 earlier run\(s\) measured rate; a baseline requires 5"):
             earlier(nights([1.0, 2.0, 3.0, 4.0]), "rate", step=1)
 
     def test_of_two_series_is_refused(self) -> None:

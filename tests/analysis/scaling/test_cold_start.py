@@ -13,7 +13,7 @@ def observed(*, first: float = 1.0, rounds: int = 5, seed: int = 1) -> list[Obse
 
 def test_a_first_round_that_is_much_slower_is_reported_with_its_step() -> None:
     assert list(cold_rounds(observed(first=0.6), 1)) == [
-        "the first round was slower than the others (at 2), possibly a cold start: warm up longer"
+        "the first round was slower than the others (at 2), possibly due to a cold start: warm up longer"
     ]
 
 

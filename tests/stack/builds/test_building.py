@@ -122,7 +122,7 @@ def test_a_missing_compiler_is_named_before_anything_is_installed(tiny: Tiny, ro
     tiny.write(programs=["cc", "no-such-compiler"])
     missing = tiny.hidl("install", "tiny")
     assert missing.returncode == 4
-    assert "requires no-such-compiler, not found on PATH" in missing.stderr
+    assert "requires no-such-compiler, which was not found on PATH" in missing.stderr
     assert not list(root.glob("local/tiny/[0-9a-f]*"))
 
 

@@ -28,5 +28,5 @@ def test_a_build_sees_nothing_that_is_not_part_of_its_identity() -> None:
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    with pytest.raises(MissingPrecondition, match="requires no-such-program, not found on PATH"):
+    with pytest.raises(MissingPrecondition, match="requires no-such-program, which was not found on PATH"):
         building.require(["sh", "no-such-program"], "it", {"PATH": os.environ["PATH"]})

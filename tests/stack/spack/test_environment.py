@@ -371,7 +371,7 @@ def test_included_files_are_known_by_their_content(where: Places, tmp_path: Path
     after = included_files(machine)
     assert [name for name in before if before[name] != after[name]] == [f"include {directory}"]
     file.unlink()
-    with pytest.raises(MissingPrecondition, match=r"packages\.yaml not found, which `spack\.include` of site here"):
+    with pytest.raises(MissingPrecondition, match=r"packages\.yaml, which is listed in `spack\.include` of site here"):
         included_files(machine)
 
 

@@ -76,7 +76,7 @@ def test_what_is_built_already_needs_no_source(where: Places, tmp_path: Path, mi
 
 
 def test_a_directory_that_nobody_fetched_to_is_reported(where: Places, tmp_path: Path) -> None:
-    with pytest.raises(MissingPrecondition, match="was not made by `hidl stack fetch`"):
+    with pytest.raises(MissingPrecondition, match="was not created by `hidl stack fetch`"):
         refuse_what_is_missing(part(where, tmp_path, tmp_path / "empty", "a"), "mpi")
 
 

@@ -97,7 +97,7 @@ def test_spacks_own_configuration_is_named_and_recorded(
     (spack / file).parent.mkdir(parents=True, exist_ok=True)
     (spack / file).write_text("packages: {zlib: {require: '@1.2'}}\n")
     failed = hidl(*INSTALL, "--locked")
-    assert (failed.returncode, "configuration of Spack is sha256:" in failed.stderr) == (4, True), failed.stderr
+    assert (failed.returncode, "Spack's configuration is sha256:" in failed.stderr) == (4, True), failed.stderr
     again = hidl(*INSTALL)
     assert (again.returncode, f"Spack also reads its own {spack / file}" in again.stderr) == (0, True), again.stderr
     assert hidl(*INSTALL, "--locked").returncode == 0
@@ -119,7 +119,7 @@ def test_files_of_the_centre_are_recorded_by_their_content(hidl: Hidl, tmp_path:
     assert hidl(*INSTALL, "--locked").returncode == 0
     file.write_text("packages: {zlib: {require: '@1.3'}}\n")
     failed = hidl(*INSTALL, "--locked")
-    assert (failed.returncode, f"include {file} of Spack is sha256:" in failed.stderr) == (4, True), failed.stderr
+    assert (failed.returncode, f"Spack's include {file} is sha256:" in failed.stderr) == (4, True), failed.stderr
 
 
 def test_further_specs_are_built_with_the_stack(hidl: Hidl) -> None:
@@ -161,8 +161,8 @@ def test_the_verification_opens_no_network_interface(hidl: Hidl) -> None:
     ("fault", "status", "said"),
     [
         ("fail:concretize", 4, "does not concretize"),
-        ("checksum:fetch", 5, "the checksum of a source differs"),
-        ("network:fetch", 4, "no network, or a source cannot be reached"),
+        ("checksum:fetch", 5, "the checksum of a source archive differs"),
+        ("network:fetch", 4, "there is no network, or a source cannot be reached"),
         ("unsigned:install", 4, "a build cache lists a package that Spack does not accept"),
         ("full:install", 5, "the disk is full"),
         ("fail:install", 5, "py-mpi4py could not be built\n  >> 14    mpi.c:3:1: error: expected ';'"),
@@ -200,7 +200,7 @@ def test_a_dry_run_shows_the_environment_and_what_it_resolves_to_and_touches_not
     ("machine", "said"),
     [
         ("frontier", "requires cray-mpich: the file of site frontier does not locate it"),
-        ("vista", "has processors of the family aarch64, and this machine is x86_64"),
+        ("vista", "the processors of site vista are aarch64, but this machine is x86_64"),
     ],
 )
 def test_a_dry_run_shows_the_environment_of_a_site_that_cannot_be_resolved_here(

@@ -36,21 +36,20 @@ def test_every_one_is_distinguished_and_has_a_source() -> None:
 def test_the_nearest_scale_is_chosen() -> None:
     line = format_reference("resnet50", kind="weak", metric="images_per_second", n=4, site="local")
     assert line is not None
-    assert line.startswith("published: 0.947 on 2 GPUs (2 nodes with one V100 each")
-    assert line.endswith("for orientation")
+    assert line.startswith("published, for comparison: 0.947 on 2 GPUs (2 nodes with one V100 each")
 
 
 def test_the_same_site_counts_more_than_the_scale() -> None:
     line = format_reference("hyparflow-resnet", kind="weak", metric="images_per_second", n=128, site="frontera")
     assert line is not None
-    assert line.startswith("published: 0.988 on 256 nodes (Frontera")
+    assert line.startswith("published, for comparison: 0.988 on 256 nodes (Frontera")
 
 
 def test_the_sites_own_history_comes_first() -> None:
     line = format_reference(
         "resnet50", kind="weak", metric="images_per_second", n=4, site="local", own=[0.9, 0.8, 0.85]
     )
-    assert line == "here before: 0.850 in the median of 3 earlier studies (0.800 to 0.900)"
+    assert line == "here before: a median of 0.850 in 3 earlier studies (0.800 to 0.900)"
 
 
 @pytest.mark.parametrize(("workload", "kind"), [("unknown", "weak"), ("resnet50", "strong")])

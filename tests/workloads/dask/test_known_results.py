@@ -57,7 +57,7 @@ def _keys(partitions: int, parameters: merge.Parameters) -> tuple[np.ndarray, np
 
 @pytest.mark.parametrize("found", [2.0, float("nan"), 1.0000001])
 def test_a_wrong_result_is_reported_with_both_numbers(found: float) -> None:
-    with pytest.raises(WrongResult, match=r"the result is wrong: the sum is .*, and must be 1.0"):
+    with pytest.raises(WrongResult, match=r"the result is wrong: the sum is .*, but must be 1.0"):
         agree("the sum", found, 1.0)
 
 

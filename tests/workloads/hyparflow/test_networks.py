@@ -26,4 +26,4 @@ def test_the_first_rate_that_is_named_counts(words: str, gigabits: float) -> Non
 
 @pytest.mark.parametrize("words", [None, "virtual Ethernet", "somebody's own"])
 def test_where_none_is_named_it_says_what_it_takes(words: str | None) -> None:
-    assert "InfiniBand HDR100, for the site's file" in network_of(words)[1]
+    assert "InfiniBand HDR100, because the site file" in network_of(words)[1]

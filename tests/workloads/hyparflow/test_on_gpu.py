@@ -47,7 +47,7 @@ def test_metrics_of_processors_name_no_path(results: dict[str, Any]) -> None:
 
 
 def test_direct_messages_are_refused_where_there_are_none(results: dict[str, Any]) -> None:
-    why = "gpu_buffers='direct' is for messages between stages, and without partitions there are none"
+    why = "gpu_buffers='direct' requires messages between stages, which require partitions"
     assert results["refusals"] == [why, why]
 
 
@@ -60,4 +60,4 @@ def test_training_on_a_gpu_without_one_is_refused_with_the_reason(stack_prefix: 
     words = ("-m", "hidl_workloads.hyparflow.resnet", "--depth=8")
     completed = ranks.run(stack_prefix("hyparflow"), 2, *words, HIDL_DEVICE="gpu", HIDL_GPU="0")
     assert completed.status != 0
-    assert "has no usable GPU on this rank: built for processors only" in completed.stderr
+    assert "has no usable GPU on this rank: it was built for CPUs only" in completed.stderr

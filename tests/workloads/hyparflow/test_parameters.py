@@ -24,7 +24,9 @@ def test_the_mode_shares_the_ranks_out(mode: Any, ranks: int, partitions: int, r
 
 
 def test_replicas_that_do_not_fit_the_ranks_are_refused() -> None:
-    with pytest.raises(ValueError, match="replicas of 4 partitions each do not fit 6 ranks: take a multiple of 4"):
+    with pytest.raises(
+        ValueError, match="6 ranks cannot be divided into replicas of 4 partitions: use a multiple of 4"
+    ):
         divide_ranks(Hyparflow(mode="hybrid", partitions=4), 6)
 
 

@@ -148,7 +148,7 @@ def test_a_number_without_distance_is_refused_with_its_row(
     points = np.zeros((40, 3))
     points[33, 1] = bad  # in the second rank's half
     said = refuse("kmeans", 2, f"--data={saved(tmp_path / 'data.npy', points)}", "--clusters=2", "--block=4")
-    assert "the first in row 33" in said
+    assert "the first one in row 33" in said
     assert "(rank 1)" in said
 
 
@@ -158,8 +158,8 @@ def test_a_number_without_distance_is_refused_with_its_row(
         (("--points=3", "--clusters=4"), "4 clusters of 3 point(s): choose no more clusters than points"),
         (("--data=/no/such.npy",), "data=/no/such.npy cannot be read: "),
         (("--clusters=0",), "clusters must be 1 or more, not 0"),
-        (("--clutsers=4",), "no such argument: '--clutsers=4'; valid"),
-        (("--device=gpu",), "no such argument: '--device=gpu'; valid"),
+        (("--clutsers=4",), "unknown argument '--clutsers=4'; valid"),
+        (("--device=gpu",), "unknown argument '--device=gpu'; valid"),
         (("--points=9", "--clusters=2", "--result=/no/such/place.npz"), "the result cannot be written"),
     ],
 )
@@ -174,7 +174,7 @@ def test_what_cannot_be_done_is_refused(refuse: Callable[..., str], words: tuple
         ("data", np.zeros((5, 2), dtype=complex), "holds complex128 (5, 2), not a matrix of real numbers"),
         ("data", np.zeros((0, 2)), "holds float64 (0, 2), not a matrix of real numbers"),
         ("start", np.zeros((3, 2)), "holds 3 x 2 numbers, not 2 x 16"),
-        ("start", np.full((2, 16), np.nan), "holds NaN or infinity"),
+        ("start", np.full((2, 16), np.nan), "contains NaN or infinity"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(

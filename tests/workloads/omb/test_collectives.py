@@ -276,10 +276,10 @@ def test_the_memory_limit_ends_the_table(ran: Ran) -> None:
 @pytest.mark.parametrize(
     ("which", "because"),
     [
-        ("no such root", "rank 9, is not among the"),
-        ("rotating persistent root", "a persistent collective has one root"),
-        ("pickled vectors", "allgatherv has no buffers of kind pickle"),
-        ("too small a grid", "each dimension requires at least 9"),
+        ("no such root", "rank 9, is not one of the"),
+        ("rotating persistent root", "the root of a persistent collective cannot change"),
+        ("pickled vectors", "allgatherv does not support pickle buffers"),
+        ("too small a grid", "each dimension must be at least 9"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(ran: Ran, which: str, because: str) -> None:

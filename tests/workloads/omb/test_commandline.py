@@ -112,7 +112,7 @@ def test_every_fault_is_reported() -> None:
 
 
 def test_what_another_benchmark_has_is_refused_and_in_a_suite_passed_over() -> None:
-    with pytest.raises(UsageError, match="-W does not hold"):
+    with pytest.raises(UsageError, match="does not support -W"):
         parse(["-W", "4"], "m", Options())
     assert parse(["-W", "4"], "m", Options(), others=LETTERS) == Options()
 

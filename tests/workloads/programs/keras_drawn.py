@@ -31,15 +31,15 @@ from hidl_workloads.training.data_parallel.tensorflow_gradients import broadcast
 UNLIKE = {
     "activation": "in the model: all ranks must train the same model",
     "adapted": "was adapted to: adapt layers to the same samples",
-    "compiled by XLA": "XLA cannot hold sums over ranks",
+    "compiled by XLA": "XLA does not support sums over ranks",
     "learning rate": "learning_rate: at the start of epoch 1",
-    "learning rate later": "in the learning rate: all ranks must change learning rates alike",
-    "no broadcast": "all ranks must begin with the same weights",
-    "one file": "several ranks would write one checkpoint",
+    "learning rate later": "in the learning rate: all ranks must change learning rates in the same way",
+    "no broadcast": "all ranks must start with the same weights",
+    "one file": "several ranks would write the same checkpoint",
     "settings": "in the optimizer's settings: all ranks must train the same model",
-    "steps": "in steps: all ranks must take equally many steps",
+    "steps": "in steps: all ranks must take the same number of steps",
     "units": "all ranks must train the same ",
-    "weights": "at the start of epoch 2, all ranks must have the same",
+    "weights": "at the start of epoch 2, these must be equal on all ranks",
 }
 #: Those of them that a loop shows too, which compares no models.
 IN_LOOPS = ("compiled by XLA", "learning rate later", "no broadcast")

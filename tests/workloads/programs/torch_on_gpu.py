@@ -164,7 +164,7 @@ def by_horovod(device: torch.device) -> dict[str, str]:
     """
     built = SimpleNamespace(cuda_built=lambda: True, nccl_built=lambda: 0)
     aware, unaware = Answer(True, "a test says so"), Answer(False, "MPIX_Query_cuda_support: 0")
-    crash = "a process that sums GPU memory alone ended with signal 11"
+    crash = "a test process that sums GPU memory ended with signal 11"
     libraries = {"aware": (aware, None), "unaware": (unaware, None), "crashes": (aware, crash)}
     told = {}
     for name, (answer, fault) in libraries.items():

@@ -194,7 +194,7 @@ def variables(python: Path | None) -> dict[str, str]:
         "SPACK_SYSTEM_CONFIG_PATH": str(own / "system"),
         "SPACK_USER_CACHE_PATH": str(own / "cache"),
         "SPACK_COLOR": "never",
-        "PYTHONUNBUFFERED": "1",  # else Spack's lines come after the output of the packages they announce
+        "PYTHONUNBUFFERED": "1",  # otherwise, Spack's lines would follow the output of the packages that they announce
         "SPACK_GNUPGHOME": os.environ.get("SPACK_GNUPGHOME") or str(own / "gpg"),
     }
     return added | ({"SPACK_PYTHON": str(python)} if python else {})
@@ -256,29 +256,31 @@ def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlEr
     with log.open(encoding="utf-8", errors="replace") as lines:
         found = failure_in(lines)
     shown = "\n".join(f"  {line}" for line in found.lines) or f"  {failure.output.strip()[-500:]}"
-    where = f"nothing was published; the whole output is in {found.log or log}"
+    where = f"nothing was published; the full output is in {found.log or log}"
     if failure.status == 127:
-        return MissingPrecondition(f"{doing}: Spack cannot be started\n{shown}", hint="set SPACK_PYTHON to a Python")
+        return MissingPrecondition(
+            f"{doing}: Spack cannot be started\n{shown}", hint="set SPACK_PYTHON to a Python interpreter"
+        )
     text = "\n".join(found.lines) + failure.output
     causes: tuple[tuple[object, type[HidlError], str, str], ...] = (
         (_FULL.search(text), BuildFailed, "the disk is full", "free some space and try again"),
         (
             _CHECKSUM.search(text),
             BuildFailed,
-            "the checksum of a source differs from its package's",
-            "remove the source from its mirror if it is damaged, and try again",
+            "the checksum of a source archive differs from the one in its package",
+            "if the archive in the mirror is damaged, remove it and try again",
         ),
         (
             not found.package and _NETWORK.search(text),
             MissingPrecondition,
-            "no network, or a source cannot be reached",
-            "add a mirror to the site file (`spack.mirrors`), or bring the sources: hidl stack fetch",
+            "there is no network, or a source cannot be reached",
+            "add a mirror to the site file (`spack.mirrors`), or copy the sources here with hidl stack fetch",
         ),
         (
             _NO_BINARY in text,
             MissingPrecondition,
             "a build cache lists a package that Spack does not accept",
-            "add the key of who signed it to `keys` of the build cache, or set `signed: false`",
+            "add the signer's key to `keys` of the build cache, or set `signed: false`",
         ),
         (_UNKNOWN.search(text), MissingPrecondition, "unknown package", "update Spack or its package repository"),
     )
@@ -313,8 +315,8 @@ def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] =
     if lacking:
         raise MissingPrecondition(
             f"stack {stack} cannot be installed offline; missing: {', '.join(lacking)}",
-            hint=f"on a machine with a network: hidl stack fetch {stack} --site {part.lock.site} --to DIR; "
-            "then here: --offline --mirror DIR",
+            hint=f"on a machine with network access, run: hidl stack fetch {stack} --site {part.lock.site} --to DIR; "
+            "then, on this machine, use --offline --mirror DIR",
         )
 
 
@@ -346,7 +348,7 @@ def _brought(mirror: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     raise MissingPrecondition(
-        f"{mirror} was not made by `hidl stack fetch`", hint="--mirror DIR: the directory that --to named"
+        f"{mirror} was not created by `hidl stack fetch`", hint="pass the directory given to its option --to"
     )
 
 

@@ -431,7 +431,7 @@ def environment(
     if stack.spack is None or not stack.spack.specs:
         raise InvalidInput(
             f"stack {stack.name} has no specs for Spack",
-            hint="add `spack: {specs: [...]}` to its file, or use another provider: --provider wheels",
+            hint="add `spack: {specs: [...]}` to its file, or use another provider, such as --provider wheels",
         )
     chosen = choose(site, stack)
     compilers_are_packages = release >= COMPILERS_ARE_PACKAGES
@@ -506,7 +506,8 @@ def included_files(site: Site) -> dict[str, str]:
         place = Path(_expand(name))
         if not place.exists():
             raise MissingPrecondition(
-                f"{place} not found, which `spack.include` of site {site.name} names", hint="correct the site's file"
+                f"{place}, which is listed in `spack.include` of site {site.name}, was not found",
+                hint="correct the site file",
             )
         files = place.glob("*.yaml") if place.is_dir() else (place,)
         found[f"include {name}"] = digest(place if place.is_dir() else place.parent, files)
@@ -726,7 +727,8 @@ def interpreter(plan: InstallPlan) -> Path:
         return plan.target.interpreter
     if not place.exists():
         raise BuildFailed(
-            f"Python not found: {place}", hint="`prefix` of python in the site's `externals` is the parent of its bin"
+            f"Python not found: {place}",
+            hint="`prefix` of python in the site's `externals` must be the parent directory of its bin",
         )
     return place.resolve()
 

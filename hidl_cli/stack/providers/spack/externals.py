@@ -37,7 +37,7 @@ def draft(instance: Instance) -> str:
         argv = (str(instance.program), "--color", "never", "-C", str(place), "external", "find", "--scope", "user")
         variables = call.variables(None) | {"SPACK_USER_CONFIG_PATH": str(place)}
         del variables["SPACK_DISABLE_LOCAL_CONFIG"]
-        call.run(InstallStep("look for software", argv, variables), log, doing="Spack could not look for software")
+        call.run(InstallStep("look for software", argv, variables), log, doing="Spack could not search for software")
         file = place / "packages.yaml"
         packages: dict[str, Any] = (
             yaml.safe_load(file.read_text(encoding="utf-8"))["packages"] if file.is_file() else {}

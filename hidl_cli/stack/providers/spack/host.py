@@ -206,7 +206,7 @@ def python(
         except HidlError as error:
             raise MissingPrecondition(
                 f"Spack requires clingo, which cannot be installed: {error.message}",
-                hint="bring its wheel (hidl stack fetch), or set SPACK_PYTHON to a Python with clingo",
+                hint="copy its wheel here (hidl stack fetch), or set SPACK_PYTHON to a Python with clingo",
             ) from error
         beside.replace(made)
     return made / "bin" / "python"
@@ -319,14 +319,14 @@ def _at(root: Path, origin: str) -> Instance:
     except OSError as error:
         raise MissingPrecondition(
             f"{origin}: {root} is not an installation of Spack: {error.strerror}",
-            hint="set it to the directory that has bin/spack",
+            hint="set it to the directory that contains bin/spack",
         ) from error
     found = _VERSION.search(text)
     release = (int(found[1]), int(found[2])) if found else (0, 0)
     if found is None or release < OLDEST:
         version = f"{found[1]}.{found[2]}{found[3]}" if found else "of an unknown version"
         raise MissingPrecondition(
-            f"the Spack in {root} is {version}; {'.'.join(map(str, OLDEST))} or later is required",
+            f"Spack in {root} is {version}; {'.'.join(map(str, OLDEST))} or later is required",
             hint="set --spack to a newer one; hidl's own packages require 1.0 or later",
         )
     return Instance(root, f"{found[1]}.{found[2]}{found[3]}", release)

@@ -120,7 +120,7 @@ def read(file: Path) -> SpackLock:
     try:
         document = read_json(file)
         if document["schema"] != SCHEMA:
-            raise ValueError(f"schema {document['schema']!r} is not known")
+            raise ValueError(f"unknown schema {document['schema']!r}")
         lock = SpackLock(
             stack=document["stack"],
             site=document["site"],
@@ -133,7 +133,7 @@ def read(file: Path) -> SpackLock:
         return lock if lock.nodes else _empty(file)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(
-            f"lockfile {file} is damaged: {error}", hint="remove the file, or make a new one with `hidl stack lock`"
+            f"lockfile {file} is damaged: {error}", hint="remove the file, or create a new one with `hidl stack lock`"
         ) from error
 
 
@@ -144,12 +144,12 @@ def content_of(file: Path) -> Mapping[str, Any]:
         if document["concrete_specs"] and document["roots"]:
             return dict(document)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BuildFailed(f"invalid lockfile of Spack in {file}: {error}") from error
-    raise BuildFailed(f"Spack resolved nothing: {file} holds no package")
+        raise BuildFailed(f"invalid Spack lockfile {file}: {error}") from error
+    raise BuildFailed(f"Spack did not resolve anything: {file} contains no packages")
 
 
 def _empty(file: Path) -> SpackLock:
-    raise ValueError(f"{file.name} holds no package")
+    raise ValueError(f"{file.name} contains no packages")
 
 
 def why_unfit(lock: SpackLock, inputs: str, states: Mapping[str, str]) -> str | None:
@@ -161,11 +161,11 @@ def why_unfit(lock: SpackLock, inputs: str, states: Mapping[str, str]) -> str | 
         states: The states of the repositories and of Spack's own configuration at this time.
     """
     if lock.inputs != inputs:
-        return "the recipe, the site's file or the machine's software has changed since"
+        return "the recipe, the site file or the machine's software has changed since it was created"
     changed = [name for name in {**lock.repositories, **states} if lock.repositories.get(name) != states.get(name)]
     return (
         "; ".join(
-            f"{name} of Spack is {states.get(name, 'none')}, the lockfile was made from "
+            f"Spack's {name} is {states.get(name, 'none')}, but the lockfile was created with "
             f"{lock.repositories.get(name, 'none')}"
             for name in changed
         )

@@ -69,7 +69,7 @@ class FromSpack:
     def choose(self, order: Order, target: Target) -> Choice:
         if order.stack.requirements:
             raise UsageError(
-                f"stack {order.stack.name} has requirements of Python packages, which Spack does not install",
+                f"stack {order.stack.name} requires Python packages that Spack does not install",
                 hint="--provider wheels",
             )
         _, generated, states = self._drafted(order, target)
@@ -134,14 +134,14 @@ class FromSpack:
             raise MissingPrecondition(
                 f"stack {order.stack.name} requires {generated.mpi}: the file of site {order.site.name} does not "
                 f"locate it, and {generated.lacks_mpi}",
-                hint=f"add its version and prefix in a site file of your own: `mpi` of site {order.site.name}",
+                hint=f"add its version and prefix to `mpi` of site {order.site.name} in your own site file",
             )
         built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
         if built and microarchitecture.family(built) != microarchitecture.family(here):
             raise MissingPrecondition(
-                f"site {order.site.name} has processors of the family {microarchitecture.family(built)}, and this "
-                f"machine is {microarchitecture.family(here)}: Spack resolves and builds for its own family only",
-                hint="run hidl on a login node of the site; --dry-run prints the spack.yaml here",
+                f"the processors of site {order.site.name} are {microarchitecture.family(built)}, but this "
+                f"machine is {microarchitecture.family(here)}; Spack can only resolve and build for its own family",
+                hint="run hidl on a login node of the site; on this machine, --dry-run prints the spack.yaml",
             )
 
     def _warnings_of_target(self, order: Order, target: Target) -> list[str]:
@@ -220,7 +220,7 @@ class FromSpack:
             lacking = ", ".join(caches.missing(part.lock, building).values())
             raise MissingPrecondition(
                 f"stack {plan.stack} cannot be installed from build caches alone; missing: {lacking}",
-                hint=f"on a machine with these packages: hidl stack push {plan.stack} CACHE; or omit --cache-only",
+                hint=f"on a machine with these packages, run: hidl stack push {plan.stack} CACHE; or omit --cache-only",
             )
         if plan.offline:
             if building:
@@ -277,7 +277,7 @@ class FromSpack:
             for kind in spack.get("modules", {}).get("default", {}).get("enable", ())
         )
         if part.lock.roots <= offline.installed(part):  # `spack fetch` fails if there is nothing to fetch
-            return (command("make the view of what is built", *words), *refreshed)
+            return (command("create the view of the built packages", *words), *refreshed)
         if (building is not None and not building) or part.cache_only:
             return (command("install from build caches", *words, "--cache-only"), *refreshed)
         wanted: tuple[str, ...] = ("--dependencies", "--missing")
@@ -339,7 +339,7 @@ def _kept_on_failure(name: str) -> Iterator[Path]:
             shutil.copytree(directory, kept, ignore=shutil.ignore_patterns(".spack-env"))
             hint = (error.hint or "").replace(str(directory), str(kept))
             raise type(error)(
-                error.message.replace(str(directory), str(kept)), hint=f"{hint}; spack.yaml is beside it"
+                error.message.replace(str(directory), str(kept)), hint=f"{hint}; spack.yaml is in the same directory"
             ) from error
 
 
