@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 T = TypeVar("T")
 
@@ -543,10 +543,11 @@ def _is_telling(value: str) -> bool:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the value unchanged, and as written in JSON, URLs, HTML and one or two levels of shell quoting."""
+    """Return the value unchanged, and as written in Python, JSON, URLs, HTML and one or two levels of shell quoting."""
     once = value.replace("'", "'\"'\"'")
     page = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    forms = {value, once, once.replace("'", "'\"'\"'"), quote(value, safe=""), page}
+    forms = {value, once, once.replace("'", "'\"'\"'"), quote(value, safe=""), quote(value), quote_plus(value), page}
+    forms.add(repr(value)[1:-1])
     forms |= {page.replace('"', "&#34;").replace("'", "&#39;"), page.replace('"', "&quot;").replace("'", "&#x27;")}
     forms |= {json.dumps(form, ensure_ascii=ascii)[1:-1] for form in list(forms) for ascii in (True, False)}
     lines = [line for line in value.splitlines() if len(line) >= 2 * _LEAST_PART] if "\n" in value else []

@@ -475,7 +475,7 @@ _PERIODS = 3  # separate periods of use required to distinguish the level of a s
 _REWEIGHTED = 10
 _MOST_CORRELATED = 0.9
 _LARGE = 4.0  # levels of correlated noise rarely differ by more than this many deviations of one run
-_CHANCE = 1.6  # correlations below _CHANCE / sqrt(runs) are attributed to chance
+_CHANCE = 6.0  # correlations below _CHANCE / runs are attributed to chance
 AROUND = 5  # number of runs before and after a step in which circumstances are compared
 
 
@@ -690,7 +690,7 @@ def _long_run(positions: NDArray[Any], *, cautious: bool = False) -> float:
     # For a correlation r, two = one (1 + r) and four = one (1 + r + r^2 + r^3).
     ends = two / one - 1, (four / one - 1) / 2
     correlation = min(_MOST_CORRELATED, max(ends))
-    if min(ends) < _CHANCE / math.sqrt(len(positions)):
+    if min(ends) < _CHANCE / len(positions):
         return 1.0
     return (1 + correlation) / (1 - correlation) ** 2
 

@@ -433,6 +433,11 @@ class CulpritAnswer:
         """The most probable explanation."""
         return self.beliefs[0]
 
+    @property
+    def guilty(self) -> tuple[int, ...]:
+        """The changes that were found responsible for the slowdown, or none unless the outcome is ``changes``."""
+        return self.best.guilty if self.outcome == "changes" else ()
+
 
 def next_round(
     observations: Sequence[RunObservation],

@@ -223,12 +223,11 @@ def bisect(
     journal = found.journal()
     said = verdict(question, journal, confidence)
     document = to_json(question, journal, said, confidence)
-    guilty = said.answer.best.explanation.changes if said.answer.outcome == "changes" else ()
     return Bisection(
         said.answer.outcome,
         said.sentence,
         said.answer.confidence,
-        tuple(str(question.changes.tried[number]) for number in guilty),
+        tuple(str(question.changes.tried[number]) for number in said.answer.guilty),
         found.directory,
         document,
     )

@@ -52,7 +52,6 @@ def verdict(question: Question, journal: Journal, confidence: float) -> BisectVe
 def to_json(question: Question, journal: Journal, found: BisectVerdict, confidence: float) -> dict[str, Any]:
     """Return the verdict as plain data."""
     answer, metric = found.answer, question.metric
-    guilty = answer.best.guilty if answer.outcome == "changes" else ()
     faster = answer.best.faster if answer.outcome == "changes" else None
     middle, low, high = answer.best.slowdown
     return {
@@ -64,7 +63,7 @@ def to_json(question: Question, journal: Journal, found: BisectVerdict, confiden
         "notes": list(found.notes),
         "confidence": answer.confidence,
         "confidence_asked": confidence,
-        "guilty": [_change_to_json(question.changes.tried[number]) for number in guilty],
+        "guilty": [_change_to_json(question.changes.tried[number]) for number in answer.guilty],
         "faster": faster
         and {"change": _change_to_json(question.changes.tried[faster[0]]), "slowdown": _effect_to_json(faster[1])},
         "slowdown": {"value": middle, "low": low, "high": high} if answer.outcome == "changes" else None,

@@ -542,7 +542,7 @@ def audit(
         typer.Option(
             "--advisories",
             metavar="FILE",
-            help="Advisories in OSV format: a JSON or YAML file, a zip archive or a directory; repeatable.",
+            help="Advisories in OSV format: a JSON or YAML file, a zip or tar archive, or a directory; repeatable.",
         ),
     ] = None,
     ignore: Annotated[

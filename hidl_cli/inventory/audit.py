@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,7 @@ from hidl_cli.stack.installation import Installation
 ECOSYSTEM = "PyPI"
 
 _SUFFIXES = (".json", ".yaml", ".yml")
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _MAX_BYTES = 16 * 1024 * 1024  # limit per record or list of records
 _MAX_FILES = 500_000  # limit per archive or directory; PyPI's export contains 30,000 in 2026
 
@@ -116,8 +118,8 @@ class OsvRecord(_Record):
 def read(file: Path, packages: set[str]) -> list[OsvRecord]:
     """Read the advisories for ``packages`` (normalized names) from a file.
 
-    The file may be JSON or YAML with a record or a list of records, a zip archive of such files (as exported by
-    osv.dev), or a directory tree such as PyPA's advisory-database. Raises ``UsageError`` if it cannot be read, and
+    The file may be JSON or YAML with a record or a list of records, a zip or tar archive of such files (osv.dev
+    exports zip), or a directory tree such as PyPA's advisory-database. Raises ``UsageError`` if it cannot be read, and
     ``InvalidInput`` if it contains anything else or no advisory about PyPI.
     """
     found, known = [], False
@@ -126,7 +128,7 @@ def read(file: Path, packages: set[str]) -> list[OsvRecord]:
             known = known or record.is_of_pypi
             if record.packages() & packages:
                 found.append(record)
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
         raise UsageError(f"cannot read the advisories {file}: {error}") from error
     if not known:
         raise InvalidInput(
@@ -147,27 +149,32 @@ def _records(file: Path) -> Iterator[OsvRecord]:
         except (ValueError, RecursionError, ValidationError, yaml.YAMLError) as error:
             raise InvalidInput(
                 f"{name} is not an advisory in OSV format: {_first(error)}",
-                hint="--advisories accepts JSON or YAML in OSV format, and zip archives or directories of such files",
+                hint="--advisories accepts JSON or YAML in OSV format, and archives or directories of such files",
             ) from error
 
 
 def _document(name: str, text: bytes) -> Any:
-    if not name.endswith((".yaml", ".yml")):
+    if not name.lower().endswith((".yaml", ".yml")):
         return json.loads(text)
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def _texts(file: Path) -> Iterator[tuple[str, bytes]]:
     if file.is_dir():
-        wanted = (*_SUFFIXES, ".zip")
-        for each in sorted(each for each in file.rglob("*") if each.suffix in wanted and each.is_file()):
+        wanted = (*_SUFFIXES, *_ARCHIVES)
+        for each in sorted(each for each in file.rglob("*") if each.name.lower().endswith(wanted) and each.is_file()):
             yield from _texts(each)
     elif zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
-                if member.filename.endswith(_SUFFIXES):
+                if member.filename.lower().endswith(_SUFFIXES):
                     with archive.open(member) as opened:
                         yield f"{file}: {member.filename}", _bounded(opened.read(_MAX_BYTES + 1), member.filename)
+    elif file.name.lower().endswith(_ARCHIVES):
+        with tarfile.open(file) as tar:
+            for entry in tar:
+                if entry.name.lower().endswith(_SUFFIXES) and (content := tar.extractfile(entry)):
+                    yield f"{file}: {entry.name}", _bounded(content.read(_MAX_BYTES + 1), entry.name)
     else:
         with file.open("rb") as opened:
             yield str(file), _bounded(opened.read(_MAX_BYTES + 1), str(file))

@@ -213,6 +213,12 @@ OWN_TARGET = 0.8
 TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 
 _INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
+_SHELLS = re.compile(r"(bash|sh|zsh)[0-9.]*")
+_INLINE = re.compile(r"-[A-Za-z]*c")
+# Substitutions and separators of the commands in a script, and commands that start no program.
+_SUBSTITUTION = re.compile(r"\$\([^()]*\)|`[^`]*`")
+_SEPARATOR = re.compile(r"[;&|(){}\n]+")
+_BUILTINS = {"cd", "exec", "export", "set", "source", ".", "time", "trap", "ulimit", "umask", "unset"}
 _COMPILERS = {".c": "mpicc", **dict.fromkeys((".cc", ".cpp", ".cxx"), "mpicxx")}
 _FORTRAN = (".f", ".f90", ".f95", ".f03", ".f08")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -298,12 +304,35 @@ def name_of(command: Sequence[str]) -> str:
 
 
 def stem_of(command: Sequence[str]) -> str:
-    """Return the program's file name without its suffix, as a valid workload name such as ``train``."""
-    words = [word for word in command if not word.startswith("-") and not _VARIABLE.match(word)]
-    program = next((word for word in words if not _INTERPRETERS.fullmatch(PurePath(word).name)), command[0])
-    stem = PurePath(program).name.partition(".")[0].lower()
+    """Return the program's file name without its suffix, as a valid workload name such as ``train``.
+
+    The text of ``bash -c TEXT`` may contain secrets, so only the file name of its first program is used.
+    """
+    stem = PurePath(_program_in(command) or command[0]).name.partition(".")[0].lower()
     name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:48].strip("-")
     return name if name[:1].isalpha() else f"own-{name}".strip("-")
+
+
+def _program_in(words: Sequence[str]) -> str | None:
+    """Return the first word that is neither an option nor a variable nor an interpreter, or None if there is none."""
+    interpreter = None
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if interpreter and following and _INLINE.fullmatch(word):
+            return _program_in_script(following) if _SHELLS.fullmatch(interpreter) else interpreter
+        if word.startswith("-") or _VARIABLE.match(word):
+            continue
+        if not _INTERPRETERS.fullmatch(name := PurePath(word).name):
+            return word
+        interpreter = name
+    return None
+
+
+def _program_in_script(text: str) -> str | None:
+    for command in _SEPARATOR.split(_SUBSTITUTION.sub("", text)):
+        words = command.split()
+        if words and words[0] not in _BUILTINS and (found := _program_in(words)):
+            return found
+    return None
 
 
 def compiled_by(file: str) -> str | None:

@@ -294,17 +294,20 @@ class Pruning:
 
     @cached_property
     def _processes(self) -> Mapping[str, int]:
-        """For each prefix, a process on this machine that has mapped files in the prefix.
+        """For each prefix, a process on this machine that has mapped files in the prefix or was started from it.
 
-        Other users' processes may not be visible.
+        The Python of a virtual environment is a link to a file elsewhere, so a process that has not imported any
+        extension module is only recognized by its command line. Other users' processes may not be visible.
         """
         places = "|".join(re.escape(str(place.resolve())) for place in self._site_directories)
-        place = re.compile(rf"(?:{places})/[^/\n]+/[0-9a-f]{{12}}(?=/)")
-        found = {}
-        for maps in Path("/proc").glob("[0-9]*/maps"):
+        place = re.compile(rf"(?:{places})/[^/\n\0]+/[0-9a-f]{{12}}(?=/)")
+        found: dict[str, int] = {}
+        for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                text = maps.read_text(encoding="utf-8", errors="replace")
-                found.update(dict.fromkeys(place.findall(text), int(maps.parent.name)))
+                words = (process / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+                starts = [f"{Path(word).parent.resolve()}/" for word in words[:2] if word.startswith("/")]
+                maps = (process / "maps").read_text(encoding="utf-8", errors="replace")
+                found.update(dict.fromkeys(place.findall("\n".join([*starts, maps])), int(process.name)))
         return found
 
     @cached_property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -85,8 +87,16 @@ def test_json_yaml_archives_and_trees_are_read_alike(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w") as opened:
         opened.writestr("PYSEC-2026-1.json", one.read_text())
         opened.writestr("LICENSE", "not an advisory")
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    shutil.copy(archive, beside / "ALL.ZIP")
+    with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as packed:
+        packed.add(tree, "vulns")
     (first,) = read(one, {"some-package"})
     assert read(tree, {"some-package"}) == read(archive, {"some-package"}) == [first]
+    assert read(tmp_path / "all.tar.gz", {"some-package"}) == read(beside, {"some-package"}) == [first]
+    shutil.copy(tmp_path / "all.tar.gz", beside)
+    assert read(beside, {"some-package"}) == [first, first]
     assert first.text == "reads beyond its end"
 
 

@@ -93,6 +93,17 @@ def test_what_a_run_or_a_process_needs_stays(hidl: Hidl, prefix: Path) -> None:
         live.communicate(b"\n")
 
 
+@pytest.mark.parametrize("through", ["current", "prefix"])
+def test_a_python_that_has_mapped_no_file_of_the_prefix_keeps_it(hidl: Hidl, prefix: Path, through: str) -> None:
+    python = (prefix.parent / "current" if through == "current" else prefix) / "bin" / "python"
+    with subprocess.Popen([python, "-c", "print(); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as live:
+        assert live.stdout is not None
+        live.stdout.readline()
+        refused = hidl("uninstall", "mpi")
+        assert (refused.returncode, f"process {live.pid} runs from it" in refused.stderr) == (4, True), refused.stderr
+        live.communicate(b"\n")
+
+
 @pytest.mark.parametrize(
     "mention", ["{prefix}/bin/python", "{id}", "mpi/{id}", "/not/here/local/mpi/{id}", "$A/mpi/{id}:/b"]
 )
