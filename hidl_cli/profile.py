@@ -382,10 +382,15 @@ def _describe_slow(found: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def present_losses(fall: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the losses of a waterfall without those of causes that the program does not have, such as input."""
+    return [loss for loss in fall["losses"] if loss["value"] or loss["interval"]]
+
+
 def describe_waterfall(fall: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a waterfall that leads from an efficiency of 1 to the measured one."""
     yield f"efficiency at {fall['n']}: {fall['efficiency']:.3f}; lost to"
-    for loss in fall["losses"]:
+    for loss in present_losses(fall):
         interval = loss["interval"]
         within = f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else ""
         yield f"  {loss['value']:+.3f}{within}  {CAUSES[loss['cause']]}"
