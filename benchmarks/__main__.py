@@ -25,6 +25,7 @@ NAMES = (
     "results_store",
     "omb_overhead",
     "recording",
+    "recorded_training",
     "data_parallel",
     "torch_distributed",
     "comm",

@@ -38,6 +38,8 @@ CAUSES: Mapping[str, str] = {
     "imbalance": "imbalance: waiting for the slowest rank",
     "waiting": "waiting for other ranks in turn",
     "transfer": "transfer",
+    "packing": "packing and copies for an exchange",
+    "bubble": "bubble that hyparflow's plan predicted",
     "rest": "rest",
 }
 
@@ -47,11 +49,13 @@ class Times:
     """The time of a step in seconds, without preparation; the parts add up to ``total``.
 
     Attributes:
-        computing: Time that the typical rank spends neither on exchanging data nor on ``input``.
+        computing: Time that the typical rank spends neither on exchanging data nor on ``input`` or ``packing``.
         input: Time that the typical rank spends on reading data.
         imbalance: Additional time of the slowest rank.
         waiting: Time that the slowest rank spends waiting for others.
         transfer: Time that the slowest rank spends exchanging data without waiting.
+        packing: Time that the typical rank spends on copying data for an exchange.
+        bubble: Waiting time of the slowest rank that hyparflow's plan predicted.
     """
 
     computing: float
@@ -59,11 +63,13 @@ class Times:
     imbalance: float
     waiting: float
     transfer: float
+    packing: float = 0.0
+    bubble: float = 0.0
 
     @property
     def total(self) -> float:
         """The sum of the parts, which is the time of the slowest rank."""
-        return self.computing + self.input + self.imbalance + self.waiting + self.transfer
+        return float(sum(getattr(self, name) for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,13 @@ class Waterfall:
     losses: tuple[Loss, ...]
 
 
-def times_of(profile: Profile) -> Times:
-    """Divide the time that a program takes on its slowest rank into parts."""
+def times_of(profile: Profile, bubble: float = 0.0) -> Times:
+    """Divide the time that a program takes on its slowest rank into parts.
+
+    Args:
+        profile: Profile of the program.
+        bubble: Share of the time in which a rank is planned to wait.
+    """
     regions = [each.region for each in profile.ranks]
     outside = [each.outside_ns for each in regions]
     inputs = [each.phases[INPUT].outside_ns if INPUT in each.phases else 0.0 for each in profile.ranks]
@@ -93,8 +104,10 @@ def times_of(profile: Profile) -> Times:
     typical = min if len(regions) <= 2 else median
     slowest = max(range(len(regions)), key=outside.__getitem__)
     whole, waited = regions[slowest].ns, min(regions[slowest].wait_ns, regions[slowest].mpi_ns)
-    usual, read = typical(outside), typical(inputs)
-    parts = (usual - read, read, outside[slowest] - usual, waited, whole - outside[slowest] - waited)
+    usual, read, packed = typical(outside), typical(inputs), typical([each.packing_ns for each in regions])
+    planned = min(waited, bubble * whole)
+    imbalance, transfer = outside[slowest] - usual, whole - outside[slowest] - waited
+    parts = (usual - read - packed, read, imbalance, waited - planned, transfer, packed, planned)
     return Times(*(each / 1e9 for each in parts))
 
 
@@ -230,7 +243,7 @@ def _merge(place: Path, about: dict[str, Any], command: str) -> tuple[dict[str, 
         document = profile.as_document(found)
         with suppress(OSError):
             write_json(place / f"{NAME}.json", {"schema": "hidl.step-profile/1", **about, **document})
-        times = times_of(found)
+        times = times_of(found, _planned_bubble(place))
     except (TrafficError, OSError, ValueError, ArithmeticError) as error:
         return {**about, "problem": str(error)}, None
     wall = sum(each.wall_ns for each in found.ranks) or 1.0
@@ -246,6 +259,15 @@ def _merge(place: Path, about: dict[str, Any], command: str) -> tuple[dict[str, 
         "seconds": {**{name: getattr(times, name) for name in Times.__dataclass_fields__}, "total": times.total},
         "slow_ranks": document["slow_ranks"],
     }, times
+
+
+def _planned_bubble(place: Path) -> float:
+    """Return the bubble that hyparflow's plan predicts for its busiest partition, as a share of a step's time."""
+    with suppress(OSError, ValueError, TypeError, KeyError):  # other programs
+        for metric in read_json(place / "metrics.json")["metrics"]:
+            if metric["name"] == "predicted_bubble":
+                return min(float(each) for each in metric["samples"])
+    return 0.0
 
 
 def waterfall_document(fall: Waterfall) -> dict[str, Any]:
@@ -360,10 +382,15 @@ def _describe_slow(found: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def present_losses(fall: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the losses of a waterfall without those of causes that the program does not have, such as input."""
+    return [loss for loss in fall["losses"] if loss["value"] or loss["interval"]]
+
+
 def describe_waterfall(fall: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a waterfall that leads from an efficiency of 1 to the measured one."""
     yield f"efficiency at {fall['n']}: {fall['efficiency']:.3f}; lost to"
-    for loss in fall["losses"]:
+    for loss in present_losses(fall):
         interval = loss["interval"]
         within = f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else ""
         yield f"  {loss['value']:+.3f}{within}  {CAUSES[loss['cause']]}"

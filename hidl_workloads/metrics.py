@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from hidl_workloads.energy import Energy
+
 METRICS_FILE = "HIDL_METRICS"
 SCHEMA = "hidl.metrics/1"
 
@@ -44,11 +46,13 @@ def report(
     parameters: Mapping[str, Any],
     versions: Mapping[str, str],
     metrics: Sequence[Metric],
+    energy: Energy | None = None,
 ) -> None:
     """Write the document from rank 0; every rank of ``communicator`` calls this. No ``$HIDL_METRICS``: no file.
 
-    ``versions`` are the program's own; those of Python, mpi4py and the MPI library are added. Raises ``ValueError``
-    for a figure that is not finite, which JSON does not have, and ``OSError`` where the file cannot be written.
+    ``versions`` are the program's own; those of Python, mpi4py and the MPI library are added. ``energy`` matters on
+    rank 0. Raises ``ValueError`` for a figure that is not finite, which JSON does not have, and ``OSError`` where the
+    file cannot be written.
     """
     from mpi4py import __version__
 
@@ -59,15 +63,24 @@ def report(
     if communicator.rank != 0 or not target:
         return
     base = {"python": platform.python_version(), "mpi4py": __version__, "mpi_library": mpi_library.version()}
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "program": program,
         "world": world,
         "parameters": dict(parameters),
         "versions": {**base, **versions},
-        "metrics": [metric.as_document() for metric in metrics],
+        "metrics": [metric.as_document() for metric in [*metrics, *(energy.metrics() if energy else [])]],
     }
+    if energy is not None:
+        document["energy"] = energy.as_document()
+    document.update(_slurm_step())
     write_json(Path(target), document)
+
+
+def _slurm_step() -> dict[str, str]:
+    """Return the step of a Slurm job that started this process, of which Slurm may know the energy."""
+    job, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
+    return {"slurm_step": f"{job}.{step}"} if job and step else {}
 
 
 def report_world(communicator: MPI.Comm) -> None:

@@ -11,8 +11,8 @@
             loss.backward()
 
 Times of a scaling study come from the phases that are in no other, without ``warmup``. In ``average`` and
-``communication``, ranks exchange data; time in ``input`` is that of reading the data. Without the recorder, nothing is
-done.
+``communication``, ranks exchange data; time in ``input`` is that of reading the data, and time in ``packing`` that of
+copies for an exchange. Without the recorder, nothing is done.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ STEP = "step"
 INPUT = "input"
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 AVERAGE, COMMUNICATION = "average", "communication"
+PACKING = "packing"
 
 _warming_up = False
 

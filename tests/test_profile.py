@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from mpitraffic import profile
 
 from hidl_cli.analysis.scaling import Observation, Study, judge
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.mpi import Library
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare
-from hidl_cli.profile import CAUSES, Times, describe_slow, waterfalls
+from hidl_cli.profile import CAUSES, Times, describe_slow, times_of, waterfalls
 from hidl_cli.recorder import STARTER, install_recorder
+from tests.mpitraffic.test_profile import write_rank
 
 LAUNCHERS = {
     "frontera": {"launcher": "ibrun", "nodes": 4},
@@ -85,6 +87,30 @@ def test_strong_scaling_compares_times_for_the_same_work() -> None:
     assert by_cause["waiting"] == pytest.approx(0.125)
     for fall in (two, four):
         assert 1 - sum(each.value for each in fall.losses) == pytest.approx(fall.efficiency)
+
+
+def test_packing_and_a_planned_bubble_are_causes() -> None:
+    study = _study("weak", {1: 10.0, 4: 32.0})
+    found = {(1, r): [Times(0.8, 0, 0, 0, 0)] for r in range(4)}
+    found |= {(4, r): [Times(0.8, 0, 0, 0.02, 0, 0.08, 0.1)] for r in range(4)}
+    (fall,) = waterfalls(study, found)
+    losses = {each.cause: each.value for each in fall.losses}
+    assert (losses["packing"], losses["bubble"], losses["waiting"]) == pytest.approx((0.08, 0.1, 0.02))
+    assert 1 - sum(losses.values()) == pytest.approx(fall.efficiency)
+
+
+def test_the_parts_of_a_step_add_up_to_its_time(tmp_path: Path) -> None:
+    for rank in range(3):
+        # Rank 2 packs longest; another thread of rank 1 copies beside, which takes no time of the step.
+        phases = [("step", "", 1, 10**9), ("packing", "step", 1, 10**8 * (1 + rank)), ("packing", "", 2, 5 * 10**8)]
+        write_rank(tmp_path, rank, 3, phases=phases)
+    found = profile.load(tmp_path)
+    assert [each.region.packing_ns for each in found.ranks] == [1e8, 2e8, 3e8]
+    plain, planned = times_of(found), times_of(found, 1e-7)
+    for times in (plain, planned):
+        assert times.total == pytest.approx(max(each.region.ns for each in found.ranks) / 1e9)
+        assert times.packing == pytest.approx(0.2)
+    assert planned.bubble + planned.waiting == pytest.approx(plain.waiting)
 
 
 def test_rounds_without_a_profile_are_left_out() -> None:

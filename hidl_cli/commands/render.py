@@ -459,6 +459,7 @@ def show_result(document: dict[str, Any]) -> None:
     from hidl_cli.analysis.ranking import overheads
     from hidl_cli.plan.parameters import format_parameters
     from hidl_cli.report.tables import overhead_table
+    from hidl_cli.runs.energy import describe_energy
 
     keys = ("run", "directory", "created", "site", "partition", "workload", "stack", "lock", "launcher", "mpi")
     rows = [{"": key, " ": document[key]} for key in keys]
@@ -466,6 +467,7 @@ def show_result(document: dict[str, Any]) -> None:
         rows.append({"": key, " ": ", ".join(f"{name}={value}" for name, value in document[key].items())})
     verdict = document["verdict"]
     rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
+    rows.append({"": "energy", " ": describe_energy(document["energy"])})
     show_table(rows)
     values: dict[tuple[str, int, int, str, str], list[float]] = {}
     for step in document["steps"]:

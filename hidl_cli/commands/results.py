@@ -116,6 +116,7 @@ def show(
 ) -> None:
     """Show the origin and all metrics of a judged run, even if its directory is gone."""
     from hidl_cli.commands.render import emit_json, show_result
+    from hidl_cli.runs.energy import energy_of
     from hidl_cli.store.references import published_figures
     from hidl_cli.store.store import result_document
 
@@ -124,6 +125,7 @@ def show(
     document["published"] = published_figures(
         document["workload"], document["parameters"], is_study=document["efficiency"] is not None
     )
+    document["energy"] = energy_of(Path(document["directory"]))
     if json:
         emit_json("hidl.result/1", **document)
     else:

@@ -42,6 +42,7 @@ from hidl_cli.report.model import (
 from hidl_cli.report.profile import profile_of
 from hidl_cli.report.text import counted, minute, when
 from hidl_cli.runs.conclude import error_for
+from hidl_cli.runs.energy import describe_energy
 from hidl_cli.runs.verification import Provenance, differences, fold_or_join, format_mpi
 from hidl_cli.stack.installation import at
 from hidl_cli.store.references import published_figures
@@ -352,6 +353,7 @@ def record_of(loaded: LoadedRun) -> ReportedRun:
         directory=str(loaded.run.directory),
         warnings=plan.warnings,
         measured=tuple(_measured(loaded)),
+        energy=describe_energy(loaded.steps) if loaded.steps else "",
         complaint=loaded.complaint() if loaded.outcome is Outcome.BROKEN else "",
         published=tuple(
             (f"{each['title']}: {each['figure']}", f"{each['scale']}; {each['platform']}; {each['source']}")

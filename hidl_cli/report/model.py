@@ -89,6 +89,7 @@ class ReportedRun:
         seconds: Duration of the job.
         hosts: Folded host list, such as ``node[01-04]``.
         host_count: Number of hosts.
+        energy: Measured energy with its source, or the reason why it is not measured.
         complaint: Last lines that a failed job wrote to stderr.
         published: Published results for this kind of work and where they were measured, for orientation.
     """
@@ -122,6 +123,7 @@ class ReportedRun:
     directory: str
     warnings: tuple[str, ...]
     measured: tuple[MeasuredMetric, ...]
+    energy: str
     complaint: str
     published: Pairs
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from hidl_cli.errors import HidlError
-from hidl_cli.profile import CAUSES, describe_slow, find_step, read_profile, step_document
+from hidl_cli.profile import CAUSES, describe_slow, find_step, present_losses, read_profile, step_document
 from hidl_cli.report.model import LoadedRun, RankTimes, ReportedLoss, ReportedProfile, ReportedWaterfall
 
 MOST_CELLS = 32  # more cells would be too small
@@ -49,7 +49,7 @@ def _profile(
                 fall["efficiency"],
                 tuple(
                     ReportedLoss(CAUSES[loss["cause"]], loss["value"], *(loss["interval"] or (None, None)))
-                    for loss in fall["losses"]
+                    for loss in present_losses(fall)
                 ),
             )
             for fall in document["waterfalls"]

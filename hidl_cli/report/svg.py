@@ -10,6 +10,7 @@ from hidl_cli.report.text import percent, size
 
 _WIDTH = 640
 _LABEL = 90  # width of the rank names
+_CAUSE = 265  # width of the causes of lost efficiency
 _ROW = 16
 
 
@@ -75,7 +76,7 @@ def traffic_map(profile: ReportedProfile) -> Markup:
 
 def waterfall_chart(fall: ReportedWaterfall) -> Markup:
     """Draw the losses one below the other, from an efficiency of 1 down to the measured one."""
-    left, width = 230, _WIDTH - 230 - 60
+    left, width = _CAUSE, _WIDTH - _CAUSE - 60
     lowest = min(0.0, *(1 - sum(each.value for each in fall.losses[:n]) for n in range(len(fall.losses) + 1)))
     scale = width / (1 - lowest)
     rows, at = [], 1.0
@@ -90,6 +91,10 @@ def waterfall_chart(fall: ReportedWaterfall) -> Markup:
             element("rect", title, class_=f"of-{kind}", x=x, y=y + 1, width=abs(each.value) * scale, height=_ROW - 2),
             element("text", f"{each.value:+.3f}", x=_WIDTH, y=y + _ROW - 4, text_anchor="end"),
         ]
+        if each.low is not None and each.high is not None:
+            ends = [left + (min(max(at - end, lowest), 1.0) - lowest) * scale for end in (each.low, each.high)]
+            middle = y + _ROW / 2
+            rows.append(element("line", class_="whisker", x1=ends[0], x2=ends[1], y1=middle, y2=middle))
         at -= each.value
     return _chart(f"Lost efficiency at {fall.n}, by cause", len(fall.losses) * _ROW, *rows)
 

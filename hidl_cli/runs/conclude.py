@@ -20,6 +20,7 @@ from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.workload import Scaling
 from hidl_cli.profile import keep_profile, metrics_of
 from hidl_cli.record import Run, State, Status
+from hidl_cli.runs.energy import add_accounted_energy
 from hidl_cli.runs.metrics import count_complete_repetitions, describe_unequal_ranks, read_steps
 from hidl_cli.runs.parsers.patterns import last_lines
 from hidl_cli.schedulers.decision import read_status
@@ -310,6 +311,7 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
         conclusion = conclusion.with_note(_format_cut(rounds + 1, plan.repetitions))
     if company := describe_company(run, plan):
         conclusion = conclusion.with_note(company)
+    add_accounted_energy(run, plan, steps)
     profile = keep_profile(run, plan, conclusion.study)
     if profile:
         _add_metrics(steps, profile["steps"])

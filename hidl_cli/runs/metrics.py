@@ -12,6 +12,7 @@ from hidl_cli.errors import MetricMissing
 from hidl_cli.plan.launch_plan import OUTPUT, TIMING, Plan, Step
 from hidl_cli.plan.workload import TIMES, Metric, names_of
 from hidl_cli.record import Run
+from hidl_cli.runs.energy import read_energy
 from hidl_cli.runs.parsers import parse
 from hidl_cli.runs.parsers.patterns import read_patterns
 from hidl_workloads.enough import is_disturbed
@@ -193,7 +194,8 @@ def _entries(place: Path, plan: Plan, step: Step) -> Iterator[dict[str, Any]]:
         about["disturbed"] = True
     for copy, directory in enumerate(directories(place, step), start=1):
         about_copy = {"copy": copy} if step.copies else {}
-        yield {**about, **about_copy, "hosts": _hosts(directory), "metrics": metrics_of(directory, plan, step)}
+        metrics = metrics_of(directory, plan, step)
+        yield {**about, **about_copy, "hosts": _hosts(directory), "metrics": metrics, **read_energy(directory)}
 
 
 def metrics_of(place: Path, plan: Plan, step: Step) -> dict[str, dict[str, Any]]:

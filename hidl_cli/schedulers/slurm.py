@@ -510,6 +510,27 @@ def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None =
     return words + on(cluster)
 
 
+def energy_plugins(cluster: str | None) -> list[str]:
+    """Return the names of the plugins by which Slurm counts energy, such as ``ipmi``; empty if it does not."""
+    config = _output("scontrol", *on(cluster), "show", "config")
+    shown = re.search(r"^AcctGatherEnergyType\s*=\s*(\S+)", config, re.MULTILINE)
+    names = [each.removeprefix("acct_gather_energy/") for each in (shown[1].split(",") if shown else ())]
+    return [each for each in names if each not in ("none", "(null)")]
+
+
+def consumed_energy(steps: Sequence[str], cluster: str | None) -> dict[str, int]:
+    """Return the joules of job steps (``JOB.STEP``), without those of which the accounting database has none."""
+    fields = ("--noheader", "--parsable2", "--format=JobID,ConsumedEnergyRaw")
+    found: dict[str, int] = {}
+    for some in batches(steps):
+        for line in _output("sacct", *fields, f"--jobs={','.join(some)}", *on(cluster)).splitlines():
+            step, _, joules = line.partition("|")
+            # Slurm prints 0 or 2^64 - 2 if it has no value.
+            if step in steps and joules.isdecimal() and 0 < int(joules) < 2**63:
+                found[step] = int(joules)
+    return found
+
+
 def on(cluster: str | None) -> list[str]:
     """Return the option that selects a cluster, or no option for the default cluster."""
     return [] if cluster is None else [f"--clusters={cluster}"]

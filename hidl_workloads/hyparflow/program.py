@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mpi4py import MPI
 
 from hidl_workloads import arguments, intervals, metrics
+from hidl_workloads.energy import Meter
 from hidl_workloads.hyparflow.figures import Predicted, RankMeasurements, combined, figures
 from hidl_workloads.hyparflow.layout import divide_ranks
 from hidl_workloads.parameters import Hyparflow
@@ -45,7 +46,8 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
         trainer = PartitionedTrainer(world, parameters, lambda: make(parameters))
         if world.rank == 0:
             print(header(trainer, parameters), flush=True)
-        measured = _train(world, trainer, parameters)
+        meter = Meter(world)
+        measured = _train(world, trainer, parameters, meter)
         prediction = trainer.plan.prediction
         predicted = Predicted(prediction.step_seconds, prediction.bubble, trainer.plan.micro_batches)
         metrics.report(
@@ -54,13 +56,14 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
             parameters=asdict(parameters),
             versions=trainer.versions,
             metrics=[*figures(measured, predicted), *trainer.metrics()],
+            energy=meter.collect(measured.images * len(measured.seconds), "image"),
         )
         trainer.close()
         if world.rank == 0:
             print(summary(measured), flush=True)
 
 
-def _train(world: MPI.Comm, trainer: PartitionedTrainer, parameters: Hyparflow) -> RankMeasurements:
+def _train(world: MPI.Comm, trainer: PartitionedTrainer, parameters: Hyparflow, meter: Meter) -> RankMeasurements:
     """Train the warm-up steps and the timed ones; collective."""
     replicas = trainer.plan.replicas
     seconds: list[float] = []
@@ -70,7 +73,7 @@ def _train(world: MPI.Comm, trainer: PartitionedTrainer, parameters: Hyparflow) 
         steps.append(trainer.step())
         return steps[-1].loss
 
-    for took, _ in run_steps(step, parameters.warmup + parameters.steps, warmup=parameters.warmup):
+    for took, _ in run_steps(step, parameters.warmup + parameters.steps, warmup=parameters.warmup, meter=meter):
         seconds.append(took)
         if len(seconds) == 1 and world.rank == 0:
             print(f"First step: {took:.1f} s", flush=True)

@@ -14,6 +14,7 @@ from mpi4py import MPI  # before any framework
 
 from hidl_workloads import arguments, intervals, metrics, stop
 from hidl_workloads.checkpoint import Checkpoints, Snapshot, directory_of_checkpoints
+from hidl_workloads.energy import Meter
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import exit_if_refused
@@ -64,7 +65,8 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
     if communicator.rank == 0:
         print(header(trainer, model, parameters, communicator.size), flush=True)
     checkpoints = None if directory is None else _checkpoints(communicator, directory, name, trainer, parameters)
-    course = Course(communicator, trainer, model, parameters, checkpoints)
+    meter = Meter(communicator)
+    course = Course(communicator, trainer, model, parameters, checkpoints, meter=meter)
     timing = course.train()
     if timing is None:
         progress = Metric("progress", float(course.step), "steps", [float(course.step)])
@@ -96,6 +98,7 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
             *of_device,
             *utilization(model, rates, of_device),
         ],
+        energy=meter.collect(total * course.timed_steps, model.items.removesuffix("s")),
     )
     if checkpoints is not None:
         checkpoints.finish()
@@ -132,6 +135,7 @@ class Course:
     Attributes:
         step: Number of completed steps.
         total: Number of steps of the training.
+        timed_steps: Number of steps of this job after its warm-up.
     """
 
     def __init__(
@@ -141,12 +145,15 @@ class Course:
         model: Model,
         parameters: Training,
         checkpoints: Checkpoints | None = None,
+        *,
+        meter: Meter | None = None,
     ) -> None:
         self._communicator, self._trainer, self._model = communicator, trainer, model
         self._parameters, self._checkpoints = parameters, checkpoints
         self._order = Order(parameters.batches, parameters.seed) if parameters.batches else None
         self.step, self.total = 0, parameters.warmup + parameters.steps
         self._warmup = parameters.warmup
+        self._meter, self.timed_steps = meter, 0
         self._before: list[tuple[float, bool]] = []  # seconds of each earlier step, and whether it counts
         self._now: list[float] = []
         self._loss = math.nan
@@ -155,7 +162,8 @@ class Course:
         """Train until the last step; return None if a stop was requested before."""
         self._continue()
         self._feed()
-        steps = run_steps(self._trainer.step, self.total, done=self.step, warmup=self._warmup)
+        self.timed_steps = max(0, self.total - self.step - self._warmup)
+        steps = run_steps(self._trainer.step, self.total, done=self.step, warmup=self._warmup, meter=self._meter)
         for seconds, loss in steps:
             self.step += 1
             self._now.append(seconds)

@@ -25,7 +25,7 @@ Completed = subprocess.CompletedProcess[str]
 PER_HOST = 16
 
 
-def _write(
+def write_rank(
     directory: Path,
     rank: int,
     size: int,
@@ -73,7 +73,7 @@ def _text(text: str) -> tuple[int, ...]:
 
 def test_all_is_merged(tmp_path: Path) -> None:
     for rank in range(40):
-        _write(tmp_path, rank, 40)
+        write_rank(tmp_path, rank, 40)
     found = profile.load(tmp_path)
     assert found.bytes[0].sum() == 40 * 20
     assert found.bytes[0][3].nonzero()[0].tolist() == [2, 4]
@@ -88,7 +88,7 @@ def test_all_is_merged(tmp_path: Path) -> None:
 
 def test_larger_worlds_are_merged_in_bins(tmp_path: Path) -> None:
     for rank in range(1100):
-        _write(tmp_path, rank, 1100)
+        write_rank(tmp_path, rank, 1100)
     found = profile.load(tmp_path)
     assert found.bin_width == 3
     assert found.bytes[0].shape == (367, 367)
@@ -110,7 +110,7 @@ def test_ten_thousand_files_are_merged_linearly_in_bounded_memory(tmp_path: Path
         directory = tmp_path / str(size)
         directory.mkdir()
         for rank in range(size):
-            _write(directory, rank, size)
+            write_rank(directory, rank, size)
         program = (
             "import resource, sys, time; from pathlib import Path; from mpitraffic import profile\n"
             "before = time.process_time(); profile.load(Path(sys.argv[1]))\n"
@@ -131,7 +131,7 @@ def test_ten_thousand_files_are_merged_linearly_in_bounded_memory(tmp_path: Path
 
 def test_missing_damaged_and_unfinished_ranks_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rank in range(4):
-        _write(tmp_path, rank, 4, finalized=rank != 2, cut=100 if rank == 3 else None)
+        write_rank(tmp_path, rank, 4, finalized=rank != 2, cut=100 if rank == 3 else None)
     found = profile.load(tmp_path)
     assert (found.missing, found.damaged) == ([3], 1)
     assert main(["show", str(tmp_path)]) == 0
@@ -142,12 +142,12 @@ def test_missing_damaged_and_unfinished_ranks_are_named(tmp_path: Path, capsys: 
 
 def test_a_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     for cut in (4096, 4096 + 64 * 7 + 13):
-        _write(tmp_path, 0, 1, cut=cut)
+        write_rank(tmp_path, 0, 1, cut=cut)
         assert len(files.read(next(files.rank_files(tmp_path))).records) == (cut - 4096) // 64
 
 
 def test_a_rank_in_two_files_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _write(tmp_path, 0, 2)
+    write_rank(tmp_path, 0, 2)
     (second,) = files.rank_files(tmp_path)
     second.with_name("rank-000000-again.mpitraffic").write_bytes(second.read_bytes())
     assert main(["show", str(tmp_path)]) == 1
@@ -164,7 +164,7 @@ def test_an_empty_directory_is_an_error(tmp_path: Path) -> None:
 def test_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "p").mkdir()
     for rank in range(3):
-        _write(tmp_path / "p", rank, 3)
+        write_rank(tmp_path / "p", rank, 3)
     assert main(["show", "--json", str(tmp_path / "p")]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["matrix"]["bytes"]["point-to-point"] == [[0, 8, 12], [12, 0, 8], [8, 12, 0]]
@@ -222,7 +222,7 @@ def test_steps_count_without_preparation_and_exchange(record: Callable[..., Comp
 
 def test_a_phase_within_another_and_on_its_own_counts_once(tmp_path: Path) -> None:
     phases = [("step", "", 0, 1000), ("input", "step", 0, 200), ("input", "", 0, 50), ("warmup", "", 0, 700)]
-    _write(tmp_path, 0, 1, phases=[*phases, ("input", "", 1, 900)])  # a thread reads the next batch meanwhile
+    write_rank(tmp_path, 0, 1, phases=[*phases, ("input", "", 1, 900)])  # a thread reads the next batch meanwhile
     (rank,) = profile.load(tmp_path).ranks
     assert rank.region.ns == 1050
     assert rank.phases["input"].ns == 1150
@@ -230,7 +230,7 @@ def test_a_phase_within_another_and_on_its_own_counts_once(tmp_path: Path) -> No
 
 def test_communication_within_communication_counts_once(tmp_path: Path) -> None:
     phases = [("step", "", 0, 1000), ("communication", "step", 0, 300), ("average", "communication", 0, 100)]
-    _write(tmp_path, 0, 1, phases=phases)
+    write_rank(tmp_path, 0, 1, phases=phases)
     (rank,) = profile.load(tmp_path).ranks
     assert rank.region.exchange_ns == rank.phases["communication"].exchange_ns == 300
 

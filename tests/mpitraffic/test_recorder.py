@@ -113,8 +113,32 @@ def test_a_full_disk_ends_the_recording_only(
     assert (tmp_path / "done-1").exists()
 
 
-def _shell(before: str, recorder: Path, prefix: Path, directory: Path, *front: str) -> Completed:
-    program = f"{prefix / 'bin' / 'python'} {PROGRAMS / 'lives.py'} many {directory}"
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounting a small disk requires root")
+def test_a_recorder_that_fills_a_disk_leaves_space_for_the_result(
+    recorder: Callable[[str], Path], stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "profile").mkdir()
+    mount = f"mount -t tmpfs -o size=20m none {tmp_path / 'profile'} && MPITRAFFIC_EVENTS=200000"
+    front = ("unshare", "-m")
+    done = _shell(mount, recorder("mpi"), stack_prefix("mpi"), tmp_path, *front, what="fills")
+    assert done.returncode == 0, done.stderr
+    assert "cannot write the profile: No space left on device" in done.stderr
+    assert (tmp_path / "result").stat().st_size == 8 << 20
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("stack", STACKS)
+def test_counts_beyond_2_31(record: Callable[..., Completed], tmp_path: Path, stack: str) -> None:
+    done = record(stack, 2, tmp_path / "profile", "lives.py", "billions")
+    assert done.returncode == 0, done.stderr
+    found = profile.load(tmp_path / "profile")
+    assert found.messages[0].tolist() == [[0, 2**31 + 5], [2**31 + 5, 0]]
+    (row,) = (row for key, row in found.calls.items() if "Sendrecv" in key[0])
+    assert row.count == 2 * (2**31 + 5)
+
+
+def _shell(before: str, recorder: Path, prefix: Path, directory: Path, *front: str, what: str = "many") -> Completed:
+    program = f"{prefix / 'bin' / 'python'} {PROGRAMS / 'lives.py'} {what} {directory}"
     command = f"{prefix / 'bin' / 'mpiexec'} -n 2 env LD_PRELOAD={recorder} {program}"
     variables = {"PYTHONPATH": str(LIBRARY), "MPITRAFFIC_DIRECTORY": str(directory / "profile")}
     return subprocess.run(

@@ -12,6 +12,7 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hidl_workloads import phases
 from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request
 from hidl_workloads.training.data_parallel.buckets import Bucket
 from hidl_workloads.training.data_parallel.compression import Halves
@@ -198,6 +199,10 @@ class Filling:
 
     def deliver(self) -> None:
         """Write the averages into the gradients; None where no rank has a gradient."""
+        with phases.phase(phases.PACKING):
+            self._deliver()
+
+    def _deliver(self) -> None:
         presence = self.presence.tolist()
         sums, grads = [], []
         for position, weight in enumerate(self.weights):
@@ -247,6 +252,10 @@ class Filling:
 
     def _copy(self) -> None:
         """Copy the gradients that wait into their places; none is zero."""
+        with phases.phase(phases.PACKING):
+            self._copy_waiting()
+
+    def _copy_waiting(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         targets, grads = [], []
         for position in waiting:

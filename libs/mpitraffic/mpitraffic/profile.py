@@ -30,6 +30,8 @@ MOST_HISTOGRAMS = 256
 PREPARATION = frozenset({"warmup"})
 #: Phases in which ranks exchange data, whether or not by calls of MPI in the same thread.
 COMMUNICATION = frozenset({"average", "communication"})
+#: Phase in which a rank copies data for an exchange.
+PACKING = "packing"
 OTHER = "other"
 _ALLREDUCES = ("MPI_Allreduce", "MPI_Iallreduce")
 Matrix = npt.NDArray[np.int64]
@@ -100,11 +102,13 @@ class RankPhase(PhaseTimes):
 
     ``wait_ns`` does not include the phases within it. ``exchange_ns`` is time outside MPI in phases of
     ``COMMUNICATION``, whose calls of MPI may be in another thread. ``top`` means that the phase was in no other once.
+    ``packing_ns`` is time outside MPI in phases ``PACKING`` of the same thread, only known for the outermost phases.
     """
 
     wait_ns: float = 0.0
     exchange_ns: float = 0.0
     top: bool = False
+    packing_ns: float = 0.0
 
     @property
     def outside_ns(self) -> float:
@@ -351,6 +355,7 @@ class _Merge:
         tick, around = file.header.tick_ns, dict[str, str]()
         outermost: dict[int, RankPhase] = {}  # by thread
         exchanges: list[tuple[str, int, float]] = []
+        packing: dict[int, float] = {}  # by thread, outside phases of communication
         for record in file.of_kind(files.PHASE):
             name, outer = file.phases.get(int(record["phase"]), OTHER), file.phases.get(int(record["b"]), OTHER)
             thread, is_outermost = int(record["thread"]), not outer and name not in PREPARATION
@@ -364,6 +369,8 @@ class _Merge:
                 phase.cpu_ns += cpu
                 phase.ns += inside * tick
                 phase.mpi_ns += in_mpi * tick
+            if name == PACKING and outer not in COMMUNICATION | PREPARATION:
+                packing[thread] = packing.get(thread, 0.0) + (inside - in_mpi) * tick
             if name in COMMUNICATION:
                 exchange = (inside - in_mpi) * tick
                 of_rank.exchange_ns += exchange
@@ -379,8 +386,10 @@ class _Merge:
                 if not around.get(name) and name not in PREPARATION and thread in outermost:
                     outermost[thread].exchange_ns += exchange
                 name = around.get(name, "")
-        region = max(outermost.values(), key=lambda each: each.ns, default=None)
-        if region is not None:
+        longest = max(outermost, key=lambda each: outermost[each].ns, default=None)
+        region = None if longest is None else outermost[longest]
+        if longest is not None and region is not None:
+            region.packing_ns = packing.get(longest, 0.0)
             region.wait_ns = sum(each.wait_ns for name, each in phases.items() if name not in PREPARATION)
         return region
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -13,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 from mpitraffic import phase
+from mpitraffic.files import CALL, PAIR
 
 WORLD = MPI.COMM_WORLD
 ME, SIZE = WORLD.rank, WORLD.size
@@ -117,6 +121,32 @@ def limited() -> None:
     many()
 
 
-{each.__name__: each for each in (killed, forks, many, sleeps, steps, busy, paused, limited)}[sys.argv[1]]()
+def fills() -> None:
+    """More events than the disk has space for, and then the program's own result of 8 MB on the same disk."""
+    buffer = np.zeros(1, np.uint8)
+    for _ in range(80_000):
+        WORLD.Send(buffer, MPI.PROC_NULL)
+    if ME == 0:
+        result = Path(os.environ["MPITRAFFIC_DIRECTORY"]) / "result"
+        result.write_bytes(bytes(8 << 20))
+        shutil.copyfile(result, Path(sys.argv[2]) / "result")
+
+
+def billions() -> None:
+    """Set the numbers of calls so far to almost 2^31, in the recorder's own memory, and go on."""
+    ring()
+    (file,) = Path(os.environ["MPITRAFFIC_DIRECTORY"]).glob(f"rank-{ME:06d}-*-{os.getpid()}.mpitraffic")
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as memory:
+        (start,) = struct.unpack_from("=I", memory, 8)
+        for at in range(start, len(memory), 64):
+            if struct.unpack_from("=I", memory, at)[0] in (CALL, PAIR):
+                (count,) = struct.unpack_from("=Q", memory, at + 24)
+                struct.pack_into("=Q", memory, at + 24, count + 2**31 - 15)
+    ring()
+
+
+{each.__name__: each for each in (killed, forks, many, sleeps, steps, busy, paused, limited, fills, billions)}[
+    sys.argv[1]
+]()
 if len(sys.argv) > 2:
     (Path(sys.argv[2]) / f"done-{ME}").touch()

@@ -14,10 +14,11 @@ import pytest
 
 from hidl_cli.plan.launch_plan import Step
 from hidl_cli.plan.options import RunRequest
+from hidl_cli.profile import CAUSES
 from hidl_cli.record import State
 from hidl_cli.report.build import page_of
 from hidl_cli.report.html import shade, to_html
-from hidl_cli.report.model import Page, load
+from hidl_cli.report.model import Page, RankTimes, ReportedLoss, ReportedProfile, ReportedWaterfall, load
 from tests.report import example
 from tests.report.html.browser import Tab
 
@@ -172,3 +173,33 @@ def test_hostile_words_run_nothing_in_a_browser(hostile: str, tab: Tab, tmp_path
     assert tab.complaints() == []
     assert tab.value("document.scripts.length") == 1
     assert tab.value("document.querySelectorAll('svg.chart .pt').length") > 5
+
+
+def test_no_label_of_a_profile_is_cut_off(page: Page, tab: Tab, tmp_path: Path) -> None:
+    losses = tuple(ReportedLoss(cause, 0.05, -0.4, 0.9) for cause in CAUSES.values())
+    fall = ReportedWaterfall(4, 1 - 0.05 * len(losses), losses)
+    times = tuple(RankTimes(rank, "node1", 0.5, 0.3, 0.2) for rank in (0, 123_456))
+    profile = ReportedProfile(
+        "phases",
+        "site",
+        "run",
+        "2026-11-30T15:13:34+00:00",
+        2,
+        0.5,
+        0.3,
+        "estimated",
+        (),
+        times,
+        (0, 1),
+        ((0, 9),) * 2,
+        (fall,),
+    )
+    file = tmp_path / "report.html"
+    file.write_text(to_html(replace(page, profiles=(profile,))), encoding="utf-8")
+    tab.open(file)
+    charts = (f"svg[aria-label^='{label}'] {part}" for label in ("Lost", "Time") for part in ("text", "line"))
+    lines = f'[...document.querySelectorAll("{", ".join(charts)}")]'
+    width = "e.ownerSVGElement.viewBox.baseVal.width"
+    outside = f"{lines}.filter(e => e.getBBox().x < -1 || e.getBBox().x + e.getBBox().width > {width} + 1)"
+    assert tab.value("document.querySelectorAll('line.whisker').length") == len(CAUSES)
+    assert tab.value(f"{outside}.map(e => e.textContent)") == []

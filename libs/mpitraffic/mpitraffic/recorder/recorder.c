@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -225,6 +226,16 @@ static void say(const char *what, const char *why)
     dprintf(2, "mpitraffic: rank %d: %s: %s\n", recorder.header ? recorder.header->rank : -1, what, why);
 }
 
+/* Recording leaves this much of a file system to the program's own results. */
+#define SPARE_BYTES (16 << 20)
+
+static int leaves_space(off_t bytes)
+{
+    struct statvfs disk;
+
+    return fstatvfs(recorder.file, &disk) || disk.f_bavail * disk.f_frsize >= (uint64_t)(bytes + SPARE_BYTES);
+}
+
 static void *map(off_t bytes)
 {
     int failure;
@@ -236,6 +247,8 @@ static void *map(off_t bytes)
     if (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur != RLIM_INFINITY &&
         (rlim_t)(recorder.length + bytes) > most.rlim_cur)
         failure = EFBIG;
+    else if (!leaves_space(bytes))
+        failure = ENOSPC;
     else
         do
             failure = posix_fallocate(recorder.file, recorder.length, bytes);
