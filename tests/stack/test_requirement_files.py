@@ -8,7 +8,10 @@ import pytest
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack import schema
-from hidl_cli.stack.derivation import UserRequirement, read
+from hidl_cli.stack.derivation import Check, Requested
+from hidl_cli.stack.derivation import read as read_requested
+from hidl_cli.stack.plan import StackSources
+from hidl_cli.stack.references import ReferenceBuilder, is_direct, without_credentials
 
 SHA = "a" * 64
 
@@ -21,8 +24,16 @@ def for_mpich_on_cpus(text: str) -> None:
     schema.check_build(text, mpi="mpich", accelerator="cpu")
 
 
-def texts(asked: tuple[UserRequirement, ...]) -> list[str]:
-    return [f"-c {one.text}" if one.is_constraint else one.text for one in asked]
+def no_builder(_: StackSources) -> ReferenceBuilder:
+    raise AssertionError("nothing is to be built")
+
+
+def read(words: list[str], files: list[Path], check: Check) -> Requested:
+    return read_requested(words, files, check, no_builder)
+
+
+def texts(asked: Requested) -> list[str]:
+    return [f"-c {one.text}" if one.is_constraint else one.text for one in asked.requirements]
 
 
 def test_a_file_is_read_with_those_that_it_names(tmp_path: Path) -> None:
@@ -44,7 +55,7 @@ def test_a_file_is_read_with_those_that_it_names(tmp_path: Path) -> None:
         'tqdm; python_version < "4"',
         "-c tqdm<5",
     ]
-    assert [one.by for one in found[:3]] == ["--with 'einops'", f"{file}:2", f"{file}:3"]
+    assert [one.by for one in found.requirements[:3]] == ["--with 'einops'", f"{file}:2", f"{file}:3"]
 
 
 def test_hashes_are_kept_on_one_line(tmp_path: Path) -> None:
@@ -57,12 +68,10 @@ def test_hashes_are_kept_on_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("-e .", "editable"),
-        ("--editable=git+https://x.y/z.git", "editable"),
-        ("git+https://x.y/z.git", "URL or a file"),
-        ("pkg @ https://x.y/pkg-1.whl", "URL or a file"),
-        ("./dist/pkg-1-py3-none-any.whl", "URL or a file"),
-        ("--index-url https://x.y/simple", "--index-url is unsupported"),
+        ("--extra-index-url x.y/simple", "invalid index"),
+        ("--extra-index-url https://x.y/simple?sig=***", "query or credentials"),
+        ("--find-links no/such", "no/such not found"),
+        ("--no-index", "--no-index is unsupported"),
         ("--pre", "--pre is unsupported"),
         ("--no-binary :all:", "--no-binary is unsupported"),
         ("--frobnicate", "unsupported option --frobnicate"),
@@ -88,7 +97,7 @@ def test_what_cannot_be_locked_is_refused_with_its_line(tmp_path: Path, line: st
 
 
 def test_every_error_comes_at_once(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("-e .\n-r b.txt\n===\n")
+    (tmp_path / "a.txt").write_text("--pre\n-r b.txt\n===\n")
     (tmp_path / "b.txt").write_text("six\nopenmpi\n")
     with pytest.raises(InvalidInput, match="5 invalid requirements") as error:
         read(["a b"], [tmp_path / "a.txt", tmp_path / "no.txt"], for_mpich_on_cpus)
@@ -103,10 +112,65 @@ def test_every_error_comes_at_once(tmp_path: Path) -> None:
 
 
 def test_passwords_are_not_shown(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("--extra-index-url https://me:secret@x.y/simple\ngit+https://secret@x.y/z.git\n")
+    (tmp_path / "a.txt").write_text("--extra-index-url https://me:secret@x.y/simple\n--frob=https://secret@x.y/z.git\n")
     with pytest.raises(InvalidInput) as error:
-        read(["z @ https://secret@x.y/z.whl"], [tmp_path / "a.txt"], accept)
+        read(["z= https://secret@x.y/z.whl"], [tmp_path / "a.txt"], accept)
     assert "secret" not in repr(error.value.problems)
+
+
+def test_sources_of_packages_are_read_without_credentials(tmp_path: Path) -> None:
+    (tmp_path / "house").mkdir()
+    (tmp_path / "a.txt").write_text(
+        "--index-url https://me:secret@x.y/simple\n--extra-index-url=https://${USER_OF}:${KEY_OF}@x.z/simple\n"
+        "-f house\n--find-links https://x.y/wheels.html\nsix\n"
+    )
+    found = read([], [tmp_path / "a.txt"], accept)
+    assert found.indexes == ("https://x.y/simple", "https://${USER_OF}:${KEY_OF}@x.z/simple")
+    assert found.find_links == (str(tmp_path / "house"), "https://x.y/wheels.html")
+    assert found.credentials == {"https://x.y/simple": "https://me:secret@x.y/simple"}
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("git+ssh://git@github.com/a/b.git", "git+ssh://git@github.com/a/b.git"),
+        ("git+ssh://git:pw@host/a.git", "git+ssh://git@host/a.git"),
+        ("git+https://token@host/a.git@main", "git+https://host/a.git@main"),
+        ("https://u:p@host:8080/simple", "https://host:8080/simple"),
+        ("https://${TOKEN}@host/simple", "https://${TOKEN}@host/simple"),
+    ],
+)
+def test_credentials_of_urls_are_removed(url: str, kept: str) -> None:
+    assert without_credentials(url) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "direct"),
+    [
+        (".", True),
+        ("..[dev]", True),
+        ("./pkg[a] ; python_version < '4'", True),
+        ("~/pkg", True),
+        ("dist/pkg-1-py3-none-any.whl", True),
+        ("git+https://x.y/z.git@main#egg=z", True),
+        ("z[a] @ git+ssh://git@x.y/z.git", True),
+        ("file:///tmp/z", True),
+        ("six>=1,<2; python_version < '3.12'", False),
+        ("httpx[http2]", False),
+        ("a b", False),
+    ],
+)
+def test_direct_references_are_recognised(text: str, direct: bool) -> None:
+    assert is_direct(text) is direct
+
+
+@pytest.mark.parametrize("url", ["https://x.y/z.whl", "git+https://x.y/z.git@main", "git+https://x.y/z.git@5b838a8"])
+def test_a_stack_contains_only_locked_urls(url: str) -> None:
+    with pytest.raises(schema.UnusableRequirement, match="must be locked"):
+        schema.parse(f"z @ {url}")
+    locked = f'z[a] @ git+https://x.y/z.git@{"0" * 40}#subdirectory=s ; python_version > "3"'
+    assert schema.parse(locked) == locked
 
 
 @pytest.mark.parametrize(
