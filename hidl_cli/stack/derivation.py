@@ -19,6 +19,7 @@ from hidl_cli.stack.checks import RULES, load_stack
 from hidl_cli.stack.install import make_lock, plan_install
 from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.plan import StackSources
+from hidl_cli.stack.projects import ProjectFile, read_project
 from hidl_cli.stack.schema import WHEEL_EXPECTED, Accelerator, Stack, UnusableRequirement
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def read(
         reader.add(word, f"--with {redact(word)!r}", None)
     for file in files:
         reader.read(file, constraints=False, named_in=None)
+    for note in reader.notes:
+        say(note)
     reader.raise_problems()
     if reader.references:
         reader.lock_references(make_builder, say)
@@ -125,6 +128,7 @@ class _Reader:
         self.find_links: list[str] = []
         self.credentials: dict[str, str] = {}
         self.problems: list[Problem] = []
+        self.notes: list[str] = []
         self._read: set[tuple[Path, bool]] = set()
 
     @property
@@ -206,8 +210,12 @@ class _Reader:
         self._read.add(place)
         try:
             text = _text(file)
+            project = read_project(file, text)
         except UnusableRequirement as error:
             self.problems.append(Problem(error.message, error.expected, mark=named_in))
+            return
+        if project is not None:
+            self._add_project(project, file, constraints=constraints)
             return
         for number, line in _logical_lines(text):
             mark = Mark(file, number, 1, max(1, len(line)), redact(line))
@@ -215,6 +223,20 @@ class _Reader:
                 self._option(line, file, mark, constraints=constraints)
             else:
                 self.add(line, f"{file}:{number}", mark, constraint=constraints, directory=file.parent)
+
+    def _add_project(self, project: ProjectFile, file: Path, *, constraints: bool) -> None:
+        for line in project.lines:
+            if line.startswith("-"):
+                self._option(line, file, Mark(file, text=redact(line)), constraints=constraints)
+            else:
+                by = f"{file}: {redact(line)}"
+                self.add(line, by, None, constraint=constraints, directory=file.parent)
+        for line in project.constraints:
+            self.add(line, f"{file}: {redact(line)}", None, constraint=True)
+        for url in project.indexes:
+            self.add_source(url, Mark(file), file.parent, index=True)
+        if project.left_out:
+            self.notes.append(project.left_out)
 
     def _option(self, line: str, file: Path, mark: Mark, *, constraints: bool) -> None:
         found = _OPTION.fullmatch(line)
@@ -239,13 +261,10 @@ def _text(file: Path) -> str:
 
     Raises ``UnusableRequirement`` if the file is unreadable or a different kind of file.
     """
-    if file.suffix in (".toml", ".yaml", ".yml", ".lock", ".cfg", ".py"):
-        source = (
-            "of a conda environment, write the packages under `pip` into one, or create it and use `hidl run --env DIR`"
-            if file.suffix in (".yaml", ".yml")
-            else "from a pyproject.toml: uv pip compile pyproject.toml -o requirements.txt"
+    if file.suffix in (".cfg", ".py"):
+        raise UnusableRequirement(
+            f"{file} is not a requirements file", f"`--with {file.parent}`, which installs the project"
         )
-        raise UnusableRequirement(f"{file} is not a requirements file", f"such as requirements.txt; {source}")
     try:
         with file.open("rb") as opened:
             content = opened.read(_BYTES + 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from uv import find_uv_bin
 
 from hidl_cli.stack.verify import modules_of
 from tests.conftest import Hidl
@@ -158,6 +159,16 @@ def test_projects_and_repositories_are_locked_to_their_content(hidl: Hidl, tmp_p
     refused = hidl("install", "mine", "--locked")
     assert refused.returncode == 4
     assert "has changed since the stack was defined" in refused.stderr
+
+
+def test_the_lockfile_of_a_project_is_installed(hidl: Hidl, tmp_path: Path) -> None:
+    house = hidl.environment["PIP_FIND_LINKS"]
+    directory = project(tmp_path / "train")
+    options = ("--offline", "--no-index", "--find-links", house)
+    subprocess.run([find_uv_bin(), "lock", *options], cwd=directory, check=True, capture_output=True)
+    (installed,) = hidl.json("install", "mpi", "-r", str(directory / "uv.lock"), "--as", "mine")["installations"]
+    assert installed["packages"]["greet"] == "1.0"
+    assert "near" not in installed["packages"]
 
 
 def test_a_project_that_cannot_be_built_is_an_error(hidl: Hidl, tmp_path: Path) -> None:

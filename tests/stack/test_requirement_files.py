@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
+from hidl_cli.documents import sha256
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack import schema
 from hidl_cli.stack.derivation import Check, Requested
 from hidl_cli.stack.derivation import read as read_requested
 from hidl_cli.stack.plan import StackSources
+from hidl_cli.stack.projects import read_project
 from hidl_cli.stack.references import ReferenceBuilder, is_direct, without_credentials
+from tests.stack.wheelhouse import make_wheel
 
 SHA = "a" * 64
 
@@ -180,7 +185,10 @@ def test_a_stack_contains_only_locked_urls(url: str) -> None:
         ("requirements.txt", b"six\n" * 2_000_000),
         ("requirements.txt", b"caf\xe9\n"),
         ("pyproject.toml", b"[project]\n"),
+        ("pyproject.toml", b"[project\n"),
+        ("setup.py", b"import setuptools\n"),
         ("environment.yml", b"name: x\n"),
+        ("environment.yml", b"dependencies: [python=3.9]\n"),
     ],
 )
 def test_other_files_are_one_error(tmp_path: Path, name: str, content: bytes) -> None:
@@ -197,10 +205,140 @@ def test_a_gpu_build_suits_nodes_with_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("environment.yml", "hidl run --env DIR"), ("pyproject.toml", "uv pip compile pyproject.toml")]
+    ("name", "content", "hint"),
+    [
+        ("environment.yml", "dependencies: [hmmer]", "then hidl run --env DIR"),
+        ("pyproject.toml", "[tool.poetry]\nname = 'x'", "poetry export"),
+        ("pyproject.toml", "[project]\nname = 'x'\ndynamic = ['dependencies']", "--with "),
+        ("setup.py", "import setuptools", "--with "),
+    ],
 )
-def test_a_file_of_another_kind_names_the_way_from_it(tmp_path: Path, name: str, hint: str) -> None:
-    (tmp_path / name).write_text("name: x\n")
+def test_a_file_without_requirements_names_the_way_from_it(tmp_path: Path, name: str, content: str, hint: str) -> None:
+    (tmp_path / name).write_text(content)
     with pytest.raises(InvalidInput) as caught:
         read([], [tmp_path / name], lambda _: None)
-    assert hint in caught.value.problems[0].expected
+    assert hint in (caught.value.problems[0].expected or "")
+
+
+def test_a_pyproject_is_read_with_the_sources_of_uv(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    text = """
+[project]
+name = "train"
+dependencies = ["six>=1 ; python_version > '3'", "far[a]", "near", "there", "inner"]
+[tool.uv.sources]
+far = {git = "https://x.y/far.git", branch = "main", subdirectory = "py"}
+near = {path = "../near", editable = true}
+there = {url = "https://x.y/there-1.whl"}
+inner = {index = "private"}
+[[tool.uv.index]]
+name = "private"
+url = "https://x.y/simple"
+"""
+    found = read_project(file, text)
+    assert found is not None
+    assert found.lines == (
+        "six>=1 ; python_version > '3'",
+        "far[a] @ git+https://x.y/far.git@main#subdirectory=py",
+        str(tmp_path / "../near"),
+        "there @ https://x.y/there-1.whl",
+        "inner",
+    )
+    assert found.indexes == ("https://x.y/simple",)
+    assert all(is_direct(line) for line in found.lines[1:4])
+
+
+def test_the_pip_part_of_an_environment_is_read_and_the_rest_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "environment.yml"
+    file.write_text(
+        "dependencies:\n  - python=3.9\n  - bioconda::hmmer==3.3.2\n  - pip\n  - pip:\n"
+        "      - six==1.17.0\n      - -c limits.txt\n      - --frob\n"
+    )
+    (tmp_path / "limits.txt").write_text("rich<15\n")
+    said: list[str] = []
+    with pytest.raises(InvalidInput, match="1 invalid requirement"):
+        read_requested([], [file], accept, no_builder, said.append)
+    file.write_text(file.read_text().replace("      - --frob\n", ""))
+    assert texts(read([], [file], accept)) == ["six==1.17.0", "-c rich<15"]
+    assert said[0].startswith("left out, packages of conda: python=3.9, bioconda::hmmer==3.3.2; ")
+
+
+def test_lockfiles_of_uv_are_read(tmp_path: Path) -> None:
+    """Both formats are written by uv."""
+    house = tmp_path / "house"
+    make_wheel(house, "greet", "1.0", ["tail"])
+    make_wheel(house, "tail", "3.1")
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\nname = 'train'\nversion = '1'\nrequires-python = '>=3.10'\n"
+        "dependencies = ['greet ; python_version < \"4\"']\n"
+    )
+    options = ["--offline", "--no-index", "--find-links", str(house)]
+    for words in (
+        ["lock", *options],
+        ["pip", "compile", "pyproject.toml", *options, "--format", "pylock.toml", "-o", "pylock.toml"],
+    ):
+        subprocess.run([find_uv_bin(), *words], cwd=tmp_path, check=True, capture_output=True)
+    digests = {wheel.name.partition("-")[0]: sha256(wheel) for wheel in house.iterdir()}
+    locked = read([], [tmp_path / "uv.lock"], accept)
+    assert [text.partition(" --hash")[0] for text in texts(locked)] == [
+        'greet; python_full_version < "4"',
+        "-c greet==1.0",
+        "-c tail==3.1",
+    ]
+    other = read([], [tmp_path / "pylock.toml"], accept)
+    assert texts(other) == [
+        f'greet==1.0; python_full_version < "4" --hash=sha256:{digests["greet"]}',
+        f"tail==3.1 --hash=sha256:{digests['tail']}",
+    ]
+
+
+def test_forks_repositories_and_indexes_of_a_uv_lock(tmp_path: Path) -> None:
+    file = tmp_path / "uv.lock"
+    registry = 'source = {registry = "https://x.y/simple"}'
+    file.write_text(
+        f"""
+version = 1
+requires-python = ">=3.10"
+[[package]]
+name = "train"
+source = {{virtual = "."}}
+dependencies = [{{name = "far", extra = ["a"]}}, {{name = "numpy"}}, {{name = "torch"}}]
+[[package]]
+name = "far"
+version = "1"
+source = {{git = "https://x.y/far.git?rev=v1#{"0" * 40}"}}
+[[package]]
+name = "numpy"
+version = "2.2.6"
+resolution-markers = ["python_version < '3.11'"]
+{registry}
+[[package]]
+name = "numpy"
+version = "2.3.0"
+resolution-markers = ["python_version >= '3.11'"]
+{registry}
+[[package]]
+name = "torch"
+version = "2.6.0+cu124"
+{registry}
+wheels = [{{url = "https://x.y/torch-linux_x86_64.whl", hash = "sha256:{SHA}"}}]
+[[package]]
+name = "six"
+version = "1.17.0"
+{registry}
+wheels = [
+  {{url = "https://x.y/six-any.whl", hash = "sha256:{SHA}"}},
+  {{url = "https://x.y/six-win32.whl", hash = "sha256:{"b" * 64}"}},
+]
+"""
+    )
+    found = read_project(file, file.read_text())
+    assert found is not None
+    assert found.lines == (f"far[a] @ git+https://x.y/far.git@{'0' * 40}", "numpy", "torch")
+    assert found.constraints == (
+        "numpy==2.2.6 ; (python_version < '3.11')",
+        "numpy==2.3.0 ; (python_version >= '3.11')",
+        "torch==2.6.0",
+        f"six==1.17.0 --hash=sha256:{SHA}",
+    )
+    assert found.indexes == ("https://x.y/simple",)
