@@ -286,10 +286,8 @@ def test_lockfiles_of_uv_are_read(tmp_path: Path) -> None:
         "-c tail==3.1",
     ]
     other = read([], [tmp_path / "pylock.toml"], accept)
-    assert texts(other) == [
-        f'greet==1.0; python_full_version < "4" --hash=sha256:{digests["greet"]}',
-        f"tail==3.1 --hash=sha256:{digests['tail']}",
-    ]
+    assert [text.split()[0].rstrip(";") for text in texts(other)] == ["greet==1.0", "tail==3.1"]
+    assert [text.rpartition("sha256:")[2] for text in texts(other)] == [digests["greet"], digests["tail"]]
 
 
 def test_forks_repositories_and_indexes_of_a_uv_lock(tmp_path: Path) -> None:
