@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hidl_cli.stack.derivation import Derived
     from hidl_cli.stack.install import Result, SkippedStack
     from hidl_cli.stack.order import Order, Progress
+    from hidl_cli.stack.plan import StackSources
+    from hidl_cli.stack.references import ReferenceBuilder
     from hidl_cli.stack.schema import Stack
     from hidl_cli.stack.verify import Verifier
 
@@ -98,6 +100,9 @@ def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]
         options.packages or (),
         [fspath(file) for file in options.requirements or ()],
         options.name,
+        mirror=_path(options.mirror),
+        offline=options.offline,
+        say=say,
     )
     wanted = (
         [derived.stack]
@@ -130,6 +135,7 @@ def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]
             jobs=options.jobs,
             build_job=job,
             cache_only=options.cache_only,
+            credentials=derived.credentials if derived else {},
         )
         for stack in wanted
     ]
@@ -280,11 +286,30 @@ def _path(word: str | None) -> Path | None:
 
 
 def derive_stack(
-    site: Site, stacks: Sequence[str], words: Sequence[str], files: Sequence[str], name: str | None
+    site: Site,
+    stacks: Sequence[str],
+    words: Sequence[str],
+    files: Sequence[str],
+    name: str | None,
+    *,
+    mirror: Path | None,
+    offline: bool,
+    say: Callable[[str], object],
 ) -> Derived | None:
     """Return the derived stack that ``--as`` names, or None if there are neither packages nor a name.
 
-    Raises ``UsageError`` unless exactly one stack, a name and at least one requirement are given.
+    Args:
+        site: The site.
+        stacks: Names of the stacks.
+        words: Requirements from the command line.
+        files: Requirements files.
+        name: Name of the new stack.
+        mirror: Directory created by ``hidl stack fetch``, or None.
+        offline: Do not use the network.
+        say: Prints a line of progress.
+
+    Raises:
+        UsageError: Not exactly one stack, no name or no requirement is given.
     """
     if name is None and not words and not files:
         return None
@@ -298,8 +323,16 @@ def derive_stack(
             hint=f"for example, run: hidl install pytorch --with PACKAGE --as {name}",
         )
     from hidl_cli.quoting import sh_line
+    from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.derivation import derive
-    from hidl_cli.stack.target import accelerator_of
+    from hidl_cli.stack.target import accelerator_of, detect
+
+    def make_builder(extra: StackSources) -> ReferenceBuilder:
+        from hidl_cli.stack.providers.wheels import WheelInstaller  # uv is not needed if nothing is built
+
+        target = detect(site, load_stack(stacks[0]))
+        uv = WheelInstaller.for_site(site, mirror).with_sources(extra, target, offline=offline)
+        return uv.reference_builder(target, offline=offline)
 
     given = [word for one in words for word in ("--with", one)] + [word for one in files for word in ("-r", one)]
     return derive(
@@ -309,6 +342,8 @@ def derive_stack(
         [Path(file).expanduser() for file in files],
         accelerator=accelerator_of(site.node_of_stacks()),
         command=sh_line(["hidl", "install", stacks[0], *given, "--as", name]),
+        make_builder=make_builder,
+        say=say,
     )
 
 

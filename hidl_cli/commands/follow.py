@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hidl_cli.analysis.nodes import Field
     from hidl_cli.plan.launch_plan import Plan
 
+#: Is called for an unfinished run when the user interrupts.
+Interrupted = Callable[[Run, KeyboardInterrupt], None]
 _LEGIBLE = 2.0  # wider intervals of logarithmic efficiencies are not shown
 
 
@@ -81,23 +83,40 @@ def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
     return conclusion
 
 
+def leave(run: Run, _: KeyboardInterrupt) -> None:
+    """Stop following a run that was started earlier and continues to run."""
+    say(f"run {run.id} continues; follow it with hidl resume {run.id}, or end it with hidl cancel {run.id}")
+
+
 def follow_all(runs: Sequence[Run], *, json: bool) -> None:
     """Follow several runs to their ends, judge each, print the results, and exit with the most severe exit code."""
+    gravest = follow_and_judge_each(runs)
+    if json:
+        emit_json("hidl.runs/1", runs=[run_document(run) for run in runs])
+    else:
+        show_runs([run_document(run) for run in runs])
+    if gravest:
+        raise typer.Exit(gravest)
+
+
+def follow_and_judge_each(
+    runs: Sequence[Run], interrupted: Callable[[Run, KeyboardInterrupt], None] | None = leave
+) -> int:
+    """Follow several runs to their ends, judge each, and return the most severe exit code.
+
+    Args:
+        runs: The runs.
+        interrupted: Function that is called for each unfinished run when the user interrupts.
+    """
     lines = _StateLines()
     codes = {}
-    for run, status in zip(runs, follow(runs, tell=lines.update, interrupted=leave), strict=True):
+    for run, status in zip(runs, follow(runs, tell=lines.update, interrupted=interrupted), strict=True):
         try:
             codes[run.id] = conclude(run, plan_of(run), status).exit_code
         except HidlError as error:
             codes[run.id] = error.exit_code
             show_error(error)
-    if json:
-        emit_json("hidl.runs/1", runs=[run_document(run) for run in runs])
-    else:
-        show_runs([run_document(run) for run in runs])
-    gravest = min((code for code in codes.values() if code), default=ExitCode.OK)
-    if gravest:
-        raise typer.Exit(gravest)
+    return min((code for code in codes.values() if code), default=ExitCode.OK)
 
 
 def _end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
@@ -110,11 +129,6 @@ def _end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
         return
     say(f"cancelling run {run.id} (use --no-wait and hidl resume to keep a run going without this command)")
     end(run, State.INTERRUPTED)
-
-
-def leave(run: Run, _: KeyboardInterrupt) -> None:
-    """Stop following a run that was started earlier and continues to run."""
-    say(f"run {run.id} continues; follow it with hidl resume {run.id}, or end it with hidl cancel {run.id}")
 
 
 def show(run: Run, conclusion: Conclusion) -> None:

@@ -111,6 +111,21 @@ def run(
             rich_help_panel="Study options",
         ),
     ] = False,
+    as_jobs: Annotated[
+        bool,
+        typer.Option(
+            "--as-jobs", help="Run each combination of --matrix as a separate job.", rich_help_panel="Study options"
+        ),
+    ] = False,
+    at_most: Annotated[
+        int | None,
+        typer.Option(
+            "--at-most",
+            min=1,
+            help="With --as-jobs: number of jobs at the same time (default: no limit, or 1 without a batch system).",
+            rich_help_panel="Study options",
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Wait for the run and report its verdict.")] = True,
     estimate: Annotated[
         bool,
@@ -125,6 +140,7 @@ def run(
 ) -> None:
     """Run a workload or your own program, study how it scales (--scale), or compare parameters (--matrix)."""
     from hidl_cli.commands.render import check_before_run, emit_json, say
+    from hidl_cli.errors import UsageError
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.launch.options import clock
     from hidl_cli.plan.input_files import find_stdin
@@ -142,7 +158,14 @@ def run(
     )
     options.require_program()
     machine = on_hosts(load_site(options.site), options.named_hosts)
+    if at_most is not None and not as_jobs:
+        raise UsageError("--at-most requires --as-jobs", hint="omit it, or add --as-jobs")
+    if as_jobs:
+        options = replace(options, new_job=True)
     plan = prepare(RunRequest.of(options, hypothetical=dry_run or estimate), machine)
+    if as_jobs and not estimate:
+        _run_as_jobs(options, plan, machine, at_most=at_most, wait=wait, dry_run=dry_run, json=json)
+        return
     if save_tuning:
         _require_comparison(plan, wait=wait)
     if estimate:
@@ -172,6 +195,35 @@ def run(
         follow_and_judge(record, plan, json=json)
         if save_tuning:
             save_winner(record.id)
+
+
+def _run_as_jobs(
+    options: RunOptions, whole: Plan, machine: Site, *, at_most: int | None, wait: bool, dry_run: bool, json: bool
+) -> None:
+    """Run each point of the matrix as a job.
+
+    Args:
+        options: The options, with the matrix.
+        whole: Plan of the whole matrix.
+        machine: The site.
+        at_most: Maximum number of jobs at the same time; None for the default.
+        wait: Follow the jobs to their ends.
+        dry_run: Print the job script of the first point instead.
+        json: Print JSON.
+    """
+    from hidl_cli.commands.render import check_before_run, say
+    from hidl_cli.commands.sweeps import point_plans, start_sweep
+
+    plans = point_plans(options, whole, machine, hypothetical=dry_run)
+    first = plans[0][1]
+    if dry_run:
+        say(f"{len(plans)} jobs; the first one:")
+        _show_dry_run(first, machine, json=json, check=options.check)
+        return
+    _warn(first)
+    if options.check:
+        check_before_run(first, machine, hypothetical=False)
+    start_sweep(plans, at_most=at_most, wait=wait, json=json)
 
 
 def _show_dry_run(plan: Plan, machine: Site, *, json: bool, check: bool) -> None:

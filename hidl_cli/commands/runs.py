@@ -71,10 +71,17 @@ def _watch(runs: Sequence[Run]) -> None:
 
 
 def cancel(run: RunArgument = None) -> None:
-    """Cancel a run with all its processes."""
+    """Cancel a run with all its processes, or all unfinished runs of a sweep (--as-jobs)."""
     from hidl_cli.commands.render import say
     from hidl_cli.record import find
     from hidl_cli.runs.follow import cancel as carry_out
+    from hidl_cli.runs.sweep import find_sweep
+
+    if sweep := find_sweep(run):
+        from hidl_cli.commands.sweeps import cancel_sweep
+
+        cancel_sweep(sweep)
+        return
 
     record = find(run)
     ended_now, status = carry_out(record)
@@ -93,7 +100,7 @@ def resume(
     all_: Annotated[bool, typer.Option("--all", help="Wait for all runs that have not ended.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Wait for earlier runs and report their verdicts.
+    """Wait for earlier runs and report their verdicts. The failed points of a sweep (--as-jobs) run again.
 
     Ctrl-C stops waiting; the runs continue.
     """
@@ -103,7 +110,13 @@ def resume(
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record import find
     from hidl_cli.runs.history import unfinished
+    from hidl_cli.runs.sweep import find_sweep
 
+    if runs and len(runs) == 1 and not all_ and (sweep := find_sweep(runs[0])):
+        from hidl_cli.commands.sweeps import resume_sweep
+
+        resume_sweep(sweep, json=json)
+        return
     if runs and all_:
         raise UsageError("RUN and --all cannot be combined")
     if all_:

@@ -419,7 +419,7 @@ def absolute(path: str | PathLike[str] | None) -> str | None:
 
 def _words(values: Mapping[str, Value] | Mapping[str, str | int] | Sequence[str] | None) -> list[str]:
     if isinstance(values, Mapping):
-        return [f"{name}={_word(value)}" for name, value in values.items()]
+        return [f"{name}={as_word(value)}" for name, value in values.items()]
     return [*(values or ())]
 
 
@@ -435,7 +435,7 @@ def _axes(values: Mapping[str, Sequence[Value]] | Sequence[str] | None) -> list[
             raise UsageError(
                 f"invalid matrix {name}: must be a list", hint=f'for example, use {{"{name}": ["a", "b"]}}'
             )
-        words = [_word(value) for value in several]
+        words = [as_word(value) for value in several]
         if not name.startswith(COMPARED) and (with_comma := [word for word in words if "," in word]):
             raise UsageError(
                 f"invalid matrix {name}: value {with_comma[0]!r} contains a comma", hint="start one run for each value"
@@ -444,5 +444,6 @@ def _axes(values: Mapping[str, Sequence[Value]] | Sequence[str] | None) -> list[
     return axes
 
 
-def _word(value: Value) -> str:
+def as_word(value: Value) -> str:
+    """Return a parameter's value as typed on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

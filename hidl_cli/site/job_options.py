@@ -226,6 +226,25 @@ def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -
     return [*lines, *settings.scheduler_options]
 
 
+#: Header lines that start a job after another has ended, whether or not it succeeded.
+_AFTER_ANY = {
+    "slurm": "#SBATCH --dependency=afterany:{}",
+    "lsf": '#BSUB -w "ended({})"',
+    "pbs": "#PBS -W depend=afterany:{}",
+    "flux": "# flux: --dependency=afterany:{}",
+}
+
+
+def starts_after(scheduler: str) -> bool:
+    """Return True if the scheduler can start a job after another."""
+    return scheduler in _AFTER_ANY
+
+
+def line_after(scheduler: str, job: str) -> str:
+    """Return the header line that starts a job after ``job`` has ended, whether or not it succeeded."""
+    return _AFTER_ANY[scheduler].format(job)
+
+
 def _repeated(written: set[str], scheduler: str, line: str) -> set[str]:
     """Return the options in ``written`` that a line repeats, also by a letter or an abbreviation."""
     names = [_LETTERS.get(scheduler, {}).get(name, name) for name in option_names(scheduler, line)]

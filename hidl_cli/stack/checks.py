@@ -150,6 +150,8 @@ RULES = Rules(
             ("libraries",),
             ("requirements",),
             ("constraints",),
+            ("indexes",),
+            ("find_links",),
             ("builds",),
             ("advisories",),
             ("spack", "specs"),

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, Mark, MissingPrecondition, Problem, UsageError
 from hidl_cli.inputs import load, overlay
 from hidl_cli.inputs.overlay import OverlayEntry
 from hidl_cli.redaction import redact
-from hidl_cli.stack import schema
+from hidl_cli.stack import references, schema
 from hidl_cli.stack.checks import RULES, load_stack
 from hidl_cli.stack.install import make_lock, plan_install
 from hidl_cli.stack.order import Order, Progress
+from hidl_cli.stack.plan import StackSources
+from hidl_cli.stack.projects import ProjectFile, read_project
 from hidl_cli.stack.schema import WHEEL_EXPECTED, Accelerator, Stack, UnusableRequirement
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.references import ReferenceBuilder
 
 _BYTES = 4 * 2**20  # maximum size of a requirements file
 _COMMENT = re.compile(r"(^|\s+)#.*$")
@@ -26,17 +32,11 @@ _OPTION = re.compile(r"(?P<name>--[a-z-]+|-[a-zA-Z])(?:\s*=\s*|\s+|(?<=^-[a-zA-Z
 _INCLUDES = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
 #: Options that hidl always implies, because lockfiles have hashes and only wheels are installed.
 _GRANTED = ("--require-hashes", "--prefer-binary", "--only-binary")
-_SOURCES = (
-    "-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index", "--trusted-host",
-)  # fmt: skip
+_INDEXES = ("-i", "--index-url", "--pypi-url", "--extra-index-url")
 _REFUSED = {
-    **dict.fromkeys(("-e", "--editable"), ("an editable installation cannot be locked", WHEEL_EXPECTED)),
     **dict.fromkeys(
-        _SOURCES,
-        (
-            "{name} is unsupported in requirements files",
-            "pip's settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, pip.conf) or `wheels` of the site",
-        ),
+        ("--no-index", "--trusted-host"),
+        ("{name} is unsupported in requirements files", "pip's settings (PIP_NO_INDEX, PIP_CERT, pip.conf)"),
     ),
     "--pre": ("--pre is unsupported", "a specifier that includes the pre-release, such as name>=2.0rc1"),
     "--no-binary": ("--no-binary is unsupported: stacks are installed from wheels", WHEEL_EXPECTED),
@@ -54,30 +54,124 @@ class UserRequirement:
 
 #: An additional check for a requirement; raises ``UnusableRequirement``.
 Check = Callable[[str], None]
+#: Prints a line of progress.
+Say = Callable[[str], object]
 
 
-def read(words: Sequence[str], files: Sequence[Path], check: Check) -> tuple[UserRequirement, ...]:
-    """Read requirements from the command line and from files. Raises ``InvalidInput`` listing all problems."""
+#: Creates the builder of direct references; its argument is the user's own package sources.
+MakeBuilder = Callable[[StackSources], "ReferenceBuilder"]
+
+
+@dataclass(frozen=True)
+class Requested:
+    """The user's requirements and package sources.
+
+    Attributes:
+        requirements: Normalized requirements and constraints.
+        indexes: Package indexes without credentials.
+        find_links: Pages and absolute directories with wheels, without credentials.
+        credentials: The URLs as typed, by the URL without credentials.
+    """
+
+    requirements: tuple[UserRequirement, ...]
+    indexes: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def read(
+    words: Sequence[str], files: Sequence[Path], check: Check, make_builder: MakeBuilder, say: Say = lambda _: None
+) -> Requested:
+    """Read requirements from the command line and from files, and lock direct references.
+
+    Args:
+        words: Requirements from the command line.
+        files: Requirements files.
+        check: Additional check for each requirement.
+        make_builder: Creates the builder of direct references, if there are any.
+        say: Prints a line of progress.
+
+    Raises:
+        InvalidInput: Requirements are invalid; the error lists all of them.
+    """
     reader = _Reader(check)
     for word in words:
-        reader.add(word, f"--with {word!r}", None)
+        reader.add(word, f"--with {redact(word)!r}", None)
     for file in files:
         reader.read(file, constraints=False, named_in=None)
-    if reader.problems:
-        count = len(reader.problems)
-        raise InvalidInput(f"{count} invalid requirement{'s' if count > 1 else ''}", problems=reader.problems)
-    return tuple(dict.fromkeys(reader.requirements))
+    for note in reader.notes:
+        say(note)
+    reader.raise_problems()
+    if reader.references:
+        reader.lock_references(make_builder, say)
+        reader.raise_problems()
+    return reader.requested
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A direct reference that is not locked yet; ``index`` is its place among the requirements."""
+
+    text: str
+    directory: Path
+    by: str
+    mark: Mark | None
+    index: int
 
 
 class _Reader:
     def __init__(self, check: Check) -> None:
         self.check = check
         self.requirements: list[UserRequirement] = []
+        self.references: list[_Reference] = []
+        self.indexes: list[str] = []
+        self.find_links: list[str] = []
+        self.credentials: dict[str, str] = {}
         self.problems: list[Problem] = []
+        self.notes: list[str] = []
         self._read: set[tuple[Path, bool]] = set()
 
-    def add(self, text: str, by: str, mark: Mark | None, *, constraint: bool = False) -> None:
-        """Add a requirement, or a problem if it is invalid."""
+    @property
+    def requested(self) -> Requested:
+        """Everything that was read, without duplicates."""
+        return Requested(
+            tuple(dict.fromkeys(self.requirements)),
+            tuple(dict.fromkeys(self.indexes)),
+            tuple(dict.fromkeys(self.find_links)),
+            self.credentials,
+        )
+
+    def raise_problems(self) -> None:
+        """Raise ``InvalidInput`` if there are problems."""
+        if self.problems:
+            count = len(self.problems)
+            raise InvalidInput(f"{count} invalid requirement{'s' if count > 1 else ''}", problems=self.problems)
+
+    def lock_references(self, make_builder: MakeBuilder, say: Say) -> None:
+        """Lock the direct references, which may download and build them."""
+        typed = tuple(tuple(self.credentials.get(url, url) for url in each) for each in (self.indexes, self.find_links))
+        builder = make_builder(StackSources(*typed))
+        for reference in reversed(self.references):
+            say(f"lock {redact(reference.text)}")
+            try:
+                locked = schema.parse(builder.lock(reference.text, reference.directory))
+                self.check(locked)
+            except UnusableRequirement as error:
+                self._problem(error, reference.by, reference.mark)
+            else:
+                self.requirements.insert(reference.index, UserRequirement(locked, reference.by))
+
+    def _problem(self, error: UnusableRequirement, by: str, mark: Mark | None) -> None:
+        where = "" if mark else f"{by}: "
+        self.problems.append(Problem(f"{where}{error.message}", error.expected, mark=mark))
+
+    def add(
+        self, text: str, by: str, mark: Mark | None, *, constraint: bool = False, directory: Path | None = None
+    ) -> None:
+        """Add a requirement, or a problem if it is invalid. Direct references are locked later."""
+        if not constraint and references.is_direct(text):
+            self.references.append(_Reference(text, directory or Path.cwd(), by, mark, len(self.requirements)))
+            return
         try:
             parsed = schema.parse(" ".join(text.split()))
             if constraint and "[" in schema.bare(parsed).partition(";")[0]:
@@ -85,10 +179,28 @@ class _Reader:
             if not constraint:
                 self.check(parsed)
         except UnusableRequirement as error:
-            where = "" if mark else f"{redact(by)}: "
-            self.problems.append(Problem(f"{where}{error.message}", error.expected, mark=mark))
+            self._problem(error, by, mark)
         else:
             self.requirements.append(UserRequirement(parsed, by, constraint))
+
+    def add_source(self, url: str, mark: Mark | None, directory: Path, *, index: bool) -> None:
+        """Add a package index, or a page or directory with wheels, or a problem if its URL is unusable."""
+        try:
+            if "://" not in url and not index:
+                place = (directory / Path(url).expanduser()).absolute()
+                if not place.is_dir():
+                    raise UnusableRequirement(f"{place} not found", "a URL or a directory with wheels")
+                self.find_links.append(str(place))
+                return
+            if not url.startswith(("https://", "http://", "file:")):
+                raise UnusableRequirement("invalid index", "a URL such as https://host/simple")
+            kept = references.without_credentials(url)
+        except UnusableRequirement as error:
+            self.problems.append(Problem(error.message, error.expected, mark=mark))
+            return
+        (self.indexes if index else self.find_links).append(kept)
+        if kept != url:
+            self.credentials[kept] = url
 
     def read(self, file: Path, *, constraints: bool, named_in: Mark | None) -> None:
         """Add the requirements in a file, unless it has already been read."""
@@ -98,15 +210,33 @@ class _Reader:
         self._read.add(place)
         try:
             text = _text(file)
+            project = read_project(file, text)
         except UnusableRequirement as error:
             self.problems.append(Problem(error.message, error.expected, mark=named_in))
+            return
+        if project is not None:
+            self._add_project(project, file, constraints=constraints)
             return
         for number, line in _logical_lines(text):
             mark = Mark(file, number, 1, max(1, len(line)), redact(line))
             if line.startswith("-"):
                 self._option(line, file, mark, constraints=constraints)
             else:
-                self.add(line, f"{file}:{number}", mark, constraint=constraints)
+                self.add(line, f"{file}:{number}", mark, constraint=constraints, directory=file.parent)
+
+    def _add_project(self, project: ProjectFile, file: Path, *, constraints: bool) -> None:
+        for line in project.lines:
+            if line.startswith("-"):
+                self._option(line, file, Mark(file, text=redact(line)), constraints=constraints)
+            else:
+                by = f"{file}: {redact(line)}"
+                self.add(line, by, None, constraint=constraints, directory=file.parent)
+        for line in project.constraints:
+            self.add(line, f"{file}: {redact(line)}", None, constraint=True)
+        for url in project.indexes:
+            self.add_source(url, Mark(file), file.parent, index=True)
+        if project.left_out:
+            self.notes.append(project.left_out)
 
     def _option(self, line: str, file: Path, mark: Mark, *, constraints: bool) -> None:
         found = _OPTION.fullmatch(line)
@@ -117,6 +247,10 @@ class _Reader:
                 self.problems.append(Problem(f"{name} refers to a URL", "a file on this machine", mark=mark))
                 return
             self.read(file.parent / value, constraints=constraints or _INCLUDES[name], named_in=mark)
+        elif name in ("-e", "--editable") and value:
+            self.add(value, f"{file}:{mark.line}", mark, directory=file.parent)
+        elif name in (*_INDEXES, "-f", "--find-links") and value:
+            self.add_source(value, mark, file.parent, index=name in _INDEXES)
         elif name not in _GRANTED:
             message, expected = _REFUSED.get(name, ("unsupported option {name}", "a requirement, -r FILE or -c FILE"))
             self.problems.append(Problem(message.format(name=name), expected, mark=mark))
@@ -127,13 +261,10 @@ def _text(file: Path) -> str:
 
     Raises ``UnusableRequirement`` if the file is unreadable or a different kind of file.
     """
-    if file.suffix in (".toml", ".yaml", ".yml", ".lock", ".cfg", ".py"):
-        source = (
-            "for a conda environment, write its `pip` packages into one, or create it and use `hidl run --env DIR`"
-            if file.suffix in (".yaml", ".yml")
-            else "create one from pyproject.toml with: uv pip compile pyproject.toml -o requirements.txt"
+    if file.suffix in (".cfg", ".py"):
+        raise UnusableRequirement(
+            f"{file} is not a requirements file", f"`--with {file.parent}`, which installs the project"
         )
-        raise UnusableRequirement(f"{file} is not a requirements file", f"such as requirements.txt; {source}")
     try:
         with file.open("rb") as opened:
             content = opened.read(_BYTES + 1)
@@ -170,13 +301,14 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 @dataclass(frozen=True)
 class Derived:
-    """A derived stack, the text of its file, and each requirement's origin."""
+    """A derived stack, the text of its file, each requirement's origin, and the URLs that have credentials."""
 
     stack: Stack
     base: Stack
     file: Path
     text: str
     requirements: tuple[UserRequirement, ...]
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_kept(self) -> bool:
@@ -185,7 +317,15 @@ class Derived:
 
 
 def derive(
-    base: str, name: str, words: Sequence[str], files: Sequence[Path], *, accelerator: Accelerator, command: str
+    base: str,
+    name: str,
+    words: Sequence[str],
+    files: Sequence[Path],
+    *,
+    accelerator: Accelerator,
+    command: str,
+    make_builder: MakeBuilder,
+    say: Say,
 ) -> Derived:
     """Derive a stack from ``base`` without writing its file.
 
@@ -196,6 +336,8 @@ def derive(
         files: Requirements files.
         accelerator: The nodes' accelerator.
         command: Command line to be recorded in the file.
+        make_builder: Creates the builder of direct references, if there are any.
+        say: Prints a line of progress.
 
     Raises:
         UsageError: The name is invalid or taken.
@@ -207,18 +349,22 @@ def derive(
     def check(text: str) -> None:
         schema.check_build(text, mpi=base_stack.mpi, accelerator=accelerator)
 
-    requirements = read(words, files, check)
+    requested = read(words, files, check, make_builder, say)
+    requirements = requested.requirements
+    for url in requested.credentials:
+        say(f"the credentials of {url} are not stored: put them in ~/.netrc, or a variable ${{NAME}} in the URL")
     required = sorted({one.text for one in requirements if not one.is_constraint})
-    limits = sorted({one.text for one in requirements if one.is_constraint})
     if not required:
         raise UsageError(f"no requirements for stack {name}", hint="--with NAME==VERSION or -r FILE")
-    text = _format_stack(name, base_stack, required, limits, command)
+    text = _format_stack(name, base_stack, requested, redact(command))
     with paths.temporary_directory("stack") as directory:
         file = Path(directory, f"{name}.yaml")
         file.write_text(text, encoding="utf-8")
         stack = load.valid(load.examine(RULES, OverlayEntry("stack", name, file, "file")))
     user_directory = next(place for origin, place in overlay.directories("stack") if origin == "user")
-    return Derived(stack, base_stack, user_directory / f"{name}.yaml", text, requirements)
+    return Derived(
+        stack, base_stack, user_directory / f"{name}.yaml", text, requirements, credentials=requested.credentials
+    )
 
 
 def settle(derived: Derived, order: Order, progress: Progress) -> None:
@@ -281,8 +427,17 @@ def _check_name(name: str, base: str) -> None:
         )
 
 
-def _format_stack(name: str, base: Stack, required: Sequence[str], limits: Sequence[str], command: str) -> str:
-    """Return the stack file's text, with strings in JSON notation, which is also valid YAML."""
+def _format_stack(name: str, base: Stack, requested: Requested, command: str) -> str:
+    """Return the stack file's text, with strings in JSON notation, which is also valid YAML.
+
+    Args:
+        name: Name of the new stack.
+        base: Stack that it extends.
+        requested: Requirements and package sources.
+        command: Command line that made the stack.
+    """
+    required = sorted({one.text for one in requested.requirements if not one.is_constraint})
+    limits = sorted({one.text for one in requested.requirements if one.is_constraint})
     shown = ", ".join(dict.fromkeys(schema.name_of(text) for text in required))
     title = f"{base.title}, with {shown if len(shown) <= 60 else f'{len(required)} more requirements'}"
     lines = [
@@ -296,6 +451,8 @@ def _format_stack(name: str, base: Stack, required: Sequence[str], limits: Seque
         *(f"  - {json.dumps(text)}" for text in required),
         *(["constraints:"] if limits else []),
         *(f"  - {json.dumps(text)}" for text in limits),
+        *([f"indexes: {json.dumps(requested.indexes)}"] if requested.indexes else []),
+        *([f"find_links: {json.dumps(requested.find_links)}"] if requested.find_links else []),
     ]
     return "\n".join(lines) + "\n"
 

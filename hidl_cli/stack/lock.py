@@ -162,9 +162,11 @@ class Choice:
 
 
 def requirements(stack: Stack) -> tuple[str, ...]:
-    """Return the stack's requirements, sorted; constraints begin with ``-c``."""
+    """Return the stack's requirements, sorted; constraints begin with ``-c``, sources with ``-i`` or ``-f``."""
     packages = [f"{_normalized(name)}{spec.replace(' ', '')}" for name, spec in stack.packages.items()]
-    return tuple(sorted({*packages, *stack.requirements, *(f"-c {limit}" for limit in stack.constraints)}))
+    options = [f"-c {limit}" for limit in stack.constraints]
+    options += [*(f"-i {url}" for url in stack.indexes), *(f"-f {place}" for place in stack.find_links)]
+    return tuple(sorted({*packages, *stack.requirements, *options}))
 
 
 def directories(*roots: Path) -> tuple[Path, ...]:
@@ -286,8 +288,8 @@ def _changes(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 def _package(line: str) -> str:
-    """Return a requirement's package, or the whole line for a constraint."""
-    return line if line.startswith("-c ") else re.split(r"[^A-Za-z0-9._-]", line)[0]
+    """Return a requirement's package, or the whole line for a constraint or a package source."""
+    return line if line.startswith("-") else re.split(r"[^A-Za-z0-9._-]", line)[0]
 
 
 def _normalized(name: str) -> str:

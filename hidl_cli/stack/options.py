@@ -51,7 +51,8 @@ class InstallOptions(AllocationOptions):
         "--requirements",
         "-r",
         metavar="FILE",
-        help="Additional packages in pip's format; repeatable.",
+        help="Additional packages in requirements.txt, pyproject.toml, uv.lock, pylock.toml or environment.yml; "
+        "repeatable.",
         repeatable=True,
         panel=_STACK,
     )

@@ -44,6 +44,7 @@ class Order:
         platform: Platform that the lockfile is for (default: this machine's platform).
         build_job: Job that builds run in; None to build here.
         cache_only: Install all packages from build caches and build nothing from source (Spack).
+        credentials: URLs with credentials, by the URL without them, for this process only.
     """
 
     site: Site
@@ -59,6 +60,7 @@ class Order:
     platform: str | None = None
     build_job: BuildJob | None = None
     cache_only: bool = False
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def stack_directory(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +19,7 @@ from hidl_cli.stack.target import Target
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
     from hidl_cli.site.schema import ProviderName
+    from hidl_cli.stack.schema import Stack
 
 
 class ProviderPart(Protocol):
@@ -37,6 +38,31 @@ class ProviderPart(Protocol):
 
     def to_json(self) -> Mapping[str, Any]:
         """Return the part as plain data."""
+
+
+@dataclass(frozen=True)
+class StackSources:
+    """A stack's own package sources.
+
+    Attributes:
+        indexes: Package indexes, which are searched first, with credentials if the user has typed them.
+        find_links: Pages and directories with wheels.
+        references: Normalized direct references.
+    """
+
+    indexes: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, stack: Stack, credentials: Mapping[str, str]) -> StackSources:
+        """Return the sources of a stack; ``credentials`` has URLs with credentials by the URL without them."""
+        direct = tuple(text for text in stack.requirements if " @ " in text)
+        return cls(
+            tuple(credentials.get(url, url) for url in stack.indexes),
+            tuple(credentials.get(url, url) for url in stack.find_links),
+            direct,
+        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +91,7 @@ class InstallPlan:
         mpi_place: The MPI library's prefix, if the library is outside of the stack's prefix.
         part: Provider-specific part.
         requirements: Names of packages required by the user, all of which must be importable.
+        extra: The stack's own package sources and direct references.
     """
 
     site: str
@@ -86,6 +113,7 @@ class InstallPlan:
     mpi_place: Path | None = None
     part: ProviderPart | None = None
     requirements: tuple[str, ...] = ()
+    extra: StackSources = field(default_factory=StackSources, repr=False)
 
     def __post_init__(self) -> None:
         unusable = [character for character in UNUSABLE if character in str(self.root)]

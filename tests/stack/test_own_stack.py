@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from uv import find_uv_bin
 
 from hidl_cli.stack.verify import modules_of
 from tests.conftest import Hidl
-from tests.stack.wheelhouse import make_wheel
+from tests.stack.wheelhouse import make_index, make_wheel, served
 
 pytestmark = pytest.mark.real
 
@@ -100,6 +102,118 @@ def test_the_modules_of_a_package(tmp_path: Path, package: str, files: list[str]
 
 
 @pytest.mark.deep
+def project(directory: Path, name: str = "near", version: str = "1.0", value: int = 1) -> Path:
+    """Write a project whose module ``name`` requires greet."""
+    (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / name / "__init__.py").write_text(f"VALUE = {value}\n")
+    (directory / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        f'[project]\nname = "{name}"\nversion = "{version}"\ndependencies = ["greet<2"]\n'
+    )
+    return directory
+
+
+def git(directory: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_projects_and_repositories_are_locked_to_their_content(hidl: Hidl, tmp_path: Path) -> None:
+    near, far = project(tmp_path / "near dir"), project(tmp_path / "far", "far")
+    git(far, "init", "-q")
+    git(far, "add", ".")
+    git(far, "commit", "-qm", "one")
+    commit = git(far, "rev-parse", "HEAD")
+    (near / "requirements.txt").write_text(f"-e .\ngit+file://{far}@{commit[:9]}#egg=far\n")
+    asked = ("install", "mpi", "-r", str(near / "requirements.txt"), "--as", "mine")
+    (installed,) = hidl.json(*asked)["installations"]
+    assert [installed["packages"][name] for name in ("near", "far", "greet")] == ["1.0", "1.0", "1.0"]
+    by_name = {text.split()[0]: text for text in yaml.safe_load(definition(hidl).read_text())["requirements"]}
+    assert by_name["far"] == f"far @ git+file://{far}@{commit}"
+    assert by_name["near"].startswith(f"near @ {near.as_uri()}#tree-sha256=")
+    assert sorted(path.name for path in near.iterdir()) == ["near", "pyproject.toml", "requirements.txt"]
+    assert hidl(*asked).stdout.startswith("mine: nothing to do")
+
+    # A new content is a new lock; the old definition names what it was made of.
+    (near / "near" / "__init__.py").write_text("VALUE = 2\n")
+    assert hidl("install", "mine", "--locked").stdout.startswith("mine: nothing to do")
+    assert "installed in" in hidl(*asked).stdout
+    ran = hidl("run", "--stack", "mine", "--no-mpi", "--", "python", "-c", "import near; print('value', near.VALUE)")
+    assert "value 2" in ran.stdout + ran.stderr
+
+    # Without the wheel, a repository is built again to the same hash; a project that has changed cannot be.
+    for wheels in (Path(hidl.environment["XDG_DATA_HOME"]) / "hidl" / "wheels").glob("*/far-*.whl"):
+        shutil.rmtree(wheels.parent)
+    assert hidl("uninstall", "mine", "--all", "--yes").returncode == 0
+    assert hidl("install", "mine", "--locked").returncode == 0
+    for wheels in (Path(hidl.environment["XDG_DATA_HOME"]) / "hidl" / "wheels").glob("*/near-*.whl"):
+        shutil.rmtree(wheels.parent)
+    (near / "near" / "__init__.py").write_text("VALUE = 3\n")
+    assert hidl("uninstall", "mine", "--all", "--yes").returncode == 0
+    refused = hidl("install", "mine", "--locked")
+    assert refused.returncode == 4
+    assert "has changed since the stack was defined" in refused.stderr
+
+
+def test_the_lockfile_of_a_project_is_installed(hidl: Hidl, tmp_path: Path) -> None:
+    house = hidl.environment["PIP_FIND_LINKS"]
+    directory = project(tmp_path / "train")
+    options = ("--offline", "--no-index", "--find-links", house)
+    subprocess.run([find_uv_bin(), "lock", *options], cwd=directory, check=True, capture_output=True)
+    (installed,) = hidl.json("install", "mpi", "-r", str(directory / "uv.lock"), "--as", "mine")["installations"]
+    assert installed["packages"]["greet"] == "1.0"
+    assert "near" not in installed["packages"]
+
+
+def test_a_project_that_cannot_be_built_is_an_error(hidl: Hidl, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'near'\n")
+    (tmp_path / "empty").mkdir()
+    refused = hidl("install", "mpi", "--with", str(tmp_path), "--as", "mine")
+    assert refused.returncode == 5
+    assert "failed to build" in refused.stderr
+    refused = hidl("install", "mpi", "--with", str(tmp_path / "empty"), "--as", "mine")
+    assert refused.returncode == 3
+    assert "is not a Python project" in refused.stderr
+    assert not definition(hidl).exists()
+
+
+def test_an_index_of_the_file_is_used_and_its_password_is_nowhere(hidl: Hidl, tmp_path: Path) -> None:
+    elsewhere = make_wheel(tmp_path / "elsewhere", "six", "1.17.0", content="ELSEWHERE = True")
+    make_index(tmp_path / "index", [elsewhere])
+    with served(tmp_path / "index", "reader:Pa55word9xyz") as address:
+        url = address.replace("://", "://reader:Pa55word9xyz@")
+        (tmp_path / "requirements.txt").write_text(f"--extra-index-url {url}\nsix\n")
+        asked = ("install", "mpi", "-r", str(tmp_path / "requirements.txt"), "--as", "mine")
+        done = hidl(*asked)
+        assert done.returncode == 0, done.stderr
+        assert "are not stored" in done.stderr
+        ran = hidl("run", "--stack", "mine", "--no-mpi", "--", "python", "-c", "import six; print(six.ELSEWHERE)")
+        assert "True" in ran.stdout + ran.stderr
+        assert yaml.safe_load(definition(hidl).read_text())["indexes"] == [address]
+
+        # Without the password, the index refuses; a variable in the file supplies it.
+        variable = hidl.environment | {"INDEX_KEY": "Pa55word9xyz", "UV_NO_CACHE": "1"}
+        url = address.replace("://", "://reader:${INDEX_KEY}@")
+        (tmp_path / "requirements.txt").write_text(f"--extra-index-url {url}\nsix\n")
+        assert hidl("uninstall", "mine", "--all", "--yes").returncode == 0
+        missing = hidl(*asked)
+        assert missing.returncode == 4
+        assert "INDEX_KEY" in missing.stderr
+        assert Hidl(variable)(*asked).returncode == 0
+    homes = {hidl.config, *(Path(hidl.environment[name]) for name in ("XDG_DATA_HOME", "XDG_STATE_HOME"))}
+    found = subprocess.run(
+        ["grep", "-rl", "Pa55word9xyz", *map(str, homes)], capture_output=True, text=True, check=False
+    )
+    assert found.stdout == ""
+    assert "Pa55word9xyz" not in done.stdout + done.stderr + missing.stderr
+
+
 def test_other_requirements_update_it(hidl: Hidl) -> None:
     hidl.json("install", "mpi", "--with", "greet<2", "--as", "mine")
     (updated,) = hidl.json("install", "mpi", "--with", "greet>=2", "--as", "mine")["installations"]

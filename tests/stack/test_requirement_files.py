@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
+from hidl_cli.documents import sha256
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack import schema
-from hidl_cli.stack.derivation import UserRequirement, read
+from hidl_cli.stack.derivation import Check, Requested
+from hidl_cli.stack.derivation import read as read_requested
+from hidl_cli.stack.plan import StackSources
+from hidl_cli.stack.projects import read_project
+from hidl_cli.stack.references import ReferenceBuilder, is_direct, without_credentials
+from tests.stack.wheelhouse import make_wheel
 
 SHA = "a" * 64
 
@@ -21,8 +29,16 @@ def for_mpich_on_cpus(text: str) -> None:
     schema.check_build(text, mpi="mpich", accelerator="cpu")
 
 
-def texts(asked: tuple[UserRequirement, ...]) -> list[str]:
-    return [f"-c {one.text}" if one.is_constraint else one.text for one in asked]
+def no_builder(_: StackSources) -> ReferenceBuilder:
+    raise AssertionError("nothing is to be built")
+
+
+def read(words: list[str], files: list[Path], check: Check) -> Requested:
+    return read_requested(words, files, check, no_builder)
+
+
+def texts(asked: Requested) -> list[str]:
+    return [f"-c {one.text}" if one.is_constraint else one.text for one in asked.requirements]
 
 
 def test_a_file_is_read_with_those_that_it_names(tmp_path: Path) -> None:
@@ -44,7 +60,7 @@ def test_a_file_is_read_with_those_that_it_names(tmp_path: Path) -> None:
         'tqdm; python_version < "4"',
         "-c tqdm<5",
     ]
-    assert [one.by for one in found[:3]] == ["--with 'einops'", f"{file}:2", f"{file}:3"]
+    assert [one.by for one in found.requirements[:3]] == ["--with 'einops'", f"{file}:2", f"{file}:3"]
 
 
 def test_hashes_are_kept_on_one_line(tmp_path: Path) -> None:
@@ -57,12 +73,10 @@ def test_hashes_are_kept_on_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("-e .", "editable"),
-        ("--editable=git+https://x.y/z.git", "editable"),
-        ("git+https://x.y/z.git", "URL or a file"),
-        ("pkg @ https://x.y/pkg-1.whl", "URL or a file"),
-        ("./dist/pkg-1-py3-none-any.whl", "URL or a file"),
-        ("--index-url https://x.y/simple", "--index-url is unsupported"),
+        ("--extra-index-url x.y/simple", "invalid index"),
+        ("--extra-index-url https://x.y/simple?sig=***", "query or credentials"),
+        ("--find-links no/such", "no/such not found"),
+        ("--no-index", "--no-index is unsupported"),
         ("--pre", "--pre is unsupported"),
         ("--no-binary :all:", "--no-binary is unsupported"),
         ("--frobnicate", "unsupported option --frobnicate"),
@@ -88,7 +102,7 @@ def test_what_cannot_be_locked_is_refused_with_its_line(tmp_path: Path, line: st
 
 
 def test_every_error_comes_at_once(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("-e .\n-r b.txt\n===\n")
+    (tmp_path / "a.txt").write_text("--pre\n-r b.txt\n===\n")
     (tmp_path / "b.txt").write_text("six\nopenmpi\n")
     with pytest.raises(InvalidInput, match="5 invalid requirements") as error:
         read(["a b"], [tmp_path / "a.txt", tmp_path / "no.txt"], for_mpich_on_cpus)
@@ -103,10 +117,65 @@ def test_every_error_comes_at_once(tmp_path: Path) -> None:
 
 
 def test_passwords_are_not_shown(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("--extra-index-url https://me:secret@x.y/simple\ngit+https://secret@x.y/z.git\n")
+    (tmp_path / "a.txt").write_text("--extra-index-url https://me:secret@x.y/simple\n--frob=https://secret@x.y/z.git\n")
     with pytest.raises(InvalidInput) as error:
-        read(["z @ https://secret@x.y/z.whl"], [tmp_path / "a.txt"], accept)
+        read(["z= https://secret@x.y/z.whl"], [tmp_path / "a.txt"], accept)
     assert "secret" not in repr(error.value.problems)
+
+
+def test_sources_of_packages_are_read_without_credentials(tmp_path: Path) -> None:
+    (tmp_path / "house").mkdir()
+    (tmp_path / "a.txt").write_text(
+        "--index-url https://me:secret@x.y/simple\n--extra-index-url=https://${USER_OF}:${KEY_OF}@x.z/simple\n"
+        "-f house\n--find-links https://x.y/wheels.html\nsix\n"
+    )
+    found = read([], [tmp_path / "a.txt"], accept)
+    assert found.indexes == ("https://x.y/simple", "https://${USER_OF}:${KEY_OF}@x.z/simple")
+    assert found.find_links == (str(tmp_path / "house"), "https://x.y/wheels.html")
+    assert found.credentials == {"https://x.y/simple": "https://me:secret@x.y/simple"}
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("git+ssh://git@github.com/a/b.git", "git+ssh://git@github.com/a/b.git"),
+        ("git+ssh://git:pw@host/a.git", "git+ssh://git@host/a.git"),
+        ("git+https://token@host/a.git@main", "git+https://host/a.git@main"),
+        ("https://u:p@host:8080/simple", "https://host:8080/simple"),
+        ("https://${TOKEN}@host/simple", "https://${TOKEN}@host/simple"),
+    ],
+)
+def test_credentials_of_urls_are_removed(url: str, kept: str) -> None:
+    assert without_credentials(url) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "direct"),
+    [
+        (".", True),
+        ("..[dev]", True),
+        ("./pkg[a] ; python_version < '4'", True),
+        ("~/pkg", True),
+        ("dist/pkg-1-py3-none-any.whl", True),
+        ("git+https://x.y/z.git@main#egg=z", True),
+        ("z[a] @ git+ssh://git@x.y/z.git", True),
+        ("file:///tmp/z", True),
+        ("six>=1,<2; python_version < '3.12'", False),
+        ("httpx[http2]", False),
+        ("a b", False),
+    ],
+)
+def test_direct_references_are_recognised(text: str, direct: bool) -> None:
+    assert is_direct(text) is direct
+
+
+@pytest.mark.parametrize("url", ["https://x.y/z.whl", "git+https://x.y/z.git@main", "git+https://x.y/z.git@5b838a8"])
+def test_a_stack_contains_only_locked_urls(url: str) -> None:
+    with pytest.raises(schema.UnusableRequirement, match="must be locked"):
+        schema.parse(f"z @ {url}")
+    locked = f'z[a] @ git+https://x.y/z.git@{"0" * 40}#subdirectory=s ; python_version > "3"'
+    assert schema.parse(locked) == locked
 
 
 @pytest.mark.parametrize(
@@ -116,7 +185,10 @@ def test_passwords_are_not_shown(tmp_path: Path) -> None:
         ("requirements.txt", b"six\n" * 2_000_000),
         ("requirements.txt", b"caf\xe9\n"),
         ("pyproject.toml", b"[project]\n"),
+        ("pyproject.toml", b"[project\n"),
+        ("setup.py", b"import setuptools\n"),
         ("environment.yml", b"name: x\n"),
+        ("environment.yml", b"dependencies: [python=3.9]\n"),
     ],
 )
 def test_other_files_are_one_error(tmp_path: Path, name: str, content: bytes) -> None:
@@ -133,10 +205,138 @@ def test_a_gpu_build_suits_nodes_with_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("environment.yml", "hidl run --env DIR"), ("pyproject.toml", "uv pip compile pyproject.toml")]
+    ("name", "content", "hint"),
+    [
+        ("environment.yml", "dependencies: [hmmer]", "then hidl run --env DIR"),
+        ("pyproject.toml", "[tool.poetry]\nname = 'x'", "poetry export"),
+        ("pyproject.toml", "[project]\nname = 'x'\ndynamic = ['dependencies']", "--with "),
+        ("setup.py", "import setuptools", "--with "),
+    ],
 )
-def test_a_file_of_another_kind_names_the_way_from_it(tmp_path: Path, name: str, hint: str) -> None:
-    (tmp_path / name).write_text("name: x\n")
+def test_a_file_without_requirements_names_the_way_from_it(tmp_path: Path, name: str, content: str, hint: str) -> None:
+    (tmp_path / name).write_text(content)
     with pytest.raises(InvalidInput) as caught:
         read([], [tmp_path / name], lambda _: None)
-    assert hint in caught.value.problems[0].expected
+    assert hint in (caught.value.problems[0].expected or "")
+
+
+def test_a_pyproject_is_read_with_the_sources_of_uv(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    text = """
+[project]
+name = "train"
+dependencies = ["six>=1 ; python_version > '3'", "far[a]", "near", "there", "inner"]
+[tool.uv.sources]
+far = {git = "https://x.y/far.git", branch = "main", subdirectory = "py"}
+near = {path = "../near", editable = true}
+there = {url = "https://x.y/there-1.whl"}
+inner = {index = "private"}
+[[tool.uv.index]]
+name = "private"
+url = "https://x.y/simple"
+"""
+    found = read_project(file, text)
+    assert found is not None
+    assert found.lines == (
+        "six>=1 ; python_version > '3'",
+        "far[a] @ git+https://x.y/far.git@main#subdirectory=py",
+        str(tmp_path / "../near"),
+        "there @ https://x.y/there-1.whl",
+        "inner",
+    )
+    assert found.indexes == ("https://x.y/simple",)
+    assert all(is_direct(line) for line in found.lines[1:4])
+
+
+def test_the_pip_part_of_an_environment_is_read_and_the_rest_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "environment.yml"
+    file.write_text(
+        "dependencies:\n  - python=3.9\n  - bioconda::hmmer==3.3.2\n  - pip\n  - pip:\n"
+        "      - six==1.17.0\n      - -c limits.txt\n      - --frob\n"
+    )
+    (tmp_path / "limits.txt").write_text("rich<15\n")
+    said: list[str] = []
+    with pytest.raises(InvalidInput, match="1 invalid requirement"):
+        read_requested([], [file], accept, no_builder, said.append)
+    file.write_text(file.read_text().replace("      - --frob\n", ""))
+    assert texts(read([], [file], accept)) == ["six==1.17.0", "-c rich<15"]
+    assert said[0].startswith("left out, packages of conda: python=3.9, bioconda::hmmer==3.3.2; ")
+
+
+def test_lockfiles_of_uv_are_read(tmp_path: Path) -> None:
+    """Both formats are written by uv."""
+    house = tmp_path / "house"
+    make_wheel(house, "greet", "1.0", ["tail"])
+    make_wheel(house, "tail", "3.1")
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\nname = 'train'\nversion = '1'\nrequires-python = '>=3.10'\n"
+        "dependencies = ['greet ; python_version < \"4\"']\n"
+    )
+    options = ["--offline", "--no-index", "--find-links", str(house)]
+    for words in (
+        ["lock", *options],
+        ["pip", "compile", "pyproject.toml", *options, "--format", "pylock.toml", "-o", "pylock.toml"],
+    ):
+        subprocess.run([find_uv_bin(), *words], cwd=tmp_path, check=True, capture_output=True)
+    digests = {wheel.name.partition("-")[0]: sha256(wheel) for wheel in house.iterdir()}
+    locked = read([], [tmp_path / "uv.lock"], accept)
+    assert [text.partition(" --hash")[0] for text in texts(locked)] == [
+        'greet; python_full_version < "4"',
+        "-c greet==1.0",
+        "-c tail==3.1",
+    ]
+    other = read([], [tmp_path / "pylock.toml"], accept)
+    assert [text.split()[0].rstrip(";") for text in texts(other)] == ["greet==1.0", "tail==3.1"]
+    assert [text.rpartition("sha256:")[2] for text in texts(other)] == [digests["greet"], digests["tail"]]
+
+
+def test_forks_repositories_and_indexes_of_a_uv_lock(tmp_path: Path) -> None:
+    file = tmp_path / "uv.lock"
+    registry = 'source = {registry = "https://x.y/simple"}'
+    file.write_text(
+        f"""
+version = 1
+requires-python = ">=3.10"
+[[package]]
+name = "train"
+source = {{virtual = "."}}
+dependencies = [{{name = "far", extra = ["a"]}}, {{name = "numpy"}}, {{name = "torch"}}]
+[[package]]
+name = "far"
+version = "1"
+source = {{git = "https://x.y/far.git?rev=v1#{"0" * 40}"}}
+[[package]]
+name = "numpy"
+version = "2.2.6"
+resolution-markers = ["python_version < '3.11'"]
+{registry}
+[[package]]
+name = "numpy"
+version = "2.3.0"
+resolution-markers = ["python_version >= '3.11'"]
+{registry}
+[[package]]
+name = "torch"
+version = "2.6.0+cu124"
+{registry}
+wheels = [{{url = "https://x.y/torch-linux_x86_64.whl", hash = "sha256:{SHA}"}}]
+[[package]]
+name = "six"
+version = "1.17.0"
+{registry}
+wheels = [
+  {{url = "https://x.y/six-any.whl", hash = "sha256:{SHA}"}},
+  {{url = "https://x.y/six-win32.whl", hash = "sha256:{"b" * 64}"}},
+]
+"""
+    )
+    found = read_project(file, file.read_text())
+    assert found is not None
+    assert found.lines == (f"far[a] @ git+https://x.y/far.git@{'0' * 40}", "numpy", "torch")
+    assert found.constraints == (
+        "numpy==2.2.6 ; (python_version < '3.11')",
+        "numpy==2.3.0 ; (python_version >= '3.11')",
+        "torch==2.6.0",
+        f"six==1.17.0 --hash=sha256:{SHA}",
+    )
+    assert found.indexes == ("https://x.y/simple",)

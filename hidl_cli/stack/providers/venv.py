@@ -13,7 +13,7 @@ from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import installation, lock, own_wheel
 from hidl_cli.stack.builds.plan import plan as plan_builds
 from hidl_cli.stack.lock import Choice, Lock, Locked
-from hidl_cli.stack.plan import InstallPlan
+from hidl_cli.stack.plan import InstallPlan, StackSources
 from hidl_cli.stack.providers.contract import Preview
 from hidl_cli.stack.schema import name_of
 from hidl_cli.stack.target import TORCH_BACKENDS, accelerator_of, has_builds
@@ -53,7 +53,9 @@ class FromWheels:
 
     def resolve(self, order: Order, target: Target, progress: Progress) -> Lock:
         with progress.step(f"lock stack {order.stack.name}"):
-            new = self.uv.resolve(order.stack, target, offline=order.offline)
+            extra = StackSources.of(order.stack.on(target.accelerator, target.machine), order.credentials)
+            uv = self.uv.with_sources(extra, target, offline=order.offline)
+            new = uv.resolve(order.stack, target, offline=order.offline)
         if target.accelerator != "cpu" and (new.version("torch") or "").endswith("+cpu"):
             progress.say("UV_TORCH_BACKEND selects the CPU build of torch, although the site's nodes have GPUs")
         if new.gpu:
@@ -81,22 +83,29 @@ class FromWheels:
             mpi=stack.mpi,
             mpi_version=chosen.version(stack.mpi),
             requirements=tuple(sorted(set(map(name_of, stack.requirements)))),
+            extra=StackSources.of(stack, order.credentials),
         )
 
     def preview(self, plan: InstallPlan) -> Preview:
         from hidl_cli.stack.builds import build as builds  # not needed if nothing is installed
 
-        return Preview(self.uv.steps(plan), tuple(builds.preview(plan)))
+        # The wheels of direct references are not built for a preview.
+        uv = self.uv.with_sources(replace(plan.extra, references=()), plan.target, offline=True)
+        return Preview(uv.steps(plan), tuple(builds.preview(plan)))
+
+    def _uv_for(self, plan: InstallPlan) -> WheelInstaller:
+        return self.uv.with_sources(plan.extra, plan.target, offline=plan.offline)
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
         from hidl_cli.stack.builds import build as builds  # not needed if nothing is installed
 
+        uv = self._uv_for(plan)
         if plan.offline:
-            require_wheels(plan, self.uv, progress)
-        builder = builds.Builder(plan, self.uv, log, progress)
+            require_wheels(plan, uv, progress)
+        builder = builds.Builder(plan, uv, log, progress)
         prepared = builder.prepare()
         create_prefix(plan)
-        install_wheels(plan, self.uv, log, progress, meanwhile=meanwhile)
+        install_wheels(plan, uv, log, progress, meanwhile=meanwhile)
         _complete_mpich(plan)
         for build in prepared:
             builder.install(build)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +20,13 @@ from hidl_cli.stack import PORTABLE_PLATFORMS, pip_settings
 from hidl_cli.stack.lock import Lock, Package, requirements
 from hidl_cli.stack.order import InstallStep, log_command
 from hidl_cli.stack.pip_settings import Sources
+from hidl_cli.stack.references import ReferenceBuilder, expand, read_toml, split
 from hidl_cli.stack.schema import bare, find_unserved, hashes_of, last_for_cuda, name_of
 from hidl_cli.stack.target import TORCH_BACKENDS
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
-    from hidl_cli.stack.plan import InstallPlan
+    from hidl_cli.stack.plan import InstallPlan, StackSources
     from hidl_cli.stack.schema import Build, Stack
     from hidl_cli.stack.target import Target
 
@@ -41,6 +41,8 @@ _CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
 _CUDA_BUILD = re.compile(r"(.+)-cu(?:da)?(\d+)x?")
 #: File that contains the version of NVIDIA's driver. If it exists, uv selects the matching build of torch.
 _DRIVER = Path("/proc/driver/nvidia/version")
+#: Indexes that each contain one build of torch, so that hidl does not select another.
+_TORCH_INDEX = "download.pytorch.org/whl/"
 _USE_SPACK = "build the stack with --provider spack"
 _NETWORK = re.compile(
     r"error sending request|dns error|Connect\)|timed out|Network connectivity is disabled|network was disabled",
@@ -62,6 +64,8 @@ class WheelInstaller:
 
     sources: Sources
     environ: Mapping[str, str]
+    #: Wheels of direct references, by reference.
+    wheels: Mapping[str, Path] = field(default_factory=dict)
 
     @classmethod
     def for_site(cls, site: Site, mirror: Path | None = None) -> WheelInstaller:
@@ -72,6 +76,26 @@ class WheelInstaller:
             wheels = wheels.model_copy(update={"find_links": [str(mirror / "wheels"), *wheels.find_links]})
         link = "hardlink" if site.install.link == "hard" else "copy"
         return cls(pip_settings.read(wheels, environ, link=link), environ)
+
+    def with_sources(self, extra: StackSources, target: Target, *, offline: bool) -> WheelInstaller:
+        """Return uv with a stack's own package sources and the wheels of its direct references."""
+        if not any((extra.indexes, extra.find_links, extra.references)):
+            return self
+        sources = replace(
+            self.sources,
+            extra_index_urls=(*(expand(url, self.environ) for url in extra.indexes), *self.sources.extra_index_urls),
+            find_links=(*(expand(place, self.environ) for place in extra.find_links), *self.sources.find_links),
+        )
+        installer = replace(self, sources=sources)
+        builder = installer.reference_builder(target, offline=offline)
+        wheels = {text: builder.wheel(split(text)[1], name_of(text)) for text in extra.references}
+        links = (*dict.fromkeys(str(wheel.parent) for wheel in wheels.values()), *sources.find_links)
+        return replace(installer, sources=replace(sources, find_links=links), wheels=wheels)
+
+    def reference_builder(self, target: Target, *, offline: bool) -> ReferenceBuilder:
+        """Return the builder for the direct references of stacks for the target."""
+        tag = f"{target.python}-{target.platform}"
+        return ReferenceBuilder(self.sources, self.environ, target.interpreter, tag, offline)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -123,7 +147,7 @@ class WheelInstaller:
         """Resolve the stack within its constraints and the additional ``limits``."""
         with paths.temporary_directory("lock") as directory:
             required, constraints = Path(directory, f"{stack.name}.in"), Path(directory, "constraints.txt")
-            required.write_text("\n".join(_bare_requirements(stack)) + "\n", encoding="utf-8")
+            required.write_text("\n".join(map(self._built, _bare_requirements(stack))) + "\n", encoding="utf-8")
             argv = self._compile_arguments(required, target, "--format", "pylock.toml", "--only-binary", ":all:")
             if limited := (*map(bare, stack.constraints), *limits):
                 constraints.write_text("\n".join(limited) + "\n", encoding="utf-8")
@@ -136,6 +160,14 @@ class WheelInstaller:
                 if offline:
                     raise self._unresolvable_offline(stack, target, Path(directory), failure) from failure
                 raise _explain(failure, f"failed to resolve stack {stack.name}") from failure
+
+    def _built(self, requirement: str) -> str:
+        """Return the requirement for uv, in which a direct reference is replaced by its wheel."""
+        wheel = self.wheels.get(requirement)
+        if wheel is None:
+            return requirement
+        head, _, marker = split(requirement)
+        return f"{head} @ {wheel.as_uri()}{f' ; {marker}' if marker else ''}"
 
     def missing(self, plan: InstallPlan) -> tuple[str, ...]:
         """Return the plan's wheels that are not available offline. This check may fill the cache.
@@ -262,6 +294,8 @@ class WheelInstaller:
         """Return the options that select a torch build. PyPI's default is a CUDA build of several GB."""
         if "UV_TORCH_BACKEND" in self.environ:
             return []
+        if target.accelerator != "cpu" and any(_TORCH_INDEX in url for url in self.sources.extra_index_urls):
+            return []
         if target.accelerator == "cuda" and _DRIVER.exists():
             return ["--torch-backend", "auto"]
         torch = "\n".join(line for line in _bare_requirements(stack) if name_of(line) == "torch")
@@ -304,7 +338,7 @@ class WheelInstaller:
         lacking = []
         for requirement in _bare_requirements(stack):
             required = directory / "one.in"
-            required.write_text(requirement + "\n", encoding="utf-8")
+            required.write_text(self._built(requirement) + "\n", encoding="utf-8")
             if (
                 self._uv([*self._compile_arguments(required, target, "--no-deps"), "--offline"], check=False).status
                 != 0
@@ -322,8 +356,8 @@ def _requirements(packages: Mapping[str, str]) -> list[str]:
 
 
 def _bare_requirements(stack: Stack) -> list[str]:
-    """Return the stack's requirements for uv, without constraints and hashes."""
-    return [bare(line) for line in requirements(stack) if not line.startswith("-c ")]
+    """Return the stack's requirements for uv, without constraints, package sources and hashes."""
+    return [bare(line) for line in requirements(stack) if not line.startswith("-")]
 
 
 def _check_hardware(stack: Stack, target: Target, packages: Iterable[Package]) -> None:
@@ -388,13 +422,10 @@ def _restrict_hashes(stack: Stack, packages: Iterable[Package]) -> tuple[Package
 
 def _packages(pylock: str) -> tuple[Package, ...]:
     """Read the packages in a ``pylock.toml``, in which uv only lists wheels that fit the target."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     packages = []
-    for package in tomllib.loads(pylock)["packages"]:
-        hashes = sorted({wheel["hashes"]["sha256"] for wheel in package["wheels"] if "sha256" in wheel["hashes"]})
+    for package in read_toml(pylock)["packages"]:
+        files = package.get("wheels") or [package.get("archive", {"hashes": {}})]
+        hashes = sorted({each["hashes"]["sha256"] for each in files if "sha256" in each["hashes"]})
         if not hashes:
             raise BuildFailed(f"{package['name']} {package['version']} cannot be locked: it has no SHA-256")
         packages.append(Package(package["name"], package["version"], tuple(hashes)))

@@ -1,0 +1,346 @@
+"""Direct references, which name a git repository, an archive or a directory instead of a package on an index.
+
+Stacks contain references that are locked to a commit or a SHA-256. Each is built once as a wheel, which is kept in the
+user's data directory, and whose hash the lockfile contains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+from uv import find_uv_bin
+
+from hidl_cli import documents, paths, process
+from hidl_cli.documents import sha256
+from hidl_cli.errors import BuildFailed, MissingPrecondition, ProcessFailed
+from hidl_cli.redaction import redact, remember
+from hidl_cli.stack import pip_settings
+from hidl_cli.stack.schema import UnusableRequirement, bare
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.pip_settings import Sources
+
+_LOCAL = re.compile(r"(?P<path>[^\[;]+?)(?P<extras>\[[^\]]*\])?\s*(?P<marker>;.*)?")
+_EGG = re.compile(r"[#&]egg=(?P<name>[\w.-]+)(?P<extras>\[[^\]]*\])?")
+_GIT = re.compile(r"git\+(?P<url>[a-z+]+://(?:[^/@\s]*@)?[^\s#@]*)(?:@(?P<revision>[^@#\s]+))?(?P<rest>#[^\s]*)?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_AUTHORITY = re.compile(r"(?<=://)[^/@\s]*@")
+#: Users that a URL may contain: references to variables, and the user of ssh.
+_PERMITTED_USER = re.compile(r"(\$\{\w+\}|[\w.-]*:\$\{\w+\}|\$\{\w+\}:\$\{\w+\})@")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+#: Files that building and using a package creates in its directory, and that its content does not depend on.
+_IGNORED = re.compile(r"__pycache__|\.git|\.venv|venv|build|dist|\.tox|\.nox|\.?\w*_cache|.*\.egg-info|node_modules")
+#: Timestamp of the files in wheels (1980-01-01), so that the same source yields the same wheel.
+_EPOCH = "315532800"
+
+
+@dataclass(frozen=True)
+class ReferenceBuilder:
+    """Locks and builds direct references with the user's index settings.
+
+    Attributes:
+        sources: Package indexes and directories for build requirements.
+        environ: The user's environment.
+        interpreter: Python interpreter that the wheels are for.
+        tag: Tag of this interpreter and the platform, such as ``cp311-linux-x86_64``.
+        offline: Do not use the network.
+    """
+
+    sources: Sources
+    environ: Mapping[str, str]
+    interpreter: Path
+    tag: str
+    offline: bool = False
+
+    def lock(self, text: str, directory: Path) -> str:
+        """Return the reference with its name, and locked to a commit or a SHA-256.
+
+        Args:
+            text: A URL, a path or ``name @ URL``, with extras and a marker.
+            directory: Directory that paths are relative to.
+
+        Raises:
+            UnusableRequirement: The reference is invalid, or its credentials cannot be removed.
+            BuildFailed: The package cannot be built.
+        """
+        name, extras, url, marker = _parts(text, directory)
+        kept, full = without_credentials(url), expand(url, self.environ)
+        if git := _GIT.fullmatch(full):
+            commit = self._commit(name, full, git["revision"])
+            subdirectory = re.search(r"subdirectory=[^&]+", git["rest"] or "")
+            rest = f"@{commit}{f'#{subdirectory[0]}' if subdirectory else ''}"
+            locked, full = f"{_without_revision(kept)}{rest}", f"git+{git['url']}{rest}"
+        elif url.startswith("file:"):
+            place = _path_of(url)
+            locked = f"{url}#tree-sha256={_tree(place)}" if place.is_dir() else f"{url}#sha256={sha256(place)}"
+            full = locked
+        elif url.startswith(("http:", "https:")):
+            digest = self._archive(name, full.partition("#")[0])
+            locked, full = f"{kept.partition('#')[0]}#sha256={digest}", f"{full.partition('#')[0]}#sha256={digest}"
+        else:
+            raise UnusableRequirement(f"unsupported URL {redact(url)}", "git+https://, git+ssh://, https:// or a path")
+        wheel = self.wheel(locked, name or "", full=full)
+        found = name_of_wheel(wheel)
+        if name and canonicalize_name(name) != found:
+            raise UnusableRequirement(f"{redact(url)} is the package {found}, not {name}", f"{found} @ URL")
+        return f"{found}{extras} @ {locked}{f' ; {marker}' if marker else ''}"
+
+    def wheel(self, url: str, name: str, *, full: str | None = None) -> Path:
+        """Return the wheel for a locked URL, which is built unless this was done before.
+
+        Args:
+            url: The locked URL.
+            name: Name of the package, if known.
+            full: The URL with the user's credentials (default: ``url`` with its variables replaced).
+
+        Raises:
+            MissingPrecondition: The wheel must be built, but its directory has changed or there is no network.
+            BuildFailed: The build failed.
+        """
+        place = paths.user_data() / "wheels" / hashlib.sha256(f"{self.tag} {url}".encode()).hexdigest()[:16]
+        if existing := next(iter(place.glob("*.whl")), None):
+            return existing
+        if self.offline and not url.startswith("file:"):
+            raise MissingPrecondition(
+                f"{redact(url)} has not been built here, which requires the network", hint="omit --offline"
+            )
+        with paths.temporary_directory("wheel") as temporary:
+            out = Path(temporary, "out")
+            out.mkdir()
+            self._build(full or expand(url, self.environ), name, out, Path(temporary, "source"))
+            wheels = sorted(out.glob("*.whl"))
+            if len(wheels) != 1:
+                raise BuildFailed(f"the build of {redact(url)} yields {len(wheels)} wheels instead of one")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            beside = place.with_name(f".{place.name}-{os.getpid()}")
+            shutil.copytree(out, beside)
+            documents.write_text(beside / "origin", f"{url}\n")
+            with suppress(OSError):  # another process has built it meanwhile
+                beside.rename(place)
+            shutil.rmtree(beside, ignore_errors=True)
+        return next(iter(place.glob("*.whl")))
+
+    def _build(self, url: str, name: str, out: Path, copy: Path) -> None:
+        place = _path_of(url) if url.startswith("file:") else None
+        if place is None:
+            self._pip_wheel(f"{name} @ {url}" if name else url, url, out)
+            return
+        _, _, digest = url.partition("sha256=")
+        if not place.exists():
+            raise MissingPrecondition(f"{place} not found", hint="restore it, or define the stack again")
+        if place.is_dir():
+            if _tree(place) != digest:
+                raise MissingPrecondition(
+                    f"{place} has changed since the stack was defined",
+                    hint="run the command in the first line of the stack's file again to install its present content",
+                )
+            _copy(place, copy)
+            arguments = ["build", "--wheel", "--out-dir", str(out), "--python", str(self.interpreter), str(copy)]
+            self._run([find_uv_bin(), *arguments, *(["--offline"] if self.offline else [])], place)
+        elif sha256(place) != digest:
+            raise MissingPrecondition(f"{place} has changed since the stack was defined", hint="define it again")
+        elif place.suffix == ".whl":
+            shutil.copy(place, out)
+        else:
+            self._pip_wheel(str(place), url, out)
+
+    def _pip_wheel(self, requirement: str, url: str, out: Path) -> None:
+        run = ("run", "--no-project", "--isolated", "--python", str(self.interpreter), "--with", "pip", "--")
+        pip = ("python", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(out), requirement)
+        self._run([find_uv_bin(), *run, *pip], url)
+
+    def _commit(self, name: str | None, url: str, revision: str | None) -> str:
+        """Return the commit that a git URL refers to."""
+        if revision and _COMMIT.fullmatch(revision):
+            return revision
+        return str(self._resolve(f"{name} @ {url}" if name else url, url)["vcs"]["commit-id"])
+
+    def _archive(self, name: str | None, url: str) -> str:
+        """Return the SHA-256 of the archive that a URL refers to."""
+        return str(self._resolve(f"{name} @ {url}" if name else url, url)["archive"]["hashes"]["sha256"])
+
+    def _resolve(self, requirement: str, url: str) -> dict[str, Any]:
+        if self.offline:
+            raise MissingPrecondition(f"{redact(url)} is not locked, which requires the network", hint="omit --offline")
+        with paths.temporary_directory("reference") as directory:
+            file = Path(directory, "requirement.in")
+            file.write_text(requirement + "\n", encoding="utf-8")
+            options = ("--no-deps", "--no-header", "--no-annotate", "--format", "pylock.toml")
+            output = self._run(
+                [find_uv_bin(), "pip", "compile", str(file), *options, "--python", str(self.interpreter)], url
+            )
+        packages: list[dict[str, Any]] = read_toml(output)["packages"]
+        return packages[0]
+
+    def _run(self, argv: list[str], what: str | Path) -> str:
+        variables = {
+            **pip_settings.uv_variables(self.sources, self.environ),
+            **pip_settings.pip_variables(self.sources, self.environ),
+            "SOURCE_DATE_EPOCH": _EPOCH,
+            "GIT_TERMINAL_PROMPT": "0",
+        }
+        environment = pip_settings.environment(variables, self.environ)
+        try:
+            return process.run(argv, cwd=Path("/"), env=environment).stdout
+        except ProcessFailed as failure:
+            lines = [line for line in redact(failure.output).splitlines() if line.strip()]
+            raise BuildFailed(
+                "\n".join([f"failed to build {redact(str(what))}", *(f"  {line}" for line in lines[-20:])]),
+                hint="if the build needs packages of the stack (such as torch), build a wheel with `hidl stack exec "
+                "STACK -- uv build --wheel --no-build-isolation`, and add its file with --with",
+            ) from failure
+
+
+def is_direct(text: str) -> bool:
+    """Return True if the requirement names a URL or a path instead of a package on an index."""
+    word = bare(text).partition(";")[0].strip()
+    head, at, rest = word.partition("@")
+    if at and re.fullmatch(r"[A-Za-z0-9][\w.-]*\s*(\[[^\]]*\])?\s*", head) and ("://" in rest or "file:" in rest):
+        return True
+    return "://" in word or re.match(r"\.{0,2}/|~|\.{1,2}(\[|$)", word) is not None or _is_archive(word)
+
+
+def name_of_wheel(wheel: Path) -> str:
+    """Return the normalized name of a wheel's package."""
+    return canonicalize_name(wheel.name.partition("-")[0])
+
+
+def version_of_wheel(wheel: Path) -> str:
+    """Return the version of a wheel's package."""
+    return wheel.name.split("-")[1]
+
+
+def _without_revision(url: str) -> str:
+    found = _GIT.fullmatch(url)
+    return f"git+{found['url']}" if found else url
+
+
+def _is_archive(word: str) -> bool:
+    return re.fullmatch(r"[^\s<>=!~]*\.(whl|tar\.gz|zip)(\[[^\]]*\])?", word) is not None
+
+
+def split(reference: str) -> tuple[str, str, str]:
+    """Return the name with extras, the URL and the marker (perhaps empty) of a normalized reference."""
+    head, _, rest = reference.partition(" @ ")
+    url, _, marker = rest.partition(" ; ")
+    return head, url, marker
+
+
+def without_credentials(url: str) -> str:
+    """Return the URL without a user and a password; references to variables (``${NAME}``) and users of ssh are kept.
+
+    Raises ``UnusableRequirement`` if the URL contains another secret.
+    """
+    user = _AUTHORITY.search(url)
+    kept = url
+    if user and not _PERMITTED_USER.fullmatch(user[0]):
+        scheme_is_ssh = "ssh://" in url[: user.start()]
+        kept = url[: user.start()] + (f"{user[0][:-1].partition(':')[0]}@" if scheme_is_ssh else "") + url[user.end() :]
+        if not scheme_is_ssh or ":" in user[0]:
+            remember({"url": url})
+    plain = _AUTHORITY.sub("", _VARIABLE.sub("x", kept)).partition("#")[0]
+    if "://" in plain.partition("://")[2] or redact(plain) != plain or "?" in plain:
+        raise UnusableRequirement(
+            "the URL contains a query or credentials that cannot be removed", "${NAME} for a variable, or ~/.netrc"
+        )
+    return kept
+
+
+def expand(url: str, environ: Mapping[str, str]) -> str:
+    """Return the URL with its variables (``${NAME}``) replaced. Raises ``MissingPrecondition`` if one is not set."""
+    for name in _VARIABLE.findall(url):
+        if name not in environ:
+            raise MissingPrecondition(f"the variable {name} in {redact(url)} is not set", hint=f"export {name}=...")
+    full = _VARIABLE.sub(lambda found: environ[found[1]], url)
+    if full != url:
+        remember({"url": full})
+    return full
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Parse TOML."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
+
+
+def _parts(text: str, directory: Path) -> tuple[str | None, str, str, str]:
+    """Return the name (or None), extras, absolute URL and marker of a reference."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    word = bare(text).strip()
+    with suppress(InvalidRequirement):
+        requirement = Requirement(word)
+        if requirement.url is not None:
+            extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+            return requirement.name, extras, requirement.url, str(requirement.marker or "")
+    if "://" in word and not word.startswith("file:"):
+        url, _, marker = (part.strip() for part in word.partition(";"))
+        egg = _EGG.search(url)
+        url = _EGG.sub("", url)
+        url = url if "#" in url or "&" not in url else url.replace("&", "#", 1)
+        return (egg["name"], egg["extras"] or "", url, marker) if egg else (None, "", url, marker)
+    found = _LOCAL.fullmatch(word)
+    if found is None:
+        raise UnusableRequirement(f"invalid reference {redact(word)!r}", "a URL, a path or NAME @ URL")
+    place = _path_of(found["path"]) if found["path"].startswith("file:") else Path(found["path"].strip()).expanduser()
+    place = (directory / place).resolve()
+    if not place.exists():
+        raise UnusableRequirement(f"{place} not found", "a directory with a pyproject.toml or setup.py, or a wheel")
+    if place.is_dir() and not any((place / name).is_file() for name in ("pyproject.toml", "setup.py")):
+        raise UnusableRequirement(f"{place} is not a Python project", "a directory with a pyproject.toml or setup.py")
+    return None, found["extras"] or "", place.as_uri(), (found["marker"] or "").removeprefix(";").strip()
+
+
+def _path_of(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path))
+
+
+def _files(directory: Path) -> list[Path]:
+    """Return the relative paths of the files that make up a project: those that git does not ignore, or all of them."""
+    listed = ["git", "-C", str(directory), "ls-files", "--cached", "--others", "--exclude-standard", "-z", "."]
+    found = process.run(listed, check=False) if shutil.which("git") else None
+    if found is not None and found.status == 0:
+        names = [Path(name) for name in found.stdout.split("\0") if name]
+        return sorted({name for name in names if (directory / name).is_file()})
+    files: list[Path] = []
+    for place, below, entries in os.walk(directory):
+        below[:] = [name for name in below if not _IGNORED.fullmatch(name)]
+        files += [Path(place, name).relative_to(directory) for name in entries if not name.endswith(".pyc")]
+    return sorted(file for file in files if (directory / file).is_file())
+
+
+def _tree(directory: Path) -> str:
+    """Return the SHA-256 of the names and contents of a project's files."""
+    total = hashlib.sha256()
+    for file in _files(directory):
+        executable = "x" if os.access(directory / file, os.X_OK) else "-"
+        total.update(f"{file.as_posix()}\0{executable}{sha256(directory / file)}\n".encode())
+    return total.hexdigest()
+
+
+def _copy(directory: Path, to: Path) -> None:
+    """Copy a project's files, so that a build changes nothing in the project.
+
+    The history is copied too, because some build backends read the version from git.
+    """
+    if (directory / ".git").exists():
+        clone = process.run(["git", "clone", "-q", "--local", "--no-checkout", str(directory), str(to)], check=False)
+        if clone.status == 0:
+            process.run(["git", "-C", str(to), "reset", "-q"], check=False)
+    for file in _files(directory):
+        (to / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(directory / file, to / file)
