@@ -213,7 +213,12 @@ def _run_as_jobs(
     """
     from hidl_cli.commands.render import check_before_run, say
     from hidl_cli.commands.sweeps import point_plans, start_sweep
+    from hidl_cli.errors import UsageError
 
+    if at_most is not None and options.after:
+        raise UsageError("--at-most cannot be combined with --after", hint="omit one of them")
+    if at_most is not None and "--after" in machine.policies.forbidden:
+        raise UsageError(f"--at-most is not allowed on {machine.name}, which forbids --after", hint="omit --at-most")
     plans = point_plans(options, whole, machine, hypothetical=dry_run)
     first = plans[0][1]
     if dry_run:
