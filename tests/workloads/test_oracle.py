@@ -385,7 +385,9 @@ def _tables() -> str:
 
 
 def _by_horovod(program: str) -> str:
-    return "not tried" if program in UNTRIED_BY_HOROVOD else str(BY_HOROVOD.get(program, "equal"))
+    if program in UNTRIED_BY_HOROVOD:
+        return "not tried: the program is newer than the last run with Horovod"
+    return str(BY_HOROVOD.get(program, "equal"))
 
 
 def _through_hyparflow(program: str) -> str:
