@@ -64,7 +64,9 @@ BY_HOROVOD = {
 
 #: Programs that were not yet run with Horovod.
 UNTRIED_BY_HOROVOD = {
+    "buffers changed alike",
     "compiled steps",
+    "compiled whole steps",
     "converted models",
     "expanded gradients",
     "gradients changed by tensor hooks",

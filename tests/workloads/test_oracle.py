@@ -26,10 +26,12 @@ TORCH = {
     "assigned gradients": 1e-5,
     "averaged weights": 1e-5,
     "batches left out": 1e-5,
+    "buffers changed alike": 1e-5,
     "checkpoints and hooks": 1e-5,
     "clipped": 1e-5,
     "compiled": 1e-5,
     "compiled steps": 1e-5,
+    "compiled whole steps": 1e-5,
     "converted models": 1e-5,
     "epochs that end with the shortest": 1e-5,
     "everything is given to all": 1e-5,
@@ -135,14 +137,19 @@ REFUSED = {
     "averaged by torch before": "ValueError: DistributedDataParallel averages the gradient of module.0.weight already",
     "averaged by torch too": "ValueError: DistributedDataParallel averages the gradient of 0.weight already",
     "buffers of a second module": "ValueError: the optimizer has parameters of modules outside of the model",
+    "buffers changed by each batch": "ValueError: ranks {others} of {ranks} differ from rank 0 in 0.code: these",
+    "compiled backward passes": "RuntimeError: compiled autograd calls hooks where gradients are not there yet",
+    "complex weights": "TypeError: the gradient of 0 is complex64, which MPI cannot sum: keep weights as pairs",
     "copies of the optimizer": "TypeError: an optimizer that averages over ranks cannot be copied or pickled",
     "exchanged parameters": "RuntimeError: 0.weight was replaced by another tensor",
     "gradients in a graph": "RuntimeError: the gradient of 4.bias is part of a graph",
     "grown with other values": "ValueError: ranks {others} of {ranks} differ from rank 0 in 5.weight: these parameters",
     "other buffers": "ValueError: ranks {others} of {ranks} differ from rank 0 in table: all ranks must have the same",
     "optimizers with values outside of their state": "ValueError: ranks {others} of {ranks} differ from rank 0 in",
+    "optimizers without hooks": "TypeError: Around never called torch.optim.Optimizer.__init__",
     "other options for one model": "ValueError: another optimizer already averages the gradient of 0.weight",
     "pickles of the optimizer": "TypeError: an optimizer that averages over ranks cannot be copied or pickled",
+    "pruned at random": "ValueError: ranks {others} of {ranks} differ from rank 0 in 2.weight_mask: these buffers were",
     "rows rescaled where they are read": "ValueError: max_norm of Embedding rescales rows on the rank that reads them",
     "schedule by own loss": "ValueError: ranks {others} of {ranks} differ from rank 0 in the optimizer's settings",
     "shapeless": "ValueError: 0.weight has no shape yet: call the model once before",
@@ -232,6 +239,7 @@ _DIFFER = "ranks {others} of {ranks} differ from rank 0 in"
 REFUSED_BY_KERAS = {
     "adapted to own samples": f"ValueError: {_DIFFER} what own was adapted to: adapt layers to the same samples",
     "begun with other weights": f"ValueError: {_DIFFER} sequential/only/kernel: all ranks must start with the same",
+    "changed by each batch": f"ValueError: {_DIFFER} sequential/book/code: at the end of the training, all ranks must",
     "compiled by XLA": "ValueError: XLA does not support sums over ranks: use tf.function(jit_compile=False)",
     "unequal learning rates": f"ValueError: {_DIFFER} sgd/learning_rate: at the start of epoch 1, these must be equal",
     "unequal learning rates in a step": f"ValueError: {_DIFFER} the learning rate: all ranks must change",
@@ -377,7 +385,9 @@ def _tables() -> str:
 
 
 def _by_horovod(program: str) -> str:
-    return "not tried" if program in UNTRIED_BY_HOROVOD else str(BY_HOROVOD.get(program, "equal"))
+    if program in UNTRIED_BY_HOROVOD:
+        return "not tried: the program is newer than the last run with Horovod"
+    return str(BY_HOROVOD.get(program, "equal"))
 
 
 def _through_hyparflow(program: str) -> str:

@@ -53,10 +53,10 @@ def plan(gradients: Sequence[Gradient], limit: int) -> tuple[Bucket, ...]:
     for index in reversed(range(len(gradients))):
         gradient = gradients[index]
         if gradient.dtype not in _SUPPORTED:
-            raise TypeError(
-                f"the gradient of {gradient.name} is {gradient.dtype}, which MPI cannot sum: keep weights in float32 "
-                "and use the framework's mixed precision for the arithmetic"
-            )
+            advice = "keep weights in float32 and use the framework's mixed precision for the arithmetic"
+            if gradient.dtype.startswith("complex"):
+                advice = "keep weights as pairs of float32, and view them as complex numbers (torch.view_as_complex)"
+            raise TypeError(f"the gradient of {gradient.name} is {gradient.dtype}, which MPI cannot sum: {advice}")
         width = gradient.size * _width(gradient.dtype)
         if not groups or filled + width > limit or gradients[groups[-1][0]].dtype != gradient.dtype:
             groups.append([])

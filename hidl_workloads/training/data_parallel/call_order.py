@@ -26,7 +26,7 @@ SECONDS = 3.0
 """A rank that waits longer tells the others in which operation."""
 _LOOK_SECONDS = 0.1
 _EXIT_SECONDS = 0.005
-_MOST_NUMBERS = 9
+_MOST_NUMBERS = 11
 """Numbers of the operation that has most; all exchange as many, as different ones may meet."""
 _END = "the end of its program"
 

@@ -28,6 +28,8 @@ from hidl_workloads.training.data_parallel.tensorflow_gradients import (
 from hidl_workloads.training.data_parallel.weights import checksum, require_equal
 
 _NO_XLA = "XLA does not support sums over ranks"
+_FAR = 1e-3
+"""Relative distance of weights that are not equal; processors of other kinds round differently."""
 _NOT_WRAPPED = (
     "the model's optimizer does not average over ranks: compile with DistributedOptimizer(optimizer), or call "
     "DistributedOptimizer(model.optimizer) for a model that was loaded or copied; under mixed_float16, wrap "
@@ -307,6 +309,33 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
             f"at {where}, these must be equal on all ranks: restore or change weights and learning rates in the same "
             "way on all ranks, or in a callback on rank 0 that precedes BroadcastInitialState",
         )
+        statistics = {
+            id(variable)
+            for layer in _normalizations(self.model)
+            for variable in (layer.moving_mean, layer.moving_variance)
+        }
+        _require_close(
+            self._communicator,
+            [each for each in self.model.non_trainable_weights if id(each) not in statistics],
+            f"at {where}, all ranks must have the same, and layers changed them by each rank's own batch or random "
+            "numbers: average or broadcast them in on_train_batch_end",
+        )
+
+
+def _require_close(communicator: MPI.Comm, variables: Sequence[Any], advice: str) -> None:
+    """Raise ``ValueError`` on all ranks if ``variables`` differ by more than rounding; collective."""
+    own = {each.path: np.array(each.numpy()) for each in variables}
+    sums = {path: checksum([("", value)]) for path, value in own.items()}
+    if len(set(communicator.allgather(tuple(sums.values())))) == 1:
+        return
+    first = communicator.bcast(own)
+    far = own.keys() != first.keys() or any(
+        value.shape != first[path].shape
+        or not np.allclose(value, first[path], _FAR, _FAR * float(np.abs(first[path]).mean()), equal_nan=True)
+        for path, value in own.items()
+    )
+    if communicator.allreduce(far, MPI.LOR):
+        require_equal(communicator, sums, advice)
 
 
 def _meet(communicator: MPI.Comm, name: str) -> None:

@@ -66,8 +66,8 @@ class GradientAverager:
     - ``accumulate``: backward passes of which only the last one averages; torch adds their gradients
     - ``share_memory=False`` sends everything through MPI, on one node too
     - ``gpu_buffers``: how gradients on a GPU reach MPI (see ``gpu_path.py``); ``path`` tells which way was taken
-    - ``statistics``: running means and variances of normalization layers are averaged with the gradients, or stay
-      ``"local"`` to each rank
+    - ``statistics``: running means and variances of normalization layers are averaged with the gradients, and other
+      buffers must be changed alike on all ranks; or all of them stay ``"local"`` to each rank
 
     A gradient that some ranks lack counts as zero there; one that all lack stays ``None``. A gradient that was not
     cleared is added to, which is right for averages: all ranks have the same one. A parameter that begins to require a
@@ -109,6 +109,8 @@ class GradientAverager:
         self._accumulate, self._share_memory, self._statistics = accumulate, share_memory, statistics
         self._sole = False
         self._versions: dict[int, int] = {}
+        self._buffers: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        """The buffers that were compared last, by their ``id``, and their versions."""
         self._tensors: dict[int, int] = {}
         """The address of each watched tensor, by the ``id`` of its Python object, which may get another one."""
         self._compared = 0
@@ -143,6 +145,7 @@ class GradientAverager:
         broadcast(self._communicator, torch.nn.Module(), new)
         if self._communicator.size > 1:
             self._include(self._unplanned(), compare=False)
+        self._moved_buffers()  # all have rank 0's now
         self.note_weights()
 
     def note_weights(self) -> None:
@@ -157,6 +160,7 @@ class GradientAverager:
         """Return True if the averages are over the ranks of ``communicator``, in its order."""
         return bool(MPI.Comm.Compare(communicator, self._communicator) == MPI.CONGRUENT)
 
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # a compiled step calls it as it is
     def forget(self, optimizer: torch.optim.Optimizer) -> None:
         """Forget the backward passes so far when all ``optimizers`` have cleared their gradients, to None or zero.
 
@@ -174,8 +178,8 @@ class GradientAverager:
         """Average what is not averaged yet: passes of an unfinished accumulation, and gradients that were assigned.
 
         Raises ``FloatingPointError``, on all ranks alike, where a compressed gradient is not finite; ``ValueError`` if
-        ranks have different ``settings`` (those of the optimizer) or have changed weights differently since the last
-        step, and if ``torch.distributed`` averages too.
+        ranks have different ``settings`` (those of the optimizer) or have changed weights or buffers differently since
+        the last step, and if ``torch.distributed`` averages too.
         """
         if self._communicator.size == 1:
             return
@@ -196,9 +200,13 @@ class GradientAverager:
         moved = _checksum([weight for weight, _ in self._watched.values() if self._is_moved(weight)])
         sample = self._sample()
         own = _checksum(sample)
-        due, largest, smallest, most, least, high, low, top, bottom = self._order.meet(
-            "a step", due, mark, -mark, values, -values, moved, -moved, own, -own
+        buffers = self._moved_buffers()
+        state = zlib.crc32(repr([(tuple(each.shape), zlib.crc32(bytes_of(each).data)) for each in buffers]).encode())
+        due, largest, smallest, most, least, high, low, top, bottom, *states = self._order.meet(
+            "a step", due, mark, -mark, values, -values, moved, -moved, own, -own, state, -state
         )
+        if states[0] != -states[1]:
+            self._require_close_buffers(buffers)
         if top != -bottom:
             self._require_close(sample)
         if high != -low:
@@ -287,6 +295,28 @@ class GradientAverager:
                 {name: weights.checksum([(name, bytes_of(weight))]) for name, weight in self._candidates()},
                 "weights were changed differently on the ranks, through weight.data, or by an optimizer with values "
                 "outside of its state, which DistributedOptimizer does not broadcast",
+            )
+
+    def _moved_buffers(self) -> list[torch.Tensor]:
+        """Return the buffers of the model that changed since the last call, if ranks must change them alike."""
+        if self._statistics == "local" or self._communicator.size == 1:
+            return []
+        buffers = torch_state.own_buffers(self.model)
+        before, self._buffers = self._buffers, {id(each): (weakref.ref(each), each._version) for each in buffers}
+        return [each for each in buffers if before.get(id(each)) != self._buffers[id(each)]]
+
+    def _require_close_buffers(self, moved: Sequence[torch.Tensor]) -> None:
+        """Raise ``ValueError`` on all ranks if ``moved`` buffers differ by more than rounding; collective."""
+        changed = {id(each) for each in moved}
+        own = {name: each for name, each in self.model.named_buffers() if id(each) in changed}
+        first = self._communicator.bcast({name: each.detach().cpu() for name, each in own.items()})
+        far = own.keys() != first.keys() or not all(_is_close(own[name], first[name]) for name in own)
+        if self._communicator.allreduce(int(far), MPI.MAX):
+            weights.require_equal(
+                self._communicator,
+                {name: weights.checksum([(name, bytes_of(each))]) for name, each in own.items()},
+                "these buffers were changed by each rank's own batch or random numbers: average or broadcast them "
+                'before each step, or leave all buffers to each rank by statistics="local"',
             )
 
     def _refuse_exchanged(self) -> None:
@@ -442,6 +472,7 @@ class GradientAverager:
         if frozen:
             weight.requires_grad_(False)
 
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # a compiled step calls it as it is
     def _gradient_is_there(self, weight: torch.Tensor) -> None:
         """Go on with the sums; runs during the backward pass, as soon as one parameter's gradient is there."""
         if weight.is_cpu:
@@ -469,6 +500,11 @@ class GradientAverager:
     def _enter(self) -> None:
         """Begin a backward pass."""
         self._discard_failed_pass()
+        if torch._dynamo.compiled_autograd.in_compiled_autograd_region:
+            raise RuntimeError(
+                "compiled autograd calls hooks where gradients are not there yet: leave compiled autograd off; "
+                "torch.compile of the model, or of a whole step, works"
+            )
         self._cleared.clear()
         token = _Pass()
         self._pass = weakref.ref(token)
@@ -479,6 +515,7 @@ class GradientAverager:
             for group in self._groups:
                 group.take_frozen()
 
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def _end(self, _: _Pass) -> None:
         """Average the gradients; the engine calls this when the backward pass is over."""
         self._pass = None
@@ -600,6 +637,18 @@ def _checksum(tensors: Sequence[torch.Tensor]) -> int:
         even = flat.numel() - flat.numel() % together
         sums.append((flat[:even].view(torch.int64).sum(), flat[even:].view(torch.uint8)))
     return zlib.crc32(repr([(int(total), rest.tolist()) for total, rest in sums]).encode())
+
+
+def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True if two buffers are equal up to rounding."""
+    one = one.detach().cpu()
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.is_floating_point():
+        return bool(torch.equal(one, other))
+    one, other = one.double(), other.double()
+    near = _FAR * float(other.abs().mean())
+    return bool(torch.allclose(one, other, rtol=_FAR, atol=near, equal_nan=True))
 
 
 def _part(weight: torch.Tensor) -> torch.Tensor:

@@ -58,6 +58,11 @@ def DistributedOptimizer(
     world = MPI.COMM_WORLD if communicator is None else communicator
     if isinstance(optimizer, _Distributed):
         raise TypeError("this optimizer already averages over the ranks: wrap it only once")
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise TypeError(
+            f"{type(optimizer).__name__} never called torch.optim.Optimizer.__init__, so its step runs no hooks: wrap "
+            "the optimizer that it steps"
+        )
     options = (bucket_bytes, compression, average, accumulate, share_memory, statistics, gpu_buffers)
     held = _held(optimizer, model)
     if world.size > 1:

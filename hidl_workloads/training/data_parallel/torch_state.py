@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
+from torch.nn.modules.batchnorm import _NormBase
 
 from hidl_workloads.training.data_parallel import weights
 
@@ -88,6 +89,20 @@ def refuse_other_parallelism(named: Sequence[Named]) -> None:
                 "if a framework such as accelerate has wrapped the model, call "
                 "hidl_workloads.world.hide_launcher() before the framework starts"
             )
+
+
+def own_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the persistent buffers of ``model``, except the statistics of normalization layers.
+
+    Buffers that are not persistent hold what a rank can compute again, such as tables for the longest input so far.
+    """
+    return [
+        buffer
+        for module in model.modules()
+        if module._buffers and not isinstance(module, _NormBase)
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set and buffer.layout is torch.strided
+    ]
 
 
 def has_unknown(model: torch.nn.Module, known: Container[int]) -> bool:

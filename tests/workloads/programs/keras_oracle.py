@@ -504,9 +504,22 @@ def saved_to_one_file() -> None:
     begin(dense(), BroadcastInitialState(WORLD), file)
 
 
+class Codebook(keras.layers.Layer):  # type: ignore[misc]
+    """Moves weights that are not trained towards the batch."""
+
+    def build(self, shape: Any) -> None:
+        self.code = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False, name="code")
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if training:
+            self.code.assign(0.9 * self.code + 0.1 * keras.ops.mean(inputs, 0))
+        return inputs - self.code
+
+
 REFUSED: dict[str, Callable[[], None]] = {
     "adapted to own samples": adapted_to_own_samples,
     "begun with other weights": without_broadcast,
+    "changed by each batch": lambda: fit(layers=[Codebook(name="book")]),
     "compiled by XLA": compiled_by_xla,
     "unequal learning rates": own_learning_rates,
     "unequal learning rates in a step": own_rates_in_a_step,

@@ -295,6 +295,38 @@ def second_module_with_buffers(run: Run) -> None:
         run.see(both, optimizer)
 
 
+class Stages(nn.Module):
+    """Has a buffer that all ranks change alike, one that follows from the weights, and a table that is not kept."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("stage", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("table", torch.ones(1), persistent=False)
+        self.body = perceptron()
+        self.head = nn.utils.parametrizations.spectral_norm(nn.Linear(1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.stage = self.stage + 1
+        self.table = x.detach().abs().sum(1, keepdim=True)
+        y: torch.Tensor = self.head(self.body(x)) * (1 + 0.1 * self.stage) * self.table / self.table
+        return y
+
+
+@program
+def buffers_changed_alike(run: Run) -> None:
+    model = Stages()
+    optimizer = run.wrap(momentum(model.parameters(), lr=0.01), model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model, run.batch()).backward()
+        optimizer.step()
+        run.see(model.body, optimizer)
+        run.see(model.head)
+        run.seen.append(("stage", model.stage.clone()))
+
+
 @program
 def statistics_of_averaged_weights(run: Run) -> None:
     """By update_bn, over the batches of all ranks."""

@@ -443,6 +443,25 @@ def compiled_steps(run: Run) -> None:
 
 
 @program
+def compiled_whole_steps(run: Run) -> None:
+    """Forward and backward pass, the step and the clearing of gradients in one compiled function."""
+    model = perceptron()
+    optimizer = run.wrap(momentum(model.parameters()), model)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, x)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    compiled = torch.compile(step, backend="eager")
+    for _ in range(3):
+        compiled(run.batch())
+        run.see(model, optimizer)
+
+
+@program
 def epochs_that_end_with_the_shortest(run: Run) -> None:
     """Rank 0 has two batches, and each other rank one more than that before it."""
     model = perceptron()

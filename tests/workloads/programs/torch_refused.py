@@ -10,7 +10,9 @@ import torch
 import torch.distributed.fsdp
 from errors import error_of
 from torch import nn
+from torch._dynamo import compiled_autograd
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.utils import prune
 from torch_runs import FEATURES, PER_RANK, WORLD, distributed, loss_of, perceptron
 
 from hidl_workloads.training.data_parallel.torch_normalization import synchronize_batch_norm
@@ -177,6 +179,62 @@ def weights_changed_through_their_data() -> None:
         model[0].weight.data.add_(WORLD.rank)
 
 
+class Codebook(nn.Module):
+    """Moves a buffer towards the batch, as codebooks and observers of a quantization do."""
+
+    code: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("code", torch.zeros(FEATURES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.code.lerp_(x.mean(0), 0.1)
+        return x - self.code
+
+
+def buffers_changed_by_each_batch() -> None:
+    model = nn.Sequential(Codebook(), perceptron())
+    optimizer = distributed(model)
+    loss_of(model, torch.full((2, FEATURES), 1.0 + WORLD.rank)).backward()
+    optimizer.step()
+
+
+def pruned_at_random() -> None:
+    """The masks have equally many zeros."""
+    model = perceptron()
+    optimizer = distributed(model)
+    torch.manual_seed(WORLD.rank)
+    prune.random_unstructured(model[2], "weight", amount=0.5)
+    loss_of(model, torch.ones(2, FEATURES)).backward()
+    optimizer.step()
+
+
+def compiled_backward_passes() -> None:
+    model = perceptron()
+    distributed(model)
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        loss_of(model, torch.ones(2, FEATURES)).backward()
+
+
+class Around:
+    """Steps another optimizer, as implementations of Lookahead do."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.param_groups, self.state = inner, inner.param_groups, inner.state
+        self.step, self.zero_grad, self.state_dict = inner.step, inner.zero_grad, inner.state_dict
+
+
+def optimizers_without_hooks() -> None:
+    model = perceptron()
+    DistributedOptimizer(Around(torch.optim.SGD(model.parameters())), model, WORLD)
+
+
+def complex_weights() -> None:
+    distributed(nn.ParameterList([torch.ones(3, dtype=torch.complex64)]))
+
+
 class Anchored(torch.optim.SGD):
     """Draws weights towards those of the beginning, which are not part of its state."""
 
@@ -246,6 +304,11 @@ REFUSED = [
     weights_changed_by_an_optimizer_in_a_hook,
     weights_changed_through_their_data,
     optimizers_with_values_outside_of_their_state,
+    buffers_changed_by_each_batch,
+    pruned_at_random,
+    compiled_backward_passes,
+    optimizers_without_hooks,
+    complex_weights,
     exchanged_parameters,
     schedule_by_own_loss,
     sums_that_are_not_cleared,
