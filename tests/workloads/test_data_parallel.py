@@ -73,7 +73,7 @@ def test_torch_parameter_without_gradient_on_all_ranks_has_none(torch_results: R
 
 
 def test_torch_bfloat16_weights_are_refused(torch_results: Results) -> None:
-    assert "the gradient of spare.bias is bfloat16, which MPI cannot add" in torch_results["bfloat16_weights"]
+    assert "the gradient of spare.bias is bfloat16, which MPI cannot sum" in torch_results["bfloat16_weights"]
 
 
 def test_torch_gradients_have_memory_of_their_own(torch_results: Results) -> None:
