@@ -49,7 +49,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
         trainer = PartitionedTrainer(world, parameters, lambda: make(parameters), name)
         if world.rank == 0:
             print(header(trainer, parameters), flush=True)
-        measured = Course(world, trainer, parameters).train(name)
+        measured = PartitionedCourse(world, trainer, parameters).train(name)
         prediction = trainer.plan.prediction
         predicted = Predicted(prediction.step_seconds, prediction.bubble, trainer.plan.micro_batches)
         metrics.report(
@@ -66,7 +66,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
             print(summary(measured), flush=True)
 
 
-class Course:
+class PartitionedCourse:
     """A training from its first step, or from the newest checkpoint, to its last step; collective."""
 
     def __init__(self, world: MPI.Comm, trainer: PartitionedTrainer, parameters: Hyparflow) -> None:
