@@ -41,6 +41,26 @@ class BuildJob:
 
 
 @dataclass(frozen=True)
+class NextJob:
+    """Shell code with which a job submits ``./job.sh`` to run after its own end, whatever that is.
+
+    Attributes:
+        words: Statements that set the array ``words`` to the command. The variable ``job`` is the id of this job.
+        id: Extended regular expression of ``sed``, whose first group is the new job's id in the command's output.
+        cancel: Command that cancels the job ``$1``.
+        begin: Prefix of the header lines whose options must be in the command too, as ``${options[@]}``.
+        is_cancelled: Command that succeeds if a user has cancelled the running job ``$job``. Without one, a signal
+            counts as a preemption.
+    """
+
+    words: str
+    id: str
+    cancel: str
+    begin: str | None = None
+    is_cancelled: str = "false"
+
+
+@dataclass(frozen=True)
 class BatchSystem:
     """Traits of a batch system that hidl needs even if it does not submit a job.
 
@@ -60,6 +80,9 @@ class BatchSystem:
         cluster_variable: Variable that holds the cluster's name within a job.
         attached: Command that starts a program immediately, or None if the system has none.
         requeue: Command in a job that puts it back into the queue, as shell code, or None if the system has none.
+        no_requeue: Pattern of the header lines that forbid this.
+        next_job: Submission of a job that depends on the running one, or None if hidl does not use any.
+        is_repeated: Whether the process that starts the job script starts it again if the file ``continued`` exists.
         time_limits: Whether to set a time limit on jobs even if the user requests none, because other jobs wait for the
             resources.
     """
@@ -81,8 +104,19 @@ class BatchSystem:
     cluster_variable: str | None = None
     attached: Attached | None = None
     requeue: str | None = None
+    no_requeue: str = r"(?!)"
+    next_job: NextJob | None = None
+    is_repeated: bool = False
     time_limits: bool = True
 
+
+#: In text, the state of a job that ends is COMPLETING for any reason. Slurm 23.02 and later list both states in JSON.
+_SLURM_HAS_CANCELLED = """\
+local state
+state=$(timeout 10 squeue --json --jobs="$job" 2> /dev/null | tr -d '[:space:]' |
+    grep -oE '"job_state":\\[[^]]*') ||
+    state=$(timeout 10 squeue --noheader --states=all --jobs="$job" --format=%T 2> /dev/null) || true
+[[ $state == *CANCELLED* || $state == COMPLETING ]]"""
 
 _ROWS = (
     BatchSystem(
@@ -110,6 +144,18 @@ _ROWS = (
             'scancel --user="$(id -u)" --name="$1"',
         ),
         requeue='scontrol requeue "$SLURM_JOB_ID"',
+        no_requeue=r"#SBATCH --no-requeue\b",
+        next_job=NextJob(
+            # Defaults of the user, which the environment of a job may lack.
+            words=(
+                'words=(sbatch --parsable "--dependency=afterany:$job"'
+                ' ${SLURM_JOB_ACCOUNT:+"--account=$SLURM_JOB_ACCOUNT"} ${SLURM_JOB_QOS:+"--qos=$SLURM_JOB_QOS"}'
+                ' ${SLURM_JOB_PARTITION:+"--partition=$SLURM_JOB_PARTITION"} ./job.sh)'
+            ),
+            id="^([0-9]+)(;.*)?$",
+            cancel='scancel "$1"',
+            is_cancelled=_SLURM_HAS_CANCELLED,
+        ),
     ),
     BatchSystem(
         name="lsf",
@@ -126,6 +172,16 @@ _ROWS = (
         reframe="lsf",
         reframe_writes=r"#BSUB -(J|o|e|W|q|P|G|U)\b",
         attached=Attached(("bsub", "-I"), "#BSUB", ("-o", "-e"), 'bkill -J "$1" 0'),
+        next_job=NextJob(
+            words=(
+                'words=(bsub -w "ended($job)" "${options[@]}" -Jd "$HIDL_RUN_ID")\n'
+                'if [[ $PWD != *%* ]]; then words+=(-cwd "$PWD"); fi\n'
+                "words+=(./job.sh)"
+            ),
+            id="^Job <([0-9]+)> is submitted to .*$",
+            cancel='bkill "$1"',
+            begin="#BSUB",
+        ),
     ),
     BatchSystem(
         name="pbs",
@@ -141,6 +197,11 @@ _ROWS = (
         access=r"#PBS -[qA] ",
         reframe="pbs",
         reframe_writes=r"#PBS -(N|o|e|j|q|A|l walltime)\b",
+        next_job=NextJob(
+            words='words=(qsub -W "depend=afterany:$job" job.sh)',
+            id=r"^([0-9]+(\[[0-9]*\])?\.[^[:space:]]+)$",
+            cancel='qdel "$1"',
+        ),
     ),
     BatchSystem(
         name="flux",
@@ -161,6 +222,12 @@ _ROWS = (
             ("--output", "--error"),
             'flux jobs --no-header --format="{id}" --name="$1" | xargs -r flux cancel',
         ),
+        # A batch job is a Flux instance of its own; its parent has the queue.
+        next_job=NextJob(
+            words='words=(flux --parent batch "--dependency=afterany:$job" job.sh)',
+            id="^(f[1-9A-HJ-NP-Za-km-z]+)$",
+            cancel='flux --parent cancel "$1"',
+        ),
     ),
     BatchSystem(
         name=SSH,
@@ -175,6 +242,7 @@ _ROWS = (
         cluster_name=r"^(\S+)$",
         access=r"# ssh: --hosts=",
         reframe=None,
+        is_repeated=True,
         time_limits=False,
     ),
 )

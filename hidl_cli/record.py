@@ -132,6 +132,22 @@ class Run:
                 found.append(_status(json.loads(line)))
         return found
 
+    def next_job(self) -> str | None:
+        """Return the id of the job that continues the run after the current one, or None if no job is submitted."""
+        try:
+            return self._next.read_text(encoding="utf-8").strip() or None
+        except OSError:
+            return None
+
+    def forget_next_job(self) -> None:
+        """Remove the id of the next job, which has been cancelled."""
+        with suppress(OSError):
+            self._next.unlink()
+
+    @property
+    def _next(self) -> Path:
+        return self.directory / "next"
+
     def end_as(self, state: State, *, reason: str | None = None) -> Status:
         """Write and return the final state of a job that could not write it itself, and keep the job's other records.
 

@@ -100,6 +100,7 @@ class Checkpoints:
         identity: Mapping[str, Any],
         versions: Mapping[str, Any],
         fixed_ranks: str | None = None,
+        is_exact_on_any_ranks: bool = False,
     ) -> None:
         """Take the directory for this run.
 
@@ -110,6 +111,7 @@ class Checkpoints:
             versions: Values that may change, with weights that then are not equal bit by bit, such as a framework's
                 version.
             fixed_ranks: Why the state cannot be continued on another number of ranks; None if it can.
+            is_exact_on_any_ranks: The results do not depend on the number of ranks, not even in their last bits.
 
         Raises:
             Refused: Another run owns the directory, it cannot be written, or a variable is invalid.
@@ -117,6 +119,7 @@ class Checkpoints:
         self._communicator = communicator
         self._directory = directory
         self._identity, self._versions, self._fixed_ranks = _plain(identity), _plain(versions), fixed_ranks
+        self._is_exact_on_any_ranks = is_exact_on_any_ranks
         self._run = os.environ.get("HIDL_RUN_ID") or _NO_RUN
         self._token: str = communicator.bcast(uuid.uuid4().hex if communicator.rank == 0 else None)
         self._skipped: set[str] = set()
@@ -297,7 +300,7 @@ class Checkpoints:
     def _found(self, name: str, manifest: Mapping[str, Any]) -> Checkpoint:
         changes = list(_differences(manifest["versions"], self._versions))
         ranks = manifest["ranks"]
-        if ranks != self._communicator.size:
+        if ranks != self._communicator.size and not self._is_exact_on_any_ranks:
             changes.append(f"ranks was {ranks}, is {self._communicator.size}")
         if changes:
             self._say(

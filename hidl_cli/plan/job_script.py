@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,13 @@ from markupsafe import Markup
 from hidl_cli import batch_systems
 from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler
+from hidl_cli.schedulers.backend import Programs, options
 from hidl_cli.templates import render_script
 from hidl_cli.tuning.judge import LD_PRELOAD
 from hidl_cli.tuning.layers import preloads
 
 if TYPE_CHECKING:
+    from hidl_cli.batch_systems import BatchSystem
     from hidl_cli.plan.launch_plan import Plan
 
 
@@ -74,7 +77,35 @@ def _chain_values(plan: Plan) -> dict[str, Any]:
         "max_jobs": plan.max_jobs,
         "stop_seconds": stop_seconds,
         "grace_seconds": min(15, stop_seconds // 3),
-        "requeue": Markup(system.requeue) if system and system.requeue else None,
+        "requeue": None,
+        "next_job": None,
+        "repeated": system is not None and system.is_repeated,
+        **(_next_job_values(plan, system) if system else {}),
+    }
+
+
+def _next_job_values(plan: Plan, system: BatchSystem) -> dict[str, Any]:
+    """Return the template values for a run whose jobs are put back into the queue, or depend on each other."""
+    may_requeue = system.requeue and not any(re.match(system.no_requeue, line) for line in plan.header)
+    values: dict[str, Any] = {"requeue": Markup(system.requeue) if may_requeue else None}
+    following = system.next_job
+    if following is None:
+        return values
+    backend = getattr(scheduler(plan.scheduler), "backend", None)
+    programs = backend.programs if backend is not None else Programs((), re.compile(r"(?!)"))
+    # A dependency that the user requests is that of the first job.
+    given = options(plan.header, following.begin, without=("-w",)) if following.begin else []
+    return values | {
+        "next_job": {
+            "words": Markup(following.words),
+            "id": following.id,
+            "cancel": Markup(following.cancel),
+            "options": given if following.begin else None,
+            "is_cancelled": Markup(following.is_cancelled),
+            "kept": Markup(" | ".join(sorted(programs.kept))),
+            "dropped": Markup(" | ".join(f"{prefix}*" for prefix in sorted(programs.dropped))),
+            "added": dict(programs.added),
+        }
     }
 
 

@@ -268,10 +268,10 @@ def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
             f"workload {workload.name} cannot continue in another job: it has no checkpoints", hint="omit --until-done"
         )
     system = batch_systems.system(site.scheduler)
-    if site.scheduler != "local" and (system is None or system.requeue is None):
+    if site.scheduler != "local" and (system is None or not (system.requeue or system.next_job or system.is_repeated)):
         raise UsageError(
             f"--until-done is not supported with {system.title if system else site.scheduler}",
-            hint="use a site with Slurm, or the local machine",
+            hint="use a site with another scheduler, or the local machine",
         )
     return limit
 

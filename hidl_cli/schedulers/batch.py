@@ -234,7 +234,7 @@ class BatchScheduler:
         with suppress(OSError):  # the job script reads this file; if the disk is full, the state is recorded below
             write_text(reason, state.value)
         try:
-            self.backend.kill(job.id, self._poller.elsewhere(reference.cluster))
+            self._kill_with_next(run, job.id, self._poller.elsewhere(reference.cluster))
         except (NoAnswer, HidlError):
             reason.unlink(missing_ok=True)
             raise
@@ -242,6 +242,14 @@ class BatchScheduler:
         self._await_end(run)
         if read_status(run).state is not State.COMPLETED:
             run.end_as(state, reason="cancelled by hidl")
+
+    def _kill_with_next(self, run: Run, id: str, cluster: str | None) -> None:
+        """Cancel a job, and before it the one that would continue the run."""
+        next_job = run.next_job()
+        if next_job is not None and next_job != id:
+            self.backend.kill(next_job, cluster)
+        self.backend.kill(id, cluster)
+        run.forget_next_job()
 
     def _await_end(self, run: Run) -> None:
         """Wait until the scheduler reports the end of the job, because processes may outlive the recorded end."""

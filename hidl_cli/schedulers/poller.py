@@ -194,7 +194,7 @@ class Poller:
         snapshot = self._fresh(self._cache(cluster), max_age)
         if snapshot.error is not None:
             raise NoAnswer(snapshot.error)
-        job = self._backend.find(self._backend.parse(snapshot.lines), run, reference)
+        reference, job = _current_job(self._backend, self._backend.parse(snapshot.lines), run, reference)
         return job or _look_up(self._backend, run, reference, self.elsewhere(cluster))
 
     def elsewhere(self, cluster: str | None) -> str | None:
@@ -221,6 +221,7 @@ class Poller:
         response = self._response(cluster, self._max_age(here))
         if any(response.is_outdated(each) for each in here):
             response = self._response(cluster, self._backend.first_interval)
+        here = [response.with_current_job(each) for each in here]
         decisions = response.decide(here)
         return [self._carry_out(each, decided) for each, decided in zip(here, decisions, strict=True)]
 
@@ -306,6 +307,11 @@ class _Response:
         """Return whether a job is pending in the response although it has recorded its start."""
         job = self._job(each)
         return job is not None and job.state is State.PENDING and each.recorded.state is not State.PENDING
+
+    def with_current_job(self, each: _OpenRun) -> _OpenRun:
+        """Return the run with the job that continues it if the job before has ended."""
+        reference, _ = _current_job(self._backend, self._jobs, each.run, each.job)
+        return each if reference == each.job else replace(each, job=reference)
 
     def decide(self, here: Sequence[_OpenRun]) -> list[Decision]:
         """Determine the action for each run."""
@@ -408,6 +414,19 @@ class _Response:
             found = []
         believed = [job for job in found if job.state.is_final or self._backend.asks_by_id]
         self._recorded |= {id: self._backend.find(believed, each.run, each.job) for id, each in wanted.items()}
+
+
+def _current_job(
+    backend: Backend, jobs: Sequence[Job], run: Run, reference: JobReference
+) -> tuple[JobReference, Job | None]:
+    """Return the run's job among ``jobs``: the next one, if it exists and the job of ``reference`` has ended."""
+    job = backend.find(jobs, run, reference)
+    next_job = run.next_job()
+    if next_job is None or next_job == reference.id or (job is not None and not job.state.is_final):
+        return reference, job
+    following = replace(reference, id=next_job)
+    found = backend.find(jobs, run, following)
+    return (reference, job) if found is None else (following, found)
 
 
 def _look_up(backend: Backend, run: Run, reference: JobReference, cluster: str | None) -> Job | None:

@@ -363,11 +363,12 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         "signal": None if allocation.stop_seconds is None else f"B:USR1@{allocation.stop_seconds}",
     }
     lines = [f"--{name}={_word(str(value))}" for name, value in options.items() if value is not None]
+    further = render_settings("slurm", allocation.settings, policies)
+    may_requeue = allocation.stop_seconds is not None and "--no-requeue" not in (*policies.directives, *further)
     flags = [
         *(["--exclusive"] if allocation.is_exclusive(policies) else []),
-        *(["--requeue"] if allocation.stop_seconds is not None else []),
+        *(["--requeue"] if may_requeue else []),
     ]
-    further = render_settings("slurm", allocation.settings, policies)
     return tuple(f"#SBATCH {line}" for line in (*lines, *flags, *policies.directives, *further))
 
 

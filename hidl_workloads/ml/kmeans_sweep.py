@@ -122,8 +122,8 @@ def _criterion(points: Points, parameters: Parameters) -> Callable[[lloyd.Fit], 
 
 
 def _fit(points: Points, task: FitTask, parameters: Parameters) -> lloyd.Fit:
-    start = seeding.start(points, task.clusters, task.seed)
-    return lloyd.fit(points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance)
+    begun = lloyd.Iterate(seeding.start(points, task.clusters, task.seed))
+    return lloyd.fit(points, begun, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance)
 
 
 if __name__ == "__main__":

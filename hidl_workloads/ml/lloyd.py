@@ -7,6 +7,7 @@ becomes of an empty cluster follow scikit-learn, so that both come to the same f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,29 +32,61 @@ class Fit:
     settled: bool
 
 
-def fit(points: Points, start: Array, *, max_iterations: int, tolerance: float) -> Fit:
-    """Iterate from the centers ``start`` until no label changes, or until the centers move by less than a share of
-    ``tolerance`` of the data's variance (their squared shifts, in sum), or ``max_iterations`` times.
+@dataclass(frozen=True)
+class Iterate:
+    """The state of a fit after some iterations, the same on all ranks; it determines the rest of the fit.
+
+    Attributes:
+        centers: (clusters, columns), less the points' mean.
+        before: The centers that the last iteration assigned the points to; None before the first.
+        iterations: Number of completed iterations.
+        settled: The last iteration changed no label.
+        ended: There is no further iteration.
+    """
+
+    centers: Array
+    before: Array | None = None
+    iterations: int = 0
+    settled: bool = False
+    ended: bool = False
+
+
+def fit(
+    points: Points,
+    begun: Iterate,
+    *,
+    max_iterations: int,
+    tolerance: float,
+    after: Callable[[Iterate], None] = lambda _: None,
+) -> Fit:
+    """Iterate until no label changes, the centers hardly move, or all iterations are done.
 
     The last labels always belong to the last centers.
+
+    Args:
+        points: This rank's points.
+        begun: The initial centers, or the state of a fit that is continued.
+        max_iterations: Largest number of iterations.
+        tolerance: A fit ends when the squared shifts of the centers add up to less than this share of the variance.
+        after: Is called with the state after each iteration.
     """
     xp = points.device.xp
-    centers, labels = start, xp.full(len(points.rows), -1, dtype=xp.int64)
-    settled, iteration = False, 0
-    while iteration < max_iterations and not settled:
-        iteration += 1
+    now = begun
+    labels = xp.full(len(points.rows), -1, dtype=xp.int64) if now.before is None else nearest(points, now.before)
+    while not now.ended:
         before = labels
-        labels = nearest(points, centers)
-        sums = Sums(points, labels, len(start), changed=int((labels != before).sum()))
-        sums.relocate_empty(centers)
+        labels = nearest(points, now.centers)
+        sums = Sums(points, labels, len(now.centers), changed=int((labels != before).sum()))
+        sums.relocate_empty(now.centers)
         moved = sums.means()
-        shift = float(((moved - centers) ** 2).sum())
-        centers, settled = moved, sums.changed == 0
-        if shift <= tolerance * points.variance:
-            break
-    if not settled:
-        labels = nearest(points, centers)
-    return Fit(centers, labels, inertia(points, centers, labels), iteration, settled)
+        shift = float(((moved - now.centers) ** 2).sum())
+        iterations, settled = now.iterations + 1, sums.changed == 0
+        ended = settled or shift <= tolerance * points.variance or iterations >= max_iterations
+        now = Iterate(moved, now.centers, iterations, settled, ended)
+        after(now)
+    if not now.settled:
+        labels = nearest(points, now.centers)
+    return Fit(now.centers, labels, inertia(points, now.centers, labels), now.iterations, now.settled)
 
 
 def nearest(points: Points, centers: Array) -> Array:

@@ -62,15 +62,19 @@ def _run(world: MPI.Comm, name: str, kind: type[AnyParameters], program: Program
     outcome = program(world, device, parameters)
     agree(world, _write(world, parameters.result, outcome.arrays))
     checksums = world.allgather(outcome.checksum)
-    metrics.report(
-        world,
-        program=name,
-        parameters=asdict(parameters),
-        versions=device.versions,
-        metrics=[*outcome.metrics, Metric("result_checksum", checksums[0], "sha256", checksums)],
-    )
+    checksum = Metric("result_checksum", checksums[0], "sha256", checksums)
+    report(world, device, name, parameters, [*outcome.metrics, checksum])
     if world.rank == 0:
         print(outcome.summary, flush=True)
+
+
+def report(
+    communicator: MPI.Comm, device: Device, name: str, parameters: MachineLearning, found: Sequence[Metric]
+) -> None:
+    """Write the metrics document of program ``name`` from rank 0."""
+    metrics.report(
+        communicator, program=name, parameters=asdict(parameters), versions=device.versions, metrics=list(found)
+    )
 
 
 def _write(world: MPI.Comm, path: str, arrays: Mapping[str, Array]) -> str | None:

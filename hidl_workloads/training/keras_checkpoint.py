@@ -16,26 +16,28 @@ import numpy as np
 
 def write_shared(network: Any, optimizer: Any, file: BinaryIO) -> None:
     """Write what is equal on all ranks."""
-    _write([*network.trainable_variables, *optimizer.variables], file)
+    write([*network.trainable_variables, *optimizer.variables], file)
 
 
 def write_own(network: Any, file: BinaryIO) -> None:
     """Write what only this rank has."""
-    _write(network.non_trainable_variables, file)
+    write(network.non_trainable_variables, file)
 
 
 def restore(network: Any, optimizer: Any, shared: Path, own: Path) -> None:
     """Load the state into a network and an optimizer that have just been built."""
-    _read([*network.trainable_variables, *optimizer.variables], shared)
-    _read(network.non_trainable_variables, own)
+    read([*network.trainable_variables, *optimizer.variables], shared)
+    read(network.non_trainable_variables, own)
 
 
-def _write(variables: Sequence[Any], file: BinaryIO) -> None:
+def write(variables: Sequence[Any], file: BinaryIO) -> None:
+    """Write the values of variables, in this order."""
     arrays = (np.asarray(keras.ops.convert_to_numpy(each)) for each in variables)
     np.savez(file, **{f"{number:06d}": array for number, array in enumerate(arrays)})  # type: ignore[arg-type]
 
 
-def _read(variables: Sequence[Any], path: Path) -> None:
+def read(variables: Sequence[Any], path: Path) -> None:
+    """Set variables, in the order of ``write``."""
     with np.load(path, allow_pickle=False) as arrays:
         if len(arrays.files) != len(variables):
             raise ValueError(f"{path} has {len(arrays.files)} arrays for {len(variables)} variables")

@@ -20,7 +20,7 @@ from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import exit_if_refused
 from hidl_workloads.training import strategy
 from hidl_workloads.training.data_parallel.weights import checksum
-from hidl_workloads.training.loop import run_steps
+from hidl_workloads.training.loop import StepTimes, run_steps
 from hidl_workloads.training.model import Model, Trainer, rank_batch
 from hidl_workloads.training.order import Order
 from hidl_workloads.world import failure_ends_all_ranks
@@ -152,30 +152,30 @@ class Course:
         self._parameters, self._checkpoints = parameters, checkpoints
         self._order = Order(parameters.batches, parameters.seed) if parameters.batches else None
         self.step, self.total = 0, parameters.warmup + parameters.steps
-        self._warmup = parameters.warmup
         self._meter, self.timed_steps = meter, 0
-        self._before: list[tuple[float, bool]] = []  # seconds of each earlier step, and whether it counts
-        self._now: list[float] = []
+        self._times = StepTimes(communicator, parameters.warmup)
         self._loss = math.nan
+        self._is_mean = True  # the loss is that of all ranks
 
     def train(self) -> Timing | None:
         """Train until the last step; return None if a stop was requested before."""
         self._continue()
         self._feed()
-        self.timed_steps = max(0, self.total - self.step - self._warmup)
-        steps = run_steps(self._trainer.step, self.total, done=self.step, warmup=self._warmup, meter=self._meter)
+        self.timed_steps = max(0, self.total - self.step - self._parameters.warmup)
+        steps = run_steps(
+            self._trainer.step, self.total, done=self.step, warmup=self._parameters.warmup, meter=self._meter
+        )
         for seconds, loss in steps:
             self.step += 1
-            self._now.append(seconds)
-            self._loss = loss
+            self._times.add(seconds)
+            self._loss, self._is_mean = loss, False
             last = self.step == self.total
             if self._checkpoints is not None and self._checkpoints.after_step(self.step, self._snapshot, last=last):
                 return None
             if not last:
                 self._feed()
         self._collect()
-        timed = [each for each, counts in self._before if counts]
-        return Timing(timed or [each for each, _ in self._before], self._loss)
+        return Timing(self._times.timed, self._loss)
 
     def _continue(self) -> None:
         found = self._checkpoints.newest(self.total) if self._checkpoints is not None else None
@@ -183,7 +183,7 @@ class Course:
             return
         self._trainer.restore(found.shared, found.own)
         self.step = found.step
-        self._before = [(seconds, counts) for seconds, counts in found.document["seconds"]]
+        self._times = StepTimes(self._communicator, self._parameters.warmup, found.document["seconds"])
         self._loss = found.document["loss"]
         if self._order is not None:
             self._order.position = found.document["position"]
@@ -197,19 +197,15 @@ class Course:
 
     def _snapshot(self) -> Snapshot:
         self._collect()
-        document = {"seconds": self._before, "loss": self._loss}
+        document = {"seconds": self._times.every, "loss": self._loss}
         return self._trainer.snapshot(document | ({"position": self._order.position} if self._order else {}))
 
     def _collect(self) -> None:
-        """Add the steps since the last call to those before: the seconds of the slowest rank, and the mean loss."""
-        if not self._now:
-            return
-        seconds = np.array(self._now)
-        self._communicator.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
-        self._before += [(each, number >= self._warmup) for number, each in enumerate(seconds.tolist())]
-        self._warmup = max(0, self._warmup - len(self._now))
-        self._now = []
-        self._loss = self._communicator.allreduce(self._loss) / self._communicator.size
+        """Collect the times of the steps since the last call, and compute the mean loss."""
+        self._times.collect()
+        if not self._is_mean:
+            self._loss = self._communicator.allreduce(self._loss) / self._communicator.size
+            self._is_mean = True
 
 
 def _checkpoints(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.cluster import LivingCluster
+from tests.cluster.own_ssh import with_own_ssh
 from tests.conftest import REPOSITORY, Hidl
 from tests.waiting import until
 
@@ -115,7 +116,6 @@ def test_a_run_that_is_cancelled_does_not_continue(hidl_with: Callable[..., Hidl
         (["dask-merge", "--until-done"], "workload dask-merge cannot continue in another job: it has no checkpoints"),
         (["gpt", "--until-done", "--scale", "1,2"], "--until-done cannot be combined with --scale, --matrix or"),
         (["gpt", "--max-jobs", "3"], "--max-jobs requires --until-done"),
-        (["gpt", "--until-done", "--site", "summit"], "--until-done is not supported with LSF"),
     ],
 )
 def test_what_cannot_continue_is_a_usage_error(hidl: Hidl, words: list[str], why: str) -> None:
@@ -174,3 +174,112 @@ def test_a_job_that_slurm_cancels_does_not_return(
     until(lambda: hidl.json("status", run.name)["state"] == "CANCELLED")
     assert not (run / "attempts.jsonl").exists()
     assert "CANCELLED" in cluster("squeue", "--states=all", "--noheader", "--format=%T", f"--jobs={job}").stdout
+
+
+@pytest.fixture
+def without_requeue(on_cluster: Callable[..., Hidl], tmp_path: Path) -> Hidl:
+    """hidl on the cluster, as a site whose jobs may not be put back into the queue."""
+    hidl = on_cluster("mpi")
+    site = hidl.config / "sites" / "test-cluster.yaml"
+    site.parent.mkdir(parents=True)
+    site.write_text(
+        "name: test-cluster\nextends: test-cluster\ntitle: jobs end for good\n"
+        "policies: {default_time: '00:05:00', directives: [--no-requeue]}\n"
+    )
+    return hidl
+
+
+def start_without_requeue(hidl: Hidl, tmp_path: Path, *words: str, options: Sequence[str] = ()) -> Path:
+    program = tmp_path / "counts.py"
+    program.write_text(COUNTS.read_text())
+    return start(hidl, "--site", "test-cluster", "--nodes", "1", *options, "--", "python", str(program), *words)
+
+
+def reaches(run: Path, number: str) -> None:
+    count = run / "checkpoint" / "count"
+    until(lambda: count.exists() and count.read_text() == number, otherwise=(run / "stderr.log").read_text)
+
+
+def jobs_of(run: Path, cluster: LivingCluster) -> dict[str, str]:
+    """Return the states of the run's jobs by id; Slurm lists ended ones for some minutes."""
+    listed = cluster("squeue", "--states=all", "--noheader", "--format=%i %T %Z").stdout.splitlines()
+    return {id: state for id, state, directory in map(str.split, listed) if directory == str(run)}
+
+
+@pytest.mark.parametrize("ended_by", ["signal", "killed script", pytest.param("crash", marks=pytest.mark.deep)])
+def test_a_job_that_may_not_be_requeued_is_continued_by_one_that_depends_on_it(
+    without_requeue: Hidl, cluster: LivingCluster, tmp_path: Path, ended_by: str
+) -> None:
+    hidl = without_requeue
+    run = start_without_requeue(hidl, tmp_path, *(("4", "", "2") if ended_by == "crash" else ("4", "2")))
+    header = (run / "job.sh").read_text().partition("\n\n")[0]
+    assert "#SBATCH --no-requeue" in header
+    assert "#SBATCH --requeue" not in header
+    first = json.loads((run / "job.json").read_text())["id"]
+    reaches(run, "2")
+    if ended_by == "signal":
+        second = (run / "next").read_text().strip()
+        assert jobs_of(run, cluster) == {first: "RUNNING", second: "PENDING"}
+        assert hidl.json("status", run.name)["state"] == "RUNNING"
+        cluster("scancel", "--batch", "--signal=USR1", first)
+    elif ended_by == "killed script":
+        cluster("scancel", "--batch", "--signal=KILL", first)
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    assert [line for line in printed(run) if "done" in line] == ["done at 4"]
+    ended = [(each["job"], each["state"], each["exit_status"]) for each in attempts(run)]
+    assert ended[0] == {
+        "signal": (first, "PREEMPTED", 75), "killed script": (first, "RUNNING", None), "crash": (first, "FAILED", 137)
+    }[ended_by]  # fmt: skip
+    status = hidl.json("status", run.name)
+    assert (status["state"], len(status["attempts"])) == ("COMPLETED", len(ended))
+    assert until(lambda: "PENDING" not in jobs_of(run, cluster).values())
+    assert not (run / "next").exists()
+
+
+@pytest.mark.parametrize("by", ["hidl", "scancel"])
+def test_the_next_job_is_cancelled_with_the_running_one(
+    without_requeue: Hidl, cluster: LivingCluster, tmp_path: Path, by: str
+) -> None:
+    hidl = without_requeue
+    run = start_without_requeue(hidl, tmp_path, "4", "2")
+    reaches(run, "2")
+    until((run / "next").exists)
+    if by == "hidl":
+        assert hidl("cancel", run.name).returncode == 0
+    else:
+        cluster("scancel", json.loads((run / "job.json").read_text())["id"])
+    assert until(lambda: hidl.json("status", run.name)["state"] == "CANCELLED")
+    assert until(lambda: set(jobs_of(run, cluster).values()) == {"CANCELLED"})
+    assert len(jobs_of(run, cluster)) == 2
+    assert printed(run) == ["begins at 0"]
+
+
+def test_the_last_job_has_no_next_one(without_requeue: Hidl, cluster: LivingCluster, tmp_path: Path) -> None:
+    hidl = without_requeue
+    run = start_without_requeue(hidl, tmp_path, "9", "", "1,2,3,4", options=("--max-jobs", "2"))
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 8
+    assert "it has used its 2 job(s) (--max-jobs)" in (run / "stderr.log").read_text()
+    assert printed(run) == ["begins at 0", "begins at 1"]
+    assert len(jobs_of(run, cluster)) == 2
+
+
+@pytest.mark.parametrize("ended_by", ["request", pytest.param("crash", marks=pytest.mark.deep)])
+def test_the_supervisor_of_hosts_without_a_queue_starts_the_program_again(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path, ended_by: str
+) -> None:
+    hidl = with_own_ssh(on_cluster("mpi"), cluster, tmp_path)
+    program = tmp_path / "counts.py"
+    program.write_text(COUNTS.read_text())
+    how = ("4", "2") if ended_by == "request" else ("4", "", "2")
+    run = start(hidl, "--hosts", "node1", "--", "python", str(program), *how)
+    job = json.loads((run / "job.json").read_text())["id"]
+    if ended_by == "request":
+        reaches(run, "2")
+        (run / "stop").touch()
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    assert printed(run) == ["begins at 0", "begins at 2", "done at 4"]
+    assert [each["job"] for each in attempts(run)] == [job]
+    assert hidl.json("status", run.name)["state"] == "COMPLETED"

@@ -22,6 +22,14 @@ pytestmark = pytest.mark.exact
 STEPS = 8
 GPT = ("gpt", "--context=16", "--vocabulary=100", "--layers=2", "--width=32", "--heads=4", "--learning_rate=0.01")
 RESNET = ("resnet50", "--image_size=32", "--optimizer=adam")
+HYPARFLOW = ("hyparflow.resnet", "--depth=8", "--batch=8", "--seed=3", "--costs=estimated")
+KMEANS = ("ml.kmeans", "--points=6000", "--columns=3", "--clusters=20", "--max_iterations=9", "--spread=8")
+#: Parameters of the numbers of steps, and of the data.
+SIZES = {
+    "gpt": ("--batch=2", f"--steps={STEPS - 1}", "--warmup=1", "--batches=5", "--seed=3"),
+    "hyparflow": (f"--steps={STEPS - 1}", "--warmup=1"),
+    "ml": ("--steps=1", "--warmup=1"),
+}
 
 
 class Chain:
@@ -32,7 +40,7 @@ class Chain:
         self.checkpoints, self.stop, self.metrics = (directory / name for name in ("ck", "stop", "metrics.json"))
         self.prefix, self.number = prefix, number
         name, *options = words
-        size = ("--batch=2", f"--steps={STEPS - 1}", "--warmup=1", "--batches=5", "--seed=3")
+        size = SIZES.get(name.partition(".")[0], SIZES["gpt"])
         self.words = ("-m", "hidl_workloads.world", f"hidl_workloads.{name}", *size, *options)
         self.variables = {
             "HIDL_RUN_ID": directory.name,
@@ -84,6 +92,11 @@ def summary(results: dict[str, Any]) -> list[Any]:
     return [results["weight_checksum"]["samples"], results["loss"]["value"], len(results["step_time"]["samples"])]
 
 
+def clustering(results: dict[str, Any]) -> list[Any]:
+    names = ("result_checksum", "inertia", "iterations", "smallest_cluster")
+    return [[results[name]["value"] for name in names], len(results["fit_time"]["samples"])]
+
+
 WAYS = [
     (GPT, 2),
     deep((*GPT, "--backend=mpi", "--parallel=fsdp"), 2),
@@ -96,6 +109,96 @@ WAYS = [
     deep((*RESNET, "--compression=float16"), 3),
     deep((*RESNET, "--framework=tensorflow"), 2),
 ]
+
+
+@pytest.mark.parametrize("ranks_of_jobs", [(2, 2, 2, 2), deep((2, 3, 1, 2))])
+def test_a_clustering_that_is_interrupted_ends_like_one_that_is_not(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, ranks_of_jobs: tuple[int, ...]
+) -> None:
+    """Also if each job has another number of ranks."""
+    prefix = stack_prefix("mpi")
+    expected = clustering(Chain(prefix, tmp_path / "straight", 2, KMEANS).until_done())
+    iterations = expected[0][2]
+    assert iterations == 9
+
+    chain = Chain(prefix, tmp_path / "chain", ranks_of_jobs[0], KMEANS)
+    chain.stop.touch()
+    stopped = chain.job()
+    assert stopped.status == 75, stopped.stderr
+    assert "stopped after iteration 1 of fit 1 of 2, to be continued" in stopped.stderr
+    assert chain.results()["progress"]["value"] == 1
+    chain.stop.unlink()
+    chain.number = ranks_of_jobs[1]
+    chain.signal_at(iterations // 2, signal.SIGKILL)
+    reached = chain.steps()
+    assert reached >= iterations // 2
+    chain.number = ranks_of_jobs[2]
+    chain.signal_at(reached + iterations // 2, signal.SIGUSR1)
+    assert chain.steps() > reached
+    chain.number = ranks_of_jobs[3]
+    assert clustering(chain.until_done()) == expected
+    assert chain.steps() == 2 * iterations
+
+
+def test_a_clustering_of_other_points_is_refused(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    chain = Chain(stack_prefix("mpi"), tmp_path / "chain", 2, KMEANS)
+    chain.stop.touch()
+    assert chain.job().status == 75
+    chain.words = (*chain.words, "--points=2999", "--spread=1")
+    refused = chain.job()
+    assert refused.status == 1
+    assert "points was 6000, is 2999; spread was 8.0, is 1.0" in refused.stderr
+
+
+HYPARFLOW_WAYS = [
+    ((*HYPARFLOW, "--mode=model"), 2),
+    deep((*HYPARFLOW, "--mode=data", "--precision=bfloat16"), 2),
+    deep((*HYPARFLOW, "--mode=hybrid", "--partitions=2", "--schedule=gems", "--micro_batches=4"), 4),
+    deep(("hyparflow.amoebanet", "--depth=3", "--filters=8", "--batch=8", "--mode=model", "--costs=estimated"), 3),
+    deep(
+        ("hyparflow.vgg", "--depth=11", "--batch=4", "--mode=data", "--costs=estimated", "--batch_norm=synchronised"), 2
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "number"), HYPARFLOW_WAYS)
+def test_a_partitioned_training_that_is_interrupted_ends_like_one_that_is_not(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, words: tuple[str, ...], number: int
+) -> None:
+    prefix = stack_prefix("hyparflow")
+    expected = summary(Chain(prefix, tmp_path / "straight", number, words).until_done())
+    chain = Chain(prefix, tmp_path / "chain", number, words)
+    chain.stop.touch()
+    stopped = chain.job()
+    assert stopped.status == 75, stopped.stderr
+    assert f"stopped after step 1 of {STEPS}, to be continued" in stopped.stderr
+    assert chain.results()["progress"]["value"] == 1
+    chain.stop.unlink()
+    chain.signal_at(2, signal.SIGUSR1)
+    reached = chain.steps()
+    assert reached >= 2
+    if reached < STEPS:
+        chain.signal_at(min(STEPS - 1, reached + 1), signal.SIGKILL)
+    found = summary(chain.until_done())
+    assert found[:2] == expected[:2]
+    assert chain.steps() == STEPS
+
+
+@pytest.mark.deep
+def test_a_plan_of_measured_costs_is_that_of_the_first_job(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    """Costs that are measured again would cut the model elsewhere; also another number of replicas keeps the stages."""
+    words = (*HYPARFLOW, "--mode=hybrid", "--partitions=2", "--costs=measured")
+    chain = Chain(stack_prefix("hyparflow"), tmp_path / "chain", 2, words)
+    chain.stop.touch()
+    plans = []
+    for step, chain.number in ((1, 2), (2, 2), (3, 4)):
+        assert chain.job().status == 75
+        manifest = json.loads((chain.checkpoints / f"step-{step:012d}" / "manifest.json").read_text())
+        plans.append(json.loads(manifest["document"]["plan"]))
+    assert plans[0] == plans[1]
+    cuts = [([stage["nodes"] for stage in plan["stages"]], plan["micro_batches"]) for plan in plans]
+    assert cuts[0] == cuts[2]
+    assert [plan["replicas"] for plan in plans] == [1, 1, 2]
 
 
 @pytest.mark.parametrize(("words", "number"), WAYS)

@@ -28,6 +28,8 @@ from hidl_cli.schedulers.ssh.jobs import HostsRequest, JobRecord, read_request
 #: Seconds between two messages to the guards; after 180 s without one, they assume that this machine is down.
 _BEAT = 15.0
 _PAUSE = 0.1
+#: File of a job script that is to be started again, as the next job of a run.
+CONTINUED = "continued"
 _GRACE_SECONDS = 10.0
 
 
@@ -61,6 +63,8 @@ class Supervisor:
         self.record.write()
         try:
             end = self._guarded()
+            while end.by_itself and (self._run.directory / CONTINUED).exists() and not self._ended_by:
+                end = self._guarded()
         except Exception as error:  # other processes wait for the recorded end
             traceback.print_exc()
             end = JobEnd(State.FAILED, f"the supervisor failed: {error}")

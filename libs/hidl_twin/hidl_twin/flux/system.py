@@ -36,6 +36,8 @@ _OPTIONS = {"time": "--time-limit", "partition": "--queue", "account": "--bank"}
 def flux(store: Store, arguments: Sequence[str]) -> None:
     """``flux COMMAND``."""
     words = list(arguments)
+    if words[:1] == ["--parent"]:  # jobs reach the instance that has the queue anyway
+        words = words[1:]
     if words[:1] in (["--version"], ["-V"]):
         words = ["version"]
     if not words or words[0] not in _COMMANDS:
