@@ -62,6 +62,17 @@ class DaskTranspose(Dask):
 
 
 @dataclass(frozen=True)
+class DaskXgboost(Dask):
+    """Gradient boosting with XGBoost on Dask over MPI."""
+
+    rows: int = parameter(200000, min=64, help="rows for each worker")
+    columns: int = parameter(20, min=3, help="features of a row")
+    partitions: int = parameter(2, min=1, help="partitions for each worker")
+    rounds: int = parameter(20, min=1, help="trees")
+    depth: int = parameter(6, min=1, help="largest depth of a tree")
+
+
+@dataclass(frozen=True)
 class Training:
     """Parameters of all recipes that extend _training."""
 
