@@ -172,6 +172,22 @@ def test_a_training_that_is_interrupted_trains_on_each_sample_once_in_an_epoch(
 
 
 @pytest.mark.real
+def test_a_training_that_waits_for_its_data_says_so(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path
+) -> None:
+    files = {name: str(tmp_path / f"{name}.json") for name in ("HIDL_METRICS", "HIDL_FINDINGS")}
+    program = ("-m", "hidl_workloads.world", "gpt_slow_data", *GPT, "--steps=6", f"--data={tokens}")
+    done = ranks.run(stack_prefix("pytorch"), 1, *program, **files)
+    assert done.status == 0, done.stderr
+    assert "warning HD640: The training is input-bound: ranks wait for data in" in done.stderr
+    findings = json.loads(Path(files["HIDL_FINDINGS"]).read_text())["findings"]
+    assert "HD640" in {each["rule"] for each in findings}
+    found = {each["name"]: each for each in json.loads(Path(files["HIDL_METRICS"]).read_text())["metrics"]}
+    assert found["input_wait"]["value"] > 0.05
+    assert found["step_time"]["value"] > 0.1  # which includes the waiting
+
+
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("module", "words", "message"),
     [
