@@ -233,7 +233,7 @@ def _checkpoints(
     trainer: Trainer,
     parameters: Training,
     *,
-    samples: int | None,
+    samples: int | None = None,
 ) -> Checkpoints:
     given = asdict(parameters)
     is_divided = strategy.parallel(parameters) in ("hsdp", "tp", "pp")
