@@ -25,8 +25,8 @@ import torch
 from mpi4py import MPI
 
 from hidl_workloads import freed_memory
+from hidl_workloads.image_networks import resnet50
 from hidl_workloads.parameters import Resnet50
-from hidl_workloads.resnet50 import torch_network
 from hidl_workloads.training import torch_strategies
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
 from hidl_workloads.training.data_parallel.choice import choose
@@ -126,7 +126,7 @@ def _training(parameters: Resnet50, communicator: MPI.Comm = WORLD) -> Callable[
     side = parameters.image_size
     images = torch.randn(BATCH, 3, side, side).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(1000, (BATCH,))
-    plain = torch_network().to(memory_format=torch.channels_last)
+    plain = resnet50().to(memory_format=torch.channels_last)
     backend = torch_strategies.make(communicator, plain, partial(torch.optim.SGD, lr=0.01), parameters)
     model, optimizer = backend.model, backend.optimizer
 

@@ -26,8 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import SMALL
 from hidl_workloads import freed_memory
+from hidl_workloads.image_networks import resnet50
 from hidl_workloads.parameters import Resnet50
-from hidl_workloads.resnet50 import torch_network
 from hidl_workloads.training import torch_strategies
 
 WORLD = MPI.COMM_WORLD
@@ -80,7 +80,7 @@ def training(groups: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
 
 def _resnet() -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch_network().to(memory_format=torch.channels_last)
+    return resnet50().to(memory_format=torch.channels_last)
 
 
 def _sharded(group: Any) -> torch.nn.Module:

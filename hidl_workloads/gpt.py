@@ -10,21 +10,23 @@ import math
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hidl_workloads.parameters import Gpt
-from hidl_workloads.training.model import Batch, Model
+from hidl_workloads.training.model import Batch, DataSet, Model
 
 if TYPE_CHECKING:
     import torch
+    from mpi4py import MPI
 
 _DEVIATION = 0.02  # of the initial weights
 
 
 class GPT(Model):
-    """Sequences of random tokens, in which each token is predicted from those before it."""
+    """Sequences of tokens, of files or random ones, in which each token is predicted from those before it."""
 
     title = "GPT"
     items = "tokens"
@@ -50,6 +52,13 @@ class GPT(Model):
         shape = (self._parameters.batch, self._parameters.context + 1)
         tokens = random.integers(self._parameters.vocabulary, size=shape)
         return Batch(np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:]))
+
+    def open_data(self, communicator: MPI.Comm, path: Path) -> DataSet:
+        """Open arrays of tokens."""
+        from hidl_workloads.training.data import TokenData
+
+        parameters = self._parameters
+        return TokenData(communicator, path, context=parameters.context, vocabulary=parameters.vocabulary)
 
     def flops_per_item(self) -> float:
         """Return the floating-point operations of a training step per token.

@@ -67,11 +67,12 @@ def _require_gpus(communicator: MPI.Comm, source: str) -> None:
 
 
 def _provide_torchvision() -> None:
-    """``torchvision.models.resnet50()``: the same parameters, of the same names and initial values."""
-    from hidl_workloads.resnet50 import torch_network
+    """``torchvision.models.resnet50()`` and others: the same parameters, of the same names and initial values."""
+    from hidl_workloads import image_networks
 
     models = ModuleType("torchvision.models")
-    models.resnet50 = torch_network  # type: ignore[attr-defined]  # a module that is created here
+    for name in ("resnet50", "resnet101", "resnet152", "vgg16"):
+        setattr(models, name, getattr(image_networks, name))
     torchvision = ModuleType("torchvision")
     torchvision.models = models  # type: ignore[attr-defined]
     sys.modules.update({"torchvision": torchvision, "torchvision.models": models})

@@ -64,6 +64,17 @@ class DaskTranspose(Dask):
 
 
 @dataclass(frozen=True)
+class DaskXgboost(Dask):
+    """Gradient boosting with XGBoost on Dask over MPI."""
+
+    rows: int = parameter(200000, min=64, help="rows for each worker")
+    columns: int = parameter(20, min=3, help="features of a row")
+    partitions: int = parameter(2, min=1, help="partitions for each worker")
+    rounds: int = parameter(20, min=1, help="trees")
+    depth: int = parameter(6, min=1, help="largest depth of a tree")
+
+
+@dataclass(frozen=True)
 class Training:
     """Parameters of all recipes that extend _training."""
 
@@ -79,6 +90,11 @@ class Training:
         min=0,
         help="distinct batches of the synthetic data, each trained on once in an epoch; 0: one for each rank, the same in all steps",
     )
+    data: str = parameter(
+        "",
+        help="absolute path of the data, a directory of archives or a file, each sample of which is trained on once in an epoch; empty: synthetic data",
+    )
+    readers: int = parameter(1, min=1, max=64, help="threads of a rank that read data ahead")
     precision: Literal["float32", "bfloat16"] = parameter("float32", help="arithmetic of the forward and backward pass")
     optimizer: Literal["sgd", "adam"] = parameter("sgd", help="optimizer")
     learning_rate: float = parameter(0.01, min=0, help="step size of the optimizer")
@@ -216,6 +232,31 @@ class HyparflowVgg(Hyparflow):
 
 
 @dataclass(frozen=True)
+class Resnet50(Training):
+    """Data-parallel ResNet-50 training on synthetic images."""
+
+    batch: int = parameter(8, min=1, unit="images", help="images per rank and step")
+    image_size: int = parameter(224, min=32, max=1024, unit="pixels", help="height and width of an image")
+
+
+@dataclass(frozen=True)
+class ImageTraining(Resnet50):
+    """Data-parallel training of networks for images."""
+
+    model: Literal["resnet50", "resnet101", "resnet152", "vgg16", "inception3", "mobilenet"] = parameter(
+        "resnet50", help="network"
+    )
+    batch: int = parameter(8, min=1, unit="images", help="images per rank and step")
+    image_size: int = parameter(
+        0,
+        min=0,
+        max=1024,
+        unit="pixels",
+        help="height and width of an image; 0: as published, 299 for inception3, 224 for the others",
+    )
+
+
+@dataclass(frozen=True)
 class MachineLearning:
     """Parameters of all recipes that extend _machine-learning."""
 
@@ -340,14 +381,6 @@ class OmbPairs:
     bandwidth_iterations: int = parameter(10, min=1, help="timed windows of 64 messages of one pair and direction")
     warmup: int = parameter(2, min=0, help="untimed windows before, and ten times as many round trips")
     repetitions: int = parameter(3, min=1, help="measurements per pair; the median is reported")
-
-
-@dataclass(frozen=True)
-class Resnet50(Training):
-    """Data-parallel ResNet-50 training on synthetic images."""
-
-    batch: int = parameter(8, min=1, unit="images", help="images per rank and step")
-    image_size: int = parameter(224, min=32, max=1024, unit="pixels", help="height and width of an image")
 
 
 @dataclass(frozen=True)

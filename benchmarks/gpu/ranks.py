@@ -24,7 +24,7 @@ from mpi4py import MPI
 from torch import nn
 
 from hidl_workloads import gpu_aware, mpi_library
-from hidl_workloads.resnet50 import torch_network
+from hidl_workloads.image_networks import resnet50
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.training.data_parallel.torch_state import named_weights
 from hidl_workloads.training.data_parallel.weights import checksum
@@ -290,7 +290,7 @@ class _way:
 
     def __enter__(self) -> tuple[Any, Any, Callable[[], object]]:
         torch.manual_seed(0)
-        model = torch_network().to(self._device, memory_format=torch.channels_last)
+        model = resnet50().to(self._device, memory_format=torch.channels_last)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         self._optimizer: Any = None
         self._distributed: Any = None

@@ -39,6 +39,7 @@ COMMANDS = {
     "results": "results:app",
     "stack": "stack:app",
     "workload": "workload:app",
+    "data": "data:app",
     "site": "site:app",
     "cluster": "twin:app",
     "tuning": "tuning:app",

@@ -134,6 +134,7 @@ def stack_directories(roots: Iterable[Path], site: str, stack: str | None = None
 #: Rules that are applied to nodes, launches and job output rather than to this host (``module:attribute``).
 _OTHER_RULES = (
     "hidl_workloads.doctor.nodes:RULES",
+    "hidl_workloads.doctor.data:RULES",
     "hidl_workloads.doctor.ranks:RULES",
     "hidl_cli.doctor.nodes:RULES",
     "hidl_cli.doctor.nodes:LAUNCH_RULES",

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from hidl_workloads.metrics import Metric
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from hidl_workloads.checkpoint import Snapshot
 
 
@@ -25,6 +27,16 @@ class Batch:
     targets: NDArray[np.int64]
 
 
+class DataSet(Protocol):
+    """Samples that are read from files."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    def read(self, samples: Sequence[tuple[int, int]]) -> Batch:
+        """Return a batch of samples, each given by its epoch and number; threads call this at the same time."""
+
+
 class Model(ABC):
     """A classifier, trained by cross-entropy; a subclass gives its data, and its network in one framework or several.
 
@@ -33,7 +45,7 @@ class Model(ABC):
     ``images_per_second``), and ``label`` its name in the report (``Img/sec``).
     """
 
-    title: ClassVar[str]
+    title: str
     items: ClassVar[str]
     label: ClassVar[str]
     #: Recompute activations in the backward pass; set by the trainer if ``memory_limit`` requires it.
@@ -54,6 +66,12 @@ class Model(ABC):
     @abstractmethod
     def make_batch(self, random: np.random.Generator) -> Batch:
         """Return a rank's batch; ``random`` differs from rank to rank."""
+
+    def open_data(self, communicator: MPI.Comm, path: Path) -> DataSet:
+        """Open the data set in a directory or file; collective. Raise ``Refused`` on all ranks if it cannot be used."""
+        from hidl_workloads.refusal import Refused  # imports MPI
+
+        raise Refused(f"{self.title} has no reader for files: leave out data={path}")
 
     def torch_network(self) -> Any:
         """Return the ``torch.nn.Module``."""

@@ -12,13 +12,14 @@ from typing import TypeVar
 import numpy as np
 from mpi4py import MPI  # before any framework
 
-from hidl_workloads import arguments, intervals, metrics, stop
+from hidl_workloads import arguments, intervals, metrics, phases, stop
 from hidl_workloads.checkpoint import Checkpoints, Snapshot, directory_of_checkpoints
 from hidl_workloads.energy import Meter
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import exit_if_refused
 from hidl_workloads.training import strategy
+from hidl_workloads.training.data import BatchReader
 from hidl_workloads.training.data_parallel.weights import checksum
 from hidl_workloads.training.loop import StepTimes, run_steps
 from hidl_workloads.training.model import Model, Trainer, rank_batch
@@ -26,7 +27,7 @@ from hidl_workloads.training.order import Order
 from hidl_workloads.world import failure_ends_all_ranks
 
 #: Parameters that may differ between two jobs of a training, and those that affect the last bits of the weights.
-_ANY_VALUE = ("steps", "warmup", "note", "timeline", "memory_limit", "recompute")
+_ANY_VALUE = ("steps", "warmup", "note", "timeline", "memory_limit", "recompute", "data", "readers")
 _OTHER_BITS = ("backend", "bucket_mib", "gpu_buffers", "compression", "cycle_time_ms", "fusion_mib")
 
 AnyParameters = TypeVar("AnyParameters", bound=Training)
@@ -61,13 +62,22 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
     directory = directory_of_checkpoints()
     if directory is not None:
         stop.listen()  # the signal may arrive while the framework is imported
+    data = model.open_data(communicator, Path(parameters.data)) if parameters.data else None
     trainer = make_trainer(communicator, model, parameters)
     if communicator.rank == 0:
         print(header(trainer, model, parameters, communicator.size), flush=True)
-    checkpoints = None if directory is None else _checkpoints(communicator, directory, name, trainer, parameters)
+        if data is not None:
+            print(f"Data: {len(data):,} samples in {parameters.data}", flush=True)
+    samples = None if data is None else len(data)
+    checkpoints = (
+        None if directory is None else _checkpoints(communicator, directory, name, trainer, parameters, samples=samples)
+    )
+    reader = None if data is None else BatchReader(data, communicator, parameters)
     meter = Meter(communicator)
-    course = Course(communicator, trainer, model, parameters, checkpoints, meter=meter)
+    course = Course(communicator, trainer, model, parameters, checkpoints, reader=reader, meter=meter)
     timing = course.train()
+    if reader is not None:
+        reader.close()
     if timing is None:
         progress = Metric("progress", float(course.step), "steps", [float(course.step)])
         metrics.report(
@@ -97,6 +107,7 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
             *([Metric("path", trainer.path, "gradients", paths)] if paths else []),
             *of_device,
             *utilization(model, rates, of_device),
+            *(reader.metrics(timing.seconds) if reader else []),
         ],
         energy=meter.collect(total * course.timed_steps, model.items.removesuffix("s")),
     )
@@ -146,11 +157,13 @@ class Course:
         parameters: Training,
         checkpoints: Checkpoints | None = None,
         *,
+        reader: BatchReader | None = None,
         meter: Meter | None = None,
     ) -> None:
         self._communicator, self._trainer, self._model = communicator, trainer, model
         self._parameters, self._checkpoints = parameters, checkpoints
         self._order = Order(parameters.batches, parameters.seed) if parameters.batches else None
+        self._reader = reader
         self.step, self.total = 0, parameters.warmup + parameters.steps
         self._meter, self.timed_steps = meter, 0
         self._times = StepTimes(communicator, parameters.warmup)
@@ -162,9 +175,8 @@ class Course:
         self._continue()
         self._feed()
         self.timed_steps = max(0, self.total - self.step - self._parameters.warmup)
-        steps = run_steps(
-            self._trainer.step, self.total, done=self.step, warmup=self._parameters.warmup, meter=self._meter
-        )
+        step = self._trainer.step if self._reader is None else self._read_and_step
+        steps = run_steps(step, self.total, done=self.step, warmup=self._parameters.warmup, meter=self._meter)
         for seconds, loss in steps:
             self.step += 1
             self._times.add(seconds)
@@ -185,8 +197,9 @@ class Course:
         self.step = found.step
         self._times = StepTimes(self._communicator, self._parameters.warmup, found.document["seconds"])
         self._loss = found.document["loss"]
-        if self._order is not None:
-            self._order.position = found.document["position"]
+        for each in (self._order, self._reader):
+            if each is not None:
+                each.position = found.document["position"]
         if self._communicator.rank == 0:
             print(f"Continuing after step {self.step} of {self.total}", flush=True)
 
@@ -195,10 +208,17 @@ class Course:
             number = self._order.take(self._communicator.rank, self._communicator.size)
             self._trainer.feed(rank_batch(self._model, self._parameters.seed, number))
 
+    def _read_and_step(self) -> float:
+        assert self._reader is not None
+        with phases.phase(phases.INPUT):
+            self._trainer.feed(self._reader.take())
+        return self._trainer.step()
+
     def _snapshot(self) -> Snapshot:
         self._collect()
+        source = self._order or self._reader
         document = {"seconds": self._times.every, "loss": self._loss}
-        return self._trainer.snapshot(document | ({"position": self._order.position} if self._order else {}))
+        return self._trainer.snapshot(document | ({"position": source.position} if source else {}))
 
     def _collect(self) -> None:
         """Collect the times of the steps since the last call, and compute the mean loss."""
@@ -209,7 +229,13 @@ class Course:
 
 
 def _checkpoints(
-    communicator: MPI.Comm, directory: Path, name: str, trainer: Trainer, parameters: Training
+    communicator: MPI.Comm,
+    directory: Path,
+    name: str,
+    trainer: Trainer,
+    parameters: Training,
+    *,
+    samples: int | None = None,
 ) -> Checkpoints:
     given = asdict(parameters)
     is_divided = strategy.parallel(parameters) in ("hsdp", "tp", "pp")
@@ -221,6 +247,7 @@ def _checkpoints(
             **{key: value for key, value in given.items() if key not in (*_ANY_VALUE, *_OTHER_BITS)},
             **({"partitions": strategy.partitions(parameters, communicator)} if is_divided else {}),
             "weights": trainer.parameter_count,
+            **({"samples": samples} if samples is not None else {}),
         },
         versions={**trainer.versions, "device": trainer.device, **{key: given[key] for key in _OTHER_BITS}},
         fixed_ranks=trainer.fixed_ranks,

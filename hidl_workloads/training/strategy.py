@@ -144,6 +144,8 @@ def check(parameters: Training) -> None:
         raise ValueError(f"micro_batches={each} must divide the batch of a rank, {parameters.batch}")
     if parameters.memory_limit and parameters.framework != "torch":
         raise ValueError("memory_limit requires framework=torch, for which memory can be predicted")
+    if parameters.data and parameters.batches:
+        raise ValueError("batches, of synthetic data, and data cannot be combined")
     library = title(parameters)
     if is_wanted() and parameters.framework == "tensorflow" and parameters.backend != "mpi4py":
         raise ValueError(f"tensorflow with {library} only computes on CPUs: use --device cpu")

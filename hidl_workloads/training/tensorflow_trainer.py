@@ -45,7 +45,7 @@ class TensorFlowTrainer:
             self._optimizer = plain = optimizer(learning_rate=parameters.learning_rate)
             plain.build(self._network.trainable_variables)
             # The step is compiled once, and only variables can get other batches later.
-            kind = tf.Variable if parameters.batches else tf.constant
+            kind = tf.Variable if parameters.batches or parameters.data else tf.constant
             self._inputs = kind(model.keras_inputs(batch.inputs))
             self._targets = kind(batch.targets)
             self._strategy = tensorflow_strategies.make(communicator, self._network, plain, self._loss, parameters)

@@ -49,6 +49,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "config plugins": [[]],
     "config schema": [["{root}/schema"]],
     "config show": [[], ["--origin"]],
+    "data make": [["images", "{root}/data", "--samples", "2"]],
     "doctor": [[], ["--site", "local"]],
     "doctor explain": [["{rule}"]],
     "doctor rules": [[]],

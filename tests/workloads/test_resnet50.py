@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hidl_cli.process import Completed
+from hidl_workloads.image_training import Images
 from hidl_workloads.parameters import Resnet50
-from hidl_workloads.resnet50 import ResNet50
 from hidl_workloads.training import strategy
 from hidl_workloads.training.model import rank_batch, rank_seed
 from tests.tiers import deep
@@ -136,7 +136,7 @@ def test_torch_distributed_learns_what_hidl_s_averager_learns(train: Train, tmp_
 
 
 def test_every_rank_has_images_of_its_own() -> None:
-    small = ResNet50(Resnet50(batch=1, image_size=32))
+    small = Images(Resnet50(batch=1, image_size=32))
     assert (rank_batch(small, 0, 0).inputs != rank_batch(small, 0, 1).inputs).any()
 
 

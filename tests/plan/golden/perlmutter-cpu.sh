@@ -46,6 +46,6 @@ export HIDL_DEVICE=cpu
 use_system_programs
 
 begin_step '64 ranks on 64 nodes, repetition 1' 64 '{host}'
-launch 64 srun --nodes=64 --ntasks=64 --ntasks-per-node=1 --cpus-per-task=128 --cpu-bind=cores --threads-per-core=1 --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --steps=12 --warmup=2 --batches=0 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --gpu_buffers=auto --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --memory_limit=0 --seed=0 --note= --image_size=224
+launch 64 srun --nodes=64 --ntasks=64 --ntasks-per-node=1 --cpus-per-task=128 --cpu-bind=cores --threads-per-core=1 --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --steps=12 --warmup=2 --batches=0 --data= --readers=1 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --gpu_buffers=auto --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --memory_limit=0 --seed=0 --note= --image_size=224
 
 finish COMPLETED 0

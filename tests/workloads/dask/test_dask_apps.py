@@ -125,3 +125,34 @@ def test_on_gpus_the_stack_must_hold_cupy(app: App, tmp_path: Path) -> None:
     completed = app("transpose", PATH=f"{tools}:/usr/bin:/bin", HIDL_DEVICE="gpu")
     assert completed.status == 1
     assert "dask-transpose: cupy cannot be imported" in completed.stderr
+
+
+@pytest.mark.parametrize("protocol", ["mpi", deep("tcp")])
+def test_xgboost_trains_one_model_on_all_workers(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, protocol: str
+) -> None:
+    """The program compares its predictions with those of a training in one process."""
+    program = ("-m", "hidl_workloads.world", "hidl_workloads.dask_apps.trees", f"--protocol={protocol}", "--runs=1")
+    size = ("--rows=4000", "--columns=5", "--rounds=5", "--warmup=0")
+    variables = {"HIDL_METRICS": str(tmp_path / "metrics.json")}
+    completed = ranks.run(stack_prefix("dask-xgboost"), 4, *program, *size, timeout=200, **variables)
+    assert completed.status == 0, completed.stderr
+    found = metrics(tmp_path)
+    assert (found["workers"]["value"], len(found["time"]["samples"])) == (2, 1)
+    assert ("sent_by_mpi" in found) == (protocol == "mpi")
+
+
+def test_workers_that_train_alone_are_found(stack_prefix: Callable[[str], Path]) -> None:
+    size = ("--rows=4000", "--columns=5", "--rounds=5", "--runs=1", "--warmup=0")
+    program = ("-m", "hidl_workloads.world", "xgboost_alone", *size)
+    completed = ranks.run(stack_prefix("dask-xgboost"), 4, *program, timeout=200)
+    assert completed.status != 0
+    assert "dask-xgboost: each of the 2 workers has trained alone, on its own rows" in completed.stderr
+
+
+def test_scikit_learn_searches_on_dask_as_in_one_process(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    found = ranks.results(stack_prefix("dask-xgboost"), 4, tmp_path, "sklearn_on_dask", "mpi")
+    on_dask, alone = found["scores"]
+    assert on_dask == alone
+    assert len(on_dask) == 8
+    assert found["workers"] == 2

@@ -15,13 +15,13 @@ from mpi4py import MPI
 
 from hidl_workloads import arguments
 from hidl_workloads.gpt import GPT
+from hidl_workloads.image_training import Images
 from hidl_workloads.parameters import Gpt, Resnet50
 from hidl_workloads.refusal import Refused
-from hidl_workloads.resnet50 import ResNet50
 from hidl_workloads.training import program
 
 WORLD = MPI.COMM_WORLD
-MODELS: dict[str, tuple[Any, Any]] = {"gpt": (Gpt, GPT), "resnet50": (Resnet50, ResNet50)}
+MODELS: dict[str, tuple[Any, Any]] = {"gpt": (Gpt, GPT), "resnet50": (Resnet50, Images)}
 
 
 def memory(way: str) -> dict[str, Any]:

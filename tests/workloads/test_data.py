@@ -1,0 +1,220 @@
+"""Data sets of archives: what they hold, and that each sample is trained on exactly once in an epoch."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hidl_workloads import archives
+from hidl_workloads.doctor.data import RULES, Input
+from tests.conftest import Hidl
+from tests.workloads import ranks
+
+pytestmark = pytest.mark.exact
+
+SAMPLES, CONTEXT, EPOCHS = 11, 4, 3
+GPT = (f"--context={CONTEXT}", "--vocabulary=100", "--layers=1", "--width=8", "--heads=1", "--batch=1", "--warmup=0")
+
+
+def archive(file: Path, members: Mapping[str, bytes], mode: Any = "w") -> Path:
+    with tarfile.open(file, mode) as written:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            written.addfile(member, io.BytesIO(data))
+    return file
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.asarray(array))
+    return file.getvalue()
+
+
+def count_epochs(taken: list[int], samples: int) -> list[Counter[int]]:
+    """Return how often each sample was taken in each of the epochs, which follow one another in ``taken``."""
+    assert len(taken) >= EPOCHS * samples
+    return [Counter(taken[epoch * samples : (epoch + 1) * samples]) for epoch in range(EPOCHS)]
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    """The tokens 0, 1, 2, ... in two archives with arrays of different lengths, one of which has a rest."""
+    directory = tmp_path / "tokens"
+    directory.mkdir()
+    parts = [np.arange(start, stop, dtype=np.uint16) for start, stop in ((0, 13), (12, 33), (32, 46))]
+    archive(directory / "a.tar", {"0.npy": npy(parts[0]), "1.npy": npy(parts[1]), "1.txt": b"not tokens"})
+    archive(directory / "b.tar", {"0.npy": npy(parts[2])})
+    return directory
+
+
+def test_the_same_options_make_the_same_bytes(hidl: Hidl, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        for kind in ("images", "tokens"):
+            made = hidl("data", "make", kind, str(tmp_path / name / kind), "--samples", "50", "--shards", "3")
+            assert made.returncode == 0, made.stderr
+    files = sorted(file.relative_to(tmp_path / "first") for file in (tmp_path / "first").rglob("*.tar"))
+    assert len(files) == 6
+    for file in files:
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+def test_existing_data_is_kept(hidl: Hidl, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(b"mine")
+    refused = hidl("data", "make", "images", str(tmp_path))
+    assert refused.returncode == 2
+    assert "it exists" in refused.stderr
+    assert (tmp_path / "x.tar").read_bytes() == b"mine"
+
+
+def test_images_are_read_back_with_their_classes(tmp_path: Path) -> None:
+    archives.make_images(tmp_path, samples=7, side=5, classes=3, shards=2, seed=1)
+    shards = archives.find_shards(tmp_path)
+    entries = archives.index_images(shards, [0, 1])
+    assert Counter(entries["label"].tolist()) == {0: 3, 1: 2, 2: 2}
+    reader = archives.ShardReader(shards)
+    for entry in entries:
+        data = reader.read(int(entry["shard"]), int(entry["offset"]), int(entry["size"]))
+        image = archives.decode_image(data, str(entry["kind"]))
+        assert image.shape == (5, 5, 3)
+        assert image.std() > 0
+
+
+def test_an_image_without_a_class_is_named(tmp_path: Path) -> None:
+    file = archive(tmp_path / "x.tar", {"a/7.npy": npy(np.zeros((2, 2, 3), np.uint8)), "a/8.cls": b"1"})
+    with pytest.raises(ValueError, match=r"x\.tar: image a/7 has no class: expected a/7\.cls"):
+        archives.index_images([file], [0])
+
+
+def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
+    file = archive(tmp_path / "x.tar", {"7.npy": npy([1, 2])}, "w:gz")
+    with pytest.raises(ValueError, match="cannot be read as an uncompressed tar archive"):
+        archives.index_tokens([file], [0])
+
+
+def test_an_archive_that_was_cut_short_is_an_error(tokens: Path) -> None:
+    shards = archives.find_shards(tokens)
+    (entry,) = archives.index_tokens(shards, [1])
+    shards[1].write_bytes(shards[1].read_bytes()[: int(entry["offset"]) + 6])
+    with pytest.raises(OSError, match=r"b\.tar ends within a sample"):
+        archives.ShardReader(shards).read(1, int(entry["offset"]), 8)
+
+
+@pytest.mark.parametrize("array", [np.zeros(3), np.zeros((2, 2), np.uint16)])
+def test_arrays_that_are_not_lists_of_integers_are_refused(tmp_path: Path, array: Any) -> None:
+    file = tmp_path / "x.npy"
+    np.save(file, array)
+    with pytest.raises(ValueError, match=r"x\.npy must be a list of integers"):
+        archives.index_tokens([file], [0])
+
+
+def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no data in"):
+        archives.find_shards(tmp_path)
+
+
+@pytest.mark.parametrize(("wait", "expected"), [(0.04, []), (0.3, ["HD640"])])
+def test_ranks_that_wait_for_data_are_found(wait: float, expected: list[str]) -> None:
+    findings = RULES.findings(Input(wait, 0.2, 2))
+    assert [each.rule for each in findings] == expected
+    assert all("--set readers=4" in each.fix for each in findings)
+
+
+@pytest.mark.real
+def test_each_sample_is_read_once_in_an_epoch_on_any_number_of_ranks(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path
+) -> None:
+    found = ranks.results(stack_prefix("mpi"), 4, tmp_path, "data_counted", str(tokens), str(CONTEXT), "2")
+    assert list(found) == ["1", "2", "3", "4", "continued"]
+    for taken in found.values():
+        assert count_epochs(taken, SAMPLES) == EPOCHS * [dict.fromkeys(range(SAMPLES), 1)]
+    orders = [tuple(taken[: EPOCHS * SAMPLES]) for taken in found.values()]
+    assert len(set(orders)) == 1  # the same order everywhere
+
+
+@pytest.mark.real
+def test_a_training_that_is_interrupted_trains_on_each_sample_once_in_an_epoch(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path
+) -> None:
+    """Two ranks stop after a step, and continue to the end."""
+    steps = -(-EPOCHS * SAMPLES // 2)
+    words = (tmp_path / "fed", *GPT, f"--steps={steps}", f"--data={tokens}")
+    stop = tmp_path / "stop"
+    stop.touch()
+    variables = {
+        "HIDL_RUN_ID": "counted",
+        "HIDL_METRICS": str(tmp_path / "metrics.json"),
+        "HIDL_CHECKPOINT": str(tmp_path / "checkpoint"),
+        "HIDL_STOP": str(stop),
+    }
+    program = ("-m", "hidl_workloads.world", "gpt_counted")
+    stopped = ranks.run(stack_prefix("pytorch"), 2, *program, *words, **variables)
+    assert stopped.status == 75, stopped.stderr
+    stop.unlink()
+    done = ranks.run(stack_prefix("pytorch"), 2, *program, *words, **variables)
+    assert done.status == 0, done.stderr
+    assert f"Data: {SAMPLES} samples" in done.stdout
+    fed = [(tmp_path / f"fed.{rank}").read_text().split() for rank in (0, 1)]
+    taken = [int(first) // CONTEXT for both in zip(*fed, strict=True) for first in both]
+    assert count_epochs(taken, SAMPLES) == EPOCHS * [dict.fromkeys(range(SAMPLES), 1)]
+    found = {each["name"]: each for each in json.loads((tmp_path / "metrics.json").read_text())["metrics"]}
+    assert found["epoch_time"]["value"] == pytest.approx(SAMPLES / 2 * np.mean(found["step_time"]["samples"]))
+    assert 0 <= found["input_wait"]["value"] <= 1
+
+
+@pytest.mark.real
+def test_a_training_that_waits_for_its_data_says_so(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path
+) -> None:
+    files = {name: str(tmp_path / f"{name}.json") for name in ("HIDL_METRICS", "HIDL_FINDINGS")}
+    program = ("-m", "hidl_workloads.world", "gpt_slow_data", *GPT, "--steps=6", f"--data={tokens}")
+    done = ranks.run(stack_prefix("pytorch"), 1, *program, **files)
+    assert done.status == 0, done.stderr
+    assert "warning HD640: The training is input-bound: ranks wait for data in" in done.stderr
+    findings = json.loads(Path(files["HIDL_FINDINGS"]).read_text())["findings"]
+    assert "HD640" in {each["rule"] for each in findings}
+    found = {each["name"]: each for each in json.loads(Path(files["HIDL_METRICS"]).read_text())["metrics"]}
+    assert found["input_wait"]["value"] > 0.05
+    assert found["step_time"]["value"] > 0.1  # which includes the waiting
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("module", "words", "message"),
+    [
+        ("gpt", (*GPT, "--data=/nowhere"), "data cannot be read: no data in /nowhere"),
+        ("gpt", (*GPT, "--context=40", "--data={tokens}"), "no array in .* has 41 tokens, which context=40 requires"),
+        ("resnet50", ("--image_size=32", "--data={tokens}"), "no images in|has no class"),
+    ],
+)
+def test_data_that_cannot_be_used_are_refused_once(
+    stack_prefix: Callable[[str], Path], tokens: Path, module: str, words: tuple[str, ...], message: str
+) -> None:
+    program = ("-m", "hidl_workloads.world", f"hidl_workloads.{module}")
+    given = [word.format(tokens=tokens) for word in words]
+    refused = ranks.run(stack_prefix("pytorch"), 2, *program, *given)
+    assert refused.status == 1
+    (line,) = [line for line in refused.stderr.splitlines() if line.startswith(f"{module}: ")]
+    assert re.search(message, line)
+
+
+@pytest.mark.real
+def test_a_network_learns_the_classes_of_images(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    archives.make_images(tmp_path / "images", samples=40, side=40, classes=2, shards=3, seed=0)
+    file = tmp_path / "metrics.json"
+    words = ("--image_size=32", "--batch=4", "--steps=10", "--warmup=0", "--learning_rate=1e-2")
+    program = ("-m", "hidl_workloads.world", "hidl_workloads.resnet50", *words, f"--data={tmp_path / 'images'}")
+    done = ranks.run(stack_prefix("pytorch"), 2, *program, HIDL_METRICS=str(file))
+    assert done.status == 0, done.stderr
+    found = {each["name"]: each for each in json.loads(file.read_text())["metrics"]}
+    assert found["weight_checksum"]["samples"] == 2 * [found["weight_checksum"]["value"]]
+    assert found["loss"]["value"] < 5  # guessing one of 1000 classes: ln(1000) = 6.9
