@@ -65,7 +65,7 @@ def test_requirements_are_normalized_and_sorted() -> None:
         ({"requires": ("mpich>=4.0", "num-py")}, "mpich>=4.0 is now mpich>=5.0"),
         ({"requires": ("mpich>=5.0",)}, "num-py was added"),
         ({"requires": ("mpich>=5.0", "num-py", "torch")}, "torch was removed"),
-        ({"python": "cp312"}, "made for toy cp312"),
+        ({"python": "cp312"}, "created for toy cp312"),
         ({"accelerator": "cuda"}, "cuda"),
         ({"glibc": (2, 40)}, "glibc 2.40"),
     ],

@@ -63,7 +63,7 @@ def test_both_remedies_are_an_error() -> None:
         decided("2.3.7", LD_PRELOAD=LIBMPI, MV2_SUPPORT_DL=1)
 
     assert [problem.message for problem in refused.value.problems] == [
-        "MV2_SUPPORT_DL=1 (command line) and LD_PRELOAD of libmpi.so (command line) cannot be combined"
+        "MV2_SUPPORT_DL=1 (command line) and preloading libmpi.so with LD_PRELOAD (command line) cannot be combined"
     ]
 
 
