@@ -280,7 +280,7 @@ def new(
     for hidden in drafts.hidden(target):
         say(f"it takes precedence over {hidden}, which has the same name")
     what = made.name if drafts.is_found(target) else str(target.file)
-    say(f"next, review it and replace null values; to list what is still unknown, run: hidl site check {what}")
+    say(f"next: review it and replace null values; to list what is still unknown, run: hidl site check {what}")
 
 
 @app.command()

@@ -120,9 +120,9 @@ class TestSimulatedYears:
     @pytest.mark.parametrize(
         ("name", "least"),
         [
-            ("nothing else", 0.94),
-            ("3 % of nights are outliers", 0.85),
-            deep("20 % of nights are missing", 0.92),
+            ("nothing else", 0.92),
+            ("3 % of nights are outliers", 0.8),
+            deep("20 % of nights are missing", 0.88),
             deep("a drift of -4 % a year", 0.9),
         ],
     )

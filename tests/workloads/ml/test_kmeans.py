@@ -170,10 +170,10 @@ def test_what_cannot_be_done_is_refused(refuse: Callable[..., str], words: tuple
 @pytest.mark.parametrize(
     ("name", "values", "says"),
     [
-        ("data", np.zeros(5), "holds float64 (5,), not a matrix of real numbers"),
-        ("data", np.zeros((5, 2), dtype=complex), "holds complex128 (5, 2), not a matrix of real numbers"),
-        ("data", np.zeros((0, 2)), "holds float64 (0, 2), not a matrix of real numbers"),
-        ("start", np.zeros((3, 2)), "holds 3 x 2 numbers, not 2 x 16"),
+        ("data", np.zeros(5), "contains float64 (5,), not a matrix of real numbers"),
+        ("data", np.zeros((5, 2), dtype=complex), "contains complex128 (5, 2), not a matrix of real numbers"),
+        ("data", np.zeros((0, 2)), "contains float64 (0, 2), not a matrix of real numbers"),
+        ("start", np.zeros((3, 2)), "has 3 x 2 numbers, not 2 x 16"),
         ("start", np.full((2, 16), np.nan), "contains NaN or infinity"),
     ],
 )
