@@ -102,7 +102,7 @@ def test_spacks_own_configuration_is_named_and_recorded(
     assert (again.returncode, f"Spack also reads its own {spack / file}" in again.stderr) == (0, True), again.stderr
     assert hidl(*INSTALL, "--locked").returncode == 0
     (spack / file).unlink()
-    assert "made from sha256:" in hidl(*INSTALL, "--locked").stderr
+    assert "created with sha256:" in hidl(*INSTALL, "--locked").stderr
 
 
 def test_files_of_the_centre_are_recorded_by_their_content(hidl: Hidl, tmp_path: Path) -> None:
