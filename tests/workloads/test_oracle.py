@@ -143,7 +143,7 @@ REFUSED = {
     "copies of the optimizer": "TypeError: an optimizer that averages over ranks cannot be copied or pickled",
     "exchanged parameters": "RuntimeError: 0.weight was replaced by another tensor",
     "gradients in a graph": "RuntimeError: the gradient of 4.bias is part of a graph",
-    "grown with other values": "ValueError: ranks {others} of {ranks} differ from rank 0 in 5.weight, 5.bias: these parameters",
+    "grown with other values": "ValueError: ranks {others} of {ranks} differ from rank 0 in 5.weight: these parameters",
     "other buffers": "ValueError: ranks {others} of {ranks} differ from rank 0 in table: all ranks must have the same",
     "optimizers with values outside of their state": "ValueError: ranks {others} of {ranks} differ from rank 0 in",
     "optimizers without hooks": "TypeError: Around never called torch.optim.Optimizer.__init__",

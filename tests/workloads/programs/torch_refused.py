@@ -74,6 +74,7 @@ def grown_with_other_values() -> None:
     distributed(model)
     model.append(nn.Linear(1, 1))
     nn.init.constant_(model[-1].weight, WORLD.rank)
+    nn.init.zeros_(model[-1].bias)
     loss_of(model, torch.ones(2, FEATURES)).backward()
 
 
