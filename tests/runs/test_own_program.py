@@ -184,7 +184,7 @@ def test_a_file_in_the_place_of_a_workload_gets_the_line_to_type(
 ) -> None:
     done = hidl("run", *words)
     assert done.returncode == 2
-    assert f"next: to run it: {line}\n" in done.stderr
+    assert f"next: to run it, use: {line}\n" in done.stderr
 
 
 def test_a_workload_is_found_in_a_directory_that_cannot_be_read(hidl: Hidl, here: Path) -> None:
@@ -240,4 +240,4 @@ def test_source_code_gets_the_line_that_compiles_it(hidl: Hidl, here: Path) -> N
     for words in (["run", "pi.c"], ["workload", "new", "pi.c"]):
         done = hidl(*words)
         assert done.returncode == 2
-        assert "next: hidl stack exec mpi -- mpicc -O2 pi.c -o pi, then: hidl run -- ./pi\n" in done.stderr
+        assert "next: compile it first: hidl stack exec mpi -- mpicc -O2 pi.c -o pi, then: hidl run -- ./pi\n" in done.stderr

@@ -100,7 +100,7 @@ def test_a_python_that_has_mapped_no_file_of_the_prefix_keeps_it(hidl: Hidl, pre
         assert live.stdout is not None
         live.stdout.readline()
         refused = hidl("uninstall", "mpi")
-        assert (refused.returncode, f"process {live.pid} runs from it" in refused.stderr) == (4, True), refused.stderr
+        assert (refused.returncode, f"process {live.pid} uses it" in refused.stderr) == (4, True), refused.stderr
         live.communicate(b"\n")
 
 
