@@ -240,4 +240,5 @@ def test_source_code_gets_the_line_that_compiles_it(hidl: Hidl, here: Path) -> N
     for words in (["run", "pi.c"], ["workload", "new", "pi.c"]):
         done = hidl(*words)
         assert done.returncode == 2
-        assert "next: compile it first: hidl stack exec mpi -- mpicc -O2 pi.c -o pi, then: hidl run -- ./pi\n" in done.stderr
+        line = "next: compile it first: hidl stack exec mpi -- mpicc -O2 pi.c -o pi, then: hidl run -- ./pi\n"
+        assert line in done.stderr
