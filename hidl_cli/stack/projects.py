@@ -107,19 +107,19 @@ def _uv_lock(file: Path, data: Mapping[str, Any]) -> ProjectFile:
     roots = [each for each in packages if {"virtual", "editable"} & each.get("source", {}).keys()]
     if not roots:
         raise UnusableRequirement(f"{file} has no project", "a uv.lock of a project (uv lock)")
-    direct = {each["name"]: _locked_url(file, each) for each in packages if each not in roots}
-    direct = {name: url for name, url in direct.items() if url}
+    located = {each["name"]: (_locked_url(file, each), _file_hashes(each)) for each in packages if each not in roots}
+    direct = {name: (url, hashes) for name, (url, hashes) in located.items() if url}
     lines = []
     names = {root["name"] for root in roots}
     for dependency in (each for root in roots for each in root.get("dependencies", [])):
         name, extras = dependency["name"], dependency.get("extra", [])
         if name in names:
             continue
-        url = direct.pop(name, None)
+        url, hashes = direct.pop(name, (None, ""))
         word = name + _extras(extras)
         marker = f" ; {dependency['marker']}" if dependency.get("marker") else ""
-        lines.append(f"{word}{f' @ {url}' if url else ''}{marker}")
-    lines += [f"{name} @ {url}" for name, url in direct.items()]
+        lines.append(f"{word}{f' @ {url}' if url else ''}{marker}{hashes}")
+    lines += [f"{name} @ {url}{hashes}" for name, (url, hashes) in direct.items()]
     registry = [each for each in packages if "registry" in each.get("source", {})]
     several = Counter(each["name"] for each in registry)
     constraints = []
@@ -159,10 +159,11 @@ def _pylock(data: Mapping[str, Any]) -> ProjectFile:
         if vcs := package.get("vcs"):
             subdirectory = f"#subdirectory={vcs['subdirectory']}" if "subdirectory" in vcs else ""
             lines.append(f"{name} @ git+{vcs['url']}@{vcs['commit-id']}{subdirectory}{rest}")
-        elif url := package.get("archive", {}).get("url"):
-            lines.append(f"{name} @ {url}{rest}")
-        elif path := package.get("directory", {}).get("path") or package.get("archive", {}).get("path"):
-            lines.append(f"{path if path.startswith('/') else f'./{path}'}{rest}")
+        elif archive := package.get("archive"):
+            rest += _archive_hashes(archive.get("hashes", {}))
+            lines.append(f"{name} @ {archive['url']}{rest}" if "url" in archive else f"{_local(archive['path'])}{rest}")
+        elif directory := package.get("directory"):
+            lines.append(f"{_local(directory['path'])}{rest}")
         else:
             wheels = _usable(package.get("wheels", []))
             hashes = _hashes(package, (f"sha256:{each.get('hashes', {}).get('sha256', '')}" for each in wheels))
@@ -170,6 +171,10 @@ def _pylock(data: Mapping[str, Any]) -> ProjectFile:
     urls = dict.fromkeys(package["index"] for package in data["packages"] if "index" in package)
     note = f"left out, because torch or an extra requires them: {', '.join(left_out)}" if left_out else ""
     return ProjectFile(tuple(lines), (), tuple(url for url in urls if url not in _PYPI), note)
+
+
+def _local(path: str) -> str:
+    return path if path.startswith("/") else f"./{path}"
 
 
 def _environment(file: Path, text: str) -> ProjectFile:
@@ -207,6 +212,18 @@ def _hashes(package: Mapping[str, Any], hashes: Iterable[str]) -> str:
     if package["name"] in _BUILDS:
         return ""
     return "".join(f" --hash={each}" for each in hashes if re.fullmatch(r"sha256:[0-9a-f]{64}", each))
+
+
+def _file_hashes(package: Mapping[str, Any]) -> str:
+    """Return pip's options for the hashes of the file that a URL or a path in uv.lock refers to."""
+    files = [package.get("sdist", {}), *package.get("wheels", [])]
+    return "".join(f" --hash={each['hash']}" for each in files if "hash" in each)
+
+
+def _archive_hashes(hashes: Mapping[str, str]) -> str:
+    """Return pip's option for the SHA-256 of an archive, or for its other hashes, which are reported as unsupported."""
+    known = {"sha256": hashes["sha256"]} if "sha256" in hashes else hashes
+    return "".join(f" --hash={name}:{value}" for name, value in known.items())
 
 
 def _extras(extras: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +26,14 @@ from hidl_cli.documents import sha256
 from hidl_cli.errors import BuildFailed, MissingPrecondition, ProcessFailed
 from hidl_cli.redaction import redact, remember
 from hidl_cli.stack import pip_settings
-from hidl_cli.stack.schema import UnusableRequirement, bare
+from hidl_cli.stack.schema import UnusableRequirement, split_hashes
 
 if TYPE_CHECKING:
     from hidl_cli.stack.pip_settings import Sources
 
 _LOCAL = re.compile(r"(?P<path>[^\[;]+?)(?P<extras>\[[^\]]*\])?\s*(?P<marker>;.*)?")
-_EGG = re.compile(r"[#&]egg=(?P<name>[\w.-]+)(?P<extras>\[[^\]]*\])?")
-_GIT = re.compile(r"git\+(?P<url>[a-z+]+://(?:[^/@\s]*@)?[^\s#@]*)(?:@(?P<revision>[^@#\s]+))?(?P<rest>#[^\s]*)?")
+_EGG = re.compile(r"(?P<name>[\w.-]+)(?P<extras>\[[^\]]*\])?")
+_GIT = re.compile(r"git\+(?P<url>[a-z+]+://(?:[^/@\s]*@)?[^\s#@]*)(?:@(?P<revision>[^@#\s]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _AUTHORITY = re.compile(r"(?<=://)[^/@\s]*@")
 #: Users that a URL may contain: references to variables, and the user of ssh.
@@ -71,23 +71,29 @@ class ReferenceBuilder:
             directory: Directory that paths are relative to.
 
         Raises:
-            UnusableRequirement: The reference is invalid, or its credentials cannot be removed.
+            UnusableRequirement: The reference is invalid, its credentials cannot be removed, or its content has another
+                hash than the user's.
             BuildFailed: The package cannot be built.
         """
-        name, extras, url, marker = _parts(text, directory)
+        word, hashes = split_hashes(text)
+        name, extras, url, marker = _parts(word, directory)
+        url, fragment = _split_fragment(url)
         kept, full = without_credentials(url), expand(url, self.environ)
         if git := _GIT.fullmatch(full):
-            commit = self._commit(name, full, git["revision"])
-            subdirectory = re.search(r"subdirectory=[^&]+", git["rest"] or "")
-            rest = f"@{commit}{f'#{subdirectory[0]}' if subdirectory else ''}"
+            _check_fragment(url, fragment, hashes, known={"egg", "subdirectory"})
+            subdirectory = _subdirectory(fragment, "#")
+            rest = f"@{self._commit(name, full + subdirectory, git['revision'])}{subdirectory}"
             locked, full = f"{_without_revision(kept)}{rest}", f"git+{git['url']}{rest}"
-        elif url.startswith("file:"):
-            place = _path_of(url)
-            locked = f"{url}#tree-sha256={_tree(place)}" if place.is_dir() else f"{url}#sha256={sha256(place)}"
-            full = locked
-        elif url.startswith(("http:", "https:")):
-            digest = self._archive(name, full.partition("#")[0])
-            locked, full = f"{kept.partition('#')[0]}#sha256={digest}", f"{full.partition('#')[0]}#sha256={digest}"
+        elif url.startswith("file:") and (place := _path_of(url)).is_dir():
+            digest = _tree(place)
+            _check_fragment(url, fragment, hashes, known={"egg", "tree-sha256"}, digest=digest)
+            locked = full = f"{url}#tree-sha256={digest}"
+        elif url.startswith(("file:", "http:", "https:")):
+            is_file = url.startswith("file:")
+            digest = sha256(_path_of(url)) if is_file else self._archive(name, full + _subdirectory(fragment, "#"))
+            _check_fragment(url, fragment, hashes, known={"egg", "subdirectory", "sha256"}, digest=digest)
+            rest = f"#sha256={digest}{_subdirectory(fragment, '&')}"
+            locked, full = f"{kept}{rest}", f"{full}{rest}"
         else:
             raise UnusableRequirement(f"unsupported URL {redact(url)}", "git+https://, git+ssh://, https:// or a path")
         wheel = self.wheel(locked, name or "", full=full)
@@ -136,11 +142,11 @@ class ReferenceBuilder:
         if place is None:
             self._pip_wheel(f"{name} @ {url}" if name else url, url, out)
             return
-        _, _, digest = url.partition("sha256=")
+        _, fragment = _split_fragment(url)
         if not place.exists():
             raise MissingPrecondition(f"{place} not found", hint="restore it, or define the stack again")
         if place.is_dir():
-            if _tree(place) != digest:
+            if _tree(place) != fragment.get("tree-sha256"):
                 raise MissingPrecondition(
                     f"{place} has changed since the stack was defined",
                     hint="run the command in the first line of the stack's file again to install its present content",
@@ -148,12 +154,12 @@ class ReferenceBuilder:
             _copy(place, copy)
             arguments = ["build", "--wheel", "--out-dir", str(out), "--python", str(self.interpreter), str(copy)]
             self._run([find_uv_bin(), *arguments, *(["--offline"] if self.offline else [])], place)
-        elif sha256(place) != digest:
+        elif sha256(place) != fragment.get("sha256"):
             raise MissingPrecondition(f"{place} has changed since the stack was defined", hint="define it again")
         elif place.suffix == ".whl":
             shutil.copy(place, out)
         else:
-            self._pip_wheel(str(place), url, out)
+            self._pip_wheel(f"{name} @ {url}" if name else url, url, out)
 
     def _pip_wheel(self, requirement: str, url: str, out: Path) -> None:
         run = ("run", "--no-project", "--isolated", "--python", str(self.interpreter), "--with", "pip", "--")
@@ -204,7 +210,7 @@ class ReferenceBuilder:
 
 def is_direct(text: str) -> bool:
     """Return True if the requirement names a URL or a path instead of a package on an index."""
-    word = bare(text).partition(";")[0].strip()
+    word = re.split(r"\s--hash\b", text)[0].partition(";")[0].strip()
     head, at, rest = word.partition("@")
     if at and re.fullmatch(r"[A-Za-z0-9][\w.-]*\s*(\[[^\]]*\])?\s*", head) and ("://" in rest or "file:" in rest):
         return True
@@ -278,31 +284,71 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def _parts(text: str, directory: Path) -> tuple[str | None, str, str, str]:
-    """Return the name (or None), extras, absolute URL and marker of a reference."""
+    """Return the name (or None), extras, absolute URL and marker of a reference without ``--hash`` options."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    word = bare(text).strip()
+    word = text.strip()
     with suppress(InvalidRequirement):
         requirement = Requirement(word)
         if requirement.url is not None:
             extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-            return requirement.name, extras, requirement.url, str(requirement.marker or "")
+            return requirement.name, extras, _absolute(requirement.url, directory), str(requirement.marker or "")
     if "://" in word and not word.startswith("file:"):
         url, _, marker = (part.strip() for part in word.partition(";"))
-        egg = _EGG.search(url)
-        url = _EGG.sub("", url)
-        url = url if "#" in url or "&" not in url else url.replace("&", "#", 1)
+        egg = _EGG.fullmatch(_split_fragment(url)[1].get("egg", ""))
         return (egg["name"], egg["extras"] or "", url, marker) if egg else (None, "", url, marker)
     found = _LOCAL.fullmatch(word)
     if found is None:
         raise UnusableRequirement(f"invalid reference {redact(word)!r}", "a URL, a path or NAME @ URL")
-    place = _path_of(found["path"]) if found["path"].startswith("file:") else Path(found["path"].strip()).expanduser()
-    place = (directory / place).resolve()
+    path = found["path"].strip()
+    url = path if path.startswith("file:") else (directory / Path(path).expanduser()).absolute().as_uri()
+    return None, found["extras"] or "", _absolute(url, directory), (found["marker"] or "").removeprefix(";").strip()
+
+
+def _absolute(url: str, directory: Path) -> str:
+    """Return the URL with an absolute path, if it names a file or a directory, which must exist."""
+    if not url.startswith("file:"):
+        return url
+    place = (directory / _path_of(url)).resolve()
     if not place.exists():
         raise UnusableRequirement(f"{place} not found", "a directory with a pyproject.toml or setup.py, or a wheel")
     if place.is_dir() and not any((place / name).is_file() for name in ("pyproject.toml", "setup.py")):
         raise UnusableRequirement(f"{place} is not a Python project", "a directory with a pyproject.toml or setup.py")
-    return None, found["extras"] or "", place.as_uri(), (found["marker"] or "").removeprefix(";").strip()
+    fragment = urlsplit(url).fragment
+    return f"{place.as_uri()}{f'#{fragment}' if fragment else ''}"
+
+
+def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without its fragment, and the assignments in the fragment."""
+    plain, _, fragment = url.partition("#")
+    parts = (part.partition("=") for part in fragment.split("&") if part)
+    return plain, {name: value for name, _, value in parts}
+
+
+def _subdirectory(fragment: Mapping[str, str], sign: str) -> str:
+    return f"{sign}subdirectory={fragment['subdirectory']}" if "subdirectory" in fragment else ""
+
+
+def _check_fragment(
+    url: str, fragment: Mapping[str, str], hashes: Sequence[str], *, known: Collection[str], digest: str | None = None
+) -> None:
+    """Raise ``UnusableRequirement`` if the user's hashes are not those of the content, or an assignment is unknown.
+
+    Args:
+        url: The URL without its fragment.
+        fragment: Assignments in the fragment.
+        hashes: Values of ``--hash``, one of which must fit; only files may have them.
+        known: Permitted assignments.
+        digest: SHA-256 of the content.
+    """
+    if unknown := sorted(fragment.keys() - known):
+        raise UnusableRequirement(f"unsupported fragment {unknown[0]}= of {redact(url)}", " or ".join(sorted(known)))
+    if hashes and "sha256" not in known:
+        raise UnusableRequirement(f"--hash is unsupported for {redact(url)}, which is not a file", "no --hash")
+    permitted = [{f"sha256:{value.lower()}"} for name, value in fragment.items() if name.endswith("sha256")]
+    for each in (set(hashes), *permitted):
+        if each and f"sha256:{digest}" not in each:
+            raise UnusableRequirement(f"{redact(url)} has the hash sha256:{digest}", " or ".join(sorted(each)))
 
 
 def _path_of(url: str) -> Path:

@@ -140,7 +140,8 @@ PIP_FIND_LINKS"
 LOCKED_EXPECTED = "NAME @ URL with a full commit or #sha256=, which `hidl install STACK --with URL --as NAME` finds out"
 #: URLs that are locked to a commit, the hash of a file or the hash of a directory's files.
 _LOCKED_URL = re.compile(
-    r"git\+[^\s#]+@[0-9a-f]{40}(#subdirectory=[^\s&#]+)?|(https?|file)://[^\s#]+#(tree-)?sha256=[0-9a-f]{64}"
+    r"git\+[^\s#]+@[0-9a-f]{40}(#subdirectory=[^\s&#]+)?|file://[^\s#]+#tree-sha256=[0-9a-f]{64}"
+    r"|(https?|file)://[^\s#]+#sha256=[0-9a-f]{64}(&subdirectory=[^\s&#]+)?"
 )
 
 _HASH = re.compile(r"\s--hash[= ](\S+)")
@@ -164,10 +165,7 @@ def parse(text: str) -> str:
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
-    hashes = tuple(sorted(set(_HASH.findall(text))))
-    if others := [value for value in hashes if not _SHA256.fullmatch(value)]:
-        raise UnusableRequirement(f"unsupported hash {others[0][:20]!r}", "--hash=sha256: and 64 hexadecimal digits")
-    bare = _HASH.sub("", text).strip()
+    bare, hashes = split_hashes(text)
     if option := _OPTION.search(bare):
         raise UnusableRequirement(f"unsupported option {option[1]} in a requirement", "no options except --hash")
     if _FILE.fullmatch(bare):
@@ -184,6 +182,17 @@ def parse(text: str) -> str:
     requirement.name = canonicalize_name(requirement.name)
     requirement.extras = {canonicalize_name(extra) for extra in requirement.extras}
     return " ".join([str(requirement), *(f"--hash={value}" for value in hashes)])
+
+
+def split_hashes(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a requirement without its ``--hash`` options, and their values, such as ``sha256:...``.
+
+    Raises ``UnusableRequirement`` for other hashes than SHA-256.
+    """
+    hashes = tuple(sorted(set(_HASH.findall(text))))
+    if others := [value for value in hashes if not _SHA256.fullmatch(value)]:
+        raise UnusableRequirement(f"unsupported hash {others[0][:20]!r}", "--hash=sha256: and 64 hexadecimal digits")
+    return _HASH.sub("", text).strip(), hashes
 
 
 def name_of(requirement: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ from hidl_cli.stack import schema
 from hidl_cli.stack.derivation import Check, Requested
 from hidl_cli.stack.derivation import read as read_requested
 from hidl_cli.stack.plan import StackSources
+from hidl_cli.stack.pip_settings import Sources
 from hidl_cli.stack.projects import read_project
 from hidl_cli.stack.references import ReferenceBuilder, is_direct, without_credentials
-from tests.stack.wheelhouse import make_wheel
+from tests.stack.wheelhouse import make_index, make_wheel, served
 
 SHA = "a" * 64
 
@@ -340,3 +343,115 @@ wheels = [
         f"six==1.17.0 --hash=sha256:{SHA}",
     )
     assert found.indexes == ("https://x.y/simple",)
+
+
+@pytest.fixture
+def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReferenceBuilder:
+    """Builds direct references into a data directory of its own."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    sources = Sources(None, (), (), None, no_index=False, absent=())
+    return ReferenceBuilder(sources, dict(os.environ), Path(sys.executable), "py3-linux")
+
+
+def test_the_hash_of_a_file_is_that_of_the_user(tmp_path: Path, builder: ReferenceBuilder) -> None:
+    wheel = make_wheel(tmp_path, "greet", "1.0")
+    locked = f"greet @ {wheel.as_uri()}#sha256={sha256(wheel)}"
+    for text in (
+        str(wheel),
+        wheel.as_uri(),
+        wheel.name,
+        f"{wheel.as_uri()}#sha256={sha256(wheel)}",
+        locked,
+        f"./{wheel.name} --hash=sha256:{SHA} --hash=sha256:{sha256(wheel)}",
+        f"greet @ {wheel.as_uri()} --hash sha256:{sha256(wheel)}",
+    ):
+        assert is_direct(text)
+        assert builder.lock(text, tmp_path) == locked
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{wheel}#sha256={sha}", "has the hash sha256:"),
+        ("{wheel} --hash=sha256:{sha}", "has the hash sha256:"),
+        ("{wheel}#sha256={right} --hash=sha256:{sha}", "has the hash sha256:"),
+        ("{wheel}#md5=0a1b", "unsupported fragment md5="),
+        ("{wheel} --hash=sha512:0a1b", "unsupported hash"),
+        ("git+https://x.y/z.git --hash=sha256:{sha}", "--hash is unsupported"),
+        ("git+https://x.y/z.git#sha256={sha}", "unsupported fragment sha256="),
+        ("{project} --hash=sha256:{sha}", "--hash is unsupported"),
+        ("{project}#tree-sha256={sha}", "has the hash sha256:"),
+        ("greet @ {wheel}x", "not found"),
+    ],
+)
+def test_another_file_than_the_users_is_refused(
+    tmp_path: Path, builder: ReferenceBuilder, text: str, told: str
+) -> None:
+    wheel = make_wheel(tmp_path, "greet", "1.0")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "setup.py").touch()
+    project = (tmp_path / "project").as_uri()
+    with pytest.raises(schema.UnusableRequirement) as error:
+        builder.lock(text.format(wheel=wheel.as_uri(), project=project, right=sha256(wheel), sha=SHA), tmp_path)
+    assert told in error.value.message
+    if "has the hash" in told:
+        assert error.value.expected == f"sha256:{SHA}"
+
+
+def test_an_archive_on_a_server_is_that_of_the_users_hash(tmp_path: Path, builder: ReferenceBuilder) -> None:
+    wheel = make_wheel(tmp_path / "wheels", "greet", "1.0")
+    make_index(tmp_path / "index", [wheel])
+    with served(tmp_path / "index", "reader:pw") as address:
+        url = f"{address.replace('://', '://reader:pw@')}/greet/{wheel.name}"
+        for text in (f"greet @ {url}#sha256={SHA}", f"{url} --hash=sha256:{SHA}"):
+            with pytest.raises(schema.UnusableRequirement, match=f"has the hash sha256:{sha256(wheel)}") as error:
+                builder.lock(text, tmp_path)
+            assert error.value.expected == f"sha256:{SHA}"
+
+
+def test_hashes_of_urls_in_lockfiles_are_kept(tmp_path: Path) -> None:
+    lock, pylock = tmp_path / "uv.lock", tmp_path / "pylock.toml"
+    lock.write_text(
+        f"""
+version = 1
+requires-python = ">=3.10"
+[[package]]
+name = "train"
+source = {{virtual = "."}}
+dependencies = [{{name = "far", marker = "python_version < '4'"}}, {{name = "near"}}]
+[[package]]
+name = "far"
+version = "1"
+source = {{url = "https://x.y/far-1.tar.gz"}}
+sdist = {{hash = "sha256:{SHA}"}}
+[[package]]
+name = "near"
+version = "1"
+source = {{path = "near-1-py3-none-any.whl"}}
+wheels = [{{filename = "near-1-py3-none-any.whl", hash = "sha256:{SHA}"}}]
+"""
+    )
+    pylock.write_text(
+        f"""
+lock-version = "1.0"
+created-by = "uv"
+[[packages]]
+name = "far"
+archive = {{url = "https://x.y/far-1.tar.gz", hashes = {{sha256 = "{SHA}", md5 = "0a1b"}}}}
+[[packages]]
+name = "near"
+marker = "python_version < '4'"
+archive = {{path = "near-1-py3-none-any.whl", hashes = {{sha256 = "{SHA}"}}}}
+"""
+    )
+    found, other = read_project(lock, lock.read_text()), read_project(pylock, pylock.read_text())
+    assert found is not None
+    assert other is not None
+    assert found.lines == (
+        f"far @ https://x.y/far-1.tar.gz ; python_version < '4' --hash=sha256:{SHA}",
+        f"near @ {tmp_path.as_uri()}/near-1-py3-none-any.whl --hash=sha256:{SHA}",
+    )
+    assert other.lines == (
+        f"far @ https://x.y/far-1.tar.gz --hash=sha256:{SHA}",
+        f"./near-1-py3-none-any.whl ; python_version < '4' --hash=sha256:{SHA}",
+    )
