@@ -58,6 +58,11 @@ _TOKEN_WITH_SLASH = _Pattern(
     r"|[\w-]+:\d{1,5}(?=[/?#]|$))(?:[:/?#]|$))"
     rf"[^\s/?#@\"'<>,;|]*[/?#]{_TO_LAST_AT}"
 )
+# The path of conda's indexes may contain a token. Forums have a title there, whose words are separated by hyphens.
+_PATH_TOKEN = _Pattern(
+    r"://[^\s?#\"'<>]{1,200}?/t/(?P<value>(?:[a-z]{2}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\w{16,})"
+    r"(?=[/\s\"']|$)"
+)
 _WITH_QUERY = _Pattern(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _QUERY_VALUE = _Pattern(r"(?P<name>[^&?=\s]*)=(?P<value>[^&\s]+)")
 _SIGNS = _Pattern(r"(?:[a-z0-9-]*[-_])?(?:sig|signature|key|auth|code)", re.IGNORECASE)
@@ -570,6 +575,9 @@ def _spans(text: str, parameters: Collection[str] = (), *, literal: bool = False
             # A password may contain a "?".
             addresses = addresses[: span.start] + "x" * (span.end - span.start) + addresses[span.end :]
         yield from _query_values(addresses)
+    for found in _PATH_TOKEN.finditer(text) if "://" in text and "/t/" in text else ():
+        if _looks_secret(found["value"]):
+            yield _Span(found.start("value"), found.end("value"), "token", found["value"])
     if _may_name(text):
         yield from _named(text, parameters, literal=literal)
     folded = text.casefold()

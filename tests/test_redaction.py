@@ -30,6 +30,8 @@ from tests.plan import golden_scripts
         ("https://host/a?token=x&user=y#sha256=z", "https://host/a?token=***&user=***#sha256=z"),
         ("curl -H 'Authorization: Bearer abc' https://host", "curl -H 'Authorization: Bearer ***' https://host"),
         ("env HF_TOKEN=hf_x AWS_SECRET_ACCESS_KEY='a b' python", "env HF_TOKEN=*** AWS_SECRET_ACCESS_KEY='***' python"),
+        ("https://h/x/t/ab-12345678-1234-1234-1234-123456789abc/c", "https://h/x/t/***/c"),
+        ("pip install -i https://h/t/0123456789abcdefgh", "pip install -i https://h/t/***"),
         ("login --password=x", "login --password=***"),
         ("train --hf-token hf_X --password hf_Y", "train --hf-token *** --password ***"),
         ("export HF_TOKEN='it is'; python train.py", "export HF_TOKEN='***'; python train.py"),
@@ -131,6 +133,7 @@ def test_secrets_are_taken_out(text: str, clean: str) -> None:
         "Bearer of the token: /home/me/.token1",
         "the authorization: none; login at 12:00",
         "the token: 2026-01-01T00:00:00 it was, or token: ./a/b2/c3456789",
+        "https://discuss.pytorch.org/t/nccl-error-2-on-a100/1234 https://h/t/${TOKEN}/simple",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 _LOCAL = re.compile(r"(?P<path>[^\[;]+?)(?P<extras>\[[^\]]*\])?\s*(?P<marker>;.*)?")
 _EGG = re.compile(r"(?P<name>[\w.-]+)(?P<extras>\[[^\]]*\])?")
-_GIT = re.compile(r"git\+(?P<url>[a-z+]+://(?:[^/@\s]*@)?[^\s#@]*)(?:@(?P<revision>[^@#\s]+))?")
+_GIT = re.compile(r"git\+(?P<url>[a-z+]+://(?:[^/\s]*@)?[^\s#@]*)(?:@(?P<revision>[^@#\s]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_AUTHORITY = re.compile(r"(?<=://)[^/@\s]*@")
+#: The user and the password, which may contain an @.
+_AUTHORITY = re.compile(r"(?<=://)[^/?#\s]*@")
+#: A token in the path of an index, as in conda's URLs.
+_PATH_TOKEN = re.compile(r"/t/[^/]{8,}")
 #: Users that a URL may contain: references to variables, and the user of ssh.
 _PERMITTED_USER = re.compile(r"(\$\{\w+\}|[\w.-]*:\$\{\w+\}|\$\{\w+\}:\$\{\w+\})@")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -256,9 +259,10 @@ def without_credentials(url: str) -> str:
         if not scheme_is_ssh or ":" in user[0]:
             remember({"url": url})
     plain = _AUTHORITY.sub("", _VARIABLE.sub("x", kept)).partition("#")[0]
-    if "://" in plain.partition("://")[2] or redact(plain) != plain or "?" in plain:
+    if "://" in plain.partition("://")[2] or redact(plain) != plain or "?" in plain or _PATH_TOKEN.search(plain):
         raise UnusableRequirement(
-            "the URL contains a query or credentials that cannot be removed", "${NAME} for a variable, or ~/.netrc"
+            "the URL contains a query, a token or credentials that cannot be removed",
+            "${NAME} for a variable, or ~/.netrc",
         )
     return kept
 
@@ -294,7 +298,8 @@ def _parts(text: str, directory: Path) -> tuple[str | None, str, str, str]:
             extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
             return requirement.name, extras, _absolute(requirement.url, directory), str(requirement.marker or "")
     if "://" in word and not word.startswith("file:"):
-        url, _, marker = (part.strip() for part in word.partition(";"))
+        url, *rest = re.split(r"\s+;|;\s", word, maxsplit=1)  # a password may contain a semicolon
+        marker = rest[0].strip() if rest else ""
         egg = _EGG.fullmatch(_split_fragment(url)[1].get("egg", ""))
         return (egg["name"], egg["extras"] or "", url, marker) if egg else (None, "", url, marker)
     found = _LOCAL.fullmatch(word)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from uv import find_uv_bin
 
 from hidl_cli.documents import sha256
-from hidl_cli.errors import InvalidInput
+from hidl_cli.errors import InvalidInput, MissingPrecondition
 from hidl_cli.stack import schema
 from hidl_cli.stack.derivation import Check, Requested
 from hidl_cli.stack.derivation import read as read_requested
@@ -147,10 +148,32 @@ def test_sources_of_packages_are_read_without_credentials(tmp_path: Path) -> Non
         ("git+https://token@host/a.git@main", "git+https://host/a.git@main"),
         ("https://u:p@host:8080/simple", "https://host:8080/simple"),
         ("https://${TOKEN}@host/simple", "https://${TOKEN}@host/simple"),
+        ("https://alice:Secr@tPass@host/simple", "https://host/simple"),
+        ("https://alice:Secr;tPass@host/@scope/simple", "https://host/@scope/simple"),
+        ("git+https://alice:Secr@tPass@host/a.git@main", "git+https://host/a.git@main"),
+        ("git+ssh://git:p@w@host/a.git", "git+ssh://git@host/a.git"),
+        ("https://host/t/${TOKEN}/simple", "https://host/t/${TOKEN}/simple"),
     ],
 )
 def test_credentials_of_urls_are_removed(url: str, kept: str) -> None:
     assert without_credentials(url) == kept
+
+
+@pytest.mark.parametrize(
+    "url", ["https://alice:Secr/tPass@host/simple", "https://host/t/ab-12345678/simple", "https://host/simple?key=x"]
+)
+def test_secrets_that_cannot_be_removed_are_refused(url: str) -> None:
+    with pytest.raises(schema.UnusableRequirement, match="cannot be removed"):
+        without_credentials(url)
+
+
+def test_a_password_with_separators_is_not_in_the_locked_url(tmp_path: Path, builder: ReferenceBuilder) -> None:
+    commit = "0" * 40
+    for name in ("", "far @ "):
+        with pytest.raises(MissingPrecondition) as error:
+            text = f"{name}git+https://alice:Secr@t;Pass@127.0.0.1:1/far.git@{commit} ; python_version > '3'"
+            replace(builder, offline=True).lock(text, tmp_path)
+        assert f"git+https://127.0.0.1:1/far.git@{commit} has not been built" in error.value.message
 
 
 @pytest.mark.parametrize(
