@@ -6,6 +6,7 @@ user's data directory, and whose hash the lockfile contains.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
@@ -143,7 +144,7 @@ class ReferenceBuilder:
     def _build(self, url: str, name: str, out: Path, copy: Path) -> None:
         place = _path_of(url) if url.startswith("file:") else None
         if place is None:
-            self._pip_wheel(f"{name} @ {url}" if name else url, url, out)
+            self._pip_wheel(name, url, out)
             return
         _, fragment = _split_fragment(url)
         if not place.exists():
@@ -162,42 +163,55 @@ class ReferenceBuilder:
         elif place.suffix == ".whl":
             shutil.copy(place, out)
         else:
-            self._pip_wheel(f"{name} @ {url}" if name else url, url, out)
+            self._pip_wheel(name, url, out)
 
-    def _pip_wheel(self, requirement: str, url: str, out: Path) -> None:
+    def _pip_wheel(self, name: str, url: str, out: Path) -> None:
+        file = out.with_name("requirement.txt")
+        login = self._write_requirement(file, name, url)
         run = ("run", "--no-project", "--isolated", "--python", str(self.interpreter), "--with", "pip", "--")
-        pip = ("python", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(out), requirement)
-        self._run([find_uv_bin(), *run, *pip], url)
+        pip = ("python", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(out), "-r", str(file))
+        self._run([find_uv_bin(), *run, *pip], url, login)
 
     def _commit(self, name: str | None, url: str, revision: str | None) -> str:
         """Return the commit that a git URL refers to."""
         if revision and _COMMIT.fullmatch(revision):
             return revision
-        return str(self._resolve(f"{name} @ {url}" if name else url, url)["vcs"]["commit-id"])
+        return str(self._resolve(name, url)["vcs"]["commit-id"])
 
     def _archive(self, name: str | None, url: str) -> str:
         """Return the SHA-256 of the archive that a URL refers to."""
-        return str(self._resolve(f"{name} @ {url}" if name else url, url)["archive"]["hashes"]["sha256"])
+        return str(self._resolve(name, url)["archive"]["hashes"]["sha256"])
 
-    def _resolve(self, requirement: str, url: str) -> dict[str, Any]:
+    def _resolve(self, name: str | None, url: str) -> dict[str, Any]:
         if self.offline:
             raise MissingPrecondition(f"{redact(url)} is not locked, which requires the network", hint="omit --offline")
         with paths.temporary_directory("reference") as directory:
             file = Path(directory, "requirement.in")
-            file.write_text(requirement + "\n", encoding="utf-8")
+            login = self._write_requirement(file, name, url)
             options = ("--no-deps", "--no-header", "--no-annotate", "--format", "pylock.toml")
             output = self._run(
-                [find_uv_bin(), "pip", "compile", str(file), *options, "--python", str(self.interpreter)], url
+                [find_uv_bin(), "pip", "compile", str(file), *options, "--python", str(self.interpreter)], url, login
             )
         packages: list[dict[str, Any]] = read_toml(output)["packages"]
         return packages[0]
 
-    def _run(self, argv: list[str], what: str | Path) -> str:
+    def _write_requirement(self, file: Path, name: str | None, url: str) -> dict[str, str]:
+        """Write a requirement for pip or uv, and return the variables with which git logs in.
+
+        Other users can read the command line of a process, so that a login must not appear there. pip and uv would pass
+        it to git in the URL.
+        """
+        plain, login = _git_login(url, self.environ)
+        documents.write_text(file, f"{f'{name} @ ' if name else ''}{plain}\n", mode=0o600)
+        return login
+
+    def _run(self, argv: list[str], what: str | Path, login: Mapping[str, str] | None = None) -> str:
         variables = {
             **pip_settings.uv_variables(self.sources, self.environ),
             **pip_settings.pip_variables(self.sources, self.environ),
             "SOURCE_DATE_EPOCH": _EPOCH,
             "GIT_TERMINAL_PROMPT": "0",
+            **(login or {}),
         }
         environment = pip_settings.environment(variables, self.environ)
         try:
@@ -265,6 +279,27 @@ def without_credentials(url: str) -> str:
             "${NAME} for a variable, or ~/.netrc",
         )
     return kept
+
+
+def _git_login(url: str, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the URL of a repository without a login for HTTP, and the variables with git's setting for the login.
+
+    Other URLs are returned unchanged.
+    """
+    user = _AUTHORITY.search(url) if url.startswith(("git+http:", "git+https:")) else None
+    if user is None:
+        return url, {}
+    plain = url[: user.start()] + url[user.end() :]
+    host = plain.removeprefix("git+").partition("://")
+    origin = f"{host[0]}://{host[2].partition('/')[0]}/"
+    name, _, password = map(unquote, user[0][:-1].partition(":"))
+    login = base64.b64encode(f"{name}:{password}".encode()).decode()
+    number = int(environ.get("GIT_CONFIG_COUNT") or 0)
+    return plain, {
+        "GIT_CONFIG_COUNT": str(number + 1),
+        f"GIT_CONFIG_KEY_{number}": f"http.{origin}.extraHeader",
+        f"GIT_CONFIG_VALUE_{number}": f"Authorization: Basic {login}",
+    }
 
 
 def expand(url: str, environ: Mapping[str, str]) -> str:

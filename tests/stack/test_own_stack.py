@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from uv import find_uv_bin
 
+from hidl_cli import process
+from hidl_cli.site.schema import Wheels
+from hidl_cli.stack import pip_settings
+from hidl_cli.stack.references import ReferenceBuilder
 from hidl_cli.stack.verify import modules_of
 from tests.conftest import Hidl
 from tests.stack.wheelhouse import make_index, make_wheel, served
@@ -159,6 +165,34 @@ def test_projects_and_repositories_are_locked_to_their_content(hidl: Hidl, tmp_p
     refused = hidl("install", "mine", "--locked")
     assert refused.returncode == 4
     assert "has changed since the stack was defined" in refused.stderr
+
+
+def test_the_login_of_a_repository_is_in_no_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far, served_at = project(tmp_path / "far", "far"), tmp_path / "served"
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "one"]):
+        git(far, *words)
+    git(tmp_path, "clone", "-q", "--bare", str(far), str(served_at / "far.git"))
+    git(served_at / "far.git", "update-server-info")
+    make_wheel(served_at, "greet", "1.0")
+    commands = tmp_path / "commands"
+    wrapper = tmp_path / "bin" / "git"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\necho "$*" >> {commands}\nexec {shutil.which("git")} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    started: list[str] = []
+    monkeypatch.setattr(process, "observers", [started.extend])
+    environ = dict(os.environ)
+    builder = ReferenceBuilder(pip_settings.read(Wheels(), environ), environ, Path(sys.executable), "py3-linux")
+    with served(served_at, "reader:Pa55word@9xyz") as address:
+        url = address.replace("://", "://reader:Pa55word@9xyz@")
+        repository = builder.lock(f"git+{url}/far.git@main", tmp_path)
+        archive = builder.lock(f"{url}/greet-1.0-py3-none-any.whl", tmp_path)
+    assert repository == f"far @ git+{address}/far.git@{git(far, 'rev-parse', 'HEAD')}"
+    assert archive.startswith(f"greet @ {address}/greet-1.0-py3-none-any.whl#sha256=")
+    assert "far.git" in commands.read_text()
+    assert "9xyz" not in commands.read_text() + " ".join(started)
 
 
 def test_the_lockfile_of_a_project_is_installed(hidl: Hidl, tmp_path: Path) -> None:
