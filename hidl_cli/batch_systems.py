@@ -45,19 +45,20 @@ class NextJob:
     """Shell code with which a job submits ``./job.sh`` to run after its own end, whatever that is.
 
     Attributes:
-        words: Statements that set the array ``words`` to the command. The variable ``job`` is the id of this job.
+        words: Statements that set the array ``words`` to the command. The variable ``job`` is the id of this job, which
+            the script gets as its argument or in the variable ``HIDL_AFTER``.
         id: Extended regular expression of ``sed``, whose first group is the new job's id in the command's output.
         cancel: Command that cancels the job ``$1``.
         begin: Prefix of the header lines whose options must be in the command too, as ``${options[@]}``.
-        is_cancelled: Command that succeeds if a user has cancelled the running job ``$job``. Without one, a signal
-            counts as a preemption.
+        why_ended: Statements that print CANCELLED if a user has cancelled the running job ``$job``, or NODE_FAIL if it
+            has lost a node. Without them, a signal counts as a preemption.
     """
 
     words: str
     id: str
     cancel: str
     begin: str | None = None
-    is_cancelled: str = "false"
+    why_ended: str = ":"
 
 
 @dataclass(frozen=True)
@@ -111,12 +112,15 @@ class BatchSystem:
 
 
 #: In text, the state of a job that ends is COMPLETING for any reason. Slurm 23.02 and later list both states in JSON.
-_SLURM_HAS_CANCELLED = """\
+_SLURM_WHY_ENDED = """\
 local state
 state=$(timeout 10 squeue --json --jobs="$job" 2> /dev/null | tr -d '[:space:]' |
     grep -oE '"job_state":\\[[^]]*') ||
-    state=$(timeout 10 squeue --noheader --states=all --jobs="$job" --format=%T 2> /dev/null) || true
-[[ $state == *CANCELLED* || $state == COMPLETING ]]"""
+    state=$(timeout 10 squeue --noheader --states=all --jobs="$job" --format='%T %r' 2> /dev/null) || true
+case $state in
+    *NODE_FAIL* | *NodeDown*) echo NODE_FAIL ;;
+    *CANCELLED* | COMPLETING*) echo CANCELLED ;;
+esac"""
 
 _ROWS = (
     BatchSystem(
@@ -150,11 +154,11 @@ _ROWS = (
             words=(
                 'words=(sbatch --parsable "--dependency=afterany:$job"'
                 ' ${SLURM_JOB_ACCOUNT:+"--account=$SLURM_JOB_ACCOUNT"} ${SLURM_JOB_QOS:+"--qos=$SLURM_JOB_QOS"}'
-                ' ${SLURM_JOB_PARTITION:+"--partition=$SLURM_JOB_PARTITION"} ./job.sh)'
+                ' ${SLURM_JOB_PARTITION:+"--partition=$SLURM_JOB_PARTITION"} ./job.sh "$job")'
             ),
             id="^([0-9]+)(;.*)?$",
             cancel='scancel "$1"',
-            is_cancelled=_SLURM_HAS_CANCELLED,
+            why_ended=_SLURM_WHY_ENDED,
         ),
     ),
     BatchSystem(
@@ -176,7 +180,7 @@ _ROWS = (
             words=(
                 'words=(bsub -w "ended($job)" "${options[@]}" -Jd "$HIDL_RUN_ID")\n'
                 'if [[ $PWD != *%* ]]; then words+=(-cwd "$PWD"); fi\n'
-                "words+=(./job.sh)"
+                'words+=(./job.sh "$job")'
             ),
             id="^Job <([0-9]+)> is submitted to .*$",
             cancel='bkill "$1"',
@@ -198,7 +202,7 @@ _ROWS = (
         reframe="pbs",
         reframe_writes=r"#PBS -(N|o|e|j|q|A|l walltime)\b",
         next_job=NextJob(
-            words='words=(qsub -W "depend=afterany:$job" job.sh)',
+            words='words=(qsub -W "depend=afterany:$job" -v "HIDL_AFTER=$job" job.sh)',
             id=r"^([0-9]+(\[[0-9]*\])?\.[^[:space:]]+)$",
             cancel='qdel "$1"',
         ),
@@ -224,7 +228,7 @@ _ROWS = (
         ),
         # A batch job is a Flux instance of its own; its parent has the queue.
         next_job=NextJob(
-            words='words=(flux --parent batch "--dependency=afterany:$job" job.sh)',
+            words='words=(flux --parent batch "--dependency=afterany:$job" job.sh "$job")',
             id="^(f[1-9A-HJ-NP-Za-km-z]+)$",
             cancel='flux --parent cancel "$1"',
         ),

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from hidl_cli import batch_systems
 from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler
-from hidl_cli.schedulers.backend import Programs, options
+from hidl_cli.schedulers.backend import SUBMIT_SECONDS, Programs, options
 from hidl_cli.templates import render_script
 from hidl_cli.tuning.judge import LD_PRELOAD
 from hidl_cli.tuning.layers import preloads
@@ -101,7 +101,8 @@ def _next_job_values(plan: Plan, system: BatchSystem) -> dict[str, Any]:
             "id": following.id,
             "cancel": Markup(following.cancel),
             "options": given if following.begin else None,
-            "is_cancelled": Markup(following.is_cancelled),
+            "why_ended": Markup(following.why_ended),
+            "seconds": math.ceil(SUBMIT_SECONDS),
             "kept": Markup(" | ".join(sorted(programs.kept))),
             "dropped": Markup(" | ".join(f"{prefix}*" for prefix in sorted(programs.dropped))),
             "added": dict(programs.added),

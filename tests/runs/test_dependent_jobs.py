@@ -57,14 +57,45 @@ def hidl(hidl_with: Callable[..., Hidl], standin: StandIn) -> Hidl:
     return hidl
 
 
-def start(hidl: Hidl) -> Path:
+def submit(hidl: Hidl) -> Path:
     words = ("--site", "pretend", "--nodes", "1", "--stack", "mpi", "--no-mpi", "--until-done", "--time", "10")
     completed = hidl("run", *words, "--no-wait", "--json", *PROGRAM)
     assert completed.returncode == 0, completed.stderr
-    run = Path(json.loads(completed.stdout)["directory"])
+    return Path(json.loads(completed.stdout)["directory"])
+
+
+def start(hidl: Hidl) -> Path:
+    run = submit(hidl)
     reaches(run, "2")
     until((run / "next").exists)
     return run
+
+
+def submit_without_answer(hidl: Hidl, standin: StandIn, directory: Path, seconds: int) -> tuple[Path, Path]:
+    """Submit a run whose first job submits the next one, but gets no answer.
+
+    Args:
+        hidl: hidl on the stand-in.
+        standin: The stand-in.
+        directory: Directory for the program that loses the answer.
+        seconds: Time after which this program ends, in seconds.
+
+    Returns the run, and a file that exists as soon as the next job has been accepted.
+    """
+    name = {"lsf": "bsub", "pbs": "qsub", "flux": "flux"}[standin.spool.name]
+    loses, accepted, program = directory / "loses", directory / "accepted", directory / "lossy" / name
+    real = standin.spool / "bin" / name
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in\n*job.sh*)\n    if [ -e {loses} ]; then\n        rm {loses}\n'
+        f'        {real} "$@" > /dev/null 2>&1\n        touch {accepted}\n        exec sleep {seconds}\n    fi\n'
+        f'    ;;\nesac\nexec {real} "$@"\n'
+    )
+    program.chmod(0o755)
+    standin.set(pending="not yet")
+    run = submit(Hidl(hidl.environment | {"PATH": f"{program.parent}:{hidl.environment['PATH']}"}))
+    loses.touch()
+    return run, accepted
 
 
 def states(standin: StandIn) -> list[str]:
@@ -96,3 +127,49 @@ def test_the_next_job_is_cancelled_too(hidl: Hidl, standin: StandIn) -> None:
     assert len(standin.store.jobs()) == 2
     assert printed(run) == ["begins at 0"]
     assert json.loads((run / "status.json").read_text())["state"] == "CANCELLED"
+
+
+def test_a_next_job_that_is_being_submitted_does_not_run_after_a_cancellation(
+    hidl: Hidl, standin: StandIn, tmp_path: Path
+) -> None:
+    run, accepted = submit_without_answer(hidl, standin, tmp_path, seconds=60)
+    standin.set(pending="")
+    until(accepted.exists)
+    assert len(standin.store.jobs()) == 2
+    assert hidl("cancel", run.name).returncode == 0
+    assert hidl.json("status", run.name)["state"] == "CANCELLED"
+    assert until(lambda: all(job.stat in FINAL for job in standin.store.jobs()))
+    assert len(standin.store.jobs()) == 2
+    assert printed(run) == []
+    assert json.loads((run / "status.json").read_text())["state"] == "CANCELLED"
+    assert not (run / "earlier.1").exists()
+
+
+def test_only_one_of_several_next_jobs_continues(hidl: Hidl, standin: StandIn, tmp_path: Path) -> None:
+    run, _ = submit_without_answer(hidl, standin, tmp_path, seconds=0)
+    standin.set(pending="")
+    reaches(run, "2")
+    assert "this job tries again at its end" in (run / "stderr.log").read_text()
+    (run / "stop").touch()
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    assert printed(run) == ["begins at 0", "begins at 2", "done at 4"]
+    assert len(attempts(run)) == 1
+    assert until(lambda: all(job.stat in FINAL for job in standin.store.jobs()))
+    assert "or another job continues it" in (run / "stderr.log").read_text()
+    assert len(standin.store.jobs()) == 4
+    assert hidl.json("status", run.name)["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("standin", ["lsf"], indirect=True)
+def test_a_submission_that_hangs_does_not_keep_the_job(hidl: Hidl, standin: StandIn, tmp_path: Path) -> None:
+    run, _ = submit_without_answer(hidl, standin, tmp_path, seconds=600)
+    script = (run / "job.sh").read_text()
+    (run / "job.sh").write_text(script.replace("timeout -s KILL 120 ", "timeout -s KILL 2 "))
+    standin.set(pending="")
+    reaches(run, "2")
+    assert "bsub printed no job id within 120 s" in (run / "stderr.log").read_text()
+    (run / "stop").touch()
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    assert printed(run) == ["begins at 0", "begins at 2", "done at 4"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,51 @@ def test_slurm_is_asked_for_a_signal_and_may_requeue(hidl: Hidl) -> None:
     plain = hidl(*plan).stdout
     assert "HIDL_STOP=" not in plain
     assert "--signal" not in plain
+
+
+@pytest.mark.parametrize(
+    ("document", "line", "end"),
+    [
+        ({"job_state": ["NODE_FAIL", "COMPLETING"]}, "", "continue 1"),
+        ({"job_state": ["CANCELLED", "COMPLETING"]}, "", "cancelled"),
+        ({"job_state": ["RUNNING"]}, "", "end COMPLETED 0"),
+        (None, "COMPLETING NodeDown", "continue 1"),
+        (None, "NODE_FAIL NodeDown", "continue 1"),
+        (None, "COMPLETING None", "cancelled"),
+        (None, "RUNNING None", "end COMPLETED 0"),
+    ],
+)
+def test_a_job_that_loses_a_node_is_continued(
+    hidl: Hidl, tmp_path: Path, document: dict[str, list[str]] | None, line: str, end: str
+) -> None:
+    """srun returns 0 if the nodes of all ranks are lost."""
+    site = hidl.config / "sites" / "strict.yaml"
+    site.parent.mkdir(parents=True)
+    site.write_text("name: strict\nextends: frontera\ntitle: no requeue\npolicies: {directives: [--no-requeue]}\n")
+    plan = ("run", "gpt", "--site", "strict", "--nodes", "4", "--time", "60", "--dry-run", "--no-check", "--until-done")
+    script = hidl(*plan).stdout
+    functions = re.findall(r"^(?:why_ended|finish)\(\) {.*?^}$", script, re.MULTILINE | re.DOTALL)
+    assert len(functions) == 2
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    answer = f"echo '{json.dumps({'jobs': [document]})}'" if document else "exit 1"
+    squeue.write_text(f'#!/bin/sh\ncase "$1" in\n--json) {answer} ;;\n*) echo "{line}" ;;\nesac\n')
+    squeue.chmod(0o755)
+    stubs = (
+        "ended_early() { echo cancelled; exit; }",
+        "continue_run() { echo continue $1; exit; }",
+        "end_as() { echo end $*; }",
+    )
+    text = "\n".join(["set -euo pipefail", "job=7", *stubs, *functions, "finish COMPLETED 0"])
+    done = subprocess.run(
+        ["bash", "-c", text],
+        env={"PATH": f"{squeue.parent}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.strip() == end
 
 
 @pytest.mark.parametrize("ended_by", ["signal", pytest.param("crash", marks=pytest.mark.deep)])
