@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +43,10 @@ _PATH_TOKEN = re.compile(r"/t/[^/]{8,}")
 #: Users that a URL may contain: references to variables, and the user of ssh.
 _PERMITTED_USER = re.compile(r"(\$\{\w+\}|[\w.-]*:\$\{\w+\}|\$\{\w+\}:\$\{\w+\})@")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-#: Files that building and using a package creates in its directory, and that its content does not depend on.
-_IGNORED = re.compile(r"__pycache__|\.git|\.venv|venv|build|dist|\.tox|\.nox|\.?\w*_cache|.*\.egg-info|node_modules")
+#: Files that building and using a package creates, and that its content does not depend on.
+_IGNORED = re.compile(r"__pycache__|\.git|\.\w+_cache|.*\.egg-info|.*\.pyc")
+#: Directories that tools create beside a project's packages.
+_IGNORED_IN_PROJECT = re.compile(r"\.?venv|build|dist|\.tox|\.nox|node_modules")
 #: Timestamp of the files in wheels (1980-01-01), so that the same source yields the same wheel.
 _EPOCH = "315532800"
 
@@ -89,7 +91,7 @@ class ReferenceBuilder:
             rest = f"@{self._commit(name, full + subdirectory, git['revision'])}{subdirectory}"
             locked, full = f"{_without_revision(kept)}{rest}", f"git+{git['url']}{rest}"
         elif url.startswith("file:") and (place := _path_of(url)).is_dir():
-            digest = _tree(place)
+            digest = hash_files(place)
             _check_fragment(url, fragment, hashes, known={"egg", "tree-sha256"}, digest=digest)
             locked = full = f"{url}#tree-sha256={digest}"
         elif url.startswith(("file:", "http:", "https:")):
@@ -150,12 +152,12 @@ class ReferenceBuilder:
         if not place.exists():
             raise MissingPrecondition(f"{place} not found", hint="restore it, or define the stack again")
         if place.is_dir():
-            if _tree(place) != fragment.get("tree-sha256"):
+            if hash_files(place) != fragment.get("tree-sha256"):
                 raise MissingPrecondition(
                     f"{place} has changed since the stack was defined",
                     hint="run the command in the first line of the stack's file again to install its present content",
                 )
-            _copy(place, copy)
+            copy_files(place, copy)
             arguments = ["build", "--wheel", "--out-dir", str(out), "--python", str(self.interpreter), str(copy)]
             self._run([find_uv_bin(), *arguments, *(["--offline"] if self.offline else [])], place)
         elif sha256(place) != fragment.get("sha256"):
@@ -395,38 +397,76 @@ def _path_of(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
 
 
-def _files(directory: Path) -> list[Path]:
-    """Return the relative paths of the files that make up a project: those that git does not ignore, or all of them."""
-    listed = ["git", "-C", str(directory), "ls-files", "--cached", "--others", "--exclude-standard", "-z", "."]
-    found = process.run(listed, check=False) if shutil.which("git") else None
-    if found is not None and found.status == 0:
-        names = [Path(name) for name in found.stdout.split("\0") if name]
-        return sorted({name for name in names if (directory / name).is_file()})
-    files: list[Path] = []
-    for place, below, entries in os.walk(directory):
-        below[:] = [name for name in below if not _IGNORED.fullmatch(name)]
-        files += [Path(place, name).relative_to(directory) for name in entries if not name.endswith(".pyc")]
-    return sorted(file for file in files if (directory / file).is_file())
+def list_files(project: Path) -> list[Path]:
+    """Return the relative paths of the files that make up a project: those that git does not ignore, or all of them.
+
+    The files of submodules are included, and those below links to directories of the project. A link to another
+    directory counts as a file.
+    """
+    return sorted(set(_files_below(project.resolve(), Path(), (), git=True)))
 
 
-def _tree(directory: Path) -> str:
+def _files_below(project: Path, at: Path, above: tuple[Path, ...], *, git: bool) -> Iterator[Path]:
+    """Yield the files below a directory.
+
+    Args:
+        project: Real path of the project.
+        at: Relative path of the directory.
+        above: Real paths of the directories that contain it, to which links are not followed.
+        git: Ask git for the files, also if the directory is not the top of a repository.
+    """
+    place = (project / at).resolve()
+    if place in above:
+        return
+    listed = _listed_by_git(place) if git or (place / ".git").exists() else []
+    for name in listed or [Path(each.name) for each in place.iterdir() if not _is_ignored(each, is_top=not at.parts)]:
+        entry = project / at / name
+        if entry.is_file() or (entry.is_dir() and entry.is_symlink() and not entry.resolve().is_relative_to(project)):
+            yield at / name
+        elif entry.is_dir():
+            yield from _files_below(project, at / name, (*above, place), git=bool(listed))
+
+
+def _listed_by_git(directory: Path) -> list[Path]:
+    """Return the files, submodules and links that git does not ignore, or nothing outside of a repository."""
+    options = ("--cached", "--others", "--exclude-standard", "-z", ".")
+    if not shutil.which("git"):
+        return []
+    found = process.run(["git", "-C", str(directory), "ls-files", *options], check=False)
+    return [Path(name) for name in found.stdout.split("\0") if name] if found.status == 0 else []
+
+
+def _is_ignored(entry: Path, *, is_top: bool) -> bool:
+    if is_top and _IGNORED_IN_PROJECT.fullmatch(entry.name) and entry.is_dir():
+        return not (entry / "__init__.py").exists()
+    return _IGNORED.fullmatch(entry.name) is not None
+
+
+def hash_files(project: Path) -> str:
     """Return the SHA-256 of the names and contents of a project's files."""
     total = hashlib.sha256()
-    for file in _files(directory):
-        executable = "x" if os.access(directory / file, os.X_OK) else "-"
-        total.update(f"{file.as_posix()}\0{executable}{sha256(directory / file)}\n".encode())
+    for file in list_files(project):
+        path = project / file
+        if path.is_dir():
+            total.update(f"{file.as_posix()}\0l{path.resolve()}\n".encode())
+        else:
+            executable = "x" if os.access(path, os.X_OK) else "-"
+            total.update(f"{file.as_posix()}\0{executable}{sha256(path)}\n".encode())
     return total.hexdigest()
 
 
-def _copy(directory: Path, to: Path) -> None:
+def copy_files(project: Path, to: Path) -> None:
     """Copy a project's files, so that a build changes nothing in the project.
 
     The history is copied too, because some build backends read the version from git.
     """
-    if (directory / ".git").exists():
-        clone = process.run(["git", "clone", "-q", "--local", "--no-checkout", str(directory), str(to)], check=False)
+    if (project / ".git").exists():
+        clone = process.run(["git", "clone", "-q", "--local", "--no-checkout", str(project), str(to)], check=False)
         if clone.status == 0:
             process.run(["git", "-C", str(to), "reset", "-q"], check=False)
-    for file in _files(directory):
+    for file in list_files(project):
         (to / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(directory / file, to / file)
+        if (project / file).is_dir():
+            (to / file).symlink_to((project / file).resolve())
+        else:
+            shutil.copy2(project / file, to / file)

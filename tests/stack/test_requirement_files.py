@@ -19,7 +19,14 @@ from hidl_cli.stack.derivation import read as read_requested
 from hidl_cli.stack.plan import StackSources
 from hidl_cli.stack.pip_settings import Sources
 from hidl_cli.stack.projects import read_project
-from hidl_cli.stack.references import ReferenceBuilder, is_direct, without_credentials
+from hidl_cli.stack.references import (
+    ReferenceBuilder,
+    copy_files,
+    hash_files,
+    is_direct,
+    list_files,
+    without_credentials,
+)
 from tests.stack.wheelhouse import make_index, make_wheel, served
 
 SHA = "a" * 64
@@ -478,3 +485,63 @@ archive = {{path = "near-1-py3-none-any.whl", hashes = {{sha256 = "{SHA}"}}}}
         f"far @ https://x.y/far-1.tar.gz --hash=sha256:{SHA}",
         f"./near-1-py3-none-any.whl ; python_version < '4' --hash=sha256:{SHA}",
     )
+
+
+def write_files(directory: Path, *names: str) -> None:
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(name)
+
+
+def git(directory: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *identity, *arguments], cwd=directory, capture_output=True, check=True)
+
+
+def test_packages_with_the_names_of_tools_are_files_of_the_project(tmp_path: Path) -> None:
+    project, ignored = tmp_path / "project", ("build/lib/a.py", "dist/a.whl", ".venv/bin/python", "venv/bin/python")
+    files = ("pyproject.toml", "pkg/kv_cache/__init__.py", "pkg/build/make.py", "pkg/dist/a.py", "pkg/venv/a.py")
+    more = ("kv_cache/__init__.py", "docs/build/page.md")
+    write_files(project, *files, *more, *ignored, "pkg/__pycache__/a.pyc", "src/a.egg-info/PKG-INFO", ".mypy_cache/a")
+    assert [str(file) for file in list_files(project)] == sorted([*files, *more], key=Path)
+    write_files(project, "build/__init__.py")
+    assert Path("build/lib/a.py") in list_files(project)
+    for name in ("pkg/kv_cache/__init__.py", "docs/build/page.md"):
+        before = hash_files(project)
+        (project / name).write_text("other")
+        assert hash_files(project) != before
+
+
+def test_submodules_and_links_are_files_of_the_project(tmp_path: Path) -> None:
+    part, project, elsewhere = tmp_path / "part", tmp_path / "project", tmp_path / "elsewhere"
+    write_files(part, "part.py", "deep/a.py")
+    write_files(project, "pyproject.toml", "shared/a.py", "shared/b.log", "pkg/c.py", "ignored/d.py")
+    write_files(elsewhere, "large")
+    (project / ".gitignore").write_text("*.log\nignored/\n")
+    (project / "pkg" / "shared").symlink_to("../shared")
+    (project / "pkg" / "top").symlink_to("..")
+    (project / "data").symlink_to(elsewhere)
+    for directory in (part, project):
+        git(directory, "init", "-q")
+    git(part, "add", ".")
+    git(part, "commit", "-qm", "one")
+    git(project, "submodule", "add", "-q", str(part), "sub")
+    git(project, "add", ".")
+    expected = [".gitignore", ".gitmodules", "data", "pkg/c.py", "pkg/shared/a.py", "pyproject.toml", "shared/a.py"]
+    expected += ["sub/deep/a.py", "sub/part.py"]
+    assert [str(file) for file in list_files(project)] == expected
+    before = hash_files(project)
+    copy_files(project, tmp_path / "copy")
+    assert (tmp_path / "copy" / "sub" / "deep" / "a.py").read_text() == "deep/a.py"
+    assert (tmp_path / "copy" / "pkg" / "shared" / "a.py").read_text() == "shared/a.py"
+    assert (tmp_path / "copy" / "data" / "large").exists()
+    assert not (tmp_path / "copy" / "ignored").exists()
+    (project / "sub" / "part.py").write_text("other")
+    assert hash_files(project) != before
+
+
+def test_a_project_that_another_repository_ignores_has_all_its_files(tmp_path: Path) -> None:
+    write_files(tmp_path, "work/project/pyproject.toml", "work/project/a.py")
+    (tmp_path / ".gitignore").write_text("work/\n")
+    git(tmp_path, "init", "-q")
+    assert [str(file) for file in list_files(tmp_path / "work" / "project")] == ["a.py", "pyproject.toml"]
