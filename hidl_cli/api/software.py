@@ -330,10 +330,10 @@ def derive_stack(
     def make_builder(extra: StackSources) -> ReferenceBuilder:
         from hidl_cli.stack.providers.wheels import WheelInstaller  # uv is not needed if nothing is built
 
-        target = detect(site, load_stack(stacks[0]))
         uv = WheelInstaller.for_site(site, mirror).with_sources(extra, target, offline=offline)
         return uv.reference_builder(target, offline=offline)
 
+    target = detect(site, load_stack(stacks[0]))
     given = [word for one in words for word in ("--with", one)] + [word for one in files for word in ("-r", one)]
     return derive(
         stacks[0],
@@ -344,6 +344,7 @@ def derive_stack(
         command=sh_line(["hidl", "install", stacks[0], *given, "--as", name]),
         make_builder=make_builder,
         say=say,
+        markers=target.markers,
     )
 
 

@@ -80,7 +80,12 @@ class Requested:
 
 
 def read(
-    words: Sequence[str], files: Sequence[Path], check: Check, make_builder: MakeBuilder, say: Say = lambda _: None
+    words: Sequence[str],
+    files: Sequence[Path],
+    check: Check,
+    make_builder: MakeBuilder,
+    say: Say = lambda _: None,
+    markers: Mapping[str, str] | None = None,
 ) -> Requested:
     """Read requirements from the command line and from files, and lock direct references.
 
@@ -90,11 +95,12 @@ def read(
         check: Additional check for each requirement.
         make_builder: Creates the builder of direct references, if there are any.
         say: Prints a line of progress.
+        markers: Values of environment markers on the nodes (default: those of this Python).
 
     Raises:
         InvalidInput: Requirements are invalid; the error lists all of them.
     """
-    reader = _Reader(check)
+    reader = _Reader(check, markers or {})
     for word in words:
         reader.add(word, f"--with {redact(word)!r}", None)
     for file in files:
@@ -120,8 +126,9 @@ class _Reference:
 
 
 class _Reader:
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: Check, markers: Mapping[str, str]) -> None:
         self.check = check
+        self.markers = markers
         self.requirements: list[UserRequirement] = []
         self.references: list[_Reference] = []
         self.indexes: list[str] = []
@@ -210,7 +217,7 @@ class _Reader:
         self._read.add(place)
         try:
             text = _text(file)
-            project = read_project(file, text)
+            project = read_project(file, text, self.markers)
         except UnusableRequirement as error:
             self.problems.append(Problem(error.message, error.expected, mark=named_in))
             return
@@ -326,6 +333,7 @@ def derive(
     command: str,
     make_builder: MakeBuilder,
     say: Say,
+    markers: Mapping[str, str],
 ) -> Derived:
     """Derive a stack from ``base`` without writing its file.
 
@@ -338,6 +346,7 @@ def derive(
         command: Command line to be recorded in the file.
         make_builder: Creates the builder of direct references, if there are any.
         say: Prints a line of progress.
+        markers: Values of environment markers on the nodes.
 
     Raises:
         UsageError: The name is invalid or taken.
@@ -349,7 +358,7 @@ def derive(
     def check(text: str) -> None:
         schema.check_build(text, mpi=base_stack.mpi, accelerator=accelerator)
 
-    requested = read(words, files, check, make_builder, say)
+    requested = read(words, files, check, make_builder, say, markers)
     requirements = requested.requirements
     for url in requested.credentials:
         say(f"the credentials of {url} are not stored: put them in ~/.netrc, or a variable ${{NAME}} in the URL")

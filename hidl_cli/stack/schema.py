@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal, get_args
@@ -193,6 +193,16 @@ def split_hashes(text: str) -> tuple[str, tuple[str, ...]]:
     if others := [value for value in hashes if not _SHA256.fullmatch(value)]:
         raise UnusableRequirement(f"unsupported hash {others[0][:20]!r}", "--hash=sha256: and 64 hexadecimal digits")
     return _HASH.sub("", text).strip(), hashes
+
+
+def applies(marker: str | None, markers: Mapping[str, str]) -> bool:
+    """Return True if an environment marker holds for these values, or if there is no marker.
+
+    Values that are not given are those of this Python. Raises ``ValueError`` for an invalid marker.
+    """
+    from packaging.markers import Marker
+
+    return not marker or Marker(marker).evaluate({"extra": "", **markers})
 
 
 def name_of(requirement: str) -> str:

@@ -189,6 +189,17 @@ class Target:
         """The architecture, such as x86_64."""
         return self.platform.partition("-")[2]
 
+    @property
+    def markers(self) -> dict[str, str]:
+        """Values of environment markers (PEP 508) that may differ from those of this Python."""
+        found = re.match(r"cp(\d)(\d+)", self.python)
+        version = f"{found[1]}.{found[2]}" if found else ""
+        markers = {"platform_machine": self.machine}
+        if version and version != ".".join(platform.python_version_tuple()[:2]):
+            # The patch release is unknown; requirements that exclude one exclude early ones.
+            markers |= {"python_version": version, "python_full_version": f"{version}.99"}
+        return markers
+
 
 def detect(site: Site, stack: Stack, platform_name: str | None = None) -> Target:
     """Detect the target of a stack on this machine, a login or compute node of ``site``.

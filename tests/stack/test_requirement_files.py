@@ -258,15 +258,23 @@ def test_a_pyproject_is_read_with_the_sources_of_uv(tmp_path: Path) -> None:
     text = """
 [project]
 name = "train"
-dependencies = ["six>=1 ; python_version > '3'", "far[a]", "near", "there", "inner"]
+requires-python = ">=3.10"
+dependencies = ["six>=1 ; python_version > '3'", "far[a]", "near", "there", "inner", "torch"]
 [tool.uv.sources]
 far = {git = "https://x.y/far.git", branch = "main", subdirectory = "py"}
-near = {path = "../near", editable = true}
-there = {url = "https://x.y/there-1.whl"}
-inner = {index = "private"}
+near = [{path = "../other", marker = "sys_platform == 'win32'"}, {path = "../near", editable = true}]
+there = {url = "https://x.y/there-1.zip", subdirectory = "py"}
+inner = {git = "https://x.y/inner.git", marker = "sys_platform == 'win32'"}
+torch = {index = "pytorch"}
+[tool.uv]
+constraint-dependencies = ["tail<4"]
 [[tool.uv.index]]
 name = "private"
 url = "https://x.y/simple"
+[[tool.uv.index]]
+name = "pytorch"
+url = "https://download.pytorch.org/whl/cu124"
+explicit = true
 """
     found = read_project(file, text)
     assert found is not None
@@ -274,11 +282,53 @@ url = "https://x.y/simple"
         "six>=1 ; python_version > '3'",
         "far[a] @ git+https://x.y/far.git@main#subdirectory=py",
         str(tmp_path / "../near"),
-        "there @ https://x.y/there-1.whl",
+        "there @ https://x.y/there-1.zip#subdirectory=py",
         "inner",
+        "torch",
     )
+    assert found.constraints == ("tail<4",)
     assert found.indexes == ("https://x.y/simple",)
     assert all(is_direct(line) for line in found.lines[1:4])
+
+
+@pytest.mark.parametrize(
+    ("line", "told", "hint"),
+    [
+        ("sources.six = {index = 'private'}", "six is restricted to the index private", "uv.lock"),
+        ("sources.six = {workspace = true}", "unsupported source of six: workspace", "git, url, path or index"),
+        ("sources.six = {path = 'x', marker = 'linux'}", "invalid marker 'linux'", "PEP 508"),
+        ("override-dependencies = ['six==1']", "override-dependencies is unsupported", "requirements fit"),
+    ],
+)
+def test_settings_of_uv_that_a_stack_cannot_express_are_refused(
+    tmp_path: Path, line: str, told: str, hint: str
+) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f"[project]\nname = 'train'\ndependencies = []\n[tool.uv]\n{line}\n".replace("[]", "['six']"))
+    with pytest.raises(InvalidInput) as error:
+        read([], [file], accept)
+    (problem,) = error.value.problems
+    number = 5 if line.startswith("override") or "marker" in line else 3
+    assert problem.message.startswith(f"{file}:{number}: {told}")
+    assert hint in (problem.expected or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", "[project]\nname = 'x'\nrequires-python = '{}'\ndependencies = ['six']\n"),
+        ("uv.lock", "version = 1\n\nrequires-python = '{}'\n[[package]]\nname = 'x'\nsource = {{virtual = '.'}}\n"),
+        ("pylock.toml", "lock-version = '1.0'\n\nrequires-python = '{}'\npackages = []\n"),
+    ],
+)
+def test_a_project_for_another_python_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    python = {"python_version": "3.10", "python_full_version": "3.10.99"}
+    for version in (">=3.10.4", ">=3.9,<3.11", ""):
+        assert read_project(file, text.format(version), python) is not None
+    with pytest.raises(schema.UnusableRequirement) as error:
+        read_project(file, text.format(">=3.11"), python)
+    assert error.value.message == f"{file}:3: the project requires Python >=3.11, but the stack's is 3.10"
 
 
 def test_the_pip_part_of_an_environment_is_read_and_the_rest_is_named(tmp_path: Path) -> None:
@@ -343,11 +393,13 @@ name = "numpy"
 version = "2.2.6"
 resolution-markers = ["python_version < '3.11'"]
 {registry}
+wheels = [{{url = "https://x.y/numpy-2.2.6-any.whl", hash = "sha256:{SHA}"}}]
 [[package]]
 name = "numpy"
 version = "2.3.0"
 resolution-markers = ["python_version >= '3.11'"]
 {registry}
+wheels = [{{url = "https://x.y/numpy-2.3.0-any.whl", hash = "sha256:{"b" * 64}"}}]
 [[package]]
 name = "torch"
 version = "2.6.0+cu124"
@@ -367,12 +419,92 @@ wheels = [
     assert found is not None
     assert found.lines == (f"far[a] @ git+https://x.y/far.git@{'0' * 40}", "numpy", "torch")
     assert found.constraints == (
-        "numpy==2.2.6 ; (python_version < '3.11')",
-        "numpy==2.3.0 ; (python_version >= '3.11')",
+        f"numpy==2.2.6 ; (python_version < '3.11') --hash=sha256:{SHA} --hash=sha256:{'b' * 64}",
+        f"numpy==2.3.0 ; (python_version >= '3.11') --hash=sha256:{SHA} --hash=sha256:{'b' * 64}",
         "torch==2.6.0",
         f"six==1.17.0 --hash=sha256:{SHA}",
     )
     assert found.indexes == ("https://x.y/simple",)
+
+
+LOCK = """
+version = 1
+requires-python = ">=3.10"
+[manifest]
+members = ["train", "part"]
+[[package]]
+name = "train"
+source = {editable = "."}
+dependencies = [
+  {name = "part"},
+  {name = "mylib"},
+  {name = "metas"},
+  {name = "far", marker = "sys_platform == 'win32'"},
+]
+[package.dev-dependencies]
+dev = [{name = "linter"}]
+[[package]]
+name = "part"
+source = {editable = "part"}
+dependencies = [{name = "deep", extra = ["fast"], marker = "sys_platform == 'linux'"}]
+[[package]]
+name = "mylib"
+source = {editable = "../mylib"}
+dependencies = [{name = "windows", marker = "sys_platform == 'win32'"}]
+[[package]]
+name = "metas"
+source = {virtual = "../metas"}
+dependencies = [{name = "six"}]
+[[package]]
+name = "deep"
+source = {url = "https://x.y/deep-1.zip", subdirectory = "py"}
+[package.optional-dependencies]
+fast = [{name = "faster"}]
+[[package]]
+name = "faster"
+source = {git = "https://x.y/faster.git#COMMIT"}
+[[package]]
+name = "windows"
+source = {git = "https://x.y/windows.git#COMMIT"}
+[[package]]
+name = "linter"
+source = {git = "https://x.y/linter.git#COMMIT"}
+[[package]]
+name = "far"
+source = {git = "https://x.y/far.git#COMMIT"}
+[[package]]
+name = "six"
+version = "1.17.0"
+source = {registry = "https://x.y/simple"}
+wheels = [{url = "https://x.y/six-any.whl", hash = "sha256:HASH"}]
+[[package]]
+name = "unused"
+version = "1"
+source = {registry = "https://x.z/simple"}
+"""
+
+
+def test_a_uv_lock_yields_what_the_project_needs_on_the_nodes(tmp_path: Path) -> None:
+    file, text = tmp_path / "uv.lock", LOCK.replace("COMMIT", "0" * 40).replace("HASH", SHA)
+    found = read_project(file, text)
+    assert found is not None
+    assert set(found.lines) == {
+        f"part @ {tmp_path.as_uri()}/part",
+        f"mylib @ {tmp_path.parent.as_uri()}/mylib",
+        f"far @ git+https://x.y/far.git@{'0' * 40} ; sys_platform == 'win32'",
+        "deep @ https://x.y/deep-1.zip#subdirectory=py",
+        f"faster @ git+https://x.y/faster.git@{'0' * 40}",
+        "six",
+    }
+    assert found.constraints == (f"six==1.17.0 --hash=sha256:{SHA}", "unused==1")
+    assert found.indexes == ("https://x.y/simple",)
+
+
+def test_a_package_of_a_private_index_needs_a_hash(tmp_path: Path) -> None:
+    text = LOCK.replace("COMMIT", "0" * 40).replace("sha256:HASH", "")
+    with pytest.raises(schema.UnusableRequirement, match="six 1.17.0 of https://x.y/simple has no hash") as error:
+        read_project(tmp_path / "uv.lock", text)
+    assert error.value.message.startswith(f"{tmp_path / 'uv.lock'}:")
 
 
 @pytest.fixture
@@ -483,8 +615,9 @@ archive = {{path = "near-1-py3-none-any.whl", hashes = {{sha256 = "{SHA}"}}}}
     )
     assert other.lines == (
         f"far @ https://x.y/far-1.tar.gz --hash=sha256:{SHA}",
-        f"./near-1-py3-none-any.whl ; python_version < '4' --hash=sha256:{SHA}",
+        f"near @ file:near-1-py3-none-any.whl ; python_version < '4' --hash=sha256:{SHA}",
     )
+    assert all(map(is_direct, other.lines))
 
 
 def write_files(directory: Path, *names: str) -> None:
