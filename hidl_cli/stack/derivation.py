@@ -161,7 +161,11 @@ class _Reader:
         for reference in reversed(self.references):
             say(f"lock {redact(reference.text)}")
             try:
-                locked = schema.parse(builder.lock(reference.text, reference.directory))
+                locked = builder.lock(reference.text, reference.directory)
+                if locked is None:
+                    say(f"left out {redact(reference.text)}: its marker does not apply to the nodes")
+                    continue
+                locked = schema.parse(locked)
                 self.check(locked)
             except UnusableRequirement as error:
                 self._problem(error, reference.by, reference.mark)

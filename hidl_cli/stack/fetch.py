@@ -48,7 +48,8 @@ def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
     to.mkdir(parents=True, exist_ok=True)
     for own in plan.own:
         own_wheel.build(own)
-    uv = WheelInstaller.for_site(order.site).with_sources(plan.extra, plan.target, offline=order.offline)
+    uv = WheelInstaller.for_site(order.site)
+    uv = uv.with_sources(plan.extra, plan.target, offline=order.offline, lock=plan.lock.wheels)
     log = install.new_log(plan)
     _wheels(plan, uv, to, log, progress)
     packages: Mapping[str, Any] = {}

@@ -2,7 +2,7 @@
 
 These are passed to uv explicitly, because uv does not read pip's settings.
 
-The user's own uv settings (``UV_*``) always take precedence.
+The user's own uv settings (``UV_*``) take precedence, except over the sources that a stack itself names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -85,7 +85,7 @@ _FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_SYSTE
 class Sources:
     """Package indexes (URLs), find-links (URLs or existing directories) and certificates.
 
-    ``no_index`` disables all indexes.
+    ``no_index`` disables all indexes, and ``of_stack`` contains the indexes and find-links that the stack names.
     """
 
     index_url: str | None
@@ -98,6 +98,17 @@ class Sources:
     #: uv's link mode: ``copy``, which becomes a reflink on file systems that support it (copy_file_range), or
     #: ``hardlink``. uv's mode ``clone`` falls back to hard links, so it is not used.
     link: str = "copy"
+    of_stack: frozenset[str] = frozenset()
+
+    def with_stack(self, indexes: Iterable[str], find_links: Iterable[str]) -> Sources:
+        """Return the sources, preceded by those that a stack names."""
+        indexes, find_links = tuple(indexes), tuple(find_links)
+        return replace(
+            self,
+            extra_index_urls=(*indexes, *self.extra_index_urls),
+            find_links=(*find_links, *self.find_links),
+            of_stack=self.of_stack.union(indexes, find_links),
+        )
 
 
 def read(wheels: Wheels, environ: Mapping[str, str], *, link: str = "copy") -> Sources:
@@ -117,22 +128,30 @@ def read(wheels: Wheels, environ: Mapping[str, str], *, link: str = "copy") -> S
 
 
 def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings as uv variables, except for those that the user has set.
+    """Return the settings as uv variables.
+
+    Of settings that the user has set, only the sources that the stack names are added.
 
     By default, uv stops at the first index that has a package, even if the index lacks the required version. If there
     are several indexes, a strategy is selected that continues with the next index like pip, so that a site's incomplete
     index does no harm. The hashes of the lockfile are still checked.
     """
-    indexes = sources.extra_index_urls
     wanted = {
         ("UV_DEFAULT_INDEX", "UV_INDEX_URL"): sources.index_url,
-        ("UV_INDEX", "UV_EXTRA_INDEX_URL"): " ".join(indexes),
-        ("UV_FIND_LINKS",): ",".join(_url(link) for link in sources.find_links),
-        ("UV_INDEX_STRATEGY",): "unsafe-first-match" if indexes else None,
+        ("UV_INDEX_STRATEGY",): "unsafe-first-match" if sources.extra_index_urls else None,
         ("SSL_CERT_FILE",): sources.cert,
         ("UV_LINK_MODE",): sources.link,
     }
-    return {names[0]: value for names, value in wanted.items() if value and not any(name in environ for name in names)}
+    found = {names[0]: value for names, value in wanted.items() if value and not any(name in environ for name in names)}
+    for names, items, separator in (
+        (("UV_INDEX", "UV_EXTRA_INDEX_URL"), {url: url for url in sources.extra_index_urls}, " "),
+        (("UV_FIND_LINKS",), {link: _url(link) for link in sources.find_links}, ","),
+    ):
+        is_set = any(name in environ for name in names)
+        values = [value for item, value in items.items() if not is_set or item in sources.of_stack]
+        if values:
+            found[names[0]] = separator.join([*values, *filter(None, [environ.get(names[0])])])
+    return found
 
 
 def pip_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
@@ -146,6 +165,11 @@ def pip_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str
         "PIP_NO_INDEX": "1" if sources.no_index and index == sources.index_url else None,
     }
     return {name: value for name, value in wanted.items() if value}
+
+
+def directories(sources: Sources) -> list[Path]:
+    """Return the find-links that are directories."""
+    return [_directory(link) for link in sources.find_links if _is_local(link)]
 
 
 def uv_flags(sources: Sources, environ: Mapping[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -27,7 +27,7 @@ from hidl_cli.documents import sha256
 from hidl_cli.errors import BuildFailed, MissingPrecondition, ProcessFailed
 from hidl_cli.redaction import redact, remember
 from hidl_cli.stack import pip_settings
-from hidl_cli.stack.schema import UnusableRequirement, split_hashes
+from hidl_cli.stack.schema import UnusableRequirement, applies, split_hashes
 
 if TYPE_CHECKING:
     from hidl_cli.stack.pip_settings import Sources
@@ -61,6 +61,7 @@ class ReferenceBuilder:
         interpreter: Python interpreter that the wheels are for.
         tag: Tag of this interpreter and the platform, such as ``cp311-linux-x86_64``.
         offline: Do not use the network.
+        markers: Values of environment markers (default: those of this Python).
     """
 
     sources: Sources
@@ -68,9 +69,12 @@ class ReferenceBuilder:
     interpreter: Path
     tag: str
     offline: bool = False
+    markers: Mapping[str, str] = field(default_factory=dict)
 
-    def lock(self, text: str, directory: Path) -> str:
+    def lock(self, text: str, directory: Path) -> str | None:
         """Return the reference with its name, and locked to a commit or a SHA-256.
+
+        Returns None if its marker does not apply.
 
         Args:
             text: A URL, a path or ``name @ URL``, with extras and a marker.
@@ -83,6 +87,11 @@ class ReferenceBuilder:
         """
         word, hashes = split_hashes(text)
         name, extras, url, marker = _parts(word, directory)
+        try:
+            if not applies(marker, self.markers):
+                return None
+        except ValueError:
+            raise UnusableRequirement(f"invalid marker {marker!r}", "a marker (PEP 508)") from None
         url, fragment = _split_fragment(url)
         kept, full = without_credentials(url), expand(url, self.environ)
         if git := _GIT.fullmatch(full):

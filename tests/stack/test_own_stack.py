@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import yaml
 from uv import find_uv_bin
 
 from hidl_cli import process
+from hidl_cli.documents import sha256
 from hidl_cli.site.schema import Wheels
 from hidl_cli.stack import pip_settings
 from hidl_cli.stack.references import ReferenceBuilder
@@ -173,7 +175,9 @@ def test_the_login_of_a_repository_is_in_no_command_line(tmp_path: Path, monkeyp
         git(far, *words)
     git(tmp_path, "clone", "-q", "--bare", str(far), str(served_at / "far.git"))
     git(served_at / "far.git", "update-server-info")
-    make_wheel(served_at, "greet", "1.0")
+    greet = make_wheel(served_at, "greet", "1.0")
+    with tarfile.open(served_at / "archive-1.0.tar.gz", "w:gz") as archive:
+        archive.add(project(tmp_path / "part", "part"), "archive-1.0/py")
     commands = tmp_path / "commands"
     wrapper = tmp_path / "bin" / "git"
     wrapper.parent.mkdir()
@@ -188,11 +192,27 @@ def test_the_login_of_a_repository_is_in_no_command_line(tmp_path: Path, monkeyp
     with served(served_at, "reader:Pa55word@9xyz") as address:
         url = address.replace("://", "://reader:Pa55word@9xyz@")
         repository = builder.lock(f"git+{url}/far.git@main", tmp_path)
-        archive = builder.lock(f"{url}/greet-1.0-py3-none-any.whl", tmp_path)
+        wheel = builder.lock(f"{url}/greet-1.0-py3-none-any.whl", tmp_path)
+        part = builder.lock(f"{url}/archive-1.0.tar.gz#subdirectory=py", tmp_path)
+    digest = sha256(served_at / "archive-1.0.tar.gz")
+    assert part == f"part @ {address}/archive-1.0.tar.gz#sha256={digest}&subdirectory=py"
     assert repository == f"far @ git+{address}/far.git@{git(far, 'rev-parse', 'HEAD')}"
-    assert archive.startswith(f"greet @ {address}/greet-1.0-py3-none-any.whl#sha256=")
+    assert wheel == f"greet @ {address}/{greet.name}#sha256={sha256(greet)}"
     assert "far.git" in commands.read_text()
     assert "9xyz" not in commands.read_text() + " ".join(started)
+
+
+def test_a_mirror_has_the_wheels_of_references(hidl: Hidl, tmp_path: Path) -> None:
+    near = project(tmp_path / "near")
+    installed = hidl("install", "mpi", "--with", str(near), "--as", "mine")
+    assert installed.returncode == 0, installed.stderr
+    fetched = hidl("stack", "fetch", "mine", "--to", str(tmp_path / "mirror"))
+    assert fetched.returncode == 0, fetched.stderr
+    shutil.rmtree(near)
+    elsewhere = Hidl(hidl.environment | {"XDG_DATA_HOME": str(tmp_path / "elsewhere"), "PIP_FIND_LINKS": ""})
+    words = ("install", "mine", "--offline", "--mirror", str(tmp_path / "mirror"))
+    (there,) = elsewhere.json(*words)["installations"]
+    assert there["packages"]["near"] == "1.0"
 
 
 def test_the_lockfile_of_a_project_is_installed(hidl: Hidl, tmp_path: Path) -> None:

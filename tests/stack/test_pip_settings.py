@@ -105,6 +105,18 @@ def test_a_relative_directory_is_found_from_everywhere(home: Path, monkeypatch: 
     assert "," not in given["UV_FIND_LINKS"]
 
 
+def test_the_sources_of_a_stack_come_before_those_of_the_users_uv() -> None:
+    sources = Sources(None, ("https://site/simple",), ("/house",), None, no_index=False, absent=())
+    sources = sources.with_stack(["https://own/simple"], ["/built"])
+    given = uv_variables(sources, {"UV_INDEX": "https://user/simple", "UV_FIND_LINKS": "/users"})
+    assert given["UV_INDEX"] == "https://own/simple https://user/simple"
+    assert given["UV_FIND_LINKS"] == "file:///built,/users"
+    assert uv_variables(sources, {"UV_EXTRA_INDEX_URL": "https://user/simple"})["UV_INDEX"] == "https://own/simple"
+    given = uv_variables(sources, {})
+    assert given["UV_INDEX"] == "https://own/simple https://site/simple"
+    assert given["UV_FIND_LINKS"] == "file:///built,file:///house"
+
+
 def test_no_index_is_passed_on(home: Path) -> None:
     environ = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
     assert uv_flags(read(Wheels(), environ), environ) == ["--no-index"]

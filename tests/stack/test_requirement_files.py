@@ -571,6 +571,20 @@ def test_an_archive_on_a_server_is_that_of_the_users_hash(tmp_path: Path, builde
             assert error.value.expected == f"sha256:{SHA}"
 
 
+def test_a_reference_for_another_platform_is_left_out(tmp_path: Path, builder: ReferenceBuilder) -> None:
+    there = replace(builder, markers={"platform_machine": "aarch64", "python_version": "3.10"})
+    for marker in ("platform_machine == 'x86_64'", "sys_platform == 'win32'", "python_version >= '3.11'"):
+        assert there.lock(f"far @ git+https://x.y/far.git ; {marker}", tmp_path) is None
+    wheel = make_wheel(tmp_path, "greet", "1.0")
+    locked = there.lock(f"{wheel} ; platform_machine == 'aarch64'", tmp_path)
+    assert locked == f'greet @ {wheel.as_uri()}#sha256={sha256(wheel)} ; platform_machine == "aarch64"'
+    said: list[str] = []
+    (tmp_path / "a.txt").write_text("six\ngit+https://x.y/far.git ; sys_platform == 'win32'\n")
+    found = read_requested([], [tmp_path / "a.txt"], accept, lambda _: builder, said.append)
+    assert texts(found) == ["six"]
+    assert said[-1].startswith("left out git+https://x.y/far.git")
+
+
 def test_hashes_of_urls_in_lockfiles_are_kept(tmp_path: Path) -> None:
     lock, pylock = tmp_path / "uv.lock", tmp_path / "pylock.toml"
     lock.write_text(

@@ -94,7 +94,7 @@ class FromWheels:
         return Preview(uv.steps(plan), tuple(builds.preview(plan)))
 
     def _uv_for(self, plan: InstallPlan) -> WheelInstaller:
-        return self.uv.with_sources(plan.extra, plan.target, offline=plan.offline)
+        return self.uv.with_sources(plan.extra, plan.target, offline=plan.offline, lock=plan.lock.wheels)
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
         from hidl_cli.stack.builds import build as builds  # not needed if nothing is installed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from uv import find_uv_bin
 
 from hidl_cli import documents, paths, process
+from hidl_cli.documents import sha256
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import WHEELS
 from hidl_cli.redaction import redact
@@ -20,8 +21,8 @@ from hidl_cli.stack import PORTABLE_PLATFORMS, pip_settings
 from hidl_cli.stack.lock import Lock, Package, requirements
 from hidl_cli.stack.order import InstallStep, log_command
 from hidl_cli.stack.pip_settings import Sources
-from hidl_cli.stack.references import ReferenceBuilder, expand, read_toml, split
-from hidl_cli.stack.schema import bare, find_unserved, hashes_of, last_for_cuda, name_of
+from hidl_cli.stack.references import ReferenceBuilder, expand, name_of_wheel, read_toml, split
+from hidl_cli.stack.schema import applies, bare, find_unserved, hashes_of, last_for_cuda, name_of
 from hidl_cli.stack.target import TORCH_BACKENDS
 
 if TYPE_CHECKING:
@@ -77,25 +78,39 @@ class WheelInstaller:
         link = "hardlink" if site.install.link == "hard" else "copy"
         return cls(pip_settings.read(wheels, environ, link=link), environ)
 
-    def with_sources(self, extra: StackSources, target: Target, *, offline: bool) -> WheelInstaller:
-        """Return uv with a stack's own package sources and the wheels of its direct references."""
+    def with_sources(
+        self, extra: StackSources, target: Target, *, offline: bool, lock: Lock | None = None
+    ) -> WheelInstaller:
+        """Return uv with a stack's own package sources and the wheels of its direct references.
+
+        Args:
+            extra: The stack's package sources and references.
+            target: The target, which decides about the markers of references.
+            offline: Do not use the network.
+            lock: The stack's lockfile. References are not built if their locked wheels are in find-links, such as a
+                mirror.
+        """
         if not any((extra.indexes, extra.find_links, extra.references)):
             return self
-        sources = replace(
-            self.sources,
-            extra_index_urls=(*(expand(url, self.environ) for url in extra.indexes), *self.sources.extra_index_urls),
-            find_links=(*(expand(place, self.environ) for place in extra.find_links), *self.sources.find_links),
+        sources = self.sources.with_stack(
+            (expand(url, self.environ) for url in extra.indexes),
+            (expand(place, self.environ) for place in extra.find_links),
         )
-        installer = replace(self, sources=sources)
-        builder = installer.reference_builder(target, offline=offline)
-        wheels = {text: builder.wheel(split(text)[1], name_of(text)) for text in extra.references}
-        links = (*dict.fromkeys(str(wheel.parent) for wheel in wheels.values()), *sources.find_links)
-        return replace(installer, sources=replace(sources, find_links=links), wheels=wheels)
+        builder = replace(self, sources=sources).reference_builder(target, offline=offline)
+        hashes = {package.name: package.hashes for package in lock.packages} if lock else {}
+        wheels = {}
+        for text in extra.references:
+            _, url, marker = split(text)
+            if applies(marker, target.markers):
+                name = name_of(text)
+                wheels[text] = _find_wheel(sources, name, hashes.get(name, ())) or builder.wheel(url, name)
+        links = dict.fromkeys(str(wheel.parent) for wheel in wheels.values())
+        return replace(self, sources=sources.with_stack((), links), wheels=wheels)
 
     def reference_builder(self, target: Target, *, offline: bool) -> ReferenceBuilder:
         """Return the builder for the direct references of stacks for the target."""
         tag = f"{target.python}-{target.platform}"
-        return ReferenceBuilder(self.sources, self.environ, target.interpreter, tag, offline)
+        return ReferenceBuilder(self.sources, self.environ, target.interpreter, tag, offline, target.markers)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -349,6 +364,14 @@ class WheelInstaller:
             f"stack {stack.name} has no lockfile and cannot be resolved offline; {what}",
             hint=f"run `hidl stack lock {stack.name}` once with network access, or copy a lockfile to <root>/locks",
         )
+
+
+def _find_wheel(sources: Sources, name: str, hashes: Collection[str]) -> Path | None:
+    """Return a package's wheel with one of these hashes in the directories of find-links, or None if there is none."""
+    if not hashes:
+        return None
+    found = (file for place in pip_settings.directories(sources) for file in sorted(place.glob("*.whl")))
+    return next((file for file in found if name_of_wheel(file) == name and sha256(file) in hashes), None)
 
 
 def _requirements(packages: Mapping[str, str]) -> list[str]:
