@@ -119,12 +119,14 @@ def follow_and_judge_each(
     return min((code for code in codes.values() if code), default=ExitCode.OK)
 
 
-def _end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
-    """Cancel the run when the user interrupts the command that started it.
+def continues_after(run: Run, interrupt: KeyboardInterrupt) -> bool:
+    """Return True for a job in a queue if the terminal or the host, rather than the user, ends this process."""
+    return isinstance(interrupt, Terminated) and not ends_with_the_terminal(run)
 
-    A job in a queue continues if the terminal or the host, rather than the user, ends this process.
-    """
-    if isinstance(interrupt, Terminated) and not ends_with_the_terminal(run):
+
+def _end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
+    """Cancel the run when the user interrupts the command that started it."""
+    if continues_after(run, interrupt):
         leave(run, interrupt)
         return
     say(f"cancelling run {run.id} (use --no-wait and hidl resume to keep a run going without this command)")

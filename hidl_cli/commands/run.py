@@ -160,6 +160,8 @@ def run(
     machine = on_hosts(load_site(options.site), options.named_hosts)
     if at_most is not None and not as_jobs:
         raise UsageError("--at-most requires --as-jobs", hint="omit it, or add --as-jobs")
+    if as_jobs and save_tuning:
+        raise UsageError("--as-jobs and --save-tuning cannot be combined", hint="omit one of them")
     if as_jobs:
         options = replace(options, new_job=True)
     plan = prepare(RunRequest.of(options, hypothetical=dry_run or estimate), machine)

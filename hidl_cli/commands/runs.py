@@ -80,7 +80,8 @@ def cancel(run: RunArgument = None) -> None:
     if sweep := find_sweep(run):
         from hidl_cli.commands.sweeps import cancel_sweep
 
-        cancel_sweep(sweep)
+        if code := cancel_sweep(sweep):
+            raise typer.Exit(code)
         return
 
     record = find(run)

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hidl_cli.commands.follow import follow_and_judge_each, leave
-from hidl_cli.commands.render import emit_json, say, show_table
-from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.commands.follow import continues_after, follow_and_judge_each, leave
+from hidl_cli.commands.render import emit_json, say, show_error, show_table
+from hidl_cli.errors import ExitCode, HidlError, UsageError
 from hidl_cli.plan.launch_plan import plan_of
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.workload import names_of
+from hidl_cli.record import State
 from hidl_cli.redaction import redact_variable
 from hidl_cli.runs.history import run_document
 from hidl_cli.runs.sweep import Sweep, create, submit_pending
+from hidl_cli.schedulers.decision import read_status
 from hidl_cli.site.job_options import starts_after
 from hidl_cli.tuning.judge import compared_variables
 
@@ -75,6 +77,7 @@ def resume_sweep(sweep: Sweep, *, json: bool) -> None:
     from hidl_cli.runs.history import refresh
 
     refresh(sweep.runs)
+    sweep.set_cancelled(False, say)
     _carry_out(sweep, wait=True, json=json, own=False)
 
 
@@ -83,7 +86,15 @@ def _carry_out(sweep: Sweep, *, wait: bool, json: bool, own: bool) -> None:
         say(f"{format_parameters(_shown(sweep.points[index].parameters))}: run {run.id}")
 
     try:
-        submit_pending(sweep, sweep.pending, submitted)
+        try:
+            submit_pending(sweep, submitted, say)
+        except HidlError:
+            runs, points = sweep.runs, len(sweep.points)
+            number = sum(1 for run in runs if read_status(run).state is not State.REFUSED)
+            say(f"{number} of {points} points are submitted; to follow them and submit the rest: hidl resume {sweep.id}")
+            raise
+        if sweep.is_cancelled:
+            say(f"sweep {sweep.id} has been cancelled: no further points are submitted")
         if not wait:
             if json:
                 emit_json("hidl.sweep/1", **_document(sweep))
@@ -92,10 +103,11 @@ def _carry_out(sweep: Sweep, *, wait: bool, json: bool, own: bool) -> None:
             return
         code = follow_and_judge_each(sweep.runs, interrupted=None)
     except KeyboardInterrupt as interrupt:
-        if own:
+        runs = sweep.unfinished
+        if own and not (runs and continues_after(runs[0], interrupt)):
             cancel_sweep(sweep)
         else:
-            for run in sweep.unfinished:
+            for run in runs:
                 leave(run, interrupt)
         raise
     if json:
@@ -106,15 +118,26 @@ def _carry_out(sweep: Sweep, *, wait: bool, json: bool, own: bool) -> None:
         raise typer.Exit(code)
 
 
-def cancel_sweep(sweep: Sweep) -> None:
-    """Cancel the unfinished runs of a sweep."""
+def cancel_sweep(sweep: Sweep) -> ExitCode:
+    """Cancel the unfinished runs of a sweep and further submissions; return the exit code of the first failure."""
     from hidl_cli.runs.follow import cancel
 
+    sweep.set_cancelled(True, say)
+    code = ExitCode.OK
     # The jobs that wait for others come first, so that none of them starts in between.
     for run in reversed(sweep.unfinished):
-        _, status = cancel(run)
-        say(f"run {run.id}: {status.state.value}")
-    say(f"to run the remaining points: hidl resume {sweep.id}")
+        try:
+            _, status = cancel(run)
+        except HidlError as error:
+            show_error(error)
+            code = code or error.exit_code
+        else:
+            say(f"run {run.id}: {status.state.value}")
+    if code:
+        say(f"to cancel the remaining runs: hidl cancel {sweep.id}")
+    else:
+        say(f"to run the remaining points: hidl resume {sweep.id}")
+    return code
 
 
 def _shown(parameters: Mapping[str, Any]) -> dict[str, str]:
@@ -162,15 +185,20 @@ def _metrics(run: Run) -> dict[str, dict[str, Any]]:
 
 def _show(sweep: Sweep) -> None:
     document = _document(sweep)
-    name = next((name for point in document["points"] for name in point["metrics"]), None)
+    metric_name = next((name for point in document["points"] for name in point["metrics"]), None)
     rows = []
+    columns: dict[str, str] = {}
     for point in document["points"]:
-        metric = point["metrics"].get(name)
-        head = f"{name} ({metric['unit']})" if metric else ""
-        row = {**point["parameters"], "run": point["run"] or "", "state": point["state"].lower()}
+        metric = point["metrics"].get(metric_name)
+        head = f"{metric_name} ({metric['unit']})" if metric else ""
+        # A parameter may have the name of a column.
+        values = {"run": point["run"] or "", "state": point["state"].lower()}
+        columns = {name: f"{name} of the job" if name in point["parameters"] else name for name in values}
+        row = {**point["parameters"], **{columns[name]: value for name, value in values.items()}}
         rows.append((row, head, f"{metric['value']:.6g}" if metric else ""))
     shown = next((head for _, head, _ in rows if head), None)
-    show_table([{**row, **({shown: value} if shown else {})} for row, _, value in rows], whole=("run", "state"))
+    whole = tuple(columns.values())
+    show_table([{**row, **({shown: value} if shown else {})} for row, _, value in rows], whole=whole)
     failed = len(sweep.pending)
     if failed:
         say(f"{failed} of {len(rows)} points failed; to run them again: hidl resume {sweep.id}")

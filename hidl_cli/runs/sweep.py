@@ -7,6 +7,7 @@ which a failed point can be run again. Each run is a run like any other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,15 +15,16 @@ from typing import Any
 
 from hidl_cli import paths
 from hidl_cli.documents import read_json, write_json
-from hidl_cli.errors import HidlError, hint_for
+from hidl_cli.errors import HidlError, UsageError, hint_for
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run
 from hidl_cli.plan.planning import new_id
-from hidl_cli.record import Run, State
+from hidl_cli.record import Run, State, all_runs
 from hidl_cli.runs.follow import Watch, scheduler_of
 from hidl_cli.schedulers.backend import read_reference
 from hidl_cli.schedulers.decision import read_status
 from hidl_cli.site.job_options import line_after, starts_after
+from hidl_cli.stack.installation import hold_lock
 
 SCHEMA = "hidl.sweep/1"
 
@@ -59,6 +61,25 @@ class Sweep:
         return found
 
     @property
+    def is_cancelled(self) -> bool:
+        """True if no further points may be submitted."""
+        return bool(self._document().get("cancelled"))
+
+    def set_cancelled(self, cancelled: bool, tell: Callable[[str], None]) -> None:
+        """Forbid or permit further submissions, also by other commands; waits for a submission under way.
+
+        Args:
+            cancelled: Whether to forbid them.
+            tell: Function that receives a message while another command submits.
+        """
+        with self.lock(tell):
+            write_json(self.directory / "sweep.json", {**self._document(), "cancelled": cancelled})
+
+    def lock(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Keep other commands from submitting points; ``tell`` receives a message if this has to wait."""
+        return hold_lock(self.directory / "lock", tell)
+
+    @property
     def points(self) -> tuple[SweepPoint, ...]:
         """The points, in the order of the matrix."""
         return tuple(SweepPoint(each["parameters"], tuple(each["runs"])) for each in self._document()["points"])
@@ -89,7 +110,7 @@ class Sweep:
         return replace(Plan.from_json(document["plan"]), sources=document["sources"])
 
     def submit(self, index: int, *, after: Run | None = None) -> Run:
-        """Submit a point in a new run.
+        """Submit a point in a new run. The sweep must be locked.
 
         Args:
             index: Index of the point.
@@ -139,38 +160,67 @@ def create(plans: Sequence[tuple[Mapping[str, Any], Plan]], at_most: int | None)
 
 
 def find_sweep(name: str | None) -> Sweep | None:
-    """Return a sweep by its directory, its id, or a unique start or end of its id, or None if there is none."""
+    """Return a sweep by its directory, its id, or a unique start or end of its id, or None if there is none.
+
+    Raises ``UsageError`` if several sweeps and runs match.
+    """
     if not name:
         return None
     if Path(name, "sweep.json").is_file():
         return Sweep(Path(name).resolve())
-    found = [file.parent for file in _root().glob("*/sweep.json")]
-    fitting = [each for each in found if each.name.startswith(name) or each.name.endswith(name)]
-    exact = [each for each in fitting if each.name == name]
-    return Sweep((exact or fitting)[0]) if len(exact or fitting) == 1 else None
+    ids = [file.parent.name for file in _root().glob("*/sweep.json")]
+    fitting = [id for id in ids if id.startswith(name) or id.endswith(name)]
+    if not fitting or name in fitting:
+        return Sweep(_root() / name) if fitting else None
+    runs = [run.id for run in all_runs() if run.id.startswith(name) or run.id.endswith(name)]
+    if name in runs:
+        return None
+    if len(fitting) + len(runs) > 1:
+        raise UsageError(
+            f"{len(fitting)} sweep(s) and {len(runs)} run(s) match {name!r}: {', '.join([*fitting, *runs][:5])}",
+            hint="use the whole id",
+        )
+    return Sweep(_root() / fitting[0])
 
 
-def submit_pending(sweep: Sweep, pending: Sequence[int], submitted: Callable[[int, Run], object]) -> None:
-    """Submit points, at most ``at_most`` of which run at the same time.
+def submit_pending(sweep: Sweep, submitted: Callable[[int, Run], object], tell: Callable[[str], None]) -> None:
+    """Submit the pending points, at most ``at_most`` of which run at the same time, until the sweep is cancelled.
 
     A batch system keeps the limit by dependencies between the jobs. Without one, this function waits for runs to end.
+    Points that another command submits meanwhile are left to it.
 
     Args:
         sweep: The sweep.
-        pending: Indices of the points.
         submitted: Function that receives each index and its run.
+        tell: Function that receives a message while another command submits.
     """
-    limit, active = sweep.at_most, sweep.unfinished
-    for index in pending:
-        full = limit is not None and len(active) >= limit
-        if full and starts_after(sweep.plan(index).scheduler):
-            assert limit is not None
-            run = sweep.submit(index, after=active[-limit])
-        else:
-            active = _wait_for_room(active, limit) if full else active
-            run = sweep.submit(index)
-        active.append(run)
-        submitted(index, run)
+    before = sweep.points
+    for index in sweep.pending:
+        while active := _submit_point(sweep, index, before[index].runs, submitted, tell):
+            _wait_for_room(active, sweep.at_most)
+
+
+def _submit_point(
+    sweep: Sweep,
+    index: int,
+    runs: Sequence[str],
+    submitted: Callable[[int, Run], object],
+    tell: Callable[[str], None],
+) -> list[Run]:
+    """Submit a point unless the sweep is cancelled or the point has other runs than ``runs``.
+
+    Returns the active runs if one of them must end first, or an empty list.
+    """
+    with sweep.lock(tell):
+        if sweep.is_cancelled or sweep.points[index].runs != tuple(runs):
+            return []
+        limit, active = sweep.at_most, sorted(sweep.unfinished, key=lambda run: read_reference(run).submitted)
+        is_full = limit is not None and len(active) >= limit
+        if is_full and not starts_after(sweep.plan(index).scheduler):
+            return active
+        run = sweep.submit(index, after=active[-limit] if is_full and limit else None)
+    submitted(index, run)
+    return []
 
 
 def _wait_for_room(runs: Sequence[Run], limit: int | None) -> list[Run]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -97,12 +98,83 @@ def test_an_interrupted_sweep_is_completed(hidl_with: Callable[..., Hidl], tmp_p
     ]
 
 
+def start_waiting(hidl: Hidl, file: Path, *options: str) -> tuple[subprocess.Popen[str], Path]:
+    """Start a sweep whose second point waits for a file; returns as soon as it does."""
+    words = ("--matrix", "x=1,2,3", "--", "python", "-c", WAITS, "{x}", str(file))
+    started = hidl.start("run", *OWN, *options, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    sweep = until(lambda: next((hidl.runs.parent / "sweeps").glob("*/sweep.json"), None))
+    (running,) = until(lambda: runs_of(sweep.parent)[1])
+    until(lambda: state(hidl.runs / running) == "RUNNING")
+    return started, sweep.parent
+
+
+def runs_of(sweep: Path) -> list[list[str]]:
+    return [point["runs"] for point in json.loads((sweep / "sweep.json").read_text())["points"]]
+
+
+def test_two_commands_share_the_points_of_a_sweep(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
+    hidl = hidl_with("mpi")
+    started, sweep = start_waiting(hidl, tmp_path / "file")
+    second = hidl.start("resume", sweep.name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(lambda: second.poll() is None)
+    (tmp_path / "file").touch()
+    for each in (started, second):
+        _, errors = each.communicate()
+        assert each.returncode == 0, errors
+    assert [len(runs) for runs in runs_of(sweep)] == [1, 1, 1]
+    assert len(list(hidl.runs.iterdir())) == 3
+
+
+def test_a_cancelled_sweep_submits_nothing_more(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
+    hidl = hidl_with("mpi")
+    started, sweep = start_waiting(hidl, tmp_path / "file")
+    name = sweep.name.partition("-sweep-")[0]
+    for command in ("cancel", "resume"):
+        ambiguous = hidl(command, name)
+        assert ambiguous.returncode == 2, ambiguous.stderr
+        assert f"1 sweep(s) and 2 run(s) match {name!r}" in ambiguous.stderr
+    assert hidl("cancel", sweep.name).returncode == 0
+    _, errors = started.communicate()
+    assert started.returncode == 8
+    assert f"sweep {sweep.name} has been cancelled" in errors
+    assert [len(runs) for runs in runs_of(sweep)] == [1, 1, 0]
+    (tmp_path / "file").touch()
+    again = hidl.json("resume", sweep.name)
+    assert points(again) == [("1", "COMPLETED", 10), ("2", "COMPLETED", 20), ("3", "COMPLETED", 30)]
+
+
+def test_jobs_in_a_queue_continue_without_the_terminal(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
+) -> None:
+    hidl = on_cluster("mpi")
+    started, sweep = start_waiting(hidl, tmp_path / "file", "--site", "test-cluster", "--at-most", "1")
+    until(lambda: all(runs_of(sweep)))
+    started.send_signal(signal.SIGHUP)
+    _, errors = started.communicate()
+    assert started.returncode == 130, errors
+    assert f"run {runs_of(sweep)[2][0]} continues; follow it with hidl resume" in errors
+    (tmp_path / "file").touch()
+    assert points(hidl.json("resume", sweep.name)) == [(str(x), "COMPLETED", 10 * x) for x in (1, 2, 3)]
+    assert [len(runs) for runs in runs_of(sweep)] == [1, 1, 1]
+
+
+def test_a_parameter_may_have_the_name_of_a_column(hidl_with: Callable[..., Hidl]) -> None:
+    done = hidl_with("mpi")("run", *OWN, "--matrix", "state=1,2", "--", "echo", "score", "{state}")
+    assert done.returncode == 0, done.stderr
+    header, *rows = done.stdout.splitlines()
+    assert header.split()[0] == "state"
+    assert "state of the job" in header
+    assert [row.split()[0] for row in rows] == ["1", "2"]
+    assert all("completed" in row for row in rows)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("--as-jobs",), "--as-jobs requires --matrix"),
         (("--at-most", "2", "--matrix", "x=1,2"), "--at-most requires --as-jobs"),
         (("--as-jobs", "--no-wait", "--matrix", "x=1,2"), "--no-wait requires a batch system"),
+        (("--as-jobs", "--save-tuning", "--matrix", "x=1,2"), "--as-jobs and --save-tuning cannot be combined"),
     ],
 )
 def test_what_cannot_be_a_sweep_is_refused(hidl_with: Callable[..., Hidl], words: tuple[str, ...], told: str) -> None:
@@ -111,6 +183,30 @@ def test_what_cannot_be_a_sweep_is_refused(hidl_with: Callable[..., Hidl], words
     assert refused.returncode == 2, refused.stderr
     assert told in refused.stderr
     assert not list(hidl.runs.glob("*"))
+
+
+def test_a_refused_point_names_the_way_on(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
+) -> None:
+    hidl = on_cluster("mpi")
+    refuses = tmp_path / "bin" / "sbatch"
+    refuses.parent.mkdir()
+    real = shutil.which("sbatch", path=hidl.environment["PATH"])
+    refuses.write_text(
+        f'#!/bin/sh\ncase "$*" in *job.sh*) echo x >> {tmp_path}/calls ;; esac\n'
+        f'if [ "$(wc -l < {tmp_path}/calls)" = 2 ]; then\n'
+        '    echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2\n    exit 1\nfi\n'
+        f'exec {real} "$@"\n'
+    )
+    refuses.chmod(0o755)
+    limited = Hidl(hidl.environment | {"PATH": f"{refuses.parent}:{hidl.environment['PATH']}"})
+    words = ("--matrix", "x=1,2,3", "--", "python", "-c", FAILS, "{x}", str(tmp_path / "calls"))
+    refused = limited("run", *OWN, "--site", "test-cluster", *words)
+    assert refused.returncode == 6, refused.stderr
+    assert f"1 of 3 points are submitted; to follow them and submit the rest: hidl resume {only_sweep(hidl).name}" in (
+        refused.stderr
+    )
+    assert points(hidl.json("resume", only_sweep(hidl).name)) == [(str(x), "COMPLETED", 10 * x) for x in (1, 2, 3)]
 
 
 def test_jobs_of_a_batch_system_start_one_after_another(
