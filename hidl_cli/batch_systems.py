@@ -5,7 +5,8 @@ The backends that communicate with them are in ``schedulers/<name>.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +46,11 @@ class NextJob:
     """Shell code with which a job submits ``./job.sh`` to run after its own end, whatever that is.
 
     Attributes:
-        words: Statements that set the array ``words`` to the command. The variable ``job`` is the id of this job, which
-            the script gets as its argument or in the variable ``HIDL_AFTER``.
+        words: Statements that set the array ``words`` to the command. The variable ``script`` is the path of the job
+            script, and ``job`` is the id of this job, which the script gets as its argument or in ``HIDL_AFTER``.
         id: Extended regular expression of ``sed``, whose first group is the new job's id in the command's output.
         cancel: Command that cancels the job ``$1``.
+        held: Pattern of the header lines by which a user holds the first job.
         begin: Prefix of the header lines whose options must be in the command too, as ``${options[@]}``.
         why_ended: Statements that print CANCELLED if a user has cancelled the running job ``$job``, or NODE_FAIL if it
             has lost a node. Without them, a signal counts as a preemption.
@@ -57,6 +59,7 @@ class NextJob:
     words: str
     id: str
     cancel: str
+    held: str = r"(?!)"
     begin: str | None = None
     why_ended: str = ":"
 
@@ -110,6 +113,10 @@ class BatchSystem:
     is_repeated: bool = False
     time_limits: bool = True
 
+    def may_requeue(self, header: Sequence[str]) -> bool:
+        """Return True if a job with this header can be put back into the queue."""
+        return self.requeue is not None and not any(re.match(self.no_requeue, line) for line in header)
+
 
 #: In text, the state of a job that ends is COMPLETING for any reason. Slurm 23.02 and later list both states in JSON.
 _SLURM_WHY_ENDED = """\
@@ -150,14 +157,18 @@ _ROWS = (
         requeue='scontrol requeue "$SLURM_JOB_ID"',
         no_requeue=r"#SBATCH --no-requeue\b",
         next_job=NextJob(
-            # Defaults of the user, which the environment of a job may lack.
+            # Defaults of the user (SBATCH_*), which sbatch does not get from a job's environment. SBATCH_CLUSTERS is left
+            # out, because the job that this one depends on is in the cluster of the nodes.
             words=(
                 'words=(sbatch --parsable "--dependency=afterany:$job"'
                 ' ${SLURM_JOB_ACCOUNT:+"--account=$SLURM_JOB_ACCOUNT"} ${SLURM_JOB_QOS:+"--qos=$SLURM_JOB_QOS"}'
-                ' ${SLURM_JOB_PARTITION:+"--partition=$SLURM_JOB_PARTITION"} ./job.sh "$job")'
+                ' ${SLURM_JOB_PARTITION:+"--partition=$SLURM_JOB_PARTITION"}'
+                ' ${SLURM_JOB_RESERVATION:+"--reservation=$SLURM_JOB_RESERVATION"}'
+                ' ${SBATCH_WCKEY:+"--wckey=$SBATCH_WCKEY"} "$script" "$job")'
             ),
             id="^([0-9]+)(;.*)?$",
             cancel='scancel "$1"',
+            held=r"#SBATCH (--hold|-H)( |$)",
             why_ended=_SLURM_WHY_ENDED,
         ),
     ),
@@ -180,10 +191,11 @@ _ROWS = (
             words=(
                 'words=(bsub -w "ended($job)" "${options[@]}" -Jd "$HIDL_RUN_ID")\n'
                 'if [[ $PWD != *%* ]]; then words+=(-cwd "$PWD"); fi\n'
-                'words+=(./job.sh "$job")'
+                'words+=("$script" "$job")'
             ),
             id="^Job <([0-9]+)> is submitted to .*$",
             cancel='bkill "$1"',
+            held=r"#BSUB -H( |$)",
             begin="#BSUB",
         ),
     ),
@@ -202,9 +214,10 @@ _ROWS = (
         reframe="pbs",
         reframe_writes=r"#PBS -(N|o|e|j|q|A|l walltime)\b",
         next_job=NextJob(
-            words='words=(qsub -W "depend=afterany:$job" -v "HIDL_AFTER=$job" job.sh)',
+            words='words=(qsub -W "depend=afterany:$job" -v "HIDL_AFTER=$job" "$script")',
             id=r"^([0-9]+(\[[0-9]*\])?\.[^[:space:]]+)$",
             cancel='qdel "$1"',
+            held=r"#PBS -h( |$)",
         ),
     ),
     BatchSystem(
@@ -228,9 +241,10 @@ _ROWS = (
         ),
         # A batch job is a Flux instance of its own; its parent has the queue.
         next_job=NextJob(
-            words='words=(flux --parent batch "--dependency=afterany:$job" job.sh "$job")',
+            words='words=(flux --parent batch "--dependency=afterany:$job" "$script" "$job")',
             id="^(f[1-9A-HJ-NP-Za-km-z]+)$",
             cancel='flux --parent cancel "$1"',
+            held="# flux: --urgency=0( |$)",
         ),
     ),
     BatchSystem(

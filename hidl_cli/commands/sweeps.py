@@ -91,7 +91,8 @@ def _carry_out(sweep: Sweep, *, wait: bool, json: bool, own: bool) -> None:
         except HidlError:
             runs, points = sweep.runs, len(sweep.points)
             number = sum(1 for run in runs if read_status(run).state is not State.REFUSED)
-            say(f"{number} of {points} points are submitted; to follow them and submit the rest: hidl resume {sweep.id}")
+            rest = f"to follow them and submit the rest: hidl resume {sweep.id}"
+            say(f"{number} of {points} points are submitted; {rest}")
             raise
         if sweep.is_cancelled:
             say(f"sweep {sweep.id} has been cancelled: no further points are submitted")

@@ -86,20 +86,22 @@ def _chain_values(plan: Plan) -> dict[str, Any]:
 
 def _next_job_values(plan: Plan, system: BatchSystem) -> dict[str, Any]:
     """Return the template values for a run whose jobs are put back into the queue, or depend on each other."""
-    may_requeue = system.requeue and not any(re.match(system.no_requeue, line) for line in plan.header)
+    may_requeue = system.may_requeue(plan.header)
     values: dict[str, Any] = {"requeue": Markup(system.requeue) if may_requeue else None}
     following = system.next_job
     if following is None:
         return values
     backend = getattr(scheduler(plan.scheduler), "backend", None)
     programs = backend.programs if backend is not None else Programs((), re.compile(r"(?!)"))
-    # A dependency that the user requests is that of the first job.
-    given = options(plan.header, following.begin, without=("-w",)) if following.begin else []
+    # A dependency and a hold that the user requests are those of the first job.
+    header = [line for line in plan.header if not re.match(following.held, line)]
+    given = options(header, following.begin, without=("-w",)) if following.begin else []
     return values | {
         "next_job": {
             "words": Markup(following.words),
             "id": following.id,
             "cancel": Markup(following.cancel),
+            "held": f"^{following.held}" if len(header) < len(plan.header) else None,
             "options": given if following.begin else None,
             "why_ended": Markup(following.why_ended),
             "seconds": math.ceil(SUBMIT_SECONDS),

@@ -378,6 +378,12 @@ def _jobs_before(request: RunRequest, site: Site) -> list[str]:
                 f"--after {run.id}: this run has ended as {status.state.value}",
                 hint=f"see hidl logs {run.id}, or omit --after",
             )
+        system = batch_systems.system(planned.scheduler)
+        if planned.max_jobs and system is not None and not system.may_requeue(planned.header):
+            raise UsageError(
+                f"--after {run.id}: this run continues in further jobs (--until-done), whose ids are not known yet",
+                hint=f"wait for its end first: hidl resume {run.id}",
+            )
         job = read_reference(run).id
         if job is None:
             raise UsageError(

@@ -46,18 +46,21 @@ def add_accounted_energy(run: Run, plan: Plan, steps: Sequence[dict[str, Any]]) 
         return
     plugins = slurm.energy_plugins(job.cluster)
     joules = slurm.consumed_energy([step["slurm_step"] for step in started], job.cluster) if plugins else {}
-    covers = ", ".join(_COVERS.get(each, each) for each in plugins)
+    covers = ", ".join(_COVERS.get(each, each) for each in plugins or ())
+    if plugins is None or joules is None:
+        reason = f"{'scontrol' if plugins is None else 'sacct'} did not answer"
+    else:
+        reason = "sacct has no energy of the step" if plugins else "no acct_gather_energy plugin"
     for step in started:
         energy = step.setdefault("energy", {"measured": [], "not_measured": {}})
-        used = joules.get(step["slurm_step"])
+        used = (joules or {}).get(step["slurm_step"])
         if used is None:
-            reason = "sacct has no energy of the step" if plugins else "no acct_gather_energy plugin"
             energy["not_measured"]["Slurm's step"] = reason
             continue
         energy["measured"].append(
             {
                 "covers": covers,
-                "source": f"Slurm's {', '.join(plugins)}, the whole step",
+                "source": f"Slurm's {', '.join(plugins or ())}, the whole step",
                 "joules": float(used),
                 "nodes": step.get("nodes"),
                 "items": None,

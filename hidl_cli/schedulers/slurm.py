@@ -511,20 +511,31 @@ def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None =
     return words + on(cluster)
 
 
-def energy_plugins(cluster: str | None) -> list[str]:
-    """Return the names of the plugins by which Slurm counts energy, such as ``ipmi``; empty if it does not."""
+def energy_plugins(cluster: str | None) -> list[str] | None:
+    """Return the names of the plugins by which Slurm counts energy, such as ``ipmi``.
+
+    Returns an empty list if it counts none, and None if Slurm does not answer.
+    """
     config = _output("scontrol", *on(cluster), "show", "config")
+    if not config:
+        return None
     shown = re.search(r"^AcctGatherEnergyType\s*=\s*(\S+)", config, re.MULTILINE)
     names = [each.removeprefix("acct_gather_energy/") for each in (shown[1].split(",") if shown else ())]
     return [each for each in names if each not in ("none", "(null)")]
 
 
-def consumed_energy(steps: Sequence[str], cluster: str | None) -> dict[str, int]:
-    """Return the joules of job steps (``JOB.STEP``), without those of which the accounting database has none."""
+def consumed_energy(steps: Sequence[str], cluster: str | None) -> dict[str, int] | None:
+    """Return the joules of job steps (``JOB.STEP``), without those of which the accounting database has none.
+
+    Returns None if the database does not answer.
+    """
     fields = ("--noheader", "--parsable2", "--format=JobID,ConsumedEnergyRaw")
     found: dict[str, int] = {}
     for some in batches(steps):
-        for line in _output("sacct", *fields, f"--jobs={','.join(some)}", *on(cluster)).splitlines():
+        printed = _output("sacct", *fields, f"--jobs={','.join(some)}", *on(cluster))
+        if not printed:
+            return None
+        for line in printed.splitlines():
             step, _, joules = line.partition("|")
             # Slurm prints 0 or 2^64 - 2 if it has no value.
             if step in steps and joules.isdecimal() and 0 < int(joules) < 2**63:

@@ -112,4 +112,16 @@ def test_without_a_plugin_slurm_has_no_energy(run: Run, tmp_path: Path) -> None:
 def test_accounting_that_does_not_answer_is_no_error(run: Run, tmp_path: Path) -> None:
     _answers(tmp_path, "ipmi")
     (tmp_path / "sacct").write_text("#!/bin/sh\nexit 1\n")
-    assert slurm.consumed_energy(["7.0"], None) == {}
+    assert slurm.consumed_energy(["7.0"], None) is None
+    steps: list[dict[str, Any]] = [{"slurm_step": "7.0", "ranks": 2, "metrics": {}}]
+    add_accounted_energy(run, replace(plan_of(run), scheduler="slurm"), steps)
+    assert describe_energy(steps) == "not measured: Slurm's step (sacct did not answer)"
+
+
+def test_a_controller_that_does_not_answer_is_no_lack_of_a_plugin(run: Run, tmp_path: Path) -> None:
+    _answers(tmp_path, "ipmi")
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nexit 1\n")
+    assert slurm.energy_plugins(None) is None
+    steps: list[dict[str, Any]] = [{"slurm_step": "7.0", "ranks": 2, "metrics": {}}]
+    add_accounted_energy(run, replace(plan_of(run), scheduler="slurm"), steps)
+    assert describe_energy(steps) == "not measured: Slurm's step (scontrol did not answer)"

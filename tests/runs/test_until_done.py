@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.batch_systems import SYSTEMS
 from tests.cluster.cluster import LivingCluster
 from tests.cluster.own_ssh import with_own_ssh
 from tests.conftest import REPOSITORY, Hidl
@@ -299,6 +300,40 @@ def test_the_next_job_is_cancelled_with_the_running_one(
     assert until(lambda: set(jobs_of(run, cluster).values()) == {"CANCELLED"})
     assert len(jobs_of(run, cluster)) == 2
     assert printed(run) == ["begins at 0"]
+
+
+def test_only_the_first_job_is_held(without_requeue: Hidl, cluster: LivingCluster, tmp_path: Path) -> None:
+    hidl = without_requeue
+    run = start_without_requeue(hidl, tmp_path, "4", "2", options=("--hold",))
+    first = json.loads((run / "job.json").read_text())["id"]
+    assert "--hold" in (run / "job.sh").read_text()
+    cluster("scontrol", "release", first)
+    reaches(run, "2")
+    second = until(lambda: (run / "next").exists() and (run / "next").read_text().strip())
+    assert cluster("squeue", "--noheader", "--format=%r", f"--jobs={second}").stdout.strip() == "Dependency"
+    refused = hidl("run", "mpi-sanity", "--site", "test-cluster", "--nodes", "1", "--after", run.name, "--no-wait")
+    assert refused.returncode == 2, refused.stderr
+    assert f"--after {run.name}: this run continues in further jobs (--until-done)" in refused.stderr
+    (run / "stop").touch()
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    assert printed(run) == ["begins at 0", "begins at 2", "done at 4"]
+
+
+def test_the_next_job_of_slurm_gets_the_defaults_of_the_user() -> None:
+    following = SYSTEMS["slurm"].next_job
+    assert following is not None
+    done = subprocess.run(
+        ["bash", "-c", f'set -eu; job=7 script=./job.sh; {following.words}; printf "%s\n" "${{words[@]}}"'],
+        env={"SLURM_JOB_RESERVATION": "main tenance", "SBATCH_WCKEY": "key", "SBATCH_CLUSTERS": "other"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        *("sbatch", "--parsable", "--dependency=afterany:7", "--reservation=main tenance", "--wckey=key"),
+        *("./job.sh", "7"),
+    ]
 
 
 def test_the_last_job_has_no_next_one(without_requeue: Hidl, cluster: LivingCluster, tmp_path: Path) -> None:
