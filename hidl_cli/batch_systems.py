@@ -157,8 +157,8 @@ _ROWS = (
         requeue='scontrol requeue "$SLURM_JOB_ID"',
         no_requeue=r"#SBATCH --no-requeue\b",
         next_job=NextJob(
-            # Defaults of the user (SBATCH_*), which sbatch does not get from a job's environment. SBATCH_CLUSTERS is left
-            # out, because the job that this one depends on is in the cluster of the nodes.
+            # Defaults of the user (SBATCH_*), which sbatch does not get from a job's environment. SBATCH_CLUSTERS is
+            # left out, because the job that this one depends on is in the cluster of the nodes.
             words=(
                 'words=(sbatch --parsable "--dependency=afterany:$job"'
                 ' ${SLURM_JOB_ACCOUNT:+"--account=$SLURM_JOB_ACCOUNT"} ${SLURM_JOB_QOS:+"--qos=$SLURM_JOB_QOS"}'

@@ -308,11 +308,16 @@ def _output(*command: str) -> str:
 
     The output is empty if the program fails or takes too long, because the explanation is optional.
     """
+    return _answer(*command) or ""
+
+
+def _answer(*command: str) -> str | None:
+    """Return a program's output, or None if the program fails or takes too long."""
     try:
         completed = call(*command, timeout=ACCOUNTING_SECONDS)
     except NoAnswer:
-        return ""
-    return completed.stdout if completed.status == 0 else ""
+        return None
+    return completed.stdout if completed.status == 0 else None
 
 
 # The ``#SBATCH`` lines in a job script.
@@ -516,8 +521,8 @@ def energy_plugins(cluster: str | None) -> list[str] | None:
 
     Returns an empty list if it counts none, and None if Slurm does not answer.
     """
-    config = _output("scontrol", *on(cluster), "show", "config")
-    if not config:
+    config = _answer("scontrol", *on(cluster), "show", "config")
+    if config is None:
         return None
     shown = re.search(r"^AcctGatherEnergyType\s*=\s*(\S+)", config, re.MULTILINE)
     names = [each.removeprefix("acct_gather_energy/") for each in (shown[1].split(",") if shown else ())]
@@ -532,8 +537,8 @@ def consumed_energy(steps: Sequence[str], cluster: str | None) -> dict[str, int]
     fields = ("--noheader", "--parsable2", "--format=JobID,ConsumedEnergyRaw")
     found: dict[str, int] = {}
     for some in batches(steps):
-        printed = _output("sacct", *fields, f"--jobs={','.join(some)}", *on(cluster))
-        if not printed:
+        printed = _answer("sacct", *fields, f"--jobs={','.join(some)}", *on(cluster))
+        if printed is None:
             return None
         for line in printed.splitlines():
             step, _, joules = line.partition("|")
