@@ -31,7 +31,7 @@ from tests.plan import golden_scripts
         ("curl -H 'Authorization: Bearer abc' https://host", "curl -H 'Authorization: Bearer ***' https://host"),
         ("env HF_TOKEN=hf_x AWS_SECRET_ACCESS_KEY='a b' python", "env HF_TOKEN=*** AWS_SECRET_ACCESS_KEY='***' python"),
         ("https://h/x/t/ab-12345678-1234-1234-1234-123456789abc/c", "https://h/x/t/***/c"),
-        ("pip install -i https://h/t/0123456789abcdefgh", "pip install -i https://h/t/***"),
+        ("pip install -i https://h/t/0a1b2c3d4e5f6g7h8i", "pip install -i https://h/t/***"),
         ("login --password=x", "login --password=***"),
         ("train --hf-token hf_X --password hf_Y", "train --hf-token *** --password ***"),
         ("export HF_TOKEN='it is'; python train.py", "export HF_TOKEN='***'; python train.py"),

@@ -140,7 +140,6 @@ def run(
 ) -> None:
     """Run a workload or your own program, study how it scales (--scale), or compare parameters (--matrix)."""
     from hidl_cli.commands.render import check_before_run, emit_json, say
-    from hidl_cli.errors import UsageError
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.launch.options import clock
     from hidl_cli.plan.input_files import find_stdin
@@ -158,10 +157,7 @@ def run(
     )
     options.require_program()
     machine = on_hosts(load_site(options.site), options.named_hosts)
-    if at_most is not None and not as_jobs:
-        raise UsageError("--at-most requires --as-jobs", hint="omit it, or add --as-jobs")
-    if as_jobs and save_tuning:
-        raise UsageError("--as-jobs and --save-tuning cannot be combined", hint="omit one of them")
+    _check_sweep_options(as_jobs=as_jobs, at_most=at_most, save_tuning=save_tuning)
     if as_jobs:
         options = replace(options, new_job=True)
     plan = prepare(RunRequest.of(options, hypothetical=dry_run or estimate), machine)
@@ -197,6 +193,16 @@ def run(
         follow_and_judge(record, plan, json=json)
         if save_tuning:
             save_winner(record.id)
+
+
+def _check_sweep_options(*, as_jobs: bool, at_most: int | None, save_tuning: bool) -> None:
+    """Raise ``UsageError`` for options that conflict with --as-jobs or require it."""
+    from hidl_cli.errors import UsageError
+
+    if at_most is not None and not as_jobs:
+        raise UsageError("--at-most requires --as-jobs", hint="omit it, or add --as-jobs")
+    if as_jobs and save_tuning:
+        raise UsageError("--as-jobs and --save-tuning cannot be combined", hint="omit one of them")
 
 
 def _run_as_jobs(

@@ -85,6 +85,7 @@ def read(
     check: Check,
     make_builder: MakeBuilder,
     say: Say = lambda _: None,
+    *,
     markers: Mapping[str, str] | None = None,
 ) -> Requested:
     """Read requirements from the command line and from files, and lock direct references.
@@ -362,7 +363,7 @@ def derive(
     def check(text: str) -> None:
         schema.check_build(text, mpi=base_stack.mpi, accelerator=accelerator)
 
-    requested = read(words, files, check, make_builder, say, markers)
+    requested = read(words, files, check, make_builder, say, markers=markers)
     requirements = requested.requirements
     for url in requested.credentials:
         say(f"the credentials of {url} are not stored: put them in ~/.netrc, or a variable ${{NAME}} in the URL")

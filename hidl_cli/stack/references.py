@@ -95,18 +95,20 @@ class ReferenceBuilder:
         url, fragment = _split_fragment(url)
         kept, full = without_credentials(url), expand(url, self.environ)
         if git := _GIT.fullmatch(full):
-            _check_fragment(url, fragment, hashes, known={"egg", "subdirectory"})
+            _check_fragment(url, fragment, hashes, known=("egg", "subdirectory"))
             subdirectory = _subdirectory(fragment, "#")
             rest = f"@{self._commit(name, full + subdirectory, git['revision'])}{subdirectory}"
             locked, full = f"{_without_revision(kept)}{rest}", f"git+{git['url']}{rest}"
         elif url.startswith("file:") and (place := _path_of(url)).is_dir():
+            _check_fragment(url, fragment, hashes, known=("egg", "tree-sha256"))
             digest = hash_files(place)
-            _check_fragment(url, fragment, hashes, known={"egg", "tree-sha256"}, digest=digest)
+            _check_digest(url, fragment, hashes, digest)
             locked = full = f"{url}#tree-sha256={digest}"
         elif url.startswith(("file:", "http:", "https:")):
+            _check_fragment(url, fragment, hashes, known=("egg", "subdirectory", "sha256"))
             is_file = url.startswith("file:")
             digest = sha256(_path_of(url)) if is_file else self._archive(name, full + _subdirectory(fragment, "#"))
-            _check_fragment(url, fragment, hashes, known={"egg", "subdirectory", "sha256"}, digest=digest)
+            _check_digest(url, fragment, hashes, digest)
             rest = f"#sha256={digest}{_subdirectory(fragment, '&')}"
             locked, full = f"{kept}{rest}", f"{full}{rest}"
         else:
@@ -380,22 +382,20 @@ def _subdirectory(fragment: Mapping[str, str], sign: str) -> str:
     return f"{sign}subdirectory={fragment['subdirectory']}" if "subdirectory" in fragment else ""
 
 
-def _check_fragment(
-    url: str, fragment: Mapping[str, str], hashes: Sequence[str], *, known: Collection[str], digest: str | None = None
-) -> None:
-    """Raise ``UnusableRequirement`` if the user's hashes are not those of the content, or an assignment is unknown.
+def _check_fragment(url: str, fragment: Mapping[str, str], hashes: Sequence[str], *, known: Collection[str]) -> None:
+    """Raise ``UnusableRequirement`` if the fragment has other assignments than the ``known`` ones.
 
-    Args:
-        url: The URL without its fragment.
-        fragment: Assignments in the fragment.
-        hashes: Values of ``--hash``, one of which must fit; only files may have them.
-        known: Permitted assignments.
-        digest: SHA-256 of the content.
+    Values of ``--hash`` are rejected if there is no file that they could be the hash of.
     """
     if unknown := sorted(fragment.keys() - known):
-        raise UnusableRequirement(f"unsupported fragment {unknown[0]}= of {redact(url)}", " or ".join(sorted(known)))
+        shown = f" {unknown[0]}=" if unknown[0].isidentifier() else ""  # it may be a part of a password
+        raise UnusableRequirement(f"unsupported fragment{shown} in a URL", " or ".join(f"#{each}=" for each in known))
     if hashes and "sha256" not in known:
         raise UnusableRequirement(f"--hash is unsupported for {redact(url)}, which is not a file", "no --hash")
+
+
+def _check_digest(url: str, fragment: Mapping[str, str], hashes: Sequence[str], digest: str) -> None:
+    """Raise ``UnusableRequirement`` unless the digest is one of ``hashes`` and that in the fragment, if given."""
     permitted = [{f"sha256:{value.lower()}"} for name, value in fragment.items() if name.endswith("sha256")]
     for each in (set(hashes), *permitted):
         if each and f"sha256:{digest}" not in each:
