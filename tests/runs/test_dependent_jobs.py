@@ -163,6 +163,7 @@ def test_only_one_of_several_next_jobs_continues(hidl: Hidl, standin: StandIn, t
 
 @pytest.mark.parametrize("standin", ["lsf"], indirect=True)
 def test_a_submission_that_hangs_does_not_keep_the_job(hidl: Hidl, standin: StandIn, tmp_path: Path) -> None:
+    standin.set(parse_script=False)  # the script is read when the job starts
     run, _ = submit_without_answer(hidl, standin, tmp_path, seconds=600)
     script = (run / "job.sh").read_text()
     (run / "job.sh").write_text(script.replace("timeout -s KILL 120 ", "timeout -s KILL 2 "))

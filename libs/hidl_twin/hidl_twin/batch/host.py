@@ -60,14 +60,14 @@ def run(system: System, store: Store, arguments: Sequence[str]) -> None:
         return
     login = {"PATH": os.defpath, **settings.login}
     environment = login | store.environment(job.id) | system.environment(store, job) | {MARK: mark(store, job)}
-    script = directory / "command"
+    script = [str(directory / "command"), *shlex.split(job.options.get("arguments", ""))]
     if interactive:
         _end_with_the_client(store, job)
-        child = process.start_attached([script], cwd=cwd, env=environment)
+        child = process.start_attached(script, cwd=cwd, env=environment)
     else:
         out, err = system.files(store, job)
         try:
-            child = process.start_detached([script], cwd=cwd, env=environment, stdout=out, stderr=err)
+            child = process.start_detached(script, cwd=cwd, env=environment, stdout=out, stderr=err)
         except OSError as error:
             write_json(directory / "ended.json", {"status": 1, "reason": f"{error.filename}: {error.strerror}"})
             return
