@@ -116,7 +116,7 @@ def test_two_commands_share_the_points_of_a_sweep(hidl_with: Callable[..., Hidl]
     hidl = hidl_with("mpi")
     started, sweep = start_waiting(hidl, tmp_path / "file")
     second = hidl.start("resume", sweep.name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    until(lambda: second.poll() is None)
+    until(lambda: "cancelled" in (sweep / "sweep.json").read_text())  # it has begun
     (tmp_path / "file").touch()
     for each in (started, second):
         _, errors = each.communicate()

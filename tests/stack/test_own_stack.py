@@ -193,7 +193,7 @@ def test_the_login_of_a_repository_is_in_no_command_line(tmp_path: Path, monkeyp
         url = address.replace("://", "://reader:Pa55word@9xyz@")
         repository = builder.lock(f"git+{url}/far.git@main", tmp_path)
         wheel = builder.lock(f"{url}/greet-1.0-py3-none-any.whl", tmp_path)
-        part = builder.lock(f"{url}/archive-1.0.tar.gz#subdirectory=py", tmp_path)
+        part = builder.lock(f"part @ {url}/archive-1.0.tar.gz#subdirectory=py", tmp_path)
     digest = sha256(served_at / "archive-1.0.tar.gz")
     assert part == f"part @ {address}/archive-1.0.tar.gz#sha256={digest}&subdirectory=py"
     assert repository == f"far @ git+{address}/far.git@{git(far, 'rev-parse', 'HEAD')}"
