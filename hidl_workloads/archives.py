@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _OPEN = 64  # archives that a reader keeps open
+_END = 2 * tarfile.BLOCKSIZE  # zeros at the end of an archive
+_BLOCK = 2**20  # bytes read at once
 _ENTRY = np.dtype([("shard", "i4"), ("offset", "i8"), ("size", "i8"), ("kind", "U8"), ("label", "i4")])
 _IMAGES = ("npy", "jpg", "jpeg", "png")
 _CLASS = "cls"
@@ -179,15 +181,36 @@ def _entries(found: Iterator[tuple[Any, ...]]) -> NDArray[Any]:
 
 def _members(shard: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo, str, str]]:
     """Yield the files of an archive with their sample and their extension."""
-    try:
-        with tarfile.open(shard, "r:") as archive:
-            for member in archive:
-                folder, slash, name = member.name.rpartition("/")
-                if member.isfile() and not name.startswith("."):
-                    key, _, extension = name.partition(".")
-                    yield archive, member, f"{folder}{slash}{key}", extension.lower()
-    except tarfile.TarError as error:
-        raise ValueError(f"{shard} cannot be read as an uncompressed tar archive: {error}") from error
+    with shard.open("rb") as file:
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                for member in archive:
+                    folder, slash, name = member.name.rpartition("/")
+                    if member.isfile() and not name.startswith("."):
+                        key, _, extension = name.partition(".")
+                        yield archive, member, f"{folder}{slash}{key}", extension.lower()
+                end = archive.offset
+        except tarfile.TarError as error:
+            raise ValueError(
+                f"{shard} cannot be read as an uncompressed tar archive: {error} (byte {file.tell()})"
+            ) from error
+        _require_end(shard, file, end)
+
+
+def _require_end(shard: Path, file: BinaryIO, offset: int) -> None:
+    """Raise ``ValueError`` unless an archive ends at ``offset``: ``tarfile`` ignores what follows a damaged header."""
+    file.seek(offset)
+    zeros = 0
+    while block := file.read(_BLOCK):
+        rest = block.lstrip(b"\0")
+        zeros += len(block) - len(rest)
+        if rest:
+            raise ValueError(
+                f"{shard} is damaged at byte {offset}, or consists of several archives: unexpected data at byte "
+                f"{offset + zeros}"
+            )
+    if zeros < _END:
+        raise ValueError(f"{shard} is incomplete: the end of the archive is missing at byte {offset}")
 
 
 def _images_of(shard: Path, number: int) -> Iterator[tuple[Any, ...]]:

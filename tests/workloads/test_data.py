@@ -101,6 +101,39 @@ def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
         archives.index_tokens([file], [0])
 
 
+def damage(data: bytes, way: str) -> bytes:
+    """Return an archive of members of one header and one block each, the second of which starts at byte 1024."""
+    second, end = 2 * tarfile.BLOCKSIZE, 6 * tarfile.BLOCKSIZE
+    return {
+        "header": data[: second + 7] + b"?" + data[second + 8 :],
+        "hole": data[:second] + bytes(tarfile.BLOCKSIZE) + data[second + tarfile.BLOCKSIZE :],
+        "concatenated": data + data,
+        "truncated in a header": data[: second + 100],
+        "truncated between members": data[: 2 * second],
+        "one zero block": data[: end + tarfile.BLOCKSIZE],
+    }[way]
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("header", "is damaged at byte 1024, or consists of several archives: unexpected data at byte 1024"),
+        ("hole", "is damaged at byte 1024, or consists of several archives: unexpected data at byte 1536"),
+        ("concatenated", "is damaged at byte 3072, or consists of several archives: unexpected data at byte 10240"),
+        ("truncated in a header", "is damaged at byte 1024, .* at byte 1024"),
+        ("truncated between members", "is incomplete: the end of the archive is missing at byte 2048"),
+        ("one zero block", "is incomplete: the end of the archive is missing at byte 3072"),
+    ],
+)
+def test_no_sample_of_a_damaged_archive_is_lost_silently(tmp_path: Path, way: str, message: str) -> None:
+    names = ("0.npy", "1.npy", "2.npy")
+    file = archive(tmp_path / "x.tar", {name: npy(np.arange(9, dtype=np.uint16)) for name in names})
+    assert len(archives.index_tokens([file], [0])) == len(names)
+    file.write_bytes(damage(file.read_bytes(), way))
+    with pytest.raises(ValueError, match=rf"x\.tar {message}"):
+        archives.index_tokens([file], [0])
+
+
 def test_an_archive_that_was_cut_short_is_an_error(tokens: Path) -> None:
     shards = archives.find_shards(tokens)
     (entry,) = archives.index_tokens(shards, [1])
