@@ -113,6 +113,18 @@ def test_the_parts_of_a_step_add_up_to_its_time(tmp_path: Path) -> None:
     assert planned.bubble + planned.waiting == pytest.approx(plain.waiting)
 
 
+def test_a_program_that_marks_no_phases_is_divided_as_a_whole(tmp_path: Path) -> None:
+    """An optimizer marks its packing, which is no step of the program."""
+    for rank in range(3):
+        write_rank(tmp_path, rank, 3, phases=[("packing", "", 0, 10**7 * (1 + rank))])
+    found = profile.load(tmp_path)
+    times = times_of(found)
+    assert times.total == pytest.approx(found.ranks[0].wall_ns / 1e9)
+    assert times.packing == pytest.approx(0.02)
+    assert times.imbalance < times.packing  # of the whole ranks, which differ only by what they wait
+    assert found.slow_ranks() == []
+
+
 def test_rounds_without_a_profile_are_left_out() -> None:
     study = _study("weak", {1: 10.0, 2: 16.0, 4: 32.0})
     found = {(1, 0): [Times(1, 0, 0, 0, 0)], (2, 0): [Times(1, 0, 0, 0.25, 0)]}
