@@ -36,9 +36,9 @@ class _Files:
         self, communicator: MPI.Comm, path: Path, index: Callable[[Sequence[Path], Sequence[int]], NDArray[Any]]
     ) -> None:
         """Let each rank read the entries of its share of the shards; collective."""
-        fault, shards, mine = None, [], None
+        shards = _find_shards(communicator, path)
+        fault, mine = None, None
         try:
-            shards = archives.find_shards(path)
             mine = index(shards, range(communicator.rank, len(shards), communicator.size))
         except (OSError, ValueError) as error:
             fault = f"data cannot be read: {error}"
@@ -54,6 +54,28 @@ class _Files:
             self._of_thread.reader = archives.ShardReader(self._shards)
         reader: archives.ShardReader = self._of_thread.reader
         return reader.read(int(entry["shard"]), offset, size)
+
+
+def _find_shards(communicator: MPI.Comm, path: Path) -> list[Path]:
+    """Return the shards of a data set, after a comparison with those of rank 0: entries have their numbers; collective.
+
+    Raises:
+        Refused: On all ranks, if they have different shards, or one of them has none.
+    """
+    fault, shards, own = None, [], []
+    try:
+        shards = archives.find_shards(path)
+        own = [(each.name, each.stat().st_size) for each in shards]
+    except (OSError, ValueError) as error:
+        fault = f"data cannot be read: {error}"
+    agree(communicator, fault)
+    first = communicator.bcast(own)
+    if own != first:
+        name, _ = min(set(own) ^ set(first))
+        host = MPI.Get_processor_name()
+        fault = f"data in {path} on {host} differ from those of rank 0: {name} is missing or has another size"
+    agree(communicator, fault)
+    return shards
 
 
 class ImageData(DataSet):

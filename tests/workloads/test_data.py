@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -172,6 +173,29 @@ def test_each_sample_is_read_once_in_an_epoch_on_any_number_of_ranks(
         assert count_epochs(taken, SAMPLES) == EPOCHS * [dict.fromkeys(range(SAMPLES), 1)]
     orders = [tuple(taken[: EPOCHS * SAMPLES]) for taken in found.values()]
     assert len(set(orders)) == 1  # the same order everywhere
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("difference", ["missing", "longer", "none"])
+def test_ranks_with_different_archives_are_refused(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path, difference: str
+) -> None:
+    """Each rank has a copy, such as on a disk of its node."""
+    copies = [shutil.copytree(tokens, tmp_path / f"copy.{rank}") for rank in range(3)]
+    if difference == "missing":
+        (copies[2] / "a.tar").unlink()
+    elif difference == "longer":
+        with (copies[2] / "a.tar").open("ab") as file:
+            file.write(bytes(tarfile.RECORDSIZE))
+    words = ("-m", "hidl_workloads.world", "data_differs", tmp_path / "copy")
+    done = ranks.run(stack_prefix("mpi"), 3, *words)
+    if difference == "none":
+        assert (done.status, sorted(done.stdout.splitlines())) == (0, [f"{rank} {SAMPLES}" for rank in range(3)])
+        return
+    assert done.status == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("data: ")]
+    assert re.search(r" differ from those of rank 0: a\.tar is missing or has another size \(rank 2\)$", line)
+    assert not done.stdout
 
 
 @pytest.mark.real
