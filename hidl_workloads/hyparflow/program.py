@@ -54,7 +54,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
         course = PartitionedCourse(world, trainer, parameters, meter)
         measured = course.train(name)
         prediction = trainer.plan.prediction
-        predicted = Predicted(prediction.step_seconds, prediction.bubble, trainer.plan.micro_batches)
+        predicted = Predicted(prediction.step_seconds, trainer.plan.bubble, trainer.plan.micro_batches)
         metrics.report(
             world,
             program=name,
