@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -64,22 +65,38 @@ def index_tokens(shards: Sequence[Path], numbers: Sequence[int]) -> NDArray[Any]
 
 
 class ShardReader:
-    """Reads parts of archives, the newest of which stay open."""
+    """Reads parts of archives, the newest of which stay open; any number of threads use it at the same time."""
 
     def __init__(self, shards: Sequence[Path]) -> None:
         self._shards = shards
-        self._open: OrderedDict[int, BinaryIO] = OrderedDict()
+        self._open: OrderedDict[int, _Descriptor] = OrderedDict()
+        self._lock = threading.Lock()
 
     def read(self, shard: int, offset: int, size: int) -> bytes:
         """Return ``size`` bytes; raise ``OSError`` if the archive has been cut short."""
-        file = self._open.pop(shard, None) or self._shards[shard].open("rb", buffering=0)
-        self._open[shard] = file
-        if len(self._open) > _OPEN:
-            self._open.popitem(last=False)[1].close()
-        found = os.pread(file.fileno(), size, offset)
+        with self._lock:
+            file = self._open.get(shard)
+        if file is None:
+            file = _Descriptor(os.open(self._shards[shard], os.O_RDONLY))
+        with self._lock:
+            self._open[shard] = file
+            self._open.move_to_end(shard)
+            if len(self._open) > _OPEN:
+                self._open.popitem(last=False)
+        found = os.pread(file.number, size, offset)
         if len(found) < size:
             raise OSError(f"{self._shards[shard]} ends within a sample at byte {offset}: it has changed")
         return found
+
+
+class _Descriptor:
+    """A descriptor that is closed when nothing refers to it: another thread may read from a file that is dropped."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
 
 
 def decode_image(data: bytes, kind: str) -> NDArray[np.uint8]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hidl_workloads import archives
+from hidl_workloads.arguments import declaration
 from hidl_workloads.doctor import data as input_rules
 from hidl_workloads.doctor import preflight
 from hidl_workloads.metrics import Metric
@@ -26,7 +27,8 @@ from hidl_workloads.training.order import Order
 #: Mean and standard deviation of ImageNet's colours, from 0 to 1.
 _MEAN, _DEVIATION = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)
 _SMALLEST_CROP = 0.5  # of the height or width
-_AHEAD = 2  # batches that each reader prepares
+_MOST_READERS = int(declaration(Training, "readers").max or 1)
+_MOST_BYTES = 2**30  # of batches that are read ahead, unless one is larger
 
 
 class _Files:
@@ -45,15 +47,11 @@ class _Files:
         agree(communicator, fault)
         entries = np.concatenate(communicator.allgather(mine))
         self.entries = entries[np.lexsort((entries["offset"], entries["shard"]))]
-        self._shards = shards
-        self._of_thread = threading.local()
+        self._reader = archives.ShardReader(shards)
 
     def read(self, entry: Any, offset: int, size: int) -> bytes:
         """Return ``size`` bytes of the shard of an entry."""
-        if not hasattr(self._of_thread, "reader"):
-            self._of_thread.reader = archives.ShardReader(self._shards)
-        reader: archives.ShardReader = self._of_thread.reader
-        return reader.read(int(entry["shard"]), offset, size)
+        return self._reader.read(int(entry["shard"]), offset, size)
 
 
 def _find_shards(communicator: MPI.Comm, path: Path) -> list[Path]:
@@ -171,16 +169,23 @@ class BatchReader:
     def take(self) -> Batch:
         """Return the batch of the next step."""
         began = time.perf_counter()
-        if self._order is None:
-            self._order = Order(len(self._data), self._seed, self.position)
-        while len(self._pending) < _AHEAD * self._readers:
-            taken = self._order.take_samples(self._communicator.rank, self._communicator.size, self._batch)
-            self._pending.append(self._threads.submit(self._read, taken))
+        self._read_ahead(1)
         batch, seconds = self._pending.popleft().result()
+        # Each reader has a batch to read while one more is ready.
+        fitting = _MOST_BYTES // (batch.inputs.nbytes + batch.targets.nbytes)
+        self._read_ahead(max(1, min(self._readers + 1, fitting)))
         self.position += self._batch * self._communicator.size
         self._waits.append(time.perf_counter() - began)
         self._reads.append(seconds)
         return batch
+
+    def _read_ahead(self, count: int) -> None:
+        """Start to read batches until ``count`` of them are ready or being read."""
+        if self._order is None:
+            self._order = Order(len(self._data), self._seed, self.position)
+        while len(self._pending) < count:
+            taken = self._order.take_samples(self._communicator.rank, self._communicator.size, self._batch)
+            self._pending.append(self._threads.submit(self._read, taken))
 
     def _read(self, samples: Sequence[tuple[int, int]]) -> tuple[Batch, float]:
         began = time.perf_counter()
@@ -195,9 +200,11 @@ class BatchReader:
         of_steps = sum(seconds[-len(timed) :])
         waits = self._communicator.allgather(sum(timed) / of_steps)
         reads = self._communicator.allgather(float(np.mean(self._reads or [0.0])))
+        places = self._communicator.allgather((MPI.Get_processor_name(), tuple(sorted(os.sched_getaffinity(0)))))
         if self._communicator.rank == 0:
             slowest = int(np.argmax(waits))
-            facts = input_rules.Input(waits[slowest], reads[slowest], self._readers)
+            cores = len(places[slowest][1]) // places.count(places[slowest])
+            facts = input_rules.Input(waits[slowest], reads[slowest], self._readers, min(cores, _MOST_READERS))
             preflight.tell(input_rules.RULES.findings(facts))
         steps = len(self._data) / (self._batch * self._communicator.size)
         return [

@@ -9,6 +9,7 @@ import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +157,61 @@ def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
         archives.find_shards(tmp_path)
 
 
-@pytest.mark.parametrize(("wait", "expected"), [(0.04, []), (0.3, ["HD640"])])
-def test_ranks_that_wait_for_data_are_found(wait: float, expected: list[str]) -> None:
-    findings = RULES.findings(Input(wait, 0.2, 2))
-    assert [each.rule for each in findings] == expected
-    assert all("--set readers=4" in each.fix for each in findings)
+@pytest.mark.parametrize(
+    ("wait", "most", "fixes"),
+    [
+        (0.04, 64, []),
+        (0.3, 64, ["use more readers (--set readers=4), fewer ranks per node, smaller images or a faster file system"]),
+        (0.3, 3, ["use more readers (--set readers=3), fewer ranks per node, smaller images or a faster file system"]),
+        (0.3, 2, ["use fewer ranks per node, smaller images or a faster file system"]),
+        (0.3, 0, ["use fewer ranks per node, smaller images or a faster file system"]),
+    ],
+)
+def test_ranks_that_wait_for_data_are_found(wait: float, most: int, fixes: list[str]) -> None:
+    findings = RULES.findings(Input(wait, 0.2, 2, most))
+    assert [(each.rule, each.fix) for each in findings] == [("HD640", each) for each in fixes]
+
+
+def test_threads_share_a_limited_number_of_open_archives(tmp_path: Path) -> None:
+    """Eight threads read from twice as many archives as may stay open, and each gets the bytes of its archive."""
+    shards = [tmp_path / f"{number}.tar" for number in range(2 * archives._OPEN)]
+    for number, shard in enumerate(shards):
+        shard.write_bytes(bytes([number]) * 64)
+    reader, threads = archives.ShardReader(shards), 8
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    open_files: list[int] = []
+
+    def read(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for number in map(int, random.integers(len(shards), size=500)):
+            assert reader.read(number, 7, 50) == bytes([number]) * 50
+            open_files.append(len(list(Path("/proc/self/fd").iterdir())) - descriptors)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(read, range(threads)))
+    # The directory that a thread lists is open too.
+    assert max(open_files) <= archives._OPEN + 2 * threads
+    reader._open.clear()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+
+
+@pytest.mark.real
+def test_readers_of_a_rank_share_their_open_archives(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = tmp_path / "tokens"
+    directory.mkdir()
+    for number in range(2 * archives._OPEN):
+        np.save(directory / f"{number:03}.npy", np.arange(5, dtype=np.uint8))
+    assert ranks.results(stack_prefix("mpi"), 1, tmp_path, "data_open", str(directory)) == archives._OPEN
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("batch", "ahead"), [(1, 9), (200, 5), (2000, 1)])
+def test_batches_that_are_read_ahead_are_bounded(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, batch: int, ahead: int
+) -> None:
+    """Eight readers prepare nine batches, of at most a gigabyte, or one."""
+    found = ranks.results(stack_prefix("mpi"), 1, tmp_path, "data_ahead", str(batch))
+    assert found == ahead
 
 
 @pytest.mark.real
