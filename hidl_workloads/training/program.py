@@ -35,9 +35,16 @@ AnyParameters = TypeVar("AnyParameters", bound=Training)
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds of each timed step on the slowest rank, and the last loss in nats, the mean over the ranks."""
+    """Measurements of a training.
+
+    Attributes:
+        seconds: Seconds of each timed step on the slowest rank.
+        items: Number of items that all ranks process in each of these steps.
+        loss: The last loss in nats, the mean over the ranks.
+    """
 
     seconds: Sequence[float]
+    items: int
     loss: float
 
 
@@ -84,15 +91,14 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
             communicator, program=name, parameters=asdict(parameters), versions=trainer.versions, metrics=[progress]
         )
         stop.exit_stopped(communicator, f"stopped after step {course.step} of {course.total}, to be continued")
-    items = model.items_per_step()
+    total = timing.items
     if communicator.rank == 0:
-        print(summary(timing.seconds, items, communicator.size, model.label), flush=True)
+        print(summary(timing.seconds, total / communicator.size, communicator.size, model.label), flush=True)
     checksums = communicator.allgather(checksum(trainer.weights()))
     paths = communicator.allgather(trainer.path) if trainer.path else []
     of_device = trainer.metrics()
     trainer.close()
     step_time = float(np.median(timing.seconds))
-    total = items * communicator.size
     rates = [total / each for each in timing.seconds]
     metrics.report(
         communicator,
@@ -161,12 +167,13 @@ class Course:
         meter: Meter | None = None,
     ) -> None:
         self._communicator, self._trainer, self._model = communicator, trainer, model
+        self._items = model.items_per_step() * communicator.size
         self._parameters, self._checkpoints = parameters, checkpoints
         self._order = Order(parameters.batches, parameters.seed) if parameters.batches else None
         self._reader = reader
         self.step, self.total = 0, parameters.warmup + parameters.steps
         self._meter, self.timed_steps = meter, 0
-        self._times = StepTimes(communicator, parameters.warmup)
+        self._times = StepTimes(communicator, parameters.warmup, self._items)
         self._loss = math.nan
         self._is_mean = True  # the loss is that of all ranks
 
@@ -187,7 +194,7 @@ class Course:
             if not last:
                 self._feed()
         self._collect()
-        return Timing(self._times.timed, self._loss)
+        return Timing(self._times.timed, self._times.items, self._loss)
 
     def _continue(self) -> None:
         found = self._checkpoints.newest(self.total) if self._checkpoints is not None else None
@@ -195,7 +202,7 @@ class Course:
             return
         self._trainer.restore(found.shared, found.own)
         self.step = found.step
-        self._times = StepTimes(self._communicator, self._parameters.warmup, found.document["seconds"])
+        self._times = StepTimes(self._communicator, self._parameters.warmup, self._items, found)
         self._loss = found.document["loss"]
         for each in (self._order, self._reader):
             if each is not None:
@@ -217,7 +224,7 @@ class Course:
     def _snapshot(self) -> Snapshot:
         self._collect()
         source = self._order or self._reader
-        document = {"seconds": self._times.every, "loss": self._loss}
+        document = {**self._times.state, "loss": self._loss}
         return self._trainer.snapshot(document | ({"position": source.position} if source else {}))
 
     def _collect(self) -> None:
@@ -270,7 +277,7 @@ def header(trainer: Trainer, model: Model, parameters: Training, ranks: int) -> 
     )
 
 
-def summary(seconds: Sequence[float], items: int, ranks: int, label: str) -> str:
+def summary(seconds: Sequence[float], items: float, ranks: int, label: str) -> str:
     """Return the lines of Horovod's synthetic benchmark: the mean over the steps, +- its 95 % interval.
 
     (Horovod prints 1.96 standard deviations of the samples instead, which is not an interval of the mean.)
