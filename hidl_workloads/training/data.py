@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections import deque
@@ -48,6 +49,13 @@ class _Files:
         entries = np.concatenate(communicator.allgather(mine))
         self.entries = entries[np.lexsort((entries["offset"], entries["shard"]))]
         self._reader = archives.ShardReader(shards)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all entries."""
+        digest = hashlib.sha256()
+        for name in self.entries.dtype.names or ():
+            digest.update(self.entries[name].tobytes())
+        return digest.hexdigest()
 
     def read(self, entry: Any, offset: int, size: int) -> bytes:
         """Return ``size`` bytes of the shard of an entry."""
@@ -96,6 +104,9 @@ class ImageData(DataSet):
     def __len__(self) -> int:
         return len(self._files.entries)
 
+    def digest(self) -> str:
+        return self._files.digest()
+
     def read(self, samples: Sequence[tuple[int, int]]) -> Batch:
         images = np.empty((len(samples), 3, self._side, self._side), np.float32)
         for image, (epoch, number) in zip(images, samples, strict=True):
@@ -131,6 +142,9 @@ class TokenData(DataSet):
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    def digest(self) -> str:
+        return self._files.digest()
 
     def read(self, samples: Sequence[tuple[int, int]]) -> Batch:
         tokens = np.stack([self._sequence(number) for _, number in samples])

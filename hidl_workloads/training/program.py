@@ -22,13 +22,15 @@ from hidl_workloads.training import strategy
 from hidl_workloads.training.data import BatchReader
 from hidl_workloads.training.data_parallel.weights import checksum
 from hidl_workloads.training.loop import StepTimes, run_steps
-from hidl_workloads.training.model import Model, Trainer, rank_batch
+from hidl_workloads.training.model import DataSet, Model, Trainer, rank_batch
 from hidl_workloads.training.order import Order
 from hidl_workloads.world import failure_ends_all_ranks
 
 #: Parameters that may differ between two jobs of a training, and those that affect the last bits of the weights.
 _ANY_VALUE = ("steps", "warmup", "note", "timeline", "memory_limit", "recompute", "data", "readers")
 _OTHER_BITS = ("backend", "bucket_mib", "gpu_buffers", "compression", "cycle_time_ms", "fusion_mib")
+
+_SHOWN = 16  # digits of a checksum in messages
 
 AnyParameters = TypeVar("AnyParameters", bound=Training)
 
@@ -75,9 +77,8 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
         print(header(trainer, model, parameters, communicator.size), flush=True)
         if data is not None:
             print(f"Data: {len(data):,} samples in {parameters.data}", flush=True)
-    samples = None if data is None else len(data)
     checkpoints = (
-        None if directory is None else _checkpoints(communicator, directory, name, trainer, parameters, samples=samples)
+        None if directory is None else _checkpoints(communicator, directory, name, trainer, parameters, data=data)
     )
     reader = None if data is None else BatchReader(data, communicator, parameters)
     meter = Meter(communicator)
@@ -242,7 +243,7 @@ def _checkpoints(
     trainer: Trainer,
     parameters: Training,
     *,
-    samples: int | None = None,
+    data: DataSet | None = None,
 ) -> Checkpoints:
     given = asdict(parameters)
     is_divided = strategy.parallel(parameters) in ("hsdp", "tp", "pp")
@@ -254,7 +255,7 @@ def _checkpoints(
             **{key: value for key, value in given.items() if key not in (*_ANY_VALUE, *_OTHER_BITS)},
             **({"partitions": strategy.partitions(parameters, communicator)} if is_divided else {}),
             "weights": trainer.parameter_count,
-            **({"samples": samples} if samples is not None else {}),
+            **({"samples": len(data), "data set": data.digest()[:_SHOWN]} if data is not None else {}),
         },
         versions={**trainer.versions, "device": trainer.device, **{key: given[key] for key in _OTHER_BITS}},
         fixed_ranks=trainer.fixed_ranks,

@@ -268,7 +268,12 @@ def test_a_training_that_is_interrupted_trains_on_each_sample_once_in_an_epoch(
     stopped = ranks.run(stack_prefix("pytorch"), 2, *program, *words, **variables)
     assert stopped.status == 75, stopped.stderr
     stop.unlink()
-    done = ranks.run(stack_prefix("pytorch"), 2, *program, *words, **variables)
+    other = archive(tmp_path / "other.tar", {"0.npy": npy(np.arange(SAMPLES * CONTEXT + 1, dtype=np.uint16))})
+    refused = ranks.run(stack_prefix("pytorch"), 2, *program, *words, f"--data={other}", **variables)
+    assert refused.status == 1
+    assert re.search(r"belongs to another training: data set was \w{16}, is \w{16}$", refused.stderr, re.MULTILINE)
+    moved = shutil.move(tokens, tmp_path / "moved")
+    done = ranks.run(stack_prefix("pytorch"), 2, *program, *words, f"--data={moved}", **variables)
     assert done.status == 0, done.stderr
     assert f"Data: {SAMPLES} samples" in done.stdout
     fed = [(tmp_path / f"fed.{rank}").read_text().split() for rank in (0, 1)]
