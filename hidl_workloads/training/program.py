@@ -246,13 +246,17 @@ def _checkpoints(
     data: DataSet | None = None,
 ) -> Checkpoints:
     given = asdict(parameters)
+    free = {*_ANY_VALUE, *_OTHER_BITS}
+    if getattr(parameters, "total_batch", 0) and not parameters.batches:
+        # A rank's share of the total batch. The batches of synthetic data have this size, and must keep it.
+        free.add("batch")
     is_divided = strategy.parallel(parameters) in ("hsdp", "tp", "pp")
     return Checkpoints(
         communicator,
         directory,
         identity={
             "program": name,
-            **{key: value for key, value in given.items() if key not in (*_ANY_VALUE, *_OTHER_BITS)},
+            **{key: value for key, value in given.items() if key not in free},
             **({"partitions": strategy.partitions(parameters, communicator)} if is_divided else {}),
             "weights": trainer.parameter_count,
             **({"samples": len(data), "data set": data.digest()[:_SHOWN]} if data is not None else {}),

@@ -288,6 +288,7 @@ def test_activations_that_are_computed_again_in_later_jobs_change_no_bit(
     ("words", "metric", "items"),
     [
         (GPT, "tokens_per_second", 2 * 16),
+        ((*GPT, "--total_batch=6", "--batches=0"), "tokens_per_second", 6 * 16 // 3),
         deep((*HYPARFLOW, "--mode=data"), "images_per_second", 8),
     ],
 )
@@ -305,6 +306,16 @@ def test_rates_are_those_of_the_ranks_that_trained(
         rates, seconds = (found[name]["samples"] for name in (metric, "step_time"))
         assert [rate * each for rate, each in zip(rates, seconds, strict=True)] == pytest.approx(6 * [3 * items])
         assert found[metric]["value"] * found["step_time"]["value"] == pytest.approx(3 * items)
+
+
+def test_synthetic_batches_of_another_size_are_refused(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    chain = Chain(stack_prefix("pytorch"), tmp_path / "chain", 2, (*GPT, "--total_batch=6"))
+    chain.stop.touch()
+    assert chain.job().status == 75
+    chain.number = 3
+    refused = chain.job()
+    assert refused.status == 1
+    assert "it belongs to another training: batch was 3, is 2" in refused.stderr
 
 
 def test_a_checkpoint_of_another_model_is_refused(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
