@@ -17,7 +17,9 @@ import os
 import tarfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,6 +30,12 @@ _OPEN = 64  # archives that a reader keeps open
 _END = 2 * tarfile.BLOCKSIZE  # zeros at the end of an archive
 _BLOCK = 2**20  # bytes read at once
 _ENTRY = np.dtype([("shard", "i4"), ("offset", "i8"), ("size", "i8"), ("kind", "U8"), ("label", "i4")])
+#: Readers of the headers of NumPy's files. Version 3 only differs in the encoding of names of fields.
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+    (3, 0): np.lib.format.read_array_header_2_0,
+}
 _IMAGES = ("npy", "jpg", "jpeg", "png")
 _CLASS = "cls"
 
@@ -99,6 +107,25 @@ class _Descriptor:
         os.close(self.number)
 
 
+def name_sample(shard: Path, offset: int) -> str:
+    """Return a description of the file of an archive that contains the byte at ``offset``."""
+    with suppress(OSError, ValueError):  # damaged, or not an archive
+        for _, member, _, _ in _members(shard):
+            if 0 <= offset - member.offset_data < max(member.size, 1):
+                return f"{member.name} in {shard} (byte {offset})"
+    return f"{shard} (byte {offset})"
+
+
+def require_decoder(kinds: Iterable[str]) -> None:
+    """Raise ``ValueError`` if images of one of these kinds require Pillow, and it is missing."""
+    found = sorted({*kinds} - {"npy"})
+    if found and find_spec("PIL") is None:
+        kind = ", ".join(found)
+        raise ValueError(
+            f"images in {kind} require Pillow: hidl install pytorch --with pillow --as mine, then --stack mine"
+        )
+
+
 def decode_image(data: bytes, kind: str) -> NDArray[np.uint8]:
     """Return an image as bytes, height x width x 3.
 
@@ -108,12 +135,9 @@ def decode_image(data: bytes, kind: str) -> NDArray[np.uint8]:
     if kind == "npy":
         image: NDArray[np.uint8] = np.load(io.BytesIO(data), allow_pickle=False)
     else:
-        try:
-            from PIL import Image
-        except ImportError:
-            raise ValueError(
-                f"images in {kind} require Pillow: hidl install pytorch --with pillow --as mine, then --stack mine"
-            ) from None
+        require_decoder([kind])
+        from PIL import Image
+
         with Image.open(io.BytesIO(data)) as opened:
             image = np.asarray(opened.convert("RGB"))
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
@@ -239,26 +263,45 @@ def _images_of(shard: Path, number: int) -> Iterator[tuple[Any, ...]]:
         elif extension == _CLASS:
             file = archive.extractfile(member)
             assert file is not None  # it is a regular file
-            labels[key] = int(file.read())
+            labels[key] = _label(shard, member.name, file.read())
     for key, (offset, size, extension) in images.items():
         if key not in labels:
             raise ValueError(f"{shard}: image {key} has no class: expected {key}.{_CLASS}")
         yield number, offset, size, extension, labels[key]
 
 
+def _label(shard: Path, name: str, text: bytes) -> int:
+    try:
+        label = int(text)
+    except ValueError:
+        label = -1
+    if not 0 <= label <= np.iinfo(_ENTRY["label"]).max:
+        shown = text[:20].decode("ascii", "replace")
+        raise ValueError(f"{shard}: {name} must contain the number of a class, not {shown!r}")
+    return label
+
+
 def _tokens_of(shard: Path, number: int) -> Iterator[tuple[Any, ...]]:
     if shard.suffix == ".npy":
-        places = [(0, shard.name)]
+        places = [(0, shard.stat().st_size, shard.name)]
     else:
         places = [
-            (member.offset_data, member.name) for _, member, _, extension in _members(shard) if extension == "npy"
+            (member.offset_data, member.size, member.name)
+            for _, member, _, extension in _members(shard)
+            if extension == "npy"
         ]
     with shard.open("rb") as file:
-        for offset, name in places:
+        for offset, size, name in places:
             file.seek(offset)
-            version = np.lib.format.read_magic(file)
-            header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            shape, _, kind = header[version](file)
+            try:
+                version = np.lib.format.read_magic(file)
+                if version not in _HEADERS:
+                    raise ValueError(f"unknown version {version}")
+                shape, _, kind = _HEADERS[version](file)
+            except Exception as error:  # NumPy parses Python, which can fail in many ways
+                raise ValueError(f"{shard}: {name} at byte {offset} is not an array of NumPy: {error}") from error
             if len(shape) != 1 or kind.kind not in "ui":
                 raise ValueError(f"{shard}: {name} must be a list of integers, not {kind} of {shape}")
+            if file.tell() - offset + shape[0] * kind.itemsize > size:
+                raise ValueError(f"{shard}: {name} at byte {offset} is incomplete: it should have {shape[0]} integers")
             yield number, file.tell(), shape[0], kind.str, 0

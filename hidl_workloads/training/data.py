@@ -6,8 +6,9 @@ import hashlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class _Files:
         agree(communicator, fault)
         entries = np.concatenate(communicator.allgather(mine))
         self.entries = entries[np.lexsort((entries["offset"], entries["shard"]))]
-        self._reader = archives.ShardReader(shards)
+        self._shards, self._reader = shards, archives.ShardReader(shards)
 
     def digest(self) -> str:
         """Return the SHA-256 of all entries."""
@@ -60,6 +61,15 @@ class _Files:
     def read(self, entry: Any, offset: int, size: int) -> bytes:
         """Return ``size`` bytes of the shard of an entry."""
         return self._reader.read(int(entry["shard"]), offset, size)
+
+    @contextmanager
+    def name_errors(self, entry: Any, offset: int) -> Iterator[None]:
+        """Name the archive and the sample in errors of this block."""
+        try:
+            yield
+        except Exception as error:  # of the file system, NumPy or Pillow, which has many kinds
+            name = archives.name_sample(self._shards[int(entry["shard"])], offset)
+            raise ValueError(f"{name}: {error}") from error
 
 
 def _find_shards(communicator: MPI.Comm, path: Path) -> list[Path]:
@@ -97,8 +107,12 @@ class ImageData(DataSet):
         self._side, self._seed = side, seed
         labels = self._files.entries["label"]
         fault = None if len(labels) else f"no images in {path}"
-        if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        if len(labels) and labels.max() >= classes:
             fault = f"{path} has classes from {labels.min()} to {labels.max()}, the network 0 to {classes - 1}"
+        try:
+            archives.require_decoder(np.unique(self._files.entries["kind"]).tolist())
+        except ValueError as error:
+            fault = str(error)
         agree(communicator, fault)
 
     def __len__(self) -> int:
@@ -111,9 +125,11 @@ class ImageData(DataSet):
         images = np.empty((len(samples), 3, self._side, self._side), np.float32)
         for image, (epoch, number) in zip(images, samples, strict=True):
             entry = self._files.entries[number]
-            data = self._files.read(entry, int(entry["offset"]), int(entry["size"]))
-            pixels = archives.decode_image(data, str(entry["kind"]))
-            part = self._crop(pixels, np.random.default_rng((self._seed, epoch, number)))
+            offset = int(entry["offset"])
+            with self._files.name_errors(entry, offset):
+                data = self._files.read(entry, offset, int(entry["size"]))
+                pixels = archives.decode_image(data, str(entry["kind"]))
+                part = self._crop(pixels, np.random.default_rng((self._seed, epoch, number)))
             image[:] = ((part / np.float32(255) - _MEAN) / _DEVIATION).transpose(2, 0, 1)
         labels = self._files.entries["label"][[number for _, number in samples]]
         return Batch(images, labels.astype(np.int64))
@@ -148,8 +164,6 @@ class TokenData(DataSet):
 
     def read(self, samples: Sequence[tuple[int, int]]) -> Batch:
         tokens = np.stack([self._sequence(number) for _, number in samples])
-        if tokens.min() < 0 or tokens.max() >= self._vocabulary:
-            raise ValueError(f"token {tokens.max()} in the data exceeds vocabulary={self._vocabulary}")
         return Batch(np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:]))
 
     def _sequence(self, number: int) -> NDArray[np.int64]:
@@ -158,8 +172,12 @@ class TokenData(DataSet):
         entry = self._files.entries[array]
         kind = np.dtype(str(entry["kind"]))
         first = int(entry["offset"]) + place * self._context * kind.itemsize
-        data = self._files.read(entry, first, (self._context + 1) * kind.itemsize)
-        return np.frombuffer(data, kind).astype(np.int64)
+        with self._files.name_errors(entry, first):
+            data = self._files.read(entry, first, (self._context + 1) * kind.itemsize)
+            tokens = np.frombuffer(data, kind).astype(np.int64)
+            if tokens.min() < 0 or tokens.max() >= self._vocabulary:
+                raise ValueError(f"tokens from {tokens.min()} to {tokens.max()} exceed vocabulary={self._vocabulary}")
+        return tokens
 
 
 class BatchReader:

@@ -97,6 +97,59 @@ def test_an_image_without_a_class_is_named(tmp_path: Path) -> None:
         archives.index_images([file], [0])
 
 
+@pytest.mark.parametrize("text", ["dog", "5000000000", "-1", "", "1.5"])
+def test_a_class_that_is_no_number_is_named(tmp_path: Path, text: str) -> None:
+    file = archive(tmp_path / "x.tar", {"7.npy": npy(np.zeros((2, 2, 3), np.uint8)), "7.cls": text.encode()})
+    with pytest.raises(ValueError, match=rf"x\.tar: 7\.cls must contain the number of a class, not '{text}'"):
+        archives.index_images([file], [0])
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_arrays_of_all_versions_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
+    tokens, file = np.arange(5, dtype=">u4"), io.BytesIO()
+    np.lib.format.write_array(file, tokens, version=version)
+    shard = archive(tmp_path / "x.tar", {"other.txt": b"1", "7.npy": file.getvalue()})
+    (entry,) = archives.index_tokens([shard], [0])
+    data = archives.ShardReader([shard]).read(0, int(entry["offset"]), 4 * int(entry["size"]))
+    assert np.frombuffer(data, str(entry["kind"])).tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x93NUMPY\x04" + npy([1, 2])[7:], r"is not an array of NumPy: unknown version \(4, 0\)"),
+        (b"1 2 3", "is not an array of NumPy: "),
+        (npy([1, 2]).replace(b"'descr'", b"'descr("), "is not an array of NumPy: "),
+        (npy([1, 2, 3])[:-1], "is incomplete: it should have 3 integers"),
+    ],
+)
+def test_damaged_arrays_are_named(tmp_path: Path, data: bytes, message: str) -> None:
+    file = archive(tmp_path / "x.tar", {"6.npy": npy([1]), "7.npy": data, "8.npy": npy([1])})
+    with pytest.raises(ValueError, match=rf"x\.tar: 7\.npy at byte 1536 {message}"):
+        archives.index_tokens([file], [0])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("kind", "members", "message"),
+    [
+        ("images", {"7.npy": npy([1, 2])}, r"read: 7\.npy in \S+x\.tar \(byte 2560\): expected bytes of height x"),
+        ("images", {"7.npy": b""}, r"read: 7\.npy in \S+x\.tar \(byte 2560\): "),
+        ("images", {"7.npy": npy(np.zeros((0, 2, 3), np.uint8))}, r"read: 7\.npy in \S+x\.tar \(byte 2560\): "),
+        ("tokens", {"7.npy": npy([5, 4, 3, 2, 100])}, r"read: 7\.npy in \S+x\.tar \(byte 2688\): .* vocabulary=100"),
+        ("images", {"7.jpg": b"?"}, "opened: images in jpg require Pillow: hidl install"),
+    ],
+)
+def test_samples_that_cannot_be_used_are_named(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, kind: str, members: Mapping[str, bytes], message: str
+) -> None:
+    """A good sample comes before the bad one; Pillow is missing as soon as the data set is opened."""
+    good = npy([1, 2, 3, 4, 5]) if kind == "tokens" else npy(np.zeros((2, 2, 3), np.uint8))
+    file = archive(tmp_path / "x.tar", {"6.npy": good, "6.cls": b"1", **members, "7.cls": b"1"})
+    found = ranks.results(stack_prefix("mpi"), 1, tmp_path, "data_fails", kind, str(file))
+    assert re.match(message, found)
+
+
 def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
     file = archive(tmp_path / "x.tar", {"7.npy": npy([1, 2])}, "w:gz")
     with pytest.raises(ValueError, match="cannot be read as an uncompressed tar archive"):
