@@ -58,7 +58,7 @@ def index_images(shards: Sequence[Path], numbers: Sequence[int]) -> NDArray[Any]
     """Return the entries of the images in the shards with these numbers.
 
     Raises:
-        ValueError: If an archive cannot be read, or an image has no class.
+        ValueError: If an archive cannot be read, or a sample does not have one image and one class.
     """
     return _entries(entry for number in numbers for entry in _images_of(shards[number], number))
 
@@ -259,18 +259,24 @@ def _images_of(shard: Path, number: int) -> Iterator[tuple[Any, ...]]:
     labels: dict[str, int] = {}
     for archive, member, key, extension in _members(shard):
         if extension in _IMAGES:
+            if key in images:
+                raise ValueError(f"{shard}: {member.name} is another image of sample {key}, which must have one")
             images[key] = (member.offset_data, member.size, extension)
         elif extension == _CLASS:
             file = archive.extractfile(member)
             assert file is not None  # it is a regular file
-            labels[key] = _label(shard, member.name, file.read())
+            if key in labels:
+                raise ValueError(f"{shard}: {member.name} is another class of sample {key}, which must have one")
+            labels[key] = _parse_class(shard, member.name, file.read())
     for key, (offset, size, extension) in images.items():
         if key not in labels:
             raise ValueError(f"{shard}: image {key} has no class: expected {key}.{_CLASS}")
         yield number, offset, size, extension, labels[key]
+    for key in sorted(labels.keys() - images.keys()):
+        raise ValueError(f"{shard}: class {key}.{_CLASS} has no image: expected {key}.{', '.join(_IMAGES)}")
 
 
-def _label(shard: Path, name: str, text: bytes) -> int:
+def _parse_class(shard: Path, name: str, text: bytes) -> int:
     try:
         label = int(text)
     except ValueError:

@@ -97,6 +97,26 @@ def test_an_image_without_a_class_is_named(tmp_path: Path) -> None:
         archives.index_images([file], [0])
 
 
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (("7.npy", "7.cls", "8.webp", "8.cls"), r"class 8\.cls has no image: expected 8\.npy, jpg, jpeg, png"),
+        (("7.npy", "7.cls", "7.jpg"), r"7\.jpg is another image of sample 7, which must have one"),
+        (("7.npy", "7.cls", "7.npy"), r"7\.npy is another image of sample 7, which must have one"),
+        (("7.npy", "7.cls", "7.cls"), r"7\.cls is another class of sample 7, which must have one"),
+    ],
+)
+def test_a_sample_has_one_image_and_one_class(tmp_path: Path, members: tuple[str, ...], message: str) -> None:
+    file = tmp_path / "x.tar"
+    with tarfile.open(file, "w") as written:
+        for name in members:
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            written.addfile(member, io.BytesIO(b"1"))
+    with pytest.raises(ValueError, match=rf"x\.tar: {message}"):
+        archives.index_images([file], [0])
+
+
 @pytest.mark.parametrize("text", ["dog", "5000000000", "-1", "", "1.5"])
 def test_a_class_that_is_no_number_is_named(tmp_path: Path, text: str) -> None:
     file = archive(tmp_path / "x.tar", {"7.npy": npy(np.zeros((2, 2, 3), np.uint8)), "7.cls": text.encode()})
