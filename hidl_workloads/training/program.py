@@ -219,7 +219,8 @@ class Course:
     def _read_and_step(self) -> float:
         assert self._reader is not None
         with phases.phase(phases.INPUT):
-            self._trainer.feed(self._reader.take())
+            batch = self._reader.take()
+        self._trainer.feed(batch)  # exchanges batches if ranks share the weights
         return self._trainer.step()
 
     def _snapshot(self) -> Snapshot:

@@ -358,6 +358,15 @@ def test_a_training_that_is_interrupted_trains_on_each_sample_once_in_an_epoch(
 
 
 @pytest.mark.real
+def test_the_exchange_of_batches_is_not_reading(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path
+) -> None:
+    words = (*GPT, "--heads=2", "--steps=2", f"--data={tokens}", "--backend=mpi", "--parallel=tp")
+    found = ranks.results(stack_prefix("pytorch"), 2, tmp_path, "gpt_phases", *words)
+    assert found == {"read": 2 * [["step", "input"]], "exchanged": [[], *2 * [["step"]]]}
+
+
+@pytest.mark.real
 def test_a_training_that_waits_for_its_data_says_so(
     stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path
 ) -> None:
