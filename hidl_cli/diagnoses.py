@@ -246,7 +246,7 @@ class Diagnosis(Strict):
     many possible causes), and both come before a ``consequence`` (the output of other ranks after one has died). An
     ``unexplained`` entry quotes a program's own error message, and is only reported if there is neither a cause nor a
     symptom. ``fix`` may contain ``{name}`` for a named group of every pattern; the group ``host`` is the node. The
-    entry is not reported together with those in ``unless``, which explain it, and for runs of fewer than
+    entry is not reported together with those in ``unless``, which explain it, nor for runs of fewer than
     ``least_ranks`` ranks that compute.
     """
 

@@ -190,7 +190,6 @@ class BatchReader:
     def __init__(self, data: DataSet, communicator: MPI.Comm, parameters: Training) -> None:
         self._data, self._communicator = data, communicator
         self._batch, self._readers, self._seed = parameters.batch, parameters.readers, parameters.seed
-        self._warmup = parameters.warmup
         self._threads = ThreadPoolExecutor(parameters.readers, thread_name_prefix="reader")
         self._order: Order | None = None
         self._pending: deque[Future[tuple[Batch, float]]] = deque()
@@ -223,26 +222,31 @@ class BatchReader:
         began = time.perf_counter()
         return self._data.read(samples), time.perf_counter() - began
 
-    def metrics(self, seconds: Sequence[float]) -> list[Metric]:
-        """Return the time of an epoch and the share of waiting in the timed steps of this job; collective.
+    def metrics(self, seconds: Sequence[float], timed: int, ranks: float) -> list[Metric]:
+        """Return the time of an epoch, and the share of waiting in the timed steps of this job, if any; collective.
 
         A warning is printed and recorded if the ranks wait for their data.
+
+        Args:
+            seconds: Seconds of the timed steps of all jobs.
+            timed: Number of these steps that were in this job, the last ones.
+            ranks: Number of ranks of these steps.
         """
-        timed = self._waits[self._warmup :] or self._waits
-        of_steps = sum(seconds[-len(timed) :])
-        waits = self._communicator.allgather(sum(timed) / of_steps)
-        reads = self._communicator.allgather(float(np.mean(self._reads or [0.0])))
+        steps = len(self._data) / (self._batch * ranks)
+        epoch = Metric("epoch_time", steps * float(np.mean(seconds)), "s", [steps * each for each in seconds])
+        return [epoch, self._measure_waiting(sum(seconds[-timed:]), timed)] if timed else [epoch]
+
+    def _measure_waiting(self, seconds: float, timed: int) -> Metric:
+        """Return the share of the last ``timed`` steps, which took ``seconds``, in which ranks waited; collective."""
+        waits = self._communicator.allgather(sum(self._waits[-timed:]) / seconds)
+        reads = self._communicator.allgather(float(np.mean(self._reads)))
         places = self._communicator.allgather((MPI.Get_processor_name(), tuple(sorted(os.sched_getaffinity(0)))))
         if self._communicator.rank == 0:
             slowest = int(np.argmax(waits))
             cores = len(places[slowest][1]) // places.count(places[slowest])
             facts = input_rules.Input(waits[slowest], reads[slowest], self._readers, min(cores, _MOST_READERS))
             preflight.tell(input_rules.RULES.findings(facts))
-        steps = len(self._data) / (self._batch * self._communicator.size)
-        return [
-            Metric("epoch_time", steps * float(np.mean(seconds)), "s", [steps * each for each in seconds]),
-            Metric("input_wait", max(waits), "share", waits),
-        ]
+        return Metric("input_wait", max(waits), "share", waits)
 
     def close(self) -> None:
         """End the threads, and drop what was read ahead."""

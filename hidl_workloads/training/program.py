@@ -114,7 +114,7 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
             *([Metric("path", trainer.path, "gradients", paths)] if paths else []),
             *of_device,
             *utilization(model, rates, of_device),
-            *(reader.metrics(timing.seconds) if reader else []),
+            *(reader.metrics(timing.seconds, course.timed_steps, total / model.items_per_step()) if reader else []),
         ],
         energy=meter.collect(total * course.timed_steps, model.items.removesuffix("s")),
     )

@@ -355,6 +355,11 @@ def test_a_training_that_is_interrupted_trains_on_each_sample_once_in_an_epoch(
     found = {each["name"]: each for each in json.loads((tmp_path / "metrics.json").read_text())["metrics"]}
     assert found["epoch_time"]["value"] == pytest.approx(SAMPLES / 2 * np.mean(found["step_time"]["samples"]))
     assert 0 <= found["input_wait"]["value"] <= 1
+    again = ranks.run(stack_prefix("pytorch"), 1, *program, *words, f"--data={moved}", **variables)
+    assert again.status == 0, again.stderr
+    last = {each["name"]: each for each in json.loads((tmp_path / "metrics.json").read_text())["metrics"]}
+    assert last["epoch_time"] == found["epoch_time"]
+    assert "input_wait" not in last  # one rank found nothing left to train
 
 
 @pytest.mark.real
