@@ -246,7 +246,8 @@ class Diagnosis(Strict):
     many possible causes), and both come before a ``consequence`` (the output of other ranks after one has died). An
     ``unexplained`` entry quotes a program's own error message, and is only reported if there is neither a cause nor a
     symptom. ``fix`` may contain ``{name}`` for a named group of every pattern; the group ``host`` is the node. The
-    entry is not reported together with those in ``unless``, which explain it.
+    entry is not reported together with those in ``unless``, which explain it, nor for runs of fewer than
+    ``least_ranks`` ranks that compute.
     """
 
     id: Annotated[str, Field(pattern=_ID)]
@@ -257,6 +258,7 @@ class Diagnosis(Strict):
     fix: str
     role: Role = "cause"
     unless: list[Annotated[str, Field(pattern=_ID)]] = Field(default_factory=list)
+    least_ranks: int = 1
     examples: Annotated[list[Example], Field(min_length=1)]
 
     def first_match(self, text: str) -> re.Match[str] | None:
@@ -394,9 +396,22 @@ def format_causes(causes: Sequence[Finding]) -> str:
 def _causes_of(run: Run) -> list[Finding]:
     inside = read_warnings(run)
     known = {finding.rule for finding in inside}
+    ranks = _most_ranks(run)
+    known |= {each.id for each in load_diagnoses() if each.least_ranks > ranks}
     printed = find_causes("\n".join(_tail(log) for log in (run.stdout, run.stderr)))
     causes = [*inside, *(finding for finding in printed if finding.rule not in known)]
     return sorted(causes, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _most_ranks(run: Run) -> float:
+    """Return the number of ranks that compute in the largest step of a run; infinity if it is unknown."""
+    with suppress(HidlError, KeyError, TypeError, ValueError):
+        plan = run.document("plan") or {}
+        workload = plan["workload"]
+        if not workload["program"].get("once"):  # a batch script starts any number of ranks
+            most: int = max(step["placement"]["ranks"] for step in plan["steps"])
+            return most - int(workload.get("overhead_ranks", 0))
+    return float("inf")
 
 
 def _read_findings(run: Run, name: str) -> list[Finding] | None:

@@ -95,7 +95,7 @@ def times_of(profile: Profile, bubble: float = 0.0) -> Times:
 
     Args:
         profile: Profile of the program.
-        bubble: Share of the time in which a rank is planned to wait.
+        bubble: Seconds of each step in which a rank is planned to wait.
     """
     regions = [each.region for each in profile.ranks]
     outside = [each.outside_ns for each in regions]
@@ -105,7 +105,7 @@ def times_of(profile: Profile, bubble: float = 0.0) -> Times:
     slowest = max(range(len(regions)), key=outside.__getitem__)
     whole, waited = regions[slowest].ns, min(regions[slowest].wait_ns, regions[slowest].mpi_ns)
     usual, read, packed = typical(outside), typical(inputs), typical([each.packing_ns for each in regions])
-    planned = min(waited, bubble * whole)
+    planned = min(waited, bubble * 1e9 * regions[slowest].entries)
     imbalance, transfer = outside[slowest] - usual, whole - outside[slowest] - waited
     parts = (usual - read - packed, read, imbalance, waited - planned, transfer, packed, planned)
     return Times(*(each / 1e9 for each in parts))
@@ -262,11 +262,10 @@ def _merge(place: Path, about: dict[str, Any], command: str) -> tuple[dict[str, 
 
 
 def _planned_bubble(place: Path) -> float:
-    """Return the bubble that hyparflow's plan predicts for its busiest partition, as a share of a step's time."""
+    """Return the seconds of each step in which the busiest partition waits within the pipeline, by hyparflow's plan."""
     with suppress(OSError, ValueError, TypeError, KeyError):  # other programs
-        for metric in read_json(place / "metrics.json")["metrics"]:
-            if metric["name"] == "predicted_bubble":
-                return min(float(each) for each in metric["samples"])
+        found = {each["name"]: each for each in read_json(place / "metrics.json")["metrics"]}
+        return min(map(float, found["predicted_bubble"]["samples"])) * float(found["predicted_step_time"]["value"])
     return 0.0
 
 

@@ -36,6 +36,12 @@ def parameter(
     return field(default=default, metadata={_DECLARATION: Declaration(help, unit, min, max)})
 
 
+def declaration(kind: type[Any], name: str) -> Declaration:
+    """Return the declaration of a parameter."""
+    found: Declaration = _fields(kind)[name].metadata[_DECLARATION]
+    return found
+
+
 def parse(kind: type[Parameters], words: Sequence[str]) -> Parameters:
     """Read ``--name=value`` words into the dataclass ``kind``; each of its fields has a default.
 

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,18 +168,21 @@ class Energy:
 
 
 class Meter:
-    """The energy of all nodes of a communicator, which one rank of each measures; collective."""
+    """The energy of all nodes of a communicator, which one rank of each measures; collective.
+
+    Ranks are grouped by their kernel: MPI may not see that ranks of a node share its memory (``MPIR_CVAR_NOLOCAL=1``,
+    containers), and each group would count the node's energy.
+    """
 
     def __init__(self, communicator: MPI.Comm) -> None:
-        from mpi4py import MPI
-
-        node = communicator.Split_type(MPI.COMM_TYPE_SHARED, communicator.rank)
-        ids = node.gather([str(each.get("id")) for each in gpus.facts()])
+        kernel = _identify_kernel()
+        ranks = communicator.allgather((kernel, [str(each.get("id")) for each in gpus.facts()]))
         self._communicator = communicator
-        self._tally = None if ids is None else Tally(*find_counters([id for each in ids for id in each]))
+        self._tally: Tally | None = None
+        if kernel not in [each for each, _ in ranks[: communicator.rank]]:
+            self._tally = Tally(*find_counters([id for each, ids in ranks if each == kernel for id in ids]))
         self._used: Used | None = None
         self._started = False
-        node.Free()
 
     def start(self) -> None:
         """Begin to measure."""
@@ -201,6 +206,13 @@ class Meter:
         used = self._used or Used({}, dict.fromkeys(COVERS, "no step was timed"))
         found = self._communicator.gather(used if leads else None)
         return None if found is None else add_up([each for each in found if each is not None], items, item)
+
+
+def _identify_kernel() -> str:
+    """Return an identifier of the running kernel, or the host's name if there is none."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    return platform.node()
 
 
 def add_up(nodes: Sequence[Used], items: int, item: str) -> Energy:

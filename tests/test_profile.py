@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hidl_cli.errors import MissingPrecondition
 from hidl_cli.mpi import Library
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare
-from hidl_cli.profile import CAUSES, Times, describe_slow, times_of, waterfalls
+from hidl_cli.profile import CAUSES, Times, _planned_bubble, describe_slow, times_of, waterfalls
 from hidl_cli.recorder import STARTER, install_recorder
 from tests.mpitraffic.test_profile import write_rank
 
@@ -111,6 +112,36 @@ def test_the_parts_of_a_step_add_up_to_its_time(tmp_path: Path) -> None:
         assert times.total == pytest.approx(max(each.region.ns for each in found.ranks) / 1e9)
         assert times.packing == pytest.approx(0.2)
     assert planned.bubble + planned.waiting == pytest.approx(plain.waiting)
+
+
+def test_a_planned_bubble_counts_for_each_step(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_rank(tmp_path, rank, 2, phases=3 * [("step", "", 0, 2 * 10**9)])
+    found = profile.load(tmp_path)
+    for each in found.ranks:
+        each.region.mpi_ns, each.region.wait_ns = 2e9, 1.5e9
+    times = times_of(found, 0.1)
+    assert (times.bubble, times.waiting) == pytest.approx((0.3, 1.2))
+    assert times_of(found, 0.9).waiting == 0  # no more than the ranks have waited
+
+
+def test_the_bubble_of_a_plan_is_that_of_its_busiest_partition_in_seconds(tmp_path: Path) -> None:
+    assert _planned_bubble(tmp_path) == 0
+    metrics = [{"name": "predicted_bubble", "samples": [0.4, 0.25]}, {"name": "predicted_step_time", "value": 2.0}]
+    (tmp_path / "metrics.json").write_text(json.dumps({"metrics": metrics}))
+    assert _planned_bubble(tmp_path) == 0.5
+
+
+def test_a_program_that_marks_no_phases_is_divided_as_a_whole(tmp_path: Path) -> None:
+    """An optimizer marks its packing, which is no step of the program."""
+    for rank in range(3):
+        write_rank(tmp_path, rank, 3, phases=[("packing", "", 0, 10**7 * (1 + rank))])
+    found = profile.load(tmp_path)
+    times = times_of(found)
+    assert times.total == pytest.approx(found.ranks[0].wall_ns / 1e9)
+    assert times.packing == pytest.approx(0.02)
+    assert times.imbalance < times.packing  # of the whole ranks, which differ only by what they wait
+    assert found.slow_ranks() == []
 
 
 def test_rounds_without_a_profile_are_left_out() -> None:

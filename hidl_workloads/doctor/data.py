@@ -18,11 +18,13 @@ class Input:
         wait: Share of the time of the steps in which the slowest rank waited for its data.
         seconds: Time that a reader of that rank needs for a batch.
         readers: Number of readers on each rank.
+        most: Largest number of readers that is allowed, and has a core for each.
     """
 
     wait: float
     seconds: float
     readers: int
+    most: int
 
 
 RULES: Rules[Input] = Rules()
@@ -39,5 +41,6 @@ def input_bound(facts: Input) -> Iterator[Evidence]:
     """Report a warning if ranks wait for data in more than a twentieth of the time."""
     if facts.wait > _TOLERATED:
         seen = f"ranks wait for data in {facts.wait:.0%} of the time; reading a batch takes {facts.seconds:.3g} s"
-        more = f"--set readers={2 * facts.readers}"
-        yield Evidence(seen, f"use more readers ({more}), fewer ranks per node, smaller images or a faster file system")
+        more = min(2 * facts.readers, facts.most)
+        readers = f"more readers (--set readers={more}), " if more > facts.readers else ""
+        yield Evidence(seen, f"use {readers}fewer ranks per node, smaller images or a faster file system")

@@ -54,7 +54,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
         course = PartitionedCourse(world, trainer, parameters, meter)
         measured = course.train(name)
         prediction = trainer.plan.prediction
-        predicted = Predicted(prediction.step_seconds, prediction.bubble, trainer.plan.micro_batches)
+        predicted = Predicted(prediction.step_seconds, trainer.plan.bubble, trainer.plan.micro_batches)
         metrics.report(
             world,
             program=name,
@@ -80,7 +80,7 @@ class PartitionedCourse:
         self._step, self._total = 0 if begun is None else begun.step, parameters.warmup + parameters.steps
         self._meter = meter
         self.timed_steps = max(0, self._total - self._step - parameters.warmup)  # of this job
-        self._times = StepTimes(world, parameters.warmup, document.get("seconds", ()))
+        self._times = StepTimes(world, parameters.warmup, parameters.batch * trainer.plan.replicas, begun)
         self._first_step: float = document.get("first_step", 0.0)
         self._loss: float = document.get("loss", 0.0)  # this rank's part; of all ranks in the document
         of_ranks: Sequence[tuple[float, float]] = document.get("busy", ())
@@ -114,7 +114,7 @@ class PartitionedCourse:
                 self._stop(name)
         self._times.collect()
         return RankMeasurements(
-            images=self._parameters.batch * trainer.plan.replicas,
+            images=self._times.items,
             seconds=self._times.timed,
             first_step=self._first_step,
             bubbles=world.allgather(1 - self._busy / self._whole if self._whole else 0.0),
@@ -147,7 +147,7 @@ class PartitionedCourse:
         self._times.collect()
         return self._trainer.snapshot(
             {
-                "seconds": self._times.every,
+                **self._times.state,
                 "first_step": self._first_step,
                 "loss": self._mean_loss(),
                 "busy": self._world.allgather((self._busy, self._whole)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import hashlib
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hidl_workloads import archives
+from hidl_workloads.arguments import declaration
 from hidl_workloads.doctor import data as input_rules
 from hidl_workloads.doctor import preflight
 from hidl_workloads.metrics import Metric
@@ -26,7 +29,8 @@ from hidl_workloads.training.order import Order
 #: Mean and standard deviation of ImageNet's colours, from 0 to 1.
 _MEAN, _DEVIATION = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)
 _SMALLEST_CROP = 0.5  # of the height or width
-_AHEAD = 2  # batches that each reader prepares
+_MOST_READERS = int(declaration(Training, "readers").max or 1)
+_MOST_BYTES = 2**30  # of batches that are read ahead, unless one is larger
 
 
 class _Files:
@@ -36,24 +40,58 @@ class _Files:
         self, communicator: MPI.Comm, path: Path, index: Callable[[Sequence[Path], Sequence[int]], NDArray[Any]]
     ) -> None:
         """Let each rank read the entries of its share of the shards; collective."""
-        fault, shards, mine = None, [], None
+        shards = _find_shards(communicator, path)
+        fault, mine = None, None
         try:
-            shards = archives.find_shards(path)
             mine = index(shards, range(communicator.rank, len(shards), communicator.size))
         except (OSError, ValueError) as error:
             fault = f"data cannot be read: {error}"
         agree(communicator, fault)
         entries = np.concatenate(communicator.allgather(mine))
         self.entries = entries[np.lexsort((entries["offset"], entries["shard"]))]
-        self._shards = shards
-        self._of_thread = threading.local()
+        self._shards, self._reader = shards, archives.ShardReader(shards)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all entries."""
+        digest = hashlib.sha256()
+        for name in self.entries.dtype.names or ():
+            digest.update(self.entries[name].tobytes())
+        return digest.hexdigest()
 
     def read(self, entry: Any, offset: int, size: int) -> bytes:
         """Return ``size`` bytes of the shard of an entry."""
-        if not hasattr(self._of_thread, "reader"):
-            self._of_thread.reader = archives.ShardReader(self._shards)
-        reader: archives.ShardReader = self._of_thread.reader
-        return reader.read(int(entry["shard"]), offset, size)
+        return self._reader.read(int(entry["shard"]), offset, size)
+
+    @contextmanager
+    def name_errors(self, entry: Any, offset: int) -> Iterator[None]:
+        """Name the archive and the sample in errors of this block."""
+        try:
+            yield
+        except Exception as error:  # of the file system, NumPy or Pillow, which has many kinds
+            name = archives.name_sample(self._shards[int(entry["shard"])], offset)
+            raise ValueError(f"{name}: {error}") from error
+
+
+def _find_shards(communicator: MPI.Comm, path: Path) -> list[Path]:
+    """Return the shards of a data set, after a comparison with those of rank 0: entries have their numbers; collective.
+
+    Raises:
+        Refused: On all ranks, if they have different shards, or one of them has none.
+    """
+    fault, shards, own = None, [], []
+    try:
+        shards = archives.find_shards(path)
+        own = [(each.name, each.stat().st_size) for each in shards]
+    except (OSError, ValueError) as error:
+        fault = f"data cannot be read: {error}"
+    agree(communicator, fault)
+    first = communicator.bcast(own)
+    if own != first:
+        name, _ = min(set(own) ^ set(first))
+        host = MPI.Get_processor_name()
+        fault = f"data in {path} on {host} differ from those of rank 0: {name} is missing or has another size"
+    agree(communicator, fault)
+    return shards
 
 
 class ImageData(DataSet):
@@ -69,20 +107,29 @@ class ImageData(DataSet):
         self._side, self._seed = side, seed
         labels = self._files.entries["label"]
         fault = None if len(labels) else f"no images in {path}"
-        if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        if len(labels) and labels.max() >= classes:
             fault = f"{path} has classes from {labels.min()} to {labels.max()}, the network 0 to {classes - 1}"
+        try:
+            archives.require_decoder(np.unique(self._files.entries["kind"]).tolist())
+        except ValueError as error:
+            fault = str(error)
         agree(communicator, fault)
 
     def __len__(self) -> int:
         return len(self._files.entries)
 
+    def digest(self) -> str:
+        return self._files.digest()
+
     def read(self, samples: Sequence[tuple[int, int]]) -> Batch:
         images = np.empty((len(samples), 3, self._side, self._side), np.float32)
         for image, (epoch, number) in zip(images, samples, strict=True):
             entry = self._files.entries[number]
-            data = self._files.read(entry, int(entry["offset"]), int(entry["size"]))
-            pixels = archives.decode_image(data, str(entry["kind"]))
-            part = self._crop(pixels, np.random.default_rng((self._seed, epoch, number)))
+            offset = int(entry["offset"])
+            with self._files.name_errors(entry, offset):
+                data = self._files.read(entry, offset, int(entry["size"]))
+                pixels = archives.decode_image(data, str(entry["kind"]))
+                part = self._crop(pixels, np.random.default_rng((self._seed, epoch, number)))
             image[:] = ((part / np.float32(255) - _MEAN) / _DEVIATION).transpose(2, 0, 1)
         labels = self._files.entries["label"][[number for _, number in samples]]
         return Batch(images, labels.astype(np.int64))
@@ -112,10 +159,11 @@ class TokenData(DataSet):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    def digest(self) -> str:
+        return self._files.digest()
+
     def read(self, samples: Sequence[tuple[int, int]]) -> Batch:
         tokens = np.stack([self._sequence(number) for _, number in samples])
-        if tokens.min() < 0 or tokens.max() >= self._vocabulary:
-            raise ValueError(f"token {tokens.max()} in the data exceeds vocabulary={self._vocabulary}")
         return Batch(np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:]))
 
     def _sequence(self, number: int) -> NDArray[np.int64]:
@@ -124,8 +172,12 @@ class TokenData(DataSet):
         entry = self._files.entries[array]
         kind = np.dtype(str(entry["kind"]))
         first = int(entry["offset"]) + place * self._context * kind.itemsize
-        data = self._files.read(entry, first, (self._context + 1) * kind.itemsize)
-        return np.frombuffer(data, kind).astype(np.int64)
+        with self._files.name_errors(entry, first):
+            data = self._files.read(entry, first, (self._context + 1) * kind.itemsize)
+            tokens = np.frombuffer(data, kind).astype(np.int64)
+            if tokens.min() < 0 or tokens.max() >= self._vocabulary:
+                raise ValueError(f"tokens from {tokens.min()} to {tokens.max()} exceed vocabulary={self._vocabulary}")
+        return tokens
 
 
 class BatchReader:
@@ -138,7 +190,6 @@ class BatchReader:
     def __init__(self, data: DataSet, communicator: MPI.Comm, parameters: Training) -> None:
         self._data, self._communicator = data, communicator
         self._batch, self._readers, self._seed = parameters.batch, parameters.readers, parameters.seed
-        self._warmup = parameters.warmup
         self._threads = ThreadPoolExecutor(parameters.readers, thread_name_prefix="reader")
         self._order: Order | None = None
         self._pending: deque[Future[tuple[Batch, float]]] = deque()
@@ -149,39 +200,53 @@ class BatchReader:
     def take(self) -> Batch:
         """Return the batch of the next step."""
         began = time.perf_counter()
-        if self._order is None:
-            self._order = Order(len(self._data), self._seed, self.position)
-        while len(self._pending) < _AHEAD * self._readers:
-            taken = self._order.take_samples(self._communicator.rank, self._communicator.size, self._batch)
-            self._pending.append(self._threads.submit(self._read, taken))
+        self._read_ahead(1)
         batch, seconds = self._pending.popleft().result()
+        # Each reader has a batch to read while one more is ready.
+        fitting = _MOST_BYTES // (batch.inputs.nbytes + batch.targets.nbytes)
+        self._read_ahead(max(1, min(self._readers + 1, fitting)))
         self.position += self._batch * self._communicator.size
         self._waits.append(time.perf_counter() - began)
         self._reads.append(seconds)
         return batch
 
+    def _read_ahead(self, count: int) -> None:
+        """Start to read batches until ``count`` of them are ready or being read."""
+        if self._order is None:
+            self._order = Order(len(self._data), self._seed, self.position)
+        while len(self._pending) < count:
+            taken = self._order.take_samples(self._communicator.rank, self._communicator.size, self._batch)
+            self._pending.append(self._threads.submit(self._read, taken))
+
     def _read(self, samples: Sequence[tuple[int, int]]) -> tuple[Batch, float]:
         began = time.perf_counter()
         return self._data.read(samples), time.perf_counter() - began
 
-    def metrics(self, seconds: Sequence[float]) -> list[Metric]:
-        """Return the time of an epoch and the share of waiting in the timed steps of this job; collective.
+    def metrics(self, seconds: Sequence[float], timed: int, ranks: float) -> list[Metric]:
+        """Return the time of an epoch, and the share of waiting in the timed steps of this job, if any; collective.
 
         A warning is printed and recorded if the ranks wait for their data.
+
+        Args:
+            seconds: Seconds of the timed steps of all jobs.
+            timed: Number of these steps that were in this job, the last ones.
+            ranks: Number of ranks of these steps.
         """
-        timed = self._waits[self._warmup :] or self._waits
-        of_steps = sum(seconds[-len(timed) :])
-        waits = self._communicator.allgather(sum(timed) / of_steps)
-        reads = self._communicator.allgather(float(np.mean(self._reads or [0.0])))
+        steps = len(self._data) / (self._batch * ranks)
+        epoch = Metric("epoch_time", steps * float(np.mean(seconds)), "s", [steps * each for each in seconds])
+        return [epoch, self._measure_waiting(sum(seconds[-timed:]), timed)] if timed else [epoch]
+
+    def _measure_waiting(self, seconds: float, timed: int) -> Metric:
+        """Return the share of the last ``timed`` steps, which took ``seconds``, in which ranks waited; collective."""
+        waits = self._communicator.allgather(sum(self._waits[-timed:]) / seconds)
+        reads = self._communicator.allgather(float(np.mean(self._reads)))
+        places = self._communicator.allgather((MPI.Get_processor_name(), tuple(sorted(os.sched_getaffinity(0)))))
         if self._communicator.rank == 0:
             slowest = int(np.argmax(waits))
-            facts = input_rules.Input(waits[slowest], reads[slowest], self._readers)
+            cores = len(places[slowest][1]) // places.count(places[slowest])
+            facts = input_rules.Input(waits[slowest], reads[slowest], self._readers, min(cores, _MOST_READERS))
             preflight.tell(input_rules.RULES.findings(facts))
-        steps = len(self._data) / (self._batch * self._communicator.size)
-        return [
-            Metric("epoch_time", steps * float(np.mean(seconds)), "s", [steps * each for each in seconds]),
-            Metric("input_wait", max(waits), "share", waits),
-        ]
+        return Metric("input_wait", max(waits), "share", waits)
 
     def close(self) -> None:
         """End the threads, and drop what was read ahead."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from hidl_workloads import phases
+from hidl_workloads.checkpoint import Checkpoint
 from hidl_workloads.energy import Meter
 
 
@@ -37,19 +39,35 @@ def run_steps(
 
 
 class StepTimes:
-    """The seconds of all steps of a training, in any number of jobs; the first steps of each job are its warm-up."""
+    """The seconds of the steps of a training, in any number of jobs; the first steps of each job are its warm-up.
 
-    def __init__(self, communicator: MPI.Comm, warmup: int, before: Sequence[tuple[float, bool]] = ()) -> None:
+    Steps on another number of ranks are dropped when there is one on this number.
+
+    Attributes:
+        every: Seconds of each step, and whether it counts.
+        items: Number of items that all ranks process in each of these steps.
+    """
+
+    def __init__(self, communicator: MPI.Comm, warmup: int, items: int, before: Checkpoint | None = None) -> None:
         """Begin a job.
 
         Args:
             communicator: All ranks.
             warmup: Number of steps that do not count in this job.
-            before: ``every`` of the earlier jobs.
+            items: Number of items that all ranks process in each step of this job.
+            before: Checkpoint that the job continues; its document has ``state``.
         """
-        self._communicator, self._warmup = communicator, warmup
-        self.every = [(seconds, counts) for seconds, counts in before]
+        self._communicator, self._warmup, self._own_items = communicator, warmup, items
+        document: Mapping[str, Any] = {} if before is None else before.document
+        self._is_comparable = before is None or before.ranks == communicator.size
+        self.every = [(seconds, counts) for seconds, counts in document.get("seconds", ())]
+        self.items: int = document.get("items", items)
         self._now: list[float] = []
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The part of a checkpoint's document that describes the steps."""
+        return {"seconds": self.every, "items": self.items}
 
     def add(self, seconds: float) -> None:
         """Add a step of this rank."""
@@ -59,6 +77,8 @@ class StepTimes:
         """Add the slowest rank's seconds of the steps since the last call to ``every``; collective."""
         if not self._now:
             return
+        if not self._is_comparable:
+            self.every, self.items, self._is_comparable = [], self._own_items, True
         slowest = np.array(self._now)
         self._communicator.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
         self.every += [(each, number >= self._warmup) for number, each in enumerate(slowest.tolist())]

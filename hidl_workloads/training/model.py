@@ -33,6 +33,9 @@ class DataSet(Protocol):
     def __len__(self) -> int:
         """Return the number of samples."""
 
+    def digest(self) -> str:
+        """Return a checksum of the positions, sizes and classes of all samples."""
+
     def read(self, samples: Sequence[tuple[int, int]]) -> Batch:
         """Return a batch of samples, each given by its epoch and number; threads call this at the same time."""
 

@@ -22,7 +22,7 @@ from hidl_workloads.training import strategy
 from hidl_workloads.training.data import BatchReader
 from hidl_workloads.training.data_parallel.weights import checksum
 from hidl_workloads.training.loop import StepTimes, run_steps
-from hidl_workloads.training.model import Model, Trainer, rank_batch
+from hidl_workloads.training.model import DataSet, Model, Trainer, rank_batch
 from hidl_workloads.training.order import Order
 from hidl_workloads.world import failure_ends_all_ranks
 
@@ -30,14 +30,23 @@ from hidl_workloads.world import failure_ends_all_ranks
 _ANY_VALUE = ("steps", "warmup", "note", "timeline", "memory_limit", "recompute", "data", "readers")
 _OTHER_BITS = ("backend", "bucket_mib", "gpu_buffers", "compression", "cycle_time_ms", "fusion_mib")
 
+_SHOWN = 16  # digits of a checksum in messages
+
 AnyParameters = TypeVar("AnyParameters", bound=Training)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds of each timed step on the slowest rank, and the last loss in nats, the mean over the ranks."""
+    """Measurements of a training.
+
+    Attributes:
+        seconds: Seconds of each timed step on the slowest rank.
+        items: Number of items that all ranks process in each of these steps.
+        loss: The last loss in nats, the mean over the ranks.
+    """
 
     seconds: Sequence[float]
+    items: int
     loss: float
 
 
@@ -68,9 +77,8 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
         print(header(trainer, model, parameters, communicator.size), flush=True)
         if data is not None:
             print(f"Data: {len(data):,} samples in {parameters.data}", flush=True)
-    samples = None if data is None else len(data)
     checkpoints = (
-        None if directory is None else _checkpoints(communicator, directory, name, trainer, parameters, samples=samples)
+        None if directory is None else _checkpoints(communicator, directory, name, trainer, parameters, data=data)
     )
     reader = None if data is None else BatchReader(data, communicator, parameters)
     meter = Meter(communicator)
@@ -84,15 +92,14 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
             communicator, program=name, parameters=asdict(parameters), versions=trainer.versions, metrics=[progress]
         )
         stop.exit_stopped(communicator, f"stopped after step {course.step} of {course.total}, to be continued")
-    items = model.items_per_step()
+    total = timing.items
     if communicator.rank == 0:
-        print(summary(timing.seconds, items, communicator.size, model.label), flush=True)
+        print(summary(timing.seconds, total / communicator.size, communicator.size, model.label), flush=True)
     checksums = communicator.allgather(checksum(trainer.weights()))
     paths = communicator.allgather(trainer.path) if trainer.path else []
     of_device = trainer.metrics()
     trainer.close()
     step_time = float(np.median(timing.seconds))
-    total = items * communicator.size
     rates = [total / each for each in timing.seconds]
     metrics.report(
         communicator,
@@ -107,7 +114,7 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
             *([Metric("path", trainer.path, "gradients", paths)] if paths else []),
             *of_device,
             *utilization(model, rates, of_device),
-            *(reader.metrics(timing.seconds) if reader else []),
+            *(reader.metrics(timing.seconds, course.timed_steps, total / model.items_per_step()) if reader else []),
         ],
         energy=meter.collect(total * course.timed_steps, model.items.removesuffix("s")),
     )
@@ -161,12 +168,13 @@ class Course:
         meter: Meter | None = None,
     ) -> None:
         self._communicator, self._trainer, self._model = communicator, trainer, model
+        self._items = model.items_per_step() * communicator.size
         self._parameters, self._checkpoints = parameters, checkpoints
         self._order = Order(parameters.batches, parameters.seed) if parameters.batches else None
         self._reader = reader
         self.step, self.total = 0, parameters.warmup + parameters.steps
         self._meter, self.timed_steps = meter, 0
-        self._times = StepTimes(communicator, parameters.warmup)
+        self._times = StepTimes(communicator, parameters.warmup, self._items)
         self._loss = math.nan
         self._is_mean = True  # the loss is that of all ranks
 
@@ -187,7 +195,7 @@ class Course:
             if not last:
                 self._feed()
         self._collect()
-        return Timing(self._times.timed, self._loss)
+        return Timing(self._times.timed, self._times.items, self._loss)
 
     def _continue(self) -> None:
         found = self._checkpoints.newest(self.total) if self._checkpoints is not None else None
@@ -195,7 +203,7 @@ class Course:
             return
         self._trainer.restore(found.shared, found.own)
         self.step = found.step
-        self._times = StepTimes(self._communicator, self._parameters.warmup, found.document["seconds"])
+        self._times = StepTimes(self._communicator, self._parameters.warmup, self._items, found)
         self._loss = found.document["loss"]
         for each in (self._order, self._reader):
             if each is not None:
@@ -211,13 +219,14 @@ class Course:
     def _read_and_step(self) -> float:
         assert self._reader is not None
         with phases.phase(phases.INPUT):
-            self._trainer.feed(self._reader.take())
+            batch = self._reader.take()
+        self._trainer.feed(batch)  # exchanges batches if ranks share the weights
         return self._trainer.step()
 
     def _snapshot(self) -> Snapshot:
         self._collect()
         source = self._order or self._reader
-        document = {"seconds": self._times.every, "loss": self._loss}
+        document = {**self._times.state, "loss": self._loss}
         return self._trainer.snapshot(document | ({"position": source.position} if source else {}))
 
     def _collect(self) -> None:
@@ -235,19 +244,23 @@ def _checkpoints(
     trainer: Trainer,
     parameters: Training,
     *,
-    samples: int | None = None,
+    data: DataSet | None = None,
 ) -> Checkpoints:
     given = asdict(parameters)
+    free = {*_ANY_VALUE, *_OTHER_BITS}
+    if getattr(parameters, "total_batch", 0) and not parameters.batches:
+        # A rank's share of the total batch. The batches of synthetic data have this size, and must keep it.
+        free.add("batch")
     is_divided = strategy.parallel(parameters) in ("hsdp", "tp", "pp")
     return Checkpoints(
         communicator,
         directory,
         identity={
             "program": name,
-            **{key: value for key, value in given.items() if key not in (*_ANY_VALUE, *_OTHER_BITS)},
+            **{key: value for key, value in given.items() if key not in free},
             **({"partitions": strategy.partitions(parameters, communicator)} if is_divided else {}),
             "weights": trainer.parameter_count,
-            **({"samples": samples} if samples is not None else {}),
+            **({"samples": len(data), "data set": data.digest()[:_SHOWN]} if data is not None else {}),
         },
         versions={**trainer.versions, "device": trainer.device, **{key: given[key] for key in _OTHER_BITS}},
         fixed_ranks=trainer.fixed_ranks,
@@ -270,7 +283,7 @@ def header(trainer: Trainer, model: Model, parameters: Training, ranks: int) -> 
     )
 
 
-def summary(seconds: Sequence[float], items: int, ranks: int, label: str) -> str:
+def summary(seconds: Sequence[float], items: float, ranks: int, label: str) -> str:
     """Return the lines of Horovod's synthetic benchmark: the mean over the steps, +- its 95 % interval.
 
     (Horovod prints 1.96 standard deviations of the samples instead, which is not an interval of the mean.)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -107,9 +108,8 @@ def parts(parameters: Training, partitions: int) -> int:
 def _per_node(communicator: MPI.Comm) -> int:
     from mpi4py import MPI
 
-    node = communicator.Split_type(MPI.COMM_TYPE_SHARED)
-    found = set(communicator.allgather(node.size))
-    node.Free()
+    # MPI may not see that ranks of a node share its memory (MPIR_CVAR_NOLOCAL=1).
+    found = set(Counter(communicator.allgather(MPI.Get_processor_name())).values())
     if len(found) > 1:
         from hidl_workloads.refusal import Refused
 

@@ -61,6 +61,21 @@ def test_invalid_findings_are_ignored(run: Run, text: str) -> None:
     assert rules(run) == ["HD150", "HD132"]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "overhead", "once", "found"),
+    [(1, 0, False, []), (3, 2, False, []), (2, 0, False, ["HD641"]), (4, 2, False, ["HD641"]), (1, 0, True, ["HD641"])],
+)
+def test_a_single_worker_may_train_alone(run: Run, ranks: int, overhead: int, once: bool, found: list[str]) -> None:
+    """Two of Dask's ranks do not train, and a batch script starts an unknown number of them."""
+    run.stdout.write_text("[LightGBM] [Info] Local rank: 0, total number of machines: 1\n")
+    run.stderr.write_text("")
+    assert rules(run) == ["HD641"]
+    steps = [{"placement": {"ranks": each}} for each in (1, ranks)]
+    workload = {"program": {"once": once}, "overhead_ranks": overhead}
+    run.write("plan", {"steps": steps, "workload": workload})
+    assert rules(run) == found
+
+
 def test_causes_are_written_once(run: Run) -> None:
     write_causes(run)
     run.stderr.write_text("nothing\n")

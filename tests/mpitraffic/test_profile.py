@@ -228,6 +228,16 @@ def test_a_phase_within_another_and_on_its_own_counts_once(tmp_path: Path) -> No
     assert rank.phases["input"].ns == 1150
 
 
+def test_packing_is_never_a_region(tmp_path: Path) -> None:
+    """Libraries mark it, also in programs that mark nothing; the recording of rank 1 has phases of the program too."""
+    write_rank(tmp_path, 0, 2, phases=[("packing", "", 0, 300), ("packing", "", 1, 200)])
+    write_rank(tmp_path, 1, 2, phases=[("step", "", 0, 1000), ("packing", "step", 0, 90), ("packing", "", 0, 5000)])
+    unmarked, marked = profile.load(tmp_path).ranks
+    assert (unmarked.region.ns, unmarked.region.outside_ns) == (unmarked.wall_ns, unmarked.outside_ns)
+    assert unmarked.region.packing_ns == 300
+    assert (marked.region.ns, marked.region.packing_ns) == (1000, 90)
+
+
 def test_communication_within_communication_counts_once(tmp_path: Path) -> None:
     phases = [("step", "", 0, 1000), ("communication", "step", 0, 300), ("average", "communication", 0, 100)]
     write_rank(tmp_path, 0, 1, phases=phases)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +97,115 @@ def test_an_image_without_a_class_is_named(tmp_path: Path) -> None:
         archives.index_images([file], [0])
 
 
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (("7.npy", "7.cls", "8.webp", "8.cls"), r"class 8\.cls has no image: expected 8\.npy, jpg, jpeg, png"),
+        (("7.npy", "7.cls", "7.jpg"), r"7\.jpg is another image of sample 7, which must have one"),
+        (("7.npy", "7.cls", "7.npy"), r"7\.npy is another image of sample 7, which must have one"),
+        (("7.npy", "7.cls", "7.cls"), r"7\.cls is another class of sample 7, which must have one"),
+    ],
+)
+def test_a_sample_has_one_image_and_one_class(tmp_path: Path, members: tuple[str, ...], message: str) -> None:
+    file = tmp_path / "x.tar"
+    with tarfile.open(file, "w") as written:
+        for name in members:
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            written.addfile(member, io.BytesIO(b"1"))
+    with pytest.raises(ValueError, match=rf"x\.tar: {message}"):
+        archives.index_images([file], [0])
+
+
+@pytest.mark.parametrize("text", ["dog", "5000000000", "-1", "", "1.5"])
+def test_a_class_that_is_no_number_is_named(tmp_path: Path, text: str) -> None:
+    file = archive(tmp_path / "x.tar", {"7.npy": npy(np.zeros((2, 2, 3), np.uint8)), "7.cls": text.encode()})
+    with pytest.raises(ValueError, match=rf"x\.tar: 7\.cls must contain the number of a class, not '{text}'"):
+        archives.index_images([file], [0])
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_arrays_of_all_versions_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
+    tokens, file = np.arange(5, dtype=">u4"), io.BytesIO()
+    np.lib.format.write_array(file, tokens, version=version)
+    shard = archive(tmp_path / "x.tar", {"other.txt": b"1", "7.npy": file.getvalue()})
+    (entry,) = archives.index_tokens([shard], [0])
+    data = archives.ShardReader([shard]).read(0, int(entry["offset"]), 4 * int(entry["size"]))
+    assert np.frombuffer(data, str(entry["kind"])).tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x93NUMPY\x04" + npy([1, 2])[7:], r"is not an array of NumPy: unknown version \(4, 0\)"),
+        (b"1 2 3", "is not an array of NumPy: "),
+        (npy([1, 2]).replace(b"'descr'", b"'descr("), "is not an array of NumPy: "),
+        (npy([1, 2, 3])[:-1], "is incomplete: it should have 3 integers"),
+    ],
+)
+def test_damaged_arrays_are_named(tmp_path: Path, data: bytes, message: str) -> None:
+    file = archive(tmp_path / "x.tar", {"6.npy": npy([1]), "7.npy": data, "8.npy": npy([1])})
+    with pytest.raises(ValueError, match=rf"x\.tar: 7\.npy at byte 1536 {message}"):
+        archives.index_tokens([file], [0])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("kind", "members", "message"),
+    [
+        ("images", {"7.npy": npy([1, 2])}, r"read: 7\.npy in \S+x\.tar \(byte 2560\): expected bytes of height x"),
+        ("images", {"7.npy": b""}, r"read: 7\.npy in \S+x\.tar \(byte 2560\): "),
+        ("images", {"7.npy": npy(np.zeros((0, 2, 3), np.uint8))}, r"read: 7\.npy in \S+x\.tar \(byte 2560\): "),
+        ("tokens", {"7.npy": npy([5, 4, 3, 2, 100])}, r"read: 7\.npy in \S+x\.tar \(byte 2688\): .* vocabulary=100"),
+        ("images", {"7.jpg": b"?"}, "opened: images in jpg require Pillow: hidl install"),
+    ],
+)
+def test_samples_that_cannot_be_used_are_named(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, kind: str, members: Mapping[str, bytes], message: str
+) -> None:
+    """A good sample comes before the bad one; Pillow is missing as soon as the data set is opened."""
+    good = npy([1, 2, 3, 4, 5]) if kind == "tokens" else npy(np.zeros((2, 2, 3), np.uint8))
+    file = archive(tmp_path / "x.tar", {"6.npy": good, "6.cls": b"1", **members, "7.cls": b"1"})
+    found = ranks.results(stack_prefix("mpi"), 1, tmp_path, "data_fails", kind, str(file))
+    assert re.match(message, found)
+
+
 def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
     file = archive(tmp_path / "x.tar", {"7.npy": npy([1, 2])}, "w:gz")
     with pytest.raises(ValueError, match="cannot be read as an uncompressed tar archive"):
+        archives.index_tokens([file], [0])
+
+
+def damage(data: bytes, way: str) -> bytes:
+    """Return an archive of members of one header and one block each, the second of which starts at byte 1024."""
+    second, end = 2 * tarfile.BLOCKSIZE, 6 * tarfile.BLOCKSIZE
+    return {
+        "header": data[: second + 7] + b"?" + data[second + 8 :],
+        "hole": data[:second] + bytes(tarfile.BLOCKSIZE) + data[second + tarfile.BLOCKSIZE :],
+        "concatenated": data + data,
+        "truncated in a header": data[: second + 100],
+        "truncated between members": data[: 2 * second],
+        "one zero block": data[: end + tarfile.BLOCKSIZE],
+    }[way]
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("header", "is damaged at byte 1024, or consists of several archives: unexpected data at byte 1024"),
+        ("hole", "is damaged at byte 1024, or consists of several archives: unexpected data at byte 1536"),
+        ("concatenated", "is damaged at byte 3072, or consists of several archives: unexpected data at byte 10240"),
+        ("truncated in a header", "is damaged at byte 1024, .* at byte 1024"),
+        ("truncated between members", "is incomplete: the end of the archive is missing at byte 2048"),
+        ("one zero block", "is incomplete: the end of the archive is missing at byte 3072"),
+    ],
+)
+def test_no_sample_of_a_damaged_archive_is_lost_silently(tmp_path: Path, way: str, message: str) -> None:
+    names = ("0.npy", "1.npy", "2.npy")
+    file = archive(tmp_path / "x.tar", {name: npy(np.arange(9, dtype=np.uint16)) for name in names})
+    assert len(archives.index_tokens([file], [0])) == len(names)
+    file.write_bytes(damage(file.read_bytes(), way))
+    with pytest.raises(ValueError, match=rf"x\.tar {message}"):
         archives.index_tokens([file], [0])
 
 
@@ -122,11 +230,61 @@ def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
         archives.find_shards(tmp_path)
 
 
-@pytest.mark.parametrize(("wait", "expected"), [(0.04, []), (0.3, ["HD640"])])
-def test_ranks_that_wait_for_data_are_found(wait: float, expected: list[str]) -> None:
-    findings = RULES.findings(Input(wait, 0.2, 2))
-    assert [each.rule for each in findings] == expected
-    assert all("--set readers=4" in each.fix for each in findings)
+@pytest.mark.parametrize(
+    ("wait", "most", "fixes"),
+    [
+        (0.04, 64, []),
+        (0.3, 64, ["use more readers (--set readers=4), fewer ranks per node, smaller images or a faster file system"]),
+        (0.3, 3, ["use more readers (--set readers=3), fewer ranks per node, smaller images or a faster file system"]),
+        (0.3, 2, ["use fewer ranks per node, smaller images or a faster file system"]),
+        (0.3, 0, ["use fewer ranks per node, smaller images or a faster file system"]),
+    ],
+)
+def test_ranks_that_wait_for_data_are_found(wait: float, most: int, fixes: list[str]) -> None:
+    findings = RULES.findings(Input(wait, 0.2, 2, most))
+    assert [(each.rule, each.fix) for each in findings] == [("HD640", each) for each in fixes]
+
+
+def test_threads_share_a_limited_number_of_open_archives(tmp_path: Path) -> None:
+    """Eight threads read from twice as many archives as may stay open, and each gets the bytes of its archive."""
+    shards = [tmp_path / f"{number}.tar" for number in range(2 * archives._OPEN)]
+    for number, shard in enumerate(shards):
+        shard.write_bytes(bytes([number]) * 64)
+    reader, threads = archives.ShardReader(shards), 8
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    open_files: list[int] = []
+
+    def read(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for number in map(int, random.integers(len(shards), size=500)):
+            assert reader.read(number, 7, 50) == bytes([number]) * 50
+            open_files.append(len(list(Path("/proc/self/fd").iterdir())) - descriptors)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(read, range(threads)))
+    # The directory that a thread lists is open too.
+    assert max(open_files) <= archives._OPEN + 2 * threads
+    reader._open.clear()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+
+
+@pytest.mark.real
+def test_readers_of_a_rank_share_their_open_archives(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = tmp_path / "tokens"
+    directory.mkdir()
+    for number in range(2 * archives._OPEN):
+        np.save(directory / f"{number:03}.npy", np.arange(5, dtype=np.uint8))
+    assert ranks.results(stack_prefix("mpi"), 1, tmp_path, "data_open", str(directory)) == archives._OPEN
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("batch", "ahead"), [(1, 9), (200, 5), (2000, 1)])
+def test_batches_that_are_read_ahead_are_bounded(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, batch: int, ahead: int
+) -> None:
+    """Eight readers prepare nine batches, of at most a gigabyte, or one."""
+    found = ranks.results(stack_prefix("mpi"), 1, tmp_path, "data_ahead", str(batch))
+    assert found == ahead
 
 
 @pytest.mark.real
@@ -139,6 +297,29 @@ def test_each_sample_is_read_once_in_an_epoch_on_any_number_of_ranks(
         assert count_epochs(taken, SAMPLES) == EPOCHS * [dict.fromkeys(range(SAMPLES), 1)]
     orders = [tuple(taken[: EPOCHS * SAMPLES]) for taken in found.values()]
     assert len(set(orders)) == 1  # the same order everywhere
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("difference", ["missing", "longer", "none"])
+def test_ranks_with_different_archives_are_refused(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path, difference: str
+) -> None:
+    """Each rank has a copy, such as on a disk of its node."""
+    copies = [shutil.copytree(tokens, tmp_path / f"copy.{rank}") for rank in range(3)]
+    if difference == "missing":
+        (copies[2] / "a.tar").unlink()
+    elif difference == "longer":
+        with (copies[2] / "a.tar").open("ab") as file:
+            file.write(bytes(tarfile.RECORDSIZE))
+    words = ("-m", "hidl_workloads.world", "data_differs", tmp_path / "copy")
+    done = ranks.run(stack_prefix("mpi"), 3, *words)
+    if difference == "none":
+        assert (done.status, sorted(done.stdout.splitlines())) == (0, [f"{rank} {SAMPLES}" for rank in range(3)])
+        return
+    assert done.status == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("data: ")]
+    assert re.search(r" differ from those of rank 0: a\.tar is missing or has another size \(rank 2\)$", line)
+    assert not done.stdout
 
 
 @pytest.mark.real
@@ -160,7 +341,12 @@ def test_a_training_that_is_interrupted_trains_on_each_sample_once_in_an_epoch(
     stopped = ranks.run(stack_prefix("pytorch"), 2, *program, *words, **variables)
     assert stopped.status == 75, stopped.stderr
     stop.unlink()
-    done = ranks.run(stack_prefix("pytorch"), 2, *program, *words, **variables)
+    other = archive(tmp_path / "other.tar", {"0.npy": npy(np.arange(SAMPLES * CONTEXT + 1, dtype=np.uint16))})
+    refused = ranks.run(stack_prefix("pytorch"), 2, *program, *words, f"--data={other}", **variables)
+    assert refused.status == 1
+    assert re.search(r"belongs to another training: data set was \w{16}, is \w{16}$", refused.stderr, re.MULTILINE)
+    moved = shutil.move(tokens, tmp_path / "moved")
+    done = ranks.run(stack_prefix("pytorch"), 2, *program, *words, f"--data={moved}", **variables)
     assert done.status == 0, done.stderr
     assert f"Data: {SAMPLES} samples" in done.stdout
     fed = [(tmp_path / f"fed.{rank}").read_text().split() for rank in (0, 1)]
@@ -169,6 +355,20 @@ def test_a_training_that_is_interrupted_trains_on_each_sample_once_in_an_epoch(
     found = {each["name"]: each for each in json.loads((tmp_path / "metrics.json").read_text())["metrics"]}
     assert found["epoch_time"]["value"] == pytest.approx(SAMPLES / 2 * np.mean(found["step_time"]["samples"]))
     assert 0 <= found["input_wait"]["value"] <= 1
+    again = ranks.run(stack_prefix("pytorch"), 1, *program, *words, f"--data={moved}", **variables)
+    assert again.status == 0, again.stderr
+    last = {each["name"]: each for each in json.loads((tmp_path / "metrics.json").read_text())["metrics"]}
+    assert last["epoch_time"] == found["epoch_time"]
+    assert "input_wait" not in last  # one rank found nothing left to train
+
+
+@pytest.mark.real
+def test_the_exchange_of_batches_is_not_reading(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path
+) -> None:
+    words = (*GPT, "--heads=2", "--steps=2", f"--data={tokens}", "--backend=mpi", "--parallel=tp")
+    found = ranks.results(stack_prefix("pytorch"), 2, tmp_path, "gpt_phases", *words)
+    assert found == {"read": 2 * [["step", "input"]], "exchanged": [[], *2 * [["step"]]]}
 
 
 @pytest.mark.real

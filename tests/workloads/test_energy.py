@@ -205,6 +205,22 @@ def test_only_what_all_nodes_measure_is_a_figure() -> None:
 
 @pytest.mark.real
 @pytest.mark.exact
+@pytest.mark.parametrize("nolocal", ["0", "1"])
+def test_the_energy_of_a_node_counts_once(
+    stack_prefix: Callable[[str], Path], machine: tuple[Path, list[Path]], tmp_path: Path, nolocal: str
+) -> None:
+    """Also if MPI takes each rank for a node."""
+    sysfs, files = machine
+    variables = {"HIDL_SYSFS": str(sysfs), "MPIR_CVAR_NOLOCAL": nolocal}
+    found = ranks.results(stack_prefix("mpi"), 3, tmp_path, "nodes_seen", str(files[0]), **variables)
+    package, dram = found["measured"]
+    assert (package["covers"], package["joules"], package["nodes"], package["items"]) == ("package", 100, 1, 50)
+    assert dram["joules"] == 0
+    assert found["ranks_per_node"] == 3
+
+
+@pytest.mark.real
+@pytest.mark.exact
 def test_a_training_reports_joules_for_each_image(
     stack_prefix: Callable[[str], Path], machine: tuple[Path, list[Path]], tmp_path: Path
 ) -> None:

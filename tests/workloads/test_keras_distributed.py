@@ -43,6 +43,14 @@ def test_weights_are_bitwise_equal_on_all_ranks(results: Results, case: str) -> 
     assert len(set(results[case]["checksums"])) == 1
 
 
+def test_frozen_weights_are_compared_one_by_one(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    """Only those that differ are broadcast, and the ranks never have copies of all 40 at once."""
+    found = ranks.results(stack_prefix("tensorflow"), 2, tmp_path, "keras_frozen")
+    assert [broadcasts for broadcasts, _, _ in found.values()] == [0, 1, 1]
+    assert [error for _, error, _ in found.values()] == ["", "", "ranks [1] of 2 differ from rank 0 in layer/7: advice"]
+    assert max(peak for _, _, peak in found.values()) < 20
+
+
 def test_without_the_optimizer_they_are_not(results: Results) -> None:
     assert len(set(results["without averaging"])) == 2
 

@@ -284,6 +284,40 @@ def test_activations_that_are_computed_again_in_later_jobs_change_no_bit(
     assert chain.results()["recompute"]["value"] == "always"
 
 
+@pytest.mark.parametrize(
+    ("words", "metric", "items"),
+    [
+        (GPT, "tokens_per_second", 2 * 16),
+        ((*GPT, "--total_batch=6", "--batches=0"), "tokens_per_second", 6 * 16 // 3),
+        deep((*HYPARFLOW, "--mode=data"), "images_per_second", 8),
+    ],
+)
+def test_rates_are_those_of_the_ranks_that_trained(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, words: tuple[str, ...], metric: str, items: int
+) -> None:
+    """Two ranks train a step, three the rest, and two find nothing left to do."""
+    prefix = stack_prefix("hyparflow" if words[0].startswith("hyparflow") else "pytorch")
+    chain = Chain(prefix, tmp_path / "chain", 2, words)
+    chain.stop.touch()
+    assert chain.job().status == 75
+    chain.stop.unlink()
+    for chain.number in (3, 2):
+        found = chain.until_done()
+        rates, seconds = (found[name]["samples"] for name in (metric, "step_time"))
+        assert [rate * each for rate, each in zip(rates, seconds, strict=True)] == pytest.approx(6 * [3 * items])
+        assert found[metric]["value"] * found["step_time"]["value"] == pytest.approx(3 * items)
+
+
+def test_synthetic_batches_of_another_size_are_refused(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    chain = Chain(stack_prefix("pytorch"), tmp_path / "chain", 2, (*GPT, "--total_batch=6"))
+    chain.stop.touch()
+    assert chain.job().status == 75
+    chain.number = 3
+    refused = chain.job()
+    assert refused.status == 1
+    assert "it belongs to another training: batch was 3, is 2" in refused.stderr
+
+
 def test_a_checkpoint_of_another_model_is_refused(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
     chain = Chain(stack_prefix("pytorch"), tmp_path / "chain", 2, GPT)
     chain.stop.touch()

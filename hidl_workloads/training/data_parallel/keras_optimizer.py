@@ -324,16 +324,16 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
 
 def _require_close(communicator: MPI.Comm, variables: Sequence[Any], advice: str) -> None:
     """Raise ``ValueError`` on all ranks if ``variables`` differ by more than rounding; collective."""
-    own = {each.path: np.array(each.numpy()) for each in variables}
-    sums = {path: checksum([("", value)]) for path, value in own.items()}
-    if len(set(communicator.allgather(tuple(sums.values())))) == 1:
-        return
-    first = communicator.bcast(own)
-    far = own.keys() != first.keys() or any(
-        value.shape != first[path].shape
-        or not np.allclose(value, first[path], _FAR, _FAR * float(np.abs(first[path]).mean()), equal_nan=True)
-        for path, value in own.items()
-    )
+    by_path = {each.path: each for each in variables}
+    sums = {path: checksum([("", np.array(each.numpy()))]) for path, each in by_path.items()}
+    everywhere = communicator.allgather(sums)
+    first, far = everywhere[0], any(each.keys() != sums.keys() for each in everywhere)
+    differing = [] if far else [path for path in first if any(each[path] != first[path] for each in everywhere)]
+    for path in differing:  # one by one, because frozen weights may be most of a model
+        own = np.array(by_path[path].numpy())
+        known = communicator.bcast(own)
+        far = far or own.shape != known.shape
+        far = far or not np.allclose(own, known, _FAR, _FAR * float(np.abs(known).mean()), equal_nan=True)
     if communicator.allreduce(far, MPI.LOR):
         require_equal(communicator, sums, advice)
 

@@ -30,8 +30,9 @@ MOST_HISTOGRAMS = 256
 PREPARATION = frozenset({"warmup"})
 #: Phases in which ranks exchange data, whether or not by calls of MPI in the same thread.
 COMMUNICATION = frozenset({"average", "communication"})
-#: Phase in which a rank copies data for an exchange.
+#: Phase in which a rank copies data for an exchange; libraries mark it, also in programs that mark no phases.
 PACKING = "packing"
+_NO_REGION = PREPARATION | {PACKING}
 OTHER = "other"
 _ALLREDUCES = ("MPI_Allreduce", "MPI_Iallreduce")
 Matrix = npt.NDArray[np.int64]
@@ -58,8 +59,9 @@ class Calls:
 class Rank:
     """The calls, times and resources of one rank, in sum.
 
-    ``outermost`` are the phases that are within no other, without ``PREPARATION``; None if the program marks none. If
-    several threads mark some, these are the phases of the thread that is longest in them: those of others run beside.
+    ``region`` are the phases that are within no other, without ``PREPARATION`` and ``PACKING``, in sum; the whole
+    program if it marks none. If several threads mark some, these are the phases of the thread that is longest in them:
+    those of others run beside.
     """
 
     rank: int
@@ -72,18 +74,13 @@ class Rank:
     received: int
     finalized: bool
     usage: dict[str, int]
+    region: RankPhase
     phases: dict[str, RankPhase] = field(default_factory=dict)
-    outermost: RankPhase | None = None
 
     @property
     def outside_ns(self) -> float:
         """Time outside MPI: computing, input, or doing nothing."""
         return self.wall_ns - self.mpi_ns
-
-    @property
-    def region(self) -> RankPhase:
-        """The phases at the top level without ``PREPARATION``, in sum; the whole program if it marks none."""
-        return self.outermost or RankPhase(1, self.wall_ns, self.usage["user_ns"], self.mpi_ns, self.wait_ns)
 
 
 @dataclass
@@ -102,7 +99,7 @@ class RankPhase(PhaseTimes):
 
     ``wait_ns`` does not include the phases within it. ``exchange_ns`` is time outside MPI in phases of
     ``COMMUNICATION``, whose calls of MPI may be in another thread. ``top`` means that the phase was in no other once.
-    ``packing_ns`` is time outside MPI in phases ``PACKING`` of the same thread, only known for the outermost phases.
+    ``packing_ns`` is time outside MPI in phases ``PACKING`` within this one, only known for the region of a rank.
     """
 
     wait_ns: float = 0.0
@@ -331,7 +328,8 @@ class _Merge:
             mpi, waited, count = mpi + ns, waited + wait, count + calls
             if key[3]:
                 phases.setdefault(key[3], RankPhase()).wait_ns += wait
-        region = self._add_phases(file, phases)
+        program = RankPhase(1, float(header.wall_ns), header.usage["user_ns"], mpi, waited)
+        region = self._add_phases(file, phases, program)
         sent, received = self._traffic(file)
         self.ranks.append(
             Rank(
@@ -345,20 +343,21 @@ class _Merge:
                 received,
                 header.finalized,
                 header.usage,
-                {name: each for name, each in phases.items() if each.entries},
                 region,
+                {name: each for name, each in phases.items() if each.entries},
             )
         )
 
-    def _add_phases(self, file: RankFile, phases: dict[str, RankPhase]) -> RankPhase | None:
-        """Add the times of a rank's phases to ``phases``, and return its outermost ones in sum."""
+    def _add_phases(self, file: RankFile, phases: dict[str, RankPhase], program: RankPhase) -> RankPhase:
+        """Add the times of a rank's phases to ``phases``, and return its region, which may be the whole ``program``."""
         tick, around = file.header.tick_ns, dict[str, str]()
         outermost: dict[int, RankPhase] = {}  # by thread
         exchanges: list[tuple[str, int, float]] = []
-        packing: dict[int, float] = {}  # by thread, outside phases of communication
+        # By thread, and whether it is within another phase; outside phases of communication.
+        packing: dict[tuple[int, bool], float] = {}
         for record in file.of_kind(files.PHASE):
             name, outer = file.phases.get(int(record["phase"]), OTHER), file.phases.get(int(record["b"]), OTHER)
-            thread, is_outermost = int(record["thread"]), not outer and name not in PREPARATION
+            thread, is_outermost = int(record["thread"]), not outer and name not in _NO_REGION
             entries, cpu, inside, _, in_mpi = (int(each) for each in record["v"])
             of_rank = phases.setdefault(name, RankPhase())
             of_rank.top = of_rank.top or not outer
@@ -370,7 +369,8 @@ class _Merge:
                 phase.ns += inside * tick
                 phase.mpi_ns += in_mpi * tick
             if name == PACKING and outer not in COMMUNICATION | PREPARATION:
-                packing[thread] = packing.get(thread, 0.0) + (inside - in_mpi) * tick
+                key = thread, bool(outer)
+                packing[key] = packing.get(key, 0.0) + (inside - in_mpi) * tick
             if name in COMMUNICATION:
                 exchange = (inside - in_mpi) * tick
                 of_rank.exchange_ns += exchange
@@ -383,14 +383,16 @@ class _Merge:
             while name in phases and name not in passed | COMMUNICATION:
                 phases[name].exchange_ns += exchange
                 passed.add(name)
-                if not around.get(name) and name not in PREPARATION and thread in outermost:
+                if not around.get(name) and name not in _NO_REGION and thread in outermost:
                     outermost[thread].exchange_ns += exchange
                 name = around.get(name, "")
         longest = max(outermost, key=lambda each: outermost[each].ns, default=None)
-        region = None if longest is None else outermost[longest]
-        if longest is not None and region is not None:
-            region.packing_ns = packing.get(longest, 0.0)
-            region.wait_ns = sum(each.wait_ns for name, each in phases.items() if name not in PREPARATION)
+        if longest is None:
+            program.packing_ns = max(packing.values(), default=0.0)
+            return program
+        region = outermost[longest]
+        region.packing_ns = packing.get((longest, True), 0.0)
+        region.wait_ns = sum(each.wait_ns for name, each in phases.items() if name not in PREPARATION)
         return region
 
     def _traffic(self, file: RankFile) -> tuple[int, int]:

@@ -63,7 +63,7 @@ def test_the_strips_show_every_forward_pass(planned: Plan) -> None:
 
 @pytest.mark.parametrize("width", [10, 70, 700])
 def test_a_strip_fills_its_width_and_leaves_the_bubble_free(planned: Plan, width: int) -> None:
-    for partition, bubble in enumerate(planned.prediction.bubble):
+    for partition, bubble in enumerate(planned.bubble):
         line = "".join(bars := strip(planned, partition, width))
         assert len(line) == width
         assert line.count(".") / width == pytest.approx(bubble, abs=(len(bars) + 1) / width)

@@ -131,8 +131,19 @@ def test_recomputation_costs_a_forward_pass() -> None:
 
 
 def test_chunks_shorten_the_bubble() -> None:
-    bubbles = [sum(planned(**how).prediction.bubble) for how in ({}, {"schedule": "interleaved", "chunks": 3})]
+    bubbles = [sum(planned(**how).bubble) for how in ({}, {"schedule": "interleaved", "chunks": 3})]
     assert bubbles[1] < 0.6 * bubbles[0]
+
+
+def test_the_sum_of_gradients_is_no_bubble() -> None:
+    """Replicas make the step longer, but no partition wait longer within the pipeline; one partition never does."""
+    one, several = (planned(chain(12, parameters=10**8), batch_size=32 * each, replicas=each) for each in (1, 4))
+    assert several.prediction.step_seconds > 1.1 * one.prediction.step_seconds
+    waits = [[each * made.prediction.step_seconds for each in made.bubble] for made in (one, several)]
+    assert waits[0] == pytest.approx(waits[1])
+    assert waits[0] == pytest.approx([one.timeline.seconds - busy for busy in one.timeline.busy])
+    assert min(waits[0]) > 0
+    assert planned(chain(12, parameters=10**8), partitions=1, replicas=4).bubble == (0.0,)
 
 
 def test_a_slow_stage_is_cut_smaller_the_second_time() -> None:

@@ -142,6 +142,17 @@ def test_xgboost_trains_one_model_on_all_workers(
     assert ("sent_by_mpi" in found) == (protocol == "mpi")
 
 
+def test_the_check_of_xgboost_trains_on_a_limited_number_of_rows(
+    stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Of each of the four partitions of 2000 rows, 1000."""
+    size = ("--rows=4000", "--columns=5", "--rounds=5", "--runs=1", "--warmup=0")
+    program = ("-m", "hidl_workloads.world", "xgboost_bounded", tmp_path / "rows", *size)
+    completed = ranks.run(stack_prefix("dask-xgboost"), 4, *program, timeout=200)
+    assert completed.status == 0, completed.stderr
+    assert (tmp_path / "rows").read_text() == "4000"
+
+
 def test_workers_that_train_alone_are_found(stack_prefix: Callable[[str], Path]) -> None:
     size = ("--rows=4000", "--columns=5", "--rounds=5", "--runs=1", "--warmup=0")
     program = ("-m", "hidl_workloads.world", "xgboost_alone", *size)

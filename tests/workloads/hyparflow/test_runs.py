@@ -63,6 +63,7 @@ def test_partitions_wait_for_each_other(run: Any) -> None:
     found = documents(run, "model")[1]
     assert 0 < found["bubble"]["value"] < 1
     assert 0 < found["predicted_bubble"]["value"] < 1
+    assert documents(run, "data")[1]["predicted_bubble"]["value"] == 0
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -54,13 +54,12 @@ def drawing(plan: PlanView) -> str:
         f'<text class="faint" x="16" y="46">{escape(second)}</text>',
         *_legend(plan),
     ]
-    for partition, spans in enumerate(timeline.partitions):
+    for partition, (spans, bubble) in enumerate(zip(timeline.partitions, plan.bubble, strict=True)):
         y = TOP + ROW * partition
         parts.append(f'<text x="16" y="{y + BAR / 2 + 5}">partition {partition}</text>')
         parts.append(f'<rect class="idle" x="{LEFT}" y="{y}" width="{end * scale:.2f}" height="{BAR}"/>')
         parts += [_bar(plan, span, y, scale) for span in spans if span.end > span.begin]
         parts.append(_tail(plan, partition, spans[-1].end, y, scale))
-        bubble = plan.prediction.bubble[partition]
         parts.append(
             f'<text class="faint" x="{LEFT + end * scale + 10:.2f}" y="{y + BAR / 2 + 4}">bubble {bubble:.0%}</text>'
         )

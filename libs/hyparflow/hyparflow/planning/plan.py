@@ -52,6 +52,12 @@ class Plan:
         return run(self.actions, self.stages, self.tensors, self.micro_batch_size, self.network)
 
     @property
+    def bubble(self) -> tuple[float, ...]:
+        """The fraction of the step in which each partition waits within the pipeline, not for sums of gradients."""
+        step = self.prediction.step_seconds
+        return tuple(idle / step if step else 0.0 for idle in self.timeline.idle)
+
+    @property
     def pipelines(self) -> int:
         """Copies of the model per replica: 2 under GEMS, else 1."""
         return pipelines(self.schedule)

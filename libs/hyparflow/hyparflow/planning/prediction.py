@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import sub
 from typing import TYPE_CHECKING
 
 from hyparflow.errors import PlanError
@@ -32,11 +33,6 @@ class Prediction:
     busy_seconds: tuple[float, ...]  # computing, including the update
     tail_seconds: tuple[float, ...]  # after the last action: sum of the gradients over the replicas, update
     peak_bytes: tuple[int, ...]  # weights, gradients, optimizer slots and activations, without the process itself
-
-    @property
-    def bubble(self) -> tuple[float, ...]:
-        """The fraction of the step in which each partition waits."""
-        return tuple(1 - busy / self.step_seconds if self.step_seconds else 0.0 for busy in self.busy_seconds)
 
 
 def with_costs(graph: Graph, stage: Stage, costs: Costs, samples: int) -> Stage:
@@ -179,6 +175,14 @@ class Timeline:
     def busy(self) -> tuple[float, ...]:
         """The seconds that each partition computes."""
         return tuple(sum(span.end - span.begin for span in spans) for spans in self.partitions)
+
+    @property
+    def idle(self) -> tuple[float, ...]:
+        """The seconds that each partition waits before its actions, and for the end of the last action of all."""
+        seconds = self.seconds
+        begins = ([*(span.begin for span in spans), seconds] for spans in self.partitions)
+        ends = ([0.0, *(span.end for span in spans)] for spans in self.partitions)
+        return tuple(sum(map(sub, *both)) for both in zip(begins, ends, strict=True))
 
 
 def timeline(

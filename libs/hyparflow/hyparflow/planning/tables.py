@@ -50,6 +50,8 @@ class PlanView(Protocol):
     @property
     def timeline(self) -> Timeline: ...
     @property
+    def bubble(self) -> Sequence[float]: ...
+    @property
     def tensors(self) -> Mapping[int, tuple[str, int]]: ...
     @property
     def costs(self) -> str: ...
@@ -77,7 +79,7 @@ def summary(plan: PlanView) -> str:
     chunks = f", {plan.chunks} chunks" if plan.chunks > 1 else ""
     prediction = plan.prediction
     rate = plan.batch_size / prediction.step_seconds if prediction.step_seconds else 0.0
-    bubble = sum(prediction.bubble) / plan.partitions
+    bubble = sum(plan.bubble) / plan.partitions
     return (
         f"{plan.model}: {plan.partitions} partitions x {plan.replicas} replicas, {plan.schedule}{chunks}, "
         f"{plan.micro_batches} micro-batches of {plan.micro_batch_size} (batch {plan.batch_size})\n"
@@ -142,7 +144,7 @@ def _sent(plan: PlanView, tensor: int, to: tuple[int, ...]) -> str:
 def _partitions(plan: PlanView) -> Table:
     table = _table("Partitions (a step)", "partition", "busy", "bubble", "sum and update", "peak memory")
     prediction = plan.prediction
-    rows = zip(prediction.busy_seconds, prediction.bubble, prediction.tail_seconds, prediction.peak_bytes, strict=True)
+    rows = zip(prediction.busy_seconds, plan.bubble, prediction.tail_seconds, prediction.peak_bytes, strict=True)
     for partition, (busy, bubble, tail, peak) in enumerate(rows):
         table.add_row(str(partition), duration(busy), f"{bubble:.0%}", duration(tail), size(peak))
     return table
@@ -173,7 +175,7 @@ class Strips:
         plan = self._plan
         label, share = len(str(plan.partitions - 1)), len(" 100%")
         yield Text(_title(plan), style="italic")
-        for partition, bubble in enumerate(plan.prediction.bubble):
+        for partition, bubble in enumerate(plan.bubble):
             row = Text(f"{partition:>{label}} ")
             for bar in strip(plan, partition, max(1, options.max_width - label - 1 - share)):
                 row.append(bar, _STYLES[bar[0].upper()])

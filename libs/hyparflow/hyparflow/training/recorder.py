@@ -212,7 +212,7 @@ class Scalars:
         self._metadata.plugin_data.plugin_name = "scalars"
         self._metadata.data_class = 1  # DATA_CLASS_SCALAR
         self._writer = tf.summary.create_file_writer(str(directory))
-        self._plan = plan
+        self._plan, self._bubble = plan, plan.bubble
 
     def write(self, ranks: Iterable[StepTimes]) -> None:
         """Write one step of all ranks, in the order of the world."""
@@ -227,7 +227,7 @@ class Scalars:
                 partition = rank % self._plan.partitions
                 self._scalar(f"pipeline/busy_seconds/rank_{rank}", times.busy)
                 self._scalar(f"pipeline/bubble/rank_{rank}/measured", 1 - times.busy / slowest)
-                self._scalar(f"pipeline/bubble/rank_{rank}/predicted", predicted.bubble[partition])
+                self._scalar(f"pipeline/bubble/rank_{rank}/predicted", self._bubble[partition])
 
     def _scalar(self, name: str, value: float) -> None:
         self._write(name, np.float32(value), metadata=self._metadata)
