@@ -335,12 +335,23 @@ def _opposite(mixture: Mixture) -> float:
 
 _QUIET_MACHINE = {"drift": 0.0, "noise": 0.01}
 
+_NOISY_MACHINE = {"drift": 0.0, "noise": 0.1}
+
 PLANTED = (
     Planted("one of two changes, 5 %", one(0), "one"),
     Planted("opposite signs, +20 % and -12 %", _opposite, "opposite"),
     Planted("either alone is enough, 5 %", lambda mixture: SLOWDOWN * bool(mixture), "either"),
     Planted("nothing", nothing, "not reproducible", _QUIET_MACHINE, one(0)),
+    Planted("nothing, 10 % of noise, 20 % recorded", nothing, "not reproducible", _NOISY_MACHINE, one(0, 0.2)),
     Planted("the machine, 5 %", nothing, "machine", {**_QUIET_MACHINE, "level": float(np.log1p(SLOWDOWN))}, one(0)),
+    Planted(
+        "the machine, 20 %, 10 % of noise",
+        nothing,
+        "machine",
+        {**_NOISY_MACHINE, "level": float(np.log(1.2))},
+        one(0, 0.2),
+    ),
+    Planted("the machine, half of what was recorded", nothing, "undecided", {**_QUIET_MACHINE, "level": 0.024}, one(0)),
 )
 
 
