@@ -68,6 +68,11 @@ def neighbours(random: np.random.Generator, count: int) -> NDArray[Any]:
     return 0.02 * correlated(random.standard_normal(count), 0.5)
 
 
+def weak_neighbours(random: np.random.Generator, count: int) -> NDArray[Any]:
+    """Return noise that correlates by 0.3 from night to night."""
+    return 0.02 * correlated(random.standard_normal(count), 0.3)
+
+
 def outliers(random: np.random.Generator, count: int) -> NDArray[Any]:
     """Return normal noise in which one value in ten has five times the deviation."""
     return normal(random, count) * np.where(random.random(count) < 0.1, 5, 1)
@@ -373,6 +378,7 @@ ROWS = (
     Row("compare: difference and interval", "equal, heavy tails", _compare(heavy)),
     Row("history: no false step", "normal noise", _no_step(normal)),
     Row("history: no false step", "heavy tails", _no_step(heavy)),
+    Row("history: no false step", "nights that correlate by 0.3", _no_step(weak_neighbours)),
     Row("history: no false step", "nights that correlate by 0.5", _no_step(neighbours)),
     Row("history: no false step", "20 % of nights missing", _quiet_year(Year(missing=0.2))),
     Row("history: no false step", "four sets of nodes in turn", _quiet_year(Year(sets=4))),
