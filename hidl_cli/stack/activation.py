@@ -1,4 +1,4 @@
-"""Installation activation scripts and modulefiles, and the user's own environments as installations.
+"""Activation scripts and modulefiles of installations, and the user's own environments in place of a stack.
 
 Modulefiles are written in Tcl, the only language that both Environment Modules and Lmod support.
 """
@@ -59,7 +59,7 @@ def render(plan: InstallPlan) -> Activation:
 
 EnvironmentKind = Literal["venv", "conda", "prefix"]
 
-_OLDEST = (3, 10)  # Python version that hidl's modules support
+_OLDEST = (3, 10)  # oldest Python version that hidl's modules support
 _SECONDS = 60.0
 _PACKAGE = "hidl_workloads"
 

@@ -70,7 +70,7 @@ class Requested:
         requirements: Normalized requirements and constraints.
         indexes: Package indexes without credentials.
         find_links: Pages and absolute directories with wheels, without credentials.
-        credentials: The URLs as typed, by the URL without credentials.
+        credentials: URLs with credentials, as typed, by the URL without them.
     """
 
     requirements: tuple[UserRequirement, ...]
@@ -446,7 +446,7 @@ def _format_stack(name: str, base: Stack, requested: Requested, command: str) ->
 
     Args:
         name: Name of the new stack.
-        base: Stack that it extends.
+        base: Stack that the new stack extends.
         requested: Requirements and package sources.
         command: Command line that made the stack.
     """

@@ -125,7 +125,7 @@ class InstallResult:
 
 @dataclass(frozen=True)
 class PlannedInstall:
-    """A request that has been planned as a dry run; ``plan`` is None if the stack must be locked first."""
+    """The planned installation of a stack; ``plan`` is None if the stack must be locked first."""
 
     provider: Provider
     target: Target
