@@ -229,7 +229,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reader:
-    """A family that reads a variable, and the versions that do so.
+    """An MPI family that reads a variable, and the library versions that do so.
 
     Attributes:
         relation: ``>=``, or ``>`` if ``since`` is the last version known not to read the variable.
@@ -263,7 +263,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable, as read by a group of families.
+    """A run-time variable, as a group of MPI families reads it.
 
     Attributes:
         values: Valid words for an enumeration (``a|b``; ``osu_*`` for any word with this prefix) or for
@@ -357,7 +357,7 @@ def all_names() -> Iterable[str]:
 
 
 def namesakes(name: str) -> tuple[str, ...]:
-    """Return known names that only differ from this one in their prefix, or in whether they have one."""
+    """Return the known names that differ from this one only in the prefix, which this name may lack."""
     folded = clipped(name).upper()
     rest = folded.removeprefix(next((prefix for prefix in _PREFIXES if folded.startswith(prefix)), ""))
     return tuple(prefix + rest for prefix in _PREFIXES if prefix + rest != name and prefix + rest in _by_name())
