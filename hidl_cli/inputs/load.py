@@ -51,7 +51,7 @@ def schema(kind: KindName) -> dict[str, Any]:
 
 
 def text(kind: KindName) -> str:
-    """Return the JSON Schema as the text for a file."""
+    """Return the JSON Schema as text to be written to a file."""
     return json.dumps(schema(kind), indent=2) + "\n"
 
 
