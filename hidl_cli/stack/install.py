@@ -117,7 +117,7 @@ Action = Literal["installed", "switched", "nothing to do"]
 
 @dataclass(frozen=True)
 class InstallResult:
-    """An order's result. ``switched`` is True if the stack was already installed, but not in use."""
+    """An order's result. The action is ``switched`` if the stack was already installed, but not in use."""
 
     action: Action
     installation: Installation

@@ -436,7 +436,7 @@ def current(stack_directory: Path, link: str = CURRENT) -> Path | None:
 
 
 def publish(prefix: Path) -> None:
-    """Make a complete installation visible to ``module avail`` and use it; each change is atomic.
+    """Make a complete installation visible to ``module avail``, and make it the one in use. Each change is atomic.
 
     The installation in use until now becomes the previous one. The modification time of its directory records when it
     was replaced.

@@ -410,7 +410,7 @@ def _path_of(url: str) -> Path:
 
 
 def list_files(project: Path) -> list[Path]:
-    """Return the relative paths of the files that make up a project: those that git does not ignore, or all of them.
+    """Return a project's files as relative paths: those that git or, outside of a repository, hidl does not ignore.
 
     The result includes the files of submodules, and the files below links to directories inside the project. A link to
     a directory elsewhere counts as a file.
@@ -440,7 +440,7 @@ def _files_below(project: Path, at: Path, above: tuple[Path, ...], *, git: bool)
 
 
 def _listed_by_git(directory: Path) -> list[Path]:
-    """Return the files, submodules and links that git does not ignore, or nothing outside of a repository."""
+    """Return the files, submodules and links that git does not ignore, or an empty list outside of a repository."""
     options = ("--cached", "--others", "--exclude-standard", "-z", ".")
     if not shutil.which("git"):
         return []

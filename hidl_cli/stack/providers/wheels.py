@@ -325,7 +325,7 @@ class WheelInstaller:
         return ["--constraints", str(constraint)]
 
     def _torch_in_find_links(self, requirement: str, target: Target, directory: Path) -> str | None:
-        """Return a torch in the find-links that satisfies the requirement, as ``torch==<version>``, or None."""
+        """Return the torch version in find-links that satisfies the requirement, as ``torch==<version>``, or None."""
         if not self.sources.find_links and "UV_FIND_LINKS" not in self.environ:
             return None
         required = directory / "torch.in"

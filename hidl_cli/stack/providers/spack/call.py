@@ -61,7 +61,7 @@ class Failure:
 
 
 def done(line: str) -> str | None:
-    """Return the package (``name-version``) that a line of Spack's output reports as installed, or None if none."""
+    """Return the package (``name-version``) that a line of Spack's output reports as installed, if any."""
     found = next((found for pattern in _DONE if (found := pattern.match(line.strip()))), None)
     return found["what"].replace("@", "-") if found else None
 

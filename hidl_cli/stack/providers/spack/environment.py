@@ -139,7 +139,7 @@ def _external(name: str, external: External, gaps: list[str]) -> dict[str, Any] 
 
 
 def _placed(entry: dict[str, Any], where: External | Compiler | Mpi) -> dict[str, Any]:
-    """Return the entry with its prefix and modules."""
+    """Add the prefix and modules of ``where`` to an entry, and return the entry."""
     if where.prefix:
         entry["prefix"] = where.prefix
     if where.modules:
@@ -704,7 +704,7 @@ class SpackPart:
 
 
 def part_of(plan: InstallPlan) -> SpackPart:
-    """Return the part of a plan that this provider made."""
+    """Return the Spack-specific part of a plan that this provider has made."""
     assert isinstance(plan.part, SpackPart)
     return plan.part
 

@@ -1,4 +1,4 @@
-"""The provider ``spack``: an environment that Spack resolves, fetches and builds, and wheels alongside its view."""
+"""The provider ``spack``, which installs an environment with Spack, and wheels alongside the environment's view."""
 
 from __future__ import annotations
 
