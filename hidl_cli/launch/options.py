@@ -109,7 +109,7 @@ class JobOptions(AllocationOptions):
     """Additional options for a run's job, if the site's scheduler supports them.
 
     Attributes:
-        gpus: GPUs of the whole run. If there are fewer than its nodes have, a part of each node is requested.
+        gpus: GPUs of the whole run. If its nodes have more GPUs, only part of each node is requested.
         gpus_per_rank: GPUs per rank.
         memory: Memory per node as text, such as ``64G``.
         exclusive: Whether to request whole nodes.
