@@ -47,7 +47,7 @@ def host_link(subnet: int) -> str:
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return ``variables`` with ``SLURM_CONF`` for the default cluster, if it is running and the variable is unset."""
+    """Return ``variables``, with ``SLURM_CONF`` added if it is unset and hidl's default cluster is running."""
     if any(variables.get(name) for name in _ELSEWHERE):
         return dict(variables)
     directory = default_directory().resolve()

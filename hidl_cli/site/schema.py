@@ -480,7 +480,10 @@ class Site(Strict):
         return self.node_types[found.node_type] if found else NodeType.model_validate({})
 
     def partition_with(self, device: Literal["cpu", "gpu"]) -> str | None:
-        """Return the first open partition whose nodes have GPUs (or are known to have none), or None if none exists."""
+        """Return the first open partition with nodes for a device, or None if there is none.
+
+        Nodes for ``gpu`` have GPUs; nodes for ``cpu`` are known to have none.
+        """
         for name, partition in self.partitions.items():
             gpus = self.node_types[partition.node_type].gpus
             if not partition.restricted and (bool(gpus) if device == "gpu" else gpus == 0):
