@@ -517,9 +517,9 @@ def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None =
 
 
 def energy_plugins(cluster: str | None) -> list[str] | None:
-    """Return the names of the plugins by which Slurm counts energy, such as ``ipmi``.
+    """Return the names of the plugins with which Slurm measures energy, such as ``ipmi``.
 
-    Returns an empty list if it counts none, and None if Slurm does not answer.
+    Returns an empty list if Slurm does not measure energy, and None if Slurm does not respond.
     """
     config = _answer("scontrol", *on(cluster), "show", "config")
     if config is None:
@@ -530,9 +530,9 @@ def energy_plugins(cluster: str | None) -> list[str] | None:
 
 
 def consumed_energy(steps: Sequence[str], cluster: str | None) -> dict[str, int] | None:
-    """Return the joules of job steps (``JOB.STEP``), without those of which the accounting database has none.
+    """Return the energy in joules of each job step (``JOB.STEP``) for which the accounting database has a value.
 
-    Returns None if the database does not answer.
+    Returns None if the database does not respond.
     """
     fields = ("--noheader", "--parsable2", "--format=JobID,ConsumedEnergyRaw")
     found: dict[str, int] = {}
@@ -722,7 +722,7 @@ class SlurmBackend(Backend):
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
-        """Return the jobs in the accounting database. Raises ``NoAnswer`` if there is none."""
+        """Return the jobs in the accounting database. Raises ``NoAnswer`` if there is no database."""
         known = [id for id in ids if id is not None]
         found = [job for some in batches(known) for job in self._accounted(sacct(cluster, ids=some))]
         return found + (self._accounted(sacct(cluster, since=since)) if len(known) < len(ids) else [])
