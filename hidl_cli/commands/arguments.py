@@ -78,7 +78,7 @@ def _names(kind: KindName, incomplete: str) -> list[str]:
 
 
 def describe(options: type, name: str, help: str | None = None, *, in_panel: bool = False) -> Any:
-    """Return the typer declaration for the option defined by the field ``name`` of an options dataclass."""
+    """Return typer's declaration of an option, which is defined by the field ``name`` of the dataclass ``options``."""
     option = command_line_options(options)[name]
     complete = None
     if option.completion is not None:

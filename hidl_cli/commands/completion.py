@@ -2,7 +2,7 @@
 
 The scripts that are installed into the shells (``hidl --install-completion``) come from typer, but the completions are
 computed here: typer's own code loads its formatting of help texts, which takes too long, and bash splits ``NAME=VALUE``
-into three words. A shell calls hidl with ``_HIDL_COMPLETE=complete_<shell>`` and
+into three words. A shell calls hidl with ``_HIDL_COMPLETE=complete_<shell>`` and these variables:
 
 ==== ===================================================================================================
 bash ``COMP_WORDS``, the words separated by newlines, and ``COMP_CWORD``, the index of the current word
@@ -46,7 +46,7 @@ def complete_matrix(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]
 
 
 def complete_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete ids of the installations of the stack that is given on the command line."""
+    """Complete the installation ids of the stack on the command line."""
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
 
@@ -294,7 +294,7 @@ def _options(command: Any, given: Sequence[str]) -> list[Candidate]:
 
 
 def _values(parameter: Any, context: Any, begun: str) -> list[Candidate]:
-    """Return the completions of the parameter itself, or an empty list for files, which the shell completes better."""
+    """Return the completions that the parameter defines. Files are left to the shell, which completes them better."""
     found = parameter.shell_complete(context, begun)
     return [Candidate(str(one.value), one.help or "") for one in found if one.type == "plain"]
 

@@ -633,7 +633,7 @@ def _show(path: Path) -> None:
 
 
 class Form(str, Enum):
-    """A table, a trace or an archive of a profile."""
+    """Forms in which a profile can be exported: tables, a trace or an archive."""
 
     calls = "calls"
     ranks = "ranks"
@@ -707,7 +707,7 @@ def describe(document: Mapping[str, Any], step: Mapping[str, Any]) -> Iterator[s
 
 
 def show_profile(run: Run) -> None:
-    """Print the main results of the profile of a run that has just ended, if it was recorded."""
+    """Print the main results of a run's profile, or nothing if the run was not profiled."""
     from hidl_cli.commands.render import say, write
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
