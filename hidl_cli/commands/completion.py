@@ -229,7 +229,7 @@ def asked(environment: Mapping[str, str]) -> bool:
 
 
 def candidates(words: Sequence[str], begun: str) -> list[Candidate]:
-    """Return the completions of the partial word ``begun`` that follows ``words`` (which exclude ``hidl`` itself)."""
+    """Return the completions of the partial word ``begun``, given the ``words`` between ``hidl`` and this word."""
     from typer.main import get_command
 
     from hidl_cli.commands.app import command_line

@@ -1,4 +1,4 @@
-"""``hidl run``: plan, submit, follow and judge a run; ``hidl shell``: work at a terminal in an allocation."""
+"""``hidl run``: plan and follow a run, and report its verdict; ``hidl shell``: work at a terminal in an allocation."""
 
 from __future__ import annotations
 

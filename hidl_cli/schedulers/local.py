@@ -130,8 +130,9 @@ _START_SECONDS = 60.0
 class Local:
     """Runs job scripts on this machine immediately.
 
-    If ``keeps_job`` is set, the script runs as part of the job that surrounds this process and sees its variables. By
-    default, these variables are removed, because frameworks would mistake the ranks for ranks of that job.
+    If ``keeps_job`` is set, the script runs as part of the batch job that surrounds this process and inherits the job's
+    variables. By default, these variables are removed, because frameworks would mistake the ranks for ranks of that
+    job.
     """
 
     name = "local"

@@ -39,8 +39,8 @@ class Snapshot:
         answered: Time of the last response.
         error: Reason why the last query failed, or None if it succeeded.
         lines: Lines of the last response.
-        since: Start times of conditions, such as a missing job or a service that does not respond. Later polls need
-            their age, even in other processes.
+        since: Start times of conditions, such as a missing job or a service that does not respond. Later polls, even by
+            other processes, need to know how long each condition has persisted.
     """
 
     asked: float = 0.0

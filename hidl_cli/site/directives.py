@@ -1,4 +1,4 @@
-"""Batch system and launcher options that hidl writes itself, or that would change the nature of a run.
+"""Reserved options of batch systems and launchers: hidl writes them itself, or they would interfere with a run.
 
 Site files and ``--scheduler-option`` may contain any other option. The rejected options would silently replace hidl's
 own, because a batch system uses the last value of an option.

@@ -26,7 +26,7 @@ from hidl_cli.site.probes.host import Cards, architecture
 from hidl_cli.site.probes.survey import SurveyResult
 from hidl_cli.site.yamledit import YamlItem, document
 
-_ALIKE = 1.03  # firmware reserves different amounts of memory, so smaller differences do not define another node type
+_ALIKE = 1.03  # ratio of memory sizes up to which nodes have the same type; firmware reserves different amounts
 _PLACES = 3  # a feature with more numbered variants (rack1, rack2, ...) is a location, not a property of the nodes
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
 _MOST_CLASSES = 8  # maximum number of kinds with equal hardware; with more, the features describe something else

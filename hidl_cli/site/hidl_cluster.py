@@ -42,7 +42,7 @@ def default_directory() -> Path:
 
 
 def host_link(subnet: int) -> str:
-    """Return the network device that connects this machine to the cluster; its alias is the cluster's directory."""
+    """Return the name of the network device for the cluster on this machine; its alias is the cluster's directory."""
     return f"hidl{subnet}"
 
 

@@ -119,7 +119,7 @@ def gpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> Loc
 def _topology(root: Path, processors: list[int]) -> tuple[int, int | None, int | None]:
     """Return the number of physical cores, sockets and hardware threads per core for these logical processors.
 
-    The number of sockets is None if the sockets differ in usable cores, since placements divide the cores evenly.
+    The number of sockets is None if they differ in usable cores, because hidl assumes equally many cores per socket.
     """
     cores: dict[str, int] = {}
     sockets: dict[str, set[str]] = {}

@@ -89,7 +89,7 @@ def open_mpi_options(request: Request) -> tuple[str, ...]:
 
 
 def open_mpi_under_ibrun(request: Request) -> dict[str, str]:
-    """Return the variable that passes ``open_mpi_options`` through ibrun, or none for other libraries.
+    """Return the variable with which ibrun passes ``open_mpi_options`` to Open MPI (none for other libraries).
 
     ibrun passes MY_OPENMPI_OPTIONS to Open MPI's mpirun and adds no binding options itself (source of 2018:
     github.com/cazes/ibrun). Open MPI's MCA parameters are no alternative: with a mapping policy in the environment,

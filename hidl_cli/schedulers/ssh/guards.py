@@ -82,7 +82,7 @@ class Needs:
 
 
 class Guard:
-    """The connection to the guard on a host, which is a process that checks, locks and cleans up the host.
+    """The connection to a guard, which is the process that checks, locks and cleans up a host.
 
     Attributes:
         messages: The guard's messages so far, with the latest value of each.
