@@ -89,7 +89,7 @@ def probe(site: Site, wanted: Sequence[ProbeEntry], host: Host) -> ProbeResults:
 
 @dataclass
 class _Shells:
-    """Login shells with loaded modules, each of which is started once."""
+    """Login shells with loaded modules. Each shell is only started once."""
 
     host: Host
     started: dict[tuple[str, ...], probes.ModuleEnvironment] = field(default_factory=dict)

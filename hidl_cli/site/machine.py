@@ -1,4 +1,4 @@
-"""Detect this machine's resources that the current process may use.
+"""Detect the resources of this machine that the current process may use.
 
 All functions read below ``root``, which is ``/`` except in tests. Unknown facts are None.
 """
@@ -43,7 +43,7 @@ _NO_DRIVER, _NO_DEVICE = 9, 6  # nvidia-smi exit statuses (section "Return value
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine's resources that a process may use. The fields match those of a node type."""
+    """The resources of this machine that a process may use. The fields match those of a node type."""
 
     arch: str
     cpu: str | None

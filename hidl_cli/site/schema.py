@@ -475,7 +475,7 @@ class Site(Strict):
         return self.partitions.get(name or self.default_partition or "")
 
     def node_type(self, partition: str | None = None) -> NodeType:
-        """Return a partition's node type (default: the default partition's), or one without facts if there is none."""
+        """Return the node type of a partition (default: the default one), or an empty node type if there is none."""
         found = self.partition(partition)
         return self.node_types[found.node_type] if found else NodeType.model_validate({})
 
