@@ -142,7 +142,10 @@ def write_reference(run: Run, scheduler: str, reference: JobReference) -> JobRef
 
 
 def read_reference(run: Run) -> JobReference:
-    """Read ``job.json``. If it is unreadable or a copy, the submission time is the time of the run's directory."""
+    """Read ``job.json``.
+
+    If the file is unreadable or a copy, the time at which the run's directory was changed replaces the submission time.
+    """
     document = read_job(run)
     if document is None or is_copied(document, run):
         return JobReference(None, None, change_time(run.directory), foreign=document is not None)
