@@ -229,7 +229,7 @@ def _is_negative(option: CommandLineOption) -> bool:
 
 
 def _type_of(declared: str, option: CommandLineOption) -> Any:
-    """Return an option's command-line type, which is text unless its field has only numbers, flags or choices."""
+    """Return the command-line type of an option: text, unless its field is declared as a number, a flag or a choice."""
     if option.repeatable:
         return list[str] | None
     text = declared.removesuffix(" | None")

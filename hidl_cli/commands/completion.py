@@ -153,7 +153,7 @@ def _of_the_site(ctx: typer.Context, incomplete: str, key: str) -> list[str]:
 
 
 def _listed(file: Path) -> list[str]:
-    """Return the keys of ``metrics`` in a file without a YAML parser, which would take too long for all sixty files."""
+    """Return the keys below ``metrics`` in a file. Parsing all sixty files as YAML would take too long."""
     try:
         block = re.search(r"^metrics:\n((?: .*\n|\n|#.*\n)+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     except (OSError, ValueError):
@@ -162,7 +162,7 @@ def _listed(file: Path) -> list[str]:
 
 
 def _mapping(kind: KindName, name: str, key: str) -> dict[str, Any]:
-    """Return the merged values of one key in a file and in the files that it extends.
+    """Return the mapping below ``key``, merged from a file and from the files that it extends.
 
     The items of a list become keys. Files that cannot be read are skipped.
     """
@@ -362,7 +362,7 @@ def _fish(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _plain(word: str) -> str:
-    """Return the word without its quotes, including one that is not closed yet."""
+    """Return the word without its quotes, even if a quote is not closed yet."""
     try:
         return "".join(shlex.split(word))
     except ValueError:

@@ -229,7 +229,7 @@ def open_store() -> Store:
 
 
 def _tell(indexed: Indexed) -> None:
-    """Report directories that are not part of the results."""
+    """Report why runs are missing from the index of results."""
     from hidl_cli.commands.render import say
 
     if indexed.aside:
@@ -254,7 +254,7 @@ def _count(number: int, noun: str, plural: str | None = None) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Show a progress bar on a terminal if there is much to read, or a line per thousand directories otherwise."""
+    """Show a progress bar if there is much to read; without a terminal, print a line per thousand directories."""
     from hidl_cli.commands.render import say, stderr
 
     if not stderr().is_terminal:
