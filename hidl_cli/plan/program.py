@@ -209,7 +209,7 @@ STACK = "mpi"
 #: Default target efficiency for a user's program.
 OWN_TARGET = 0.8
 
-#: The metric that judges each kind of scaling, measured by the job itself.
+#: For each kind of scaling, the metric from which efficiency is computed. The job itself measures it.
 TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 
 _INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
@@ -297,7 +297,7 @@ def own_workload(
 
 
 def name_of(command: Sequence[str]) -> str:
-    """Return the workload name of a program, which is its ``stem_of``, prefixed with ``own-`` if that name is taken."""
+    """Return the workload name for a program: the result of ``stem_of``, prefixed with ``own-`` if it is taken."""
     name = stem_of(command)
     taken = any(entry.name == name for entry in list_all("workload", bases=True))
     return f"own-{name}" if taken else name
