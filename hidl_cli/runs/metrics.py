@@ -222,7 +222,7 @@ def _program_metrics(place: Path, step: Step, promised: Mapping[str, Metric]) ->
 
 
 def _hosts(place: Path) -> list[str]:
-    """Return the host names in a host file for any launcher."""
+    """Return the host names in a step's host file, whose format depends on the launcher."""
     try:
         lines = (place / "hosts").read_text(encoding="utf-8").split("\n")
     except OSError:
