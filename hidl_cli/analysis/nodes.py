@@ -143,8 +143,8 @@ def _fit(y: NDArray[Any], steps: int) -> NDArray[Any]:
 def _links(residuals: Mapping[Pair, float], count: int, rounds: int, digits: float) -> tuple[Link, ...]:
     """Return all links, starting with the slowest.
 
-    The distance of each link, in spreads, is compared with simulated distances: those of the slowest link in fields of
-    the same size that have equal nodes and links and are fitted in the same way.
+    The distance of each link, in spreads, is compared with simulated distances of the slowest link. The simulated
+    fields have the same size, but equal nodes and links, and are fitted in the same way.
 
     Args:
         residuals: Logarithmic residuals of the pairs, as medians over the rounds.

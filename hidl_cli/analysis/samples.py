@@ -115,7 +115,7 @@ def by_measure(
 
     Args:
         samples: Samples of any number of runs.
-        across_series: Whether to ignore the series, which otherwise separates all parameters.
+        across_series: Whether to ignore the series. Otherwise, any difference in parameters separates measures.
         swept: Parameters that separate measures if ``across_series`` is true (default: the parameters of the samples'
             points).
         hosts: Hosts whose concurrent copies are separate measures.
