@@ -38,7 +38,7 @@ HIDDEN = "***"
 #: Replacement for a secret with a name: ``***HF_TOKEN***``.
 _MARK = _Pattern(r"\*\*\*(?:(?P<name>[A-Z0-9_]+)\*\*\*)?")
 
-# Up to the last @ before the path, query or fragment, because a password may contain an @.
+# The match extends to the last @ before the path, query or fragment, because a password may contain an @.
 _USER = _Pattern(r"(?<=://)[^\s/?#]+(?=@)")
 # A password with an unquoted /, ? or #, which URLs forbid but users write: the match extends to the last @ in the word.
 # An address's port is not a password, and some @ characters belong to the path: name.git@v1, :8080/@scope,
@@ -52,13 +52,13 @@ _USER_WITH_SLASH = _Pattern(
     r"(?<=://)(?!(?:localhost|[\d.]+):\d+(?:[/?#]|$))"
     rf"[^\s/?#@:]*:(?!\d{{1,5}}(?:[/?#][^\s@]*)?/@[^\s@]*(?:@{_VERSION}|\s|$)){_TO_LAST_AT}"
 )
-# The same for a token, which is not preceded by a user. The text after its first @ is not a host.
+# The same pattern for a token without a user in front of it. The text after the token's first @ is not a host.
 _TOKEN_WITH_SLASH = _Pattern(
     r"(?<=://)[^\s/?#@:]+@(?!(?:(?:[\w-]+\.)+[A-Za-z]{2,}|localhost|\d+(?:\.\d+){3}|\[[\da-fA-F:.]+\]"
     r"|[\w-]+:\d{1,5}(?=[/?#]|$))(?:[:/?#]|$))"
     rf"[^\s/?#@\"'<>,;|]*[/?#]{_TO_LAST_AT}"
 )
-# The path of conda's indexes may contain a token. Forums have a title there, whose words are separated by hyphens.
+# The paths of conda indexes may contain a token after /t/, where forums have a title with hyphens between its words.
 _PATH_TOKEN = _Pattern(
     r"://[^\s?#\"'<>]{1,200}?/t/(?P<value>(?:[a-z]{2}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\w{16,})"
     r"(?=[/\s\"']|$)"
@@ -191,7 +191,7 @@ _SYNTAX = _Pattern(r"[^\w@%+=:,./#~^*?!{}\[\]<>-]")
 _LEAST_WORD = 4
 #: Smaller numbers are not secrets.
 _LEAST_NUMBER = 1000
-#: Elsewhere, shorter values are only hidden if they are whole words.
+#: Shorter values are only hidden in other places if they are whole words there.
 _LEAST_PART = 8
 
 
@@ -384,7 +384,7 @@ def _of_process(words: tuple[str, ...]) -> Secrets:
 
 
 def remember(*documents: Any) -> None:
-    """Hide the secrets found in these documents and texts in everything that this process prints from now on."""
+    """Find the secrets in documents and texts, and hide them in everything that this process prints from now on."""
     of_this_process().learn(*documents)
 
 
@@ -441,7 +441,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def _marks_in(document: Any) -> set[str]:
-    """Return the names in a document's texts that only look like marks. No secret may get such a name."""
+    """Return the names in texts that look like marks, although nothing is hidden there; no secret may get them."""
     if isinstance(document, Mapping):
         return {name for each in document.values() for name in _marks_in(each)}
     if isinstance(document, (list, tuple)):
