@@ -123,7 +123,7 @@ class BatchScript:
         given = self.values or {}
         carried = {each.name for each in self.carried}
         sizes = [line for (system, name), line in _SIZES.items() if system == scheduler and name in given]
-        if "chunks" in carried:  # they contain the number of nodes
+        if "chunks" in carried:  # the script's chunks contain the number of nodes
             sizes = []
         patterns = [_KEPT[scheduler], *sizes]
         kept = [line for line in own if any(re.match(pattern, line) for pattern in patterns)]

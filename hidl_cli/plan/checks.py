@@ -67,7 +67,7 @@ def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def patterns(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that each pattern is valid, finds metrics of the workload, and shares none of them with another pattern."""
+    """Check that each pattern is valid and finds known metrics, and that no two patterns find the same metric."""
     known = mapping(data, "metrics")
     units = {name: unit for name in known if isinstance(unit := mapping(known, name).get("unit"), str)}
     for path, program in _programs(data):

@@ -200,7 +200,7 @@ def has_gpus(node: NodeType) -> bool:
 
 
 def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict[Device, tuple[str, ...]]:
-    """Return the devices that all points support, with required packages; raises ``UsageError`` if there are none."""
+    """Return the devices that all points support, each with its packages; raises ``UsageError`` if there are none."""
     of_points = [_holding(workload.devices or _ANY, point) for point in points]
     found = {
         device: tuple(dict.fromkeys(name for choices in of_points for name in choices[device].packages))

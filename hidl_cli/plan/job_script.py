@@ -85,7 +85,7 @@ def _chain_values(plan: Plan) -> dict[str, Any]:
 
 
 def _next_job_values(plan: Plan, system: BatchSystem) -> dict[str, Any]:
-    """Return the template values for a run whose jobs are put back into the queue, or depend on each other."""
+    """Return the template values for a run whose job is requeued, or whose jobs depend on each other."""
     may_requeue = system.may_requeue(plan.header)
     values: dict[str, Any] = {"requeue": Markup(system.requeue) if may_requeue else None}
     following = system.next_job

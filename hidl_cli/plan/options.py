@@ -265,7 +265,7 @@ class RunOptions(JobOptions):
 
     @property
     def metric_words(self) -> list[str]:
-        """The metrics to read from the output, of which a study judges the first."""
+        """The metrics to read from the output. A study uses the first one."""
         return _words(self.metrics)
 
     @property

@@ -124,7 +124,7 @@ SET_BY_THE_SCRIPT = (
 )
 
 
-#: Variable with the site's ``address_suffix``.
+#: Environment variable that contains the site's ``address_suffix``.
 ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 
 #: Variables that are also forwarded for a program with a ``directory``.
@@ -415,7 +415,7 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
 
 
 def _unverified(options: ResolvedOptions) -> str | None:
-    """Return a warning if the installation is known not to be verified with this MPI library, or None otherwise."""
+    """Return a warning if the installation has not been verified with this MPI library, or None otherwise."""
     if options.environment is not None:
         return None
     verification = options.installation.manifest.get("verification", {})

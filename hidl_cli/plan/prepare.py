@@ -197,7 +197,7 @@ def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[
 
 
 def _is_running(job: EnclosingJob, name: str) -> bool:
-    """Return whether the scheduler reports the job as running, because a shell may outlive its job."""
+    """Return whether the scheduler still reports the job as running; a shell may outlive the job that started it."""
     backend = SCHEDULERS.get(name)
     if not isinstance(backend, Backend):
         return False
@@ -490,7 +490,7 @@ def _environment(request: RunRequest, site: Site) -> EnvironmentInstallation | N
 def _environment_library(
     environment: EnvironmentInstallation, request: RunRequest, site: Site, stack: Stack
 ) -> Library:
-    """Return the MPI library of an environment, or that of ``stack`` if it is requested or the environment has none.
+    """Return an environment's MPI library, or that of ``stack`` if a stack is requested or the environment has none.
 
     Raises ``MissingPrecondition`` if the stack is required but not installed.
     """

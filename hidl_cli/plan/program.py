@@ -32,7 +32,7 @@ from hidl_cli.plan.workload import (
 from hidl_cli.quoting import sh_line
 from hidl_cli.redaction import Secrets
 
-#: Default target efficiency of a study that judges a metric from ``--metric``.
+#: Default target efficiency of a study that uses a metric from ``--metric``.
 METRIC_TARGET = 0.8
 
 #: ``NAME=REGEX`` or ``NAME[option=value,...]=REGEX``.
@@ -112,7 +112,7 @@ def with_metrics(
 
 
 def _scaling(first: MetricRequest, target: float, kind: Literal["weak", "strong"] | None) -> Scaling:
-    """Return how a study judges the metric (default: strong scaling for times, weak scaling for rates)."""
+    """Return how a study evaluates the metric (default: strong scaling for times, weak scaling for rates)."""
     better, unit = first.metric.better, first.metric.unit
     if better is None:
         raise InvalidInput(
@@ -193,7 +193,7 @@ def _repeated(names: Sequence[str]) -> Iterator[Problem]:
 
 
 def unit_of(name: str) -> str:
-    """Derive a unit from a metric's name, such as ``images/s`` from ``images_per_second``, or ``1`` if it has none."""
+    """Return the unit in a metric's name, such as ``images/s`` for ``images_per_second``, or ``1`` if there is none."""
     above, per, below = name.rpartition("_per_")
     if per:
         return f"{_TIMES.get(above.removesuffix('s'), above.replace('_', ' '))}/{_TIMES.get(below, below)}"

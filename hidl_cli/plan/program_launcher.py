@@ -290,7 +290,7 @@ def _program(launcher: ProgramLauncher) -> Iterator[str]:
 
 
 def _line(options: RunOptions, words: Sequence[str], *, ranks: object = None) -> str:
-    """Return the hidl command line that starts ``words`` instead."""
+    """Return the hidl command line to use instead, which starts ``words``."""
     given = {
         "--site": options.site,
         "--stack": options.stack,

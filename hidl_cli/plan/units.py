@@ -117,7 +117,7 @@ def _scale(one: str, other: str) -> float | None:
 
 
 def _readings(term: str) -> Iterator[tuple[str, float]]:
-    """Yield the possible base units of a term and their factors."""
+    """Yield each possible base unit of a term, with its factor."""
     if term in _TIMES:
         yield "s", _TIMES[term]
         return
