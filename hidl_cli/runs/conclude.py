@@ -73,7 +73,7 @@ _ALONE = "repeat the measurement while no other run uses this machine"
 
 
 def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
-    """Judge a plan's steps, as returned by ``read_steps``: whether the ranks agree and how the run scales."""
+    """Determine the verdict on a plan's steps (from ``read_steps``): whether the ranks agree and how the run scales."""
     for step in steps:
         difference = describe_unequal_ranks(step["metrics"], plan.workload.metrics)
         if difference:
@@ -142,7 +142,7 @@ def _without_verdict(study: Study) -> Study:
 
 
 def _judge_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
-    """Judge whether a node or a link is slower than the others."""
+    """Determine whether a node or a link is slower than the others."""
     fields = fields_of(plan.workload.metrics, steps)
     found = judge_fields(fields)
     return Conclusion(found.verdict, found.reason, found.hint, steps, fields=fields)
@@ -191,7 +191,7 @@ def _with_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """Judge the scaling relative to the plan's baseline; raises ``ValueError`` if baseline or values are missing.
+    """Evaluate the scaling relative to the plan's baseline; raises ``ValueError`` if baseline or values are missing.
 
     If some ranks only coordinate the others, the sizes exclude them and count only the workers.
     """
@@ -266,7 +266,7 @@ _TAIL_WIDTH = 1000
 
 
 def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
-    """Judge an ended run, and write ``metrics.json`` and ``verdict.json``, or ``causes.json`` if it failed.
+    """Return the verdict on an ended run, and write its documents: metrics and verdict, or causes if it failed.
 
     A scaling study that reached its time limit is judged by its complete repetitions, if there are any.
 
@@ -291,7 +291,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
 
 
 def has_results(run: Run, plan: Plan, status: Status) -> bool:
-    """Return whether ``conclude`` judges the run rather than raising an error for its failure."""
+    """Return whether ``conclude`` returns a verdict on the run rather than raising an error for its failure."""
     return status.state is State.COMPLETED or bool(_rounds_before_limit(run, plan, status))
 
 
@@ -426,7 +426,7 @@ def likely_causes(run: Run, status: Status) -> list[Finding]:
 
 
 def keep_likely_causes(run: Run, status: Status) -> None:
-    """Write ``causes.json`` for a failed run unless the file exists. Damaged stack files are reported as certain."""
+    """Write ``causes.json`` for a failed run unless the file exists. Damaged stack files count as a certain cause."""
     if status.state in _DIAGNOSED and run.document("causes") is None:
         plan = run.document("plan") or {}
         uses_stack = not plan.get("workload", {}).get("program", {}).get("once")  # a batch script uses no stack

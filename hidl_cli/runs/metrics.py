@@ -144,9 +144,9 @@ ENOUGH = "enough"
 
 
 def count_complete_repetitions(run: Run, plan: Plan) -> int:
-    """Return the number of leading repetitions in which all steps have their metrics.
+    """Return the number of complete repetitions before the first one in which a step lacks its metrics.
 
-    A step whose metrics are read from its output is complete once the next one has started.
+    A step whose metrics are read from its output is complete once the next step has started.
     """
     running = run.status().step
     missing = [

@@ -56,7 +56,7 @@ class Sweep:
 
     @property
     def at_most(self) -> int | None:
-        """The maximum number of jobs at the same time."""
+        """The maximum number of jobs that may be active at the same time, or None for no limit."""
         found: int | None = self._document()["at_most"]
         return found
 
