@@ -375,7 +375,7 @@ def _is_disturbed(runs: Sequence[RunValues], disturbed: set[_SeriesKey]) -> bool
 
 
 def _without_outcome(difference: MetricDifference, disturbed: Sequence[bool]) -> MetricDifference:
-    """Mark the difference inconclusive if a side was ``disturbed``, since another run may have caused it."""
+    """Mark the difference as inconclusive if a side was ``disturbed``, since another run may have caused it."""
     sides = [side for side, is_disturbed in zip("AB", disturbed, strict=True) if is_disturbed]
     if not sides:
         return difference
@@ -540,7 +540,7 @@ class MetricHistory:
 
 
 def histories(samples: Iterable[Sample], *, metric: str | None = None) -> list[MetricHistory]:
-    """Return the history of each series and metric (or only of ``metric``, if given), starting with the oldest run."""
+    """Return the history of each metric in each series (or only of ``metric``, if given), with the oldest run first."""
     measures = by_measure(sample for sample in samples if metric in (None, sample.metric))
     return [_history(measure, runs) for measure, runs in measures.items()]
 
@@ -621,7 +621,7 @@ def _boundaries(positions: NDArray[Any], deviation: float, times: NDArray[Any]) 
 def _without_hosts(
     scale: ValueScale, values: Sequence[float], hosts: Sequence[tuple[str, ...]] | None, changes: Sequence[int]
 ) -> tuple[NDArray[Any], float]:
-    """Subtract from each run the level of the nodes that it used; return the remaining positions and their deviation.
+    """Subtract from each run the level of its set of nodes; return the remaining positions and one run's deviation.
 
     The levels are fitted to the differences of consecutive runs, which changes hardly affect. If ``changes`` are known,
     the levels between them are fitted to all runs as well, which is more precise. Only sets of nodes that were used in
@@ -696,7 +696,7 @@ def _long_run(positions: NDArray[Any], *, cautious: bool = False) -> float:
 
 
 def _strongest_step(positions: NDArray[Any]) -> int:
-    """Return the index at which splitting the runs into two levels of at least ``SHORTEST`` runs explains the most."""
+    """Return the index that best divides the runs into two levels of at least ``SHORTEST`` runs each."""
     import numpy as np
 
     n = len(positions)
@@ -741,7 +741,7 @@ def _clipped(positions: NDArray[Any], deviation: float) -> NDArray[Any]:
 
 
 def _beyond_a_line(y: NDArray[Any], times: NDArray[Any], begin: int, step: int, end: int) -> float:
-    """Return how much a step reduces the sum of squares, relative to a straight line through both levels."""
+    """Return by how much a step reduces the sum of squares, relative to a straight line through both levels."""
     import numpy as np
 
     x, after = times[begin:end] - times[step], np.arange(begin, end) >= step

@@ -194,7 +194,7 @@ def beliefs(observations: Sequence[RunObservation], expected: Expectation) -> li
     return list(_beliefs(tuple(observations), expected))
 
 
-@lru_cache(maxsize=4)  # ``answer`` and ``next_round`` require the beliefs after the same observations
+@lru_cache(maxsize=4)  # ``answer`` and ``next_round`` require the beliefs for the same observations
 def _beliefs(observations: tuple[RunObservation, ...], expected: Expectation) -> tuple[Belief, ...]:
     import numpy as np
 
@@ -370,8 +370,7 @@ class _Centred:
         return log, effect, error
 
 
-# The search, which consists of pure functions of the observations that choose the next round and determine when to
-# stop.
+# The search: pure functions that choose the next round based on the observations, and determine when to stop.
 
 
 #: Minimum number of rounds for an answer, because fewer rounds do not show how noisy the machine is today.
@@ -381,7 +380,7 @@ LEAST_ROUNDS = 4
 _LEAST_CONFIRMING = 2
 #: Largest deviation of the median of these runs from the prediction, as a fraction of the effect.
 _TOLERANCE = 0.25
-#: Number of runs of the good configuration if the configurations do not differ in anything that can be tested.
+#: Minimum number of runs of the good configuration if the configurations differ in nothing that can be tested.
 _LEAST_ALONE = 6
 _CANDIDATES = 60
 _EVEN = 0.5
@@ -501,7 +500,7 @@ def _compare_with_records(
     found: tuple[Belief, ...],
     today: Today | None,
 ) -> CulpritAnswer:
-    """Determine whether the machine is as fast today as in the good or the bad night, if configurations do not matter.
+    """Determine whether today resembles the good or the bad night, given that the configurations are equally fast.
 
     Args:
         observations: All runs.
@@ -517,7 +516,7 @@ def _compare_with_records(
 
 
 def _levels(values: Sequence[float], recorded: Recorded) -> tuple[float, float]:
-    """Return the probabilities that today's level is at most the good night's, or at least the bad night's.
+    """Return the probability that today's level is at most the good night's, and that it is at least the bad night's.
 
     The difference from a night has Student's t distribution with Welch's degrees of freedom; ``LEVELS`` are the priors.
     Both probabilities are 0 if there are fewer than 3 values.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hidl_cli.plan.units import convert, is_reciprocal
 
-#: Prefix of the series of a step during which another run used the same cores.
+#: Prefix of a step's series if another run used the same cores during the step.
 DISTURBED = "disturbed-"
 
 

@@ -289,7 +289,7 @@ def _farthest(hosts: int, values: int) -> NDArray[Any] | None:
 
 
 def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: int) -> NDArray[Any]:
-    """Draw medians of ``values`` variables with Student's t distribution with 3 degrees of freedom.
+    """Draw medians of ``values`` random numbers that follow Student's t distribution with 3 degrees of freedom.
 
     Times on shared machines have such heavy tails. With a limit for normal noise, one node is reported as slow in 3.4 %
     instead of 1 % of all sets of 16 equal nodes. The median of an even number of values has the same tails as the
@@ -360,7 +360,7 @@ class Efficiencies:
 
 
 class SingleBaseline:
-    """The smallest step of the study as its baseline."""
+    """A baseline that is the smallest step of the study."""
 
     def __init__(self, observations: Sequence[Observation], sign: int) -> None:
         self.n = min(observation.step for observation in observations)
@@ -499,7 +499,7 @@ def _cold(logs: Sequence[float], level: float) -> bool:
 
 @lru_cache(maxsize=64)
 def _limit(rounds: int, level: float) -> float:
-    """Simulate the critical distance of the first of equal rounds from the others, in standard deviations.
+    """Simulate how far the first of equal rounds may be from the others before it counts as cold (standard deviations).
 
     The noise is Student's t with 3 degrees of freedom. With a limit for normal noise, a cold round is reported in 2.5 %
     instead of 1 % of studies with heavy tails.
@@ -762,7 +762,7 @@ def _incomplete(missing: Sequence[tuple[int, int]], n: int, step_unit: str) -> _
 
 
 def _judge(found: Efficiencies, interval: Interval | None, *, name: str, rules: _Rules) -> _Judgement:
-    """Judge one step by the interval of its efficiency."""
+    """Return the verdict on one step, based on the interval of its efficiency."""
     logs, n, target, max_half_width = found.logs, len(found.logs), rules.target, rules.max_half_width
     if n < MIN_REPETITIONS:
         reason = f"{name}: too few repetitions for an interval ({n} of at least {MIN_REPETITIONS})"
