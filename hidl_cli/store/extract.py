@@ -200,7 +200,7 @@ def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple
 
 
 def _number(value: Any) -> float | None:
-    """Convert a finite number. Returns None for text (such as a checksum) and all other values."""
+    """Return a finite number as a float, or None for text (such as a checksum) and all other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

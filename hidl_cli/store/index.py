@@ -197,7 +197,7 @@ def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> 
 
 
 def _may_have_results(run: Run) -> bool:
-    """Return False if the run has certainly failed.
+    """Return whether the run may have results, which is False only if it has certainly failed.
 
     A study that reached its time limit may have complete repetitions, and an unsettled status may come from a requeued
     job's first attempt.

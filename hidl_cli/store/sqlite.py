@@ -174,7 +174,7 @@ class _LockWatch:
         self._since = time.monotonic()
 
     def is_stale(self, owner: dict[str, Any]) -> bool:
-        """Return True if the lock was abandoned."""
+        """Return whether the lock was abandoned."""
         if not owner:
             return False
         if owner != self._seen:
@@ -364,7 +364,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection for reading. Close it soon, because it prevents writers from committing.
+        """Open a connection for reading. Keep the context short, because an open connection blocks writers' commits.
 
         Raises ``MissingStore``, ``UnusableStore``, ``OutdatedStore``, or ``HidlError`` for other SQLite errors.
         """
