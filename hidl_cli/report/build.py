@@ -52,7 +52,7 @@ MOST_LINES = 5  # more lines cannot be distinguished
 
 
 def comparisons(newest: Sequence[LoadedRun]) -> tuple[CurveComparison, ...]:
-    """Return charts that compare runs of the same workload, for example with different MPI libraries or on two sites.
+    """Return charts that compare runs with the same workload, parameters and size, such as those of two MPI libraries.
 
     ``newest`` contains the newest run of each kind.
     """
@@ -156,7 +156,7 @@ def metrics_by_size(run: LoadedRun) -> list[str]:
 
 
 def line_of(run: LoadedRun, metric: str) -> Line | None:
-    """Return the geometric means over the largest step's repetitions by message size, or None if there are none.
+    """Return the geometric mean over the largest step's repetitions for each message size, or None if there are none.
 
     A size of 0 is only shown in the table, because the axis is logarithmic.
     """

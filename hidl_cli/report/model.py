@@ -343,7 +343,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """The shares of a rank's time that it spends outside MPI, in MPI, and in MPI waiting for other ranks."""
+    """The fractions of a rank's time: outside MPI, in MPI waiting for other ranks, and in MPI otherwise."""
 
     rank: int
     host: str
