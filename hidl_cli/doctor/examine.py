@@ -257,7 +257,7 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
     this = machine()
     try:
         survey(host, this)
-    except SchedulerUnreachable:  # is recorded as well
+    except SchedulerUnreachable:  # the failed commands are recorded as well
         survey(host, this, alone=True)
     detect(host, thorough=True)
     examine(contexts(found, roots=roots(found), host=host))

@@ -135,7 +135,7 @@ def _chooses_gloo(script: Path) -> bool:
 
 
 def _is_found(program: str, plan: Plan, host: Host) -> bool:
-    """Return whether the job finds a program, either by its path, in the stack, or on PATH."""
+    """Return whether the job finds a program by its path, in the stack or on PATH."""
     if os.sep in program:
         return Path(program).exists()
     return (Path(plan.prefix) / "bin" / program).is_file() or host.which(program) is not None
