@@ -293,7 +293,7 @@ def build_question(
     job: AllocationOptions | None = None,
     offline: bool = False,
 ) -> Question:
-    """Return the question to bisect: the two runs and the changes between them.
+    """Return the question that a bisect answers: the two runs to compare and the changes between them.
 
     ``install`` installs the stack of a capsule on this machine; without it, the question can only be displayed. ``job``
     contains the options for a job that builds software.

@@ -257,7 +257,7 @@ class Run:
 
 
 def _options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptions], T]], Callable[P, T]]:
-    """Return a decorator that turns a function of an options object into one with the signature of ``make``."""
+    """Return a decorator that replaces a function's only argument, an options object, with those of ``make``."""
 
     def decorate(function: Callable[[RunOptions], T]) -> Callable[P, T]:
         @wraps(function)

@@ -78,7 +78,7 @@ class Arranged:
 
 
 def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]) -> Arranged:
-    """Resolve the options of ``hidl install`` into orders; ``keep`` saves the facts probed on this machine."""
+    """Resolve the options of ``hidl install`` into orders; if ``keep``, save the facts probed on this machine."""
     from hidl_cli.mpi import FAMILIES
     from hidl_cli.schedulers.build_allocation import build_job
     from hidl_cli.site import completion
@@ -349,7 +349,7 @@ def derive_stack(
 
 
 def _linked(site: Site, link: str | None) -> Site:
-    """Return the site with this link mode; raises ``UsageError`` if the mode is invalid."""
+    """Return the site, changed to use this link mode; raises ``UsageError`` if the mode is invalid."""
     if link is None:
         return site
     if link not in ("copy", "hard"):
