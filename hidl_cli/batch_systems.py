@@ -114,7 +114,7 @@ class BatchSystem:
     time_limits: bool = True
 
     def may_requeue(self, header: Sequence[str]) -> bool:
-        """Return True if a job with this header can be put back into the queue."""
+        """Return whether a job with this header can be requeued."""
         return self.requeue is not None and not any(re.match(self.no_requeue, line) for line in header)
 
 
@@ -281,7 +281,7 @@ UNSUPPORTED = ("pjm", "sunway")
 
 
 def system(name: str | None) -> BatchSystem | None:
-    """Return the traits of a batch system, built in or from a plug-in, or None if ``name`` is not one."""
+    """Return the traits of a batch system, built in or from a plug-in, or None if ``name`` is not a batch system."""
     if name is None or name in SYSTEMS or name not in SCHEDULERS:
         return SYSTEMS.get(name or "")
     traits = getattr(SCHEDULERS.get(name), "traits", None)

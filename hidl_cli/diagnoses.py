@@ -147,7 +147,7 @@ def fixed_word(pattern: str) -> str:
 
 @cache
 def _by_word() -> dict[bytes, list[_Known]]:
-    """Return all patterns, grouped by the word that their matches contain, with its digits replaced with 0."""
+    """Return all patterns, grouped by the word that their matches contain, in which digits are replaced with 0."""
     table: dict[bytes, list[_Known]] = {}
     for diagnosis in load_diagnoses():
         for pattern in diagnosis.patterns:

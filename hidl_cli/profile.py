@@ -263,7 +263,7 @@ def _merge(place: Path, about: dict[str, Any], command: str) -> tuple[dict[str, 
 
 def _planned_bubble(place: Path) -> float:
     """Return how many seconds of each step the busiest partition waits in the pipeline, as planned by hyparflow."""
-    with suppress(OSError, ValueError, TypeError, KeyError):  # other programs
+    with suppress(OSError, ValueError, TypeError, KeyError):  # programs other than hyparflow lack these metrics
         found = {each["name"]: each for each in read_json(place / "metrics.json")["metrics"]}
         return min(map(float, found["predicted_bubble"]["samples"])) * float(found["predicted_step_time"]["value"])
     return 0.0
@@ -292,7 +292,7 @@ def metrics_of(step: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def find_step(run: Run, document: Mapping[str, Any], number: int | None) -> dict[str, Any]:
-    """Return the summary of a step (default: the last of the largest size).
+    """Return the summary of a step (default: the last step of the largest size).
 
     Raises:
         UsageError: The step does not exist or has no profile.

@@ -345,7 +345,7 @@ class Secrets:
         return known
 
     def _name(self, name: str, value: str) -> str:
-        """Return a value's name, which is its option's name, numbered if another value already has that name."""
+        """Return a value's name: that of its option, with a number if another value already has this name."""
         if value not in self._names:
             base = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") or "SECRET"
             taken = {*self._names.values(), *self._literal}
@@ -394,7 +394,7 @@ def shown(value: T) -> T:
 
 
 def shown_output(text: str) -> str:
-    """Return a program's output for display, and hide its secrets from now on."""
+    """Return a program's output for display, without secrets, and also hide these secrets from now on."""
     return of_this_process().learn_output(text).hide(text)
 
 
@@ -404,7 +404,7 @@ def holds_secret(*documents: Any) -> bool:
 
 
 def may_hold(text: str) -> bool:
-    """Return False if a document with this text certainly contains no secret."""
+    """Return whether a document with this text may contain a secret. Only the answer False is certain."""
     url = "://" in text and ("@" in text or "?" in text)
     folded = text.casefold()
     others = any(hint in folded for hint in _OTHER_HINTS)
@@ -520,7 +520,7 @@ def _parameters_in(document: Any) -> Iterator[str]:
 
 
 def _secrets_of_programs(words: Sequence[Any], parameters: Collection[str]) -> dict[int, _Span]:
-    """Return the ``_of_programs`` matches in a command line, by the index of the word that contains them."""
+    """Return the secrets that ``_of_programs`` finds in a command line, by the index of the word that contains each."""
     if not all(isinstance(word, str) for word in words):
         return {}
     line = " ".join(words)
@@ -654,7 +654,7 @@ def _is_scheme(found: re.Match[str]) -> bool:
 
 
 def _may_name(text: str) -> bool:
-    """Return False if the text certainly contains no secret's name."""
+    """Return whether the text may contain the name of a secret. Only the answer False is certain."""
     folded = text.casefold()
     if any(hint in folded for hint in _HINTS):
         return True
