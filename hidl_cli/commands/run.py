@@ -27,7 +27,7 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, write
-    from hidl_cli.plan.planning import estimate, format_estimate
+    from hidl_cli.plan.cost import estimate, format_estimate
     from hidl_cli.site.load import load_site
 
     site = load_site(plan.site)
