@@ -225,3 +225,19 @@ def test_a_real_run_reports_its_goodput(interrupted: tuple[Hidl, Path]) -> None:
     page = run.parent / "report.html"
     assert hidl("report", "--output", str(page)).returncode == 0
     assert "goodput" in page.read_text()
+
+
+def test_steps_without_a_checkpoint_are_no_progress(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
+    """Jobs record their steps beside the checkpoints, also in a directory whose name is a pattern."""
+    hidl = hidl_with("mpi")
+    hidl = Hidl(hidl.environment | {"XDG_STATE_HOME": str(tmp_path / "state [1]")})
+    program = ("python", str(STEPS), "30", "0.05", "5=kill", "6=kill", "7=kill", "8=kill")
+    completed = hidl("run", "--stack", "mpi", "--until-done", "--", *program)
+    assert completed.returncode == 8, completed.stderr
+    assert "two jobs in a row saved nothing new in " in completed.stderr
+    (run,) = (tmp_path / "state [1]" / "hidl" / "runs").iterdir()
+    assert len((run / "attempts.jsonl").read_text().splitlines()) == 1
+    assert len(list((run / "checkpoint" / DIRECTORY).iterdir())) == 2
+    goodput = hidl.json("status", run.name)["goodput"]
+    assert (goodput["jobs"], goodput["useful_seconds"] > 0, goodput["checkpoints"]) == (2, True, 0)
+    assert "goodput so far" in hidl("status", run.name).stdout
