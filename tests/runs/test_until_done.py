@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from tests.conftest import REPOSITORY, SHELLCHECK, Hidl
 from tests.waiting import until
 
 COUNTS = REPOSITORY / "tests" / "programs" / "counts.py"
+STEPS = REPOSITORY / "tests" / "programs" / "steps.py"
 OWN = ("--stack", "mpi", "--no-mpi", "--until-done")
 
 
@@ -368,6 +372,55 @@ def test_a_job_that_may_not_be_requeued_is_continued_by_one_that_depends_on_it(
     assert (status["state"], len(status["attempts"])) == ("COMPLETED", len(ended))
     assert until(lambda: "PENDING" not in jobs_of(run, cluster).values())
     assert not (run / "next").exists()
+
+
+def is_rank_of(run: Path, process: Path) -> bool:
+    """Return whether a process in /proc is a rank of the program ``steps.py``."""
+    try:
+        of_run = f"HIDL_RUN_ID={run.name}".encode() in (process / "environ").read_bytes()
+        return of_run and b"steps.py" in (process / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_a_job_that_was_killed_counts_until_its_last_recorded_step(
+    without_requeue: Hidl, cluster: LivingCluster, tmp_path: Path
+) -> None:
+    hidl = without_requeue
+    program = tmp_path / "steps.py"
+    program.write_text(STEPS.read_text())
+    words = ("--site", "test-cluster", "--nodes", "2", "--ranks-per-node", "1", "--stack", "mpi", "--until-done")
+    completed = hidl("run", *words, "--no-wait", "--json", "--", "python", str(program), "25", "0.3")
+    assert completed.returncode == 0, completed.stderr
+    run = Path(json.loads(completed.stdout)["directory"])
+
+    def steps() -> int:
+        return max(
+            (int(json.loads(file.read_text())["step"]) for file in run.glob("checkpoint/.jobs/*.json")), default=0
+        )
+
+    until(lambda: steps() >= 5, otherwise=(run / "stderr.log").read_text)
+    for process in sorted(
+        Path("/proc").glob("[0-9]*"), key=lambda process: is_rank_of(run, process)
+    ):  # the script first
+        with suppress(OSError):
+            is_script = b"slurm_script" in (process / "cmdline").read_bytes() and (process / "cwd").resolve() == run
+            if is_script or is_rank_of(run, process):
+                os.kill(int(process.name), signal.SIGKILL)
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    (killed,) = attempts(run)
+    assert killed["ended"] is None
+    metrics = {
+        name: metric["value"]
+        for name, metric in json.loads((run / "metrics.json").read_text())["steps"][0]["metrics"].items()
+    }
+    last = json.loads((run / "status.json").read_text())
+    assert 5 * 0.3 <= metrics["lost_work"] <= 25 * 0.3 * 2
+    assert metrics["lost_node_hours"] == pytest.approx(2 * metrics["lost_work"] / 3600)
+    assert 0 < metrics["restart_time"] < last["ended"] - last["started"]
+    assert metrics["time_between_failures"] > last["ended"] - last["started"] + metrics["lost_work"]
+    assert 25 * 0.3 / metrics["time_between_failures"] <= metrics["goodput"] < 1
 
 
 @pytest.mark.parametrize("by", ["hidl", "scancel"])
