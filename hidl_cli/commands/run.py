@@ -1,4 +1,4 @@
-"""``hidl run``: plan, submit, follow and judge a run; ``hidl shell``: work at a terminal in an allocation."""
+"""``hidl run``: plan and follow a run, and report its verdict; ``hidl shell``: work at a terminal in an allocation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def show_estimate(plan: Plan, interval: CheckpointInterval | None, *, json: bool
 
 
 def _forecasts(plan: Plan, interconnect: str | None) -> list[PointForecast]:
-    """Return the predictions of the workload's module, or none if it has no module or its stack is not installed."""
+    """Return the predictions of the workload's prediction module.
+
+    The list is empty if the workload has no such module, if it runs on GPUs, or if its stack is not installed.
+    """
     from hidl_cli.commands.render import say
     from hidl_cli.runs.forecast import find_python, forecast_plan
 
@@ -216,7 +219,7 @@ def _check_sweep_options(*, as_jobs: bool, at_most: int | None, save_tuning: boo
 def _run_as_jobs(
     options: RunOptions, whole: Plan, machine: Site, *, at_most: int | None, wait: bool, dry_run: bool, json: bool
 ) -> None:
-    """Run each point of the matrix as a job.
+    """Run each point of the matrix, which is a combination of parameter values, as a job.
 
     Args:
         options: The options, with the matrix.

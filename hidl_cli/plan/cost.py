@@ -17,8 +17,8 @@ from hidl_cli.site.schema import Partition
 class Estimate:
     """Upper bounds on the cost of a run, which may end before its time limit. None means unknown.
 
-    ``charge`` and ``cost`` are in the site's units, per node-hour and in total. The minima and maxima are the
-    partition's limits for a job of this size.
+    ``charge`` is the price of a node-hour and ``cost`` the total price, both in the site's units. The minima and maxima
+    are the partition's limits for a job of this size.
 
     Attributes:
         jobs: Maximum number of jobs.

@@ -52,8 +52,8 @@ class RunOptions(JobOptions):
             standard input.
         uses_mpi: Whether to check the MPI world before ``command`` starts.
         separate_ranks: Whether the frameworks in ``command`` may form worlds that differ from the launched ranks.
-        precision: Largest half-width of an interval that permits a verdict, such as 0.05 or ``5%``.
-        profile: Whether to record the ranks' MPI calls, and whether it is an error if that is impossible.
+        precision: Largest half-width of an interval, such as 0.05 or ``5%``; there is no verdict if it is wider.
+        profile: Whether to record the ranks' MPI calls, and whether the run fails if they cannot be recorded.
         check: Whether to run the doctor's quick checks before the submission.
     """
 
@@ -279,7 +279,7 @@ class RunOptions(JobOptions):
 
     @property
     def metric_words(self) -> list[str]:
-        """The metrics to read from the output, of which a study judges the first."""
+        """The metrics to read from the output. A study uses the first one."""
         return _words(self.metrics)
 
     @property
@@ -407,7 +407,7 @@ def _split_variable(word: str) -> tuple[str, str | None]:
 
 
 def _value_of(name: str, value: str | None) -> str:
-    """Return the value of an ``--env-var`` variable, taking it from this process's environment if it is None."""
+    """Return the value of an ``--env-var`` variable; None stands for its value in this process's environment."""
     from hidl_cli.site.directives import reject_variable
 
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

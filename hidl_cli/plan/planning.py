@@ -69,19 +69,19 @@ SET_BY_THE_SCRIPT = (
 )
 
 
-#: Variable with the site's ``address_suffix``.
+#: Environment variable that contains the site's ``address_suffix``.
 ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 
-#: Additional variables for a program with a directory.
+#: Variables that are also forwarded for a program with a ``directory``.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
-#: Additional variables in a conda environment.
+#: Variables that are also forwarded in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 #: Minimum and maximum time, in seconds, that a program gets to stop before its time limit.
 _SHORTEST_STOP, _LONGEST_STOP = 30, 600
 
-#: The steps of a batch script do not overlap, unlike those of a job script of hidl.
+#: Unlike the steps of hidl's own job scripts, those of a batch script do not overlap.
 _UNSET_FOR_SCRIPTS = "unset SLURM_OVERLAP && "
 
 _MANY_NODES = 4  # from this size on, measuring one node while the others are idle is too expensive
@@ -158,20 +158,20 @@ def make_plan(
     variables: Mapping[str, str] | None = None,
     max_jobs: int = 0,
 ) -> Plan:
-    """Make the plan of a run in which each repetition runs all placements and points.
+    """Make the plan of a run. Each repetition has one step for every combination of placement and matrix point.
 
     Also propagates errors raised by ``scheduler_for``, ``allocate`` and the launcher.
 
     Args:
         options: The resolved options.
         unit: Unit of the step sizes, ``ranks`` or ``nodes``.
-        placements: Placements of the steps, starting with the smallest.
+        placements: Placements (nodes and ranks) of the steps, starting with the smallest.
         repetitions: Number of repetitions.
         job: Job options.
         target: Target efficiency.
-        baseline: Baseline of a study. By default, a study from 1 to 4 or more nodes is compared with copies if the
-            launcher supports them, and any other study with its smallest step.
-        until_settled: Whether to end the study as soon as it is settled.
+        baseline: Baseline of a study. By default, it is the smallest step. A study from 1 to 4 or more nodes runs
+            concurrent copies of this step on all nodes if the launcher supports them.
+        until_settled: Whether to end the study as soon as its verdict is settled.
         precision: See ``Plan``.
         variables: Environment variables that the user sets on every rank.
         max_jobs: See ``Plan``.
@@ -258,22 +258,22 @@ def make_plan(
 
 
 def _stop_seconds(limit: float | None) -> int:
-    """Return how many seconds before its time limit a job gets the request to stop: a tenth of it, within bounds."""
+    """Return how many seconds before its time limit a job is requested to stop: a tenth of the limit, within bounds."""
     if limit is None:
         return _LONGEST_STOP
     return int(min(max(limit / 10, _SHORTEST_STOP), _LONGEST_STOP, limit / 2))
 
 
-#: Launchers that choose from the cores of the job.
+#: Launchers that bind ranks only to the cores of their job.
 _WITHIN_THE_JOB = ("srun", "flux")
 
 
 def _within_share(
     allocation: Allocation, launcher: Launcher, placements: Sequence[Placement]
 ) -> tuple[Sequence[Placement], tuple[str, ...]]:
-    """Return the placements and a warning; unbind ranks if the launcher counts cores from the node's first core.
+    """Return the placements and warnings. Ranks are left unbound if they might be bound to the cores of other jobs.
 
-    If this job has only a part of a node, other jobs may use the node's first cores.
+    This can happen if the job has only part of a node, and the launcher counts cores from the node's first core.
     """
     if allocation.exclusive is not False or launcher.name in _WITHIN_THE_JOB or not placements[0].bind:
         return placements, ()
@@ -360,7 +360,7 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
 
 
 def _unverified(options: ResolvedOptions) -> str | None:
-    """Return a warning if the installation is known not to be verified with this MPI library, or None otherwise."""
+    """Return a warning if the installation has not been verified with this MPI library, or None otherwise."""
     if options.environment is not None:
         return None
     verification = options.installation.manifest.get("verification", {})
@@ -466,7 +466,7 @@ def _sized(unit: str, placements: Sequence[Placement]) -> Iterator[tuple[int, Pl
 
 
 def can_be_copied(unit: str, placements: Sequence[Placement]) -> bool:
-    """Return whether the smallest step can run on all nodes at once, because only it uses a single node."""
+    """Return whether copies of the smallest step can run on all nodes at once: only this step may use a single node."""
     alone = [placement for placement in placements if placement.nodes == 1]
     return unit == "nodes" and len(alone) == 1 and len(placements) > 1
 

@@ -25,7 +25,7 @@ FOUND = "found.json"
 
 
 def main(words: list[str]) -> int:
-    """Record the metrics of the round that just ended in its steps, and return the exit status."""
+    """Record the metrics of the round that has just ended, in the directories of its steps; return the exit status."""
     run, done = Run(Path(words[0])), int(words[1])
     try:
         plan = plan_of(run)
@@ -46,9 +46,10 @@ if __name__ == "__main__":
 
 
 def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None = None) -> list[Status]:
-    """Update the status of runs with one query per scheduler, and judge those that have ended.
+    """Update the status of runs with one query per scheduler, and determine the verdicts of those that have ended.
 
-    ``warn`` receives the error of each run that cannot be judged. Without it, the first error is raised at the end.
+    ``warn`` receives the error for each run whose verdict cannot be determined. Without ``warn``, the first error is
+    raised at the end.
     """
     statuses = Watch(runs).poll()
     errors = []
@@ -65,7 +66,7 @@ def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None =
 
 
 def judge_if_ended(run: Run, status: Status) -> None:
-    """Judge an ended run, or diagnose it if it failed, unless that has already been done."""
+    """Write the verdict of an ended run, or the likely causes if it failed, unless these files already exist."""
     if not status.state.is_final or run.document("verdict") is not None:
         return
     plan = plan_of(run)

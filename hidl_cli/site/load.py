@@ -20,7 +20,7 @@ _OF_GPUS = ("gpu_model", "gpu_arch", "gpu_memory_gib")
 _OF_A_RUNNING_ONE = ("max_nodes", "max_wall")
 _OPTIONS = ("queue", "qos", "constraint")  # null: no such option
 
-#: Cores per twin node if the site file does not set them.
+#: Cores per node of a twin (a local copy of a site), if the site file does not set them.
 ASSUMED_CORES = 16
 
 

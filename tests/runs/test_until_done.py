@@ -296,6 +296,25 @@ def test_slurm_continues_a_run_in_the_same_directory(
     assert json.loads((run / "job.json").read_text())["id"] == job
 
 
+def test_ranks_of_a_requeued_job_do_not_use_the_memory_of_killed_ones(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
+) -> None:
+    hidl = on_cluster("mpi")
+    program = tmp_path / "leaves_memory.py"
+    program.write_text((COUNTS.parent / program.name).read_text())
+    words = ("--site", "test-cluster", "--nodes", "1", "--ranks-per-node", "2", "--", "python", str(program))
+    completed = hidl("run", "--stack", "mpi", "--until-done", "--no-wait", "--json", *words)
+    assert completed.returncode == 0, completed.stderr
+    run = Path(json.loads(completed.stdout)["directory"])
+    until((run / "attempts.jsonl").exists, otherwise=(run / "stderr.log").read_text)
+    until(lambda: hidl.json("status", run.name)["state"] == "PENDING")
+    job = json.loads((run / "job.json").read_text())["id"]
+    cluster("scontrol", "update", f"JobId={job}", "StartTime=now")
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    assert (run / "stdout.log").read_text().splitlines() == ["other memory"] * 2
+
+
 def test_a_job_that_slurm_cancels_does_not_return(
     on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
 ) -> None:
