@@ -171,6 +171,24 @@ def test_a_part_has_its_share_of_the_cores() -> None:
     assert whole.allocation.share == 1.0
 
 
+@pytest.mark.parametrize(
+    ("unknown", "options", "share"),
+    [
+        ("cores", {"partition": "shared", "share": True, "ranks_per_node": 4}, 1.0),
+        ("cores", {"gpus": 1}, 1.0),
+        ("memory_gib", {"gpus": 1, "memory": "8G", "threads": 8}, 1.0),
+        ("memory_gib", {"gpus": 1, "threads": 8}, 0.25),
+    ],
+)
+def test_an_unknown_part_of_a_node_counts_as_a_whole_node(unknown: str, options: dict[str, Any], share: float) -> None:
+    site = anvil()
+    name = site.partition(options.get("partition", "gpu")).node_type  # type: ignore[union-attr]
+    node = site.node_types[name].model_copy(update={unknown: None})
+    site = site.model_copy(update={"node_types": {**site.node_types, name: node}})
+    plan = planned(site, device="cpu" if "partition" in options else "gpu", **options)
+    assert plan.allocation.share == share
+
+
 def test_gpus_per_rank_determine_the_ranks() -> None:
     plan = planned(gpus_per_rank=2)
     assert (plan.steps[0].placement.ranks, plan.environment["HIDL_GPUS_PER_RANK"]) == (2, "2")
