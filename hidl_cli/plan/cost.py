@@ -6,11 +6,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from hidl_cli import batch_systems
 from hidl_cli.errors import UsageError
 from hidl_cli.launch import placement as limits
 from hidl_cli.launch.options import clock
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.site.schema import Partition
+
+#: Largest relative rounding error of what a job uses. A limit is not exceeded by less.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Estimate:
 
     Attributes:
         jobs: Maximum number of jobs.
-        seconds: Time limit of a job.
+        seconds: Time limit of a job at the scheduler.
         node_hours: Node-hours of all jobs.
     """
 
@@ -53,6 +57,16 @@ class CostLimit:
     per_second: float
     unit: str
 
+    def allows(self, seconds: float) -> bool:
+        """Return whether jobs of ``seconds`` in total stay within the limit."""
+        return self.per_second * seconds <= self.most * (1 + ROUNDING)
+
+
+def limit_at_scheduler(plan: Plan) -> float | None:
+    """Return the time limit of a job in seconds as its scheduler rounds it up, or None if the job has none."""
+    limit, system = plan.allocation.time_limit, batch_systems.system(plan.scheduler)
+    return limit if limit is None or system is None else float(system.round_limit(limit))
+
 
 def cost_limits(plan: Plan) -> Iterator[CostLimit]:
     """Yield the limits of a plan."""
@@ -73,7 +87,7 @@ def limit_cost(plan: Plan, max_node_hours: float | None, max_cost: float | None)
     for option, most in (("--max-node-hours", max_node_hours), ("--max-cost", max_cost)):
         if most is not None and not math.isfinite(most):
             raise UsageError(f"invalid {option} {most:g}: must be finite", hint="omit it for no limit")
-    seconds = plan.allocation.time_limit
+    seconds = limit_at_scheduler(plan)
     if seconds is None:
         option = "--max-cost" if max_node_hours is None else "--max-node-hours"
         raise UsageError(f"{option} requires a time limit for each job", hint="add --time")
@@ -85,7 +99,7 @@ def limit_cost(plan: Plan, max_node_hours: float | None, max_cost: float | None)
         )
     limited = replace(plan, max_node_hours=max_node_hours, max_cost=max_cost)
     for each in cost_limits(limited):
-        if each.per_second * seconds > each.most:
+        if not each.allows(seconds):
             raise UsageError(
                 f"{each.option} {each.most:g}: a single job may use {each.per_second * seconds:.4g} {each.unit}",
                 hint="request less --time or fewer --nodes, or raise the limit",
@@ -95,7 +109,7 @@ def limit_cost(plan: Plan, max_node_hours: float | None, max_cost: float | None)
 
 def estimate(plan: Plan, partition: Partition | None) -> Estimate:
     """Estimate the cost of a plan."""
-    nodes, seconds, jobs = plan.allocation.nodes, plan.allocation.time_limit, plan.max_jobs or 1
+    nodes, seconds, jobs = plan.allocation.nodes, limit_at_scheduler(plan), plan.max_jobs or 1
     node_hours = None if seconds is None else jobs * _nodes_charged(plan) * seconds / 3600
     cost = None if node_hours is None or plan.charge is None else node_hours * plan.charge
     if node_hours is not None and plan.max_node_hours is not None:

@@ -88,6 +88,36 @@ def test_a_job_that_shares_its_node_uses_a_part_of_it() -> None:
         limit_cost(shared, None, 5.9)
 
 
+@pytest.mark.parametrize("minutes", [12, 7, 49])
+@pytest.mark.parametrize("nodes", [1, 3, 7, 15])
+def test_a_limit_may_be_exactly_one_job(nodes: int, minutes: int) -> None:
+    most = nodes * minutes / 60
+    _, plan = estimated(nodes=nodes, time=60 * minutes, until_done=True, max_node_hours=most)
+    assert plan.max_node_hours == most
+    with pytest.raises(UsageError, match="a single job may use"):
+        estimated(nodes=nodes, time=60 * minutes, until_done=True, max_node_hours=most * 0.9999)
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "seconds"),
+    [
+        ({"site": "frontera-rtx"}, "#SBATCH --time=00:02:00", 120),
+        ({"site": "summit", "account": "abc"}, "#BSUB -W 0:02", 120),
+        ({"site": "polaris", "account": "abc"}, "#PBS -l walltime=00:01:10", 70),
+        ({"site": "tuolumne", "account": "abc"}, "# flux: --time-limit=70s", 70),
+        ({"site": "local"}, None, 69.5),
+    ],
+)
+def test_a_job_may_use_the_time_that_its_scheduler_grants(
+    keys: dict[str, str], line: str | None, seconds: float
+) -> None:
+    """Slurm and LSF have limits of whole minutes."""
+    found, plan = estimated(**keys, nodes=1, time=69.5, device="cpu")
+    assert line is None or line in plan.header
+    assert found.seconds == seconds
+    assert found.node_hours == pytest.approx(seconds / 3600)
+
+
 @pytest.mark.parametrize("keys", [{"max_cost": math.nan}, {"max_node_hours": math.inf}])
 def test_a_limit_is_finite(keys: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=r"invalid --max-(cost|node-hours) (nan|inf): must be finite"):
