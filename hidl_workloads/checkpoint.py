@@ -30,7 +30,7 @@ from mpi4py import MPI
 
 from hidl_workloads import stop
 from hidl_workloads.metrics import write_json
-from hidl_workloads.progress import Progress
+from hidl_workloads.progress import STARTED, Progress
 from hidl_workloads.refusal import Refused, agree
 
 DIRECTORY = "HIDL_CHECKPOINT"
@@ -130,7 +130,9 @@ class Checkpoints:
         self._saved_step: int | None = None
         stop.listen()
         self._on_first(self._claim)
-        self._progress = Progress(directory, run=self._run, token=self._token) if communicator.rank == 0 else None
+        self._progress: Progress | None = None
+        if communicator.rank == 0:
+            self._progress = Progress(directory, run=self._run, token=self._token, job_started=os.environ.get(STARTED))
 
     def newest(self, limit: int) -> Checkpoint | None:
         """Return the newest complete checkpoint of at most ``limit`` steps; report those that are skipped.

@@ -1,6 +1,8 @@
 """Progress of one job of a run: a small file with its steps and checkpoints, from which hidl computes the goodput.
 
-The file is rewritten in place about once per second, so that it also shows how far a killed job got.
+The file is rewritten in place about once per second, so that it also shows how far a killed job got. A node that is
+lost takes along what its file systems have not written yet. The file therefore reaches the disk or the file server
+after the first step, with each checkpoint and about once per minute.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+STARTED = "HIDL_JOB_STARTED"
+"""Variable with the start of the job in seconds since the epoch, as in its status."""
+
 SCHEMA = "hidl.progress/1"
 DIRECTORY = ".jobs"
 """Directory of the files of all jobs, within that of the checkpoints. Hidden files there do not count as progress."""
 
 _EVERY = 1.0  # seconds between two writes
+_SYNC_EVERY = 60.0  # seconds between two writes that reach the disk
 _SAVES = 16  # number of checkpoints listed
 _SIZE = 2048  # bytes of the file, of which each write replaces all
 
@@ -31,6 +37,7 @@ class Progress:
         *,
         run: str,
         token: str,
+        job_started: str | None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -40,6 +47,7 @@ class Progress:
             directory: Directory of the checkpoints.
             run: Id of the run.
             token: Name of the job, unique in the directory.
+            job_started: Value of ``$HIDL_JOB_STARTED``; without it, hidl does not use the file.
             clock: Seconds since any moment.
             now: Seconds since the epoch.
         """
@@ -49,9 +57,11 @@ class Progress:
         self._from: int | None = None
         self._mark = clock()  # end of the last step or checkpoint
         self._written = self._mark - _EVERY
+        self._synced = self._mark - _SYNC_EVERY
         self._document: dict[str, Any] = {
             "schema": SCHEMA,
             "run": run,
+            "job_started": _number(job_started),
             "host": socket.gethostname(),
             "began": now(),
             "first_step_ended": None,
@@ -87,6 +97,7 @@ class Progress:
         self._mark = now
         if now - self._written >= _EVERY:
             self.write()
+            self._mark = self._clock()
 
     def end_checkpoint(self, *, saved: bool) -> None:
         """Count the time since the last step as that of a checkpoint, unless it was not ``saved``."""
@@ -95,11 +106,11 @@ class Progress:
             document["checkpoints"] += 1
             document["checkpoint_seconds"] += now - self._mark
             document["saves"] = [*document["saves"], [document["step"], document["seconds"]]][-_SAVES:]
-        self._mark = now
-        self.write()
+        self.write(sync=True)
+        self._mark = self._clock()
 
-    def write(self) -> None:
-        """Write the file, unless no step has ended."""
+    def write(self, *, sync: bool = False) -> None:
+        """Write the file, unless no step has ended; ``sync`` waits until it is on disk."""
         if self._document["step"] is None:
             return
         text = json.dumps({**self._document, "written": self._now()})
@@ -109,5 +120,15 @@ class Progress:
                 self._file.parent.mkdir(exist_ok=True)
                 self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             os.pwrite(self._descriptor, text.ljust(_SIZE).encode(), 0)
+            if sync or self._written - self._synced >= _SYNC_EVERY:
+                self._synced = self._written
+                os.fsync(self._descriptor)
         except OSError:  # the program matters more
             return
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None

@@ -319,7 +319,7 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
     if goodput := read_goodput(run, plan):
         conclusion = conclusion.with_note(goodput.describe())
         for step in steps:  # only one, because a study is a single job
-            step["metrics"] = {**step["metrics"], **goodput.metrics()}
+            step["metrics"] = {**goodput.metrics(), **step["metrics"]}
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion)

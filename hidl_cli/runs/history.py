@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +114,9 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
         "attempts": [
             {"state": each.state.value, "started": each.started, "ended": each.ended, "hosts": list(each.hosts)}
             for each in run.attempts()
+            if each.started is None or each.started != status.started
         ],
-        "goodput": goodput and asdict(goodput) | {"share": goodput.share, "summary": goodput.describe()},
+        "goodput": goodput and goodput.to_json(),
         "steps": metrics.get("steps", []),
         "causes": causes.get("findings", []),
         "verdict": {key: verdict.get(key) for key in ("verdict", "reason", "hint", "study", "ranking", "pairs")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.record import State, Status
-from hidl_cli.runs.goodput import Goodput, JobSteps, measure
+from hidl_cli.plan.launch_plan import plan_of
+from hidl_cli.record import Run, State, Status
+from hidl_cli.runs.goodput import Goodput, JobSteps, count_failures, measure, read_goodput
 from hidl_workloads.progress import DIRECTORY, Progress
 from tests.conftest import REPOSITORY, Hidl
 
@@ -31,9 +33,10 @@ class Clock:
 class Job:
     """A job that trains with given times, and the record that its program leaves."""
 
-    def __init__(self, directory: Path, clock: Clock, after: int = 0) -> None:
+    def __init__(self, directory: Path, clock: Clock, after: int = 0, *, started: float | None = None) -> None:
         self._clock, self._directory, self._name = clock, directory, f"job-{clock.time}"
-        self.progress = Progress(directory, run="run", token=self._name, clock=clock, now=clock)
+        began = str(clock.time if started is None else started)
+        self.progress = Progress(directory, run="run", token=self._name, job_started=began, clock=clock, now=clock)
         self.step = after
         self._clock.time += 3  # looks for a checkpoint
         self.progress.continue_from(after)
@@ -53,8 +56,11 @@ class Job:
         return JobSteps.from_json(json.loads(file.read_text()))
 
 
-def status(started: float, ended: float | None, hosts: int = 2) -> Status:
-    return Status(State.FAILED, started=started, ended=ended, hosts=tuple(f"node{each}" for each in range(hosts)))
+def status(
+    started: float, ended: float | None, hosts: int = 2, *, state: State = State.FAILED, step: int = 1
+) -> Status:
+    names = tuple(f"node{each}" for each in range(hosts))
+    return Status(state, step=step, started=started, ended=ended, exit_status=1, hosts=names)
 
 
 def found(goodput: Goodput | None) -> Goodput:
@@ -64,7 +70,7 @@ def found(goodput: Goodput | None) -> Goodput:
 
 def test_a_job_without_interruption(tmp_path: Path) -> None:
     clock = Clock()
-    job = Job(tmp_path, clock)
+    job = Job(tmp_path, clock, started=980)
     job.train(10, 5)
     job.save(2)
     job.train(10, 5)
@@ -79,14 +85,14 @@ def test_a_job_without_interruption(tmp_path: Path) -> None:
 
 def test_steps_after_the_last_checkpoint_of_a_killed_job_are_lost(tmp_path: Path) -> None:
     clock = Clock()
-    first = Job(tmp_path, clock)
+    first = Job(tmp_path, clock, started=995)
     first.train(10, 5)
     first.save(2)
     first.train(4, 5)  # killed here: 20 s of work, on two nodes
     killed = clock.time
     clock.time += 500  # in the queue
     began = clock.time
-    second = Job(tmp_path, clock, after=10)
+    second = Job(tmp_path, clock, after=10, started=began - 7)
     second.train(10, 5)
     second.save(2)
     jobs = [status(995, None), status(began - 7, clock.time)]
@@ -176,8 +182,92 @@ def test_without_a_record_the_goodput_is_unknown(tmp_path: Path) -> None:
     assert not (tmp_path / DIRECTORY).exists()  # no step has ended
     job = Job(tmp_path, clock)
     job.train(2, 3)
-    early = replace(job.record(), began=10.0)
-    assert measure([status(1000, 1010)], [early], nodes=1) is None  # of a job that is not in the list
+    other = replace(job.record(), job_started=1000.5)
+    assert measure([status(1000, 1010)], [other], nodes=1) is None  # of a job that is not in the list
+
+
+def test_a_job_that_lived_for_less_than_a_second_keeps_its_record(tmp_path: Path) -> None:
+    """The clock of the node that ran the first program is four seconds ahead of the one that ran the scripts."""
+    clock = Clock()
+    first = Job(tmp_path, clock, started=996.0)
+    first.train(4, 0.05)
+    first.save(0)
+    clock.time = 1000.25
+    second = Job(tmp_path, clock, after=4, started=996.9)
+    second.train(4, 0.05)
+    result = found(measure([status(996, 996.8), status(996.9, 1005)], [first.record(), second.record()], nodes=1))
+    assert result.without_step == 0
+    assert result.restart_seconds == (pytest.approx(1000.25 + 3 + 0.05 - 996.9),)
+
+
+def interrupted_at_start(tmp_path: Path) -> tuple[list[Status], list[JobSteps]]:
+    """Jobs that train for an hour, hang for an hour, are killed after another one, and train for an hour."""
+    clock = Clock()
+    first = Job(tmp_path, clock)
+    first.train(1199, 3)
+    first.save(0)
+    clock.time = 1000.0 + 3 * 3600
+    last = Job(tmp_path, clock, after=1199)
+    last.train(1199, 3)
+    jobs = [(1000.0, 4600.0), (4600.0, 8200.0), (8200.0, None), (11800.0, 15400.0)]
+    return [status(*each, hosts=1) for each in jobs], [first.record(), last.record()]
+
+
+def test_jobs_that_end_before_their_first_step_are_counted(tmp_path: Path) -> None:
+    jobs, records = interrupted_at_start(tmp_path)
+    result = found(measure(jobs, records, nodes=1))
+    assert (result.jobs, result.without_step, result.without_end) == (4, 2, 1)
+    assert (result.node_seconds, result.unrecorded_node_seconds) == (3 * 3600, 3600)
+    assert result.restart_seconds == (pytest.approx(6),)
+    assert result.describe().endswith(
+        ", no step in 2 jobs, 1 job killed (goodput at least 0.500, with the time that was not recorded)"
+    )
+    assert result.share == pytest.approx(2 * 1199 * 3 / (3 * 3600))
+    document = result.to_json()
+    assert (document["jobs_without_step"], document["jobs_without_end"]) == (2, 1)
+    assert document["unrecorded_node_time"] == 3600
+
+
+@pytest.mark.parametrize(
+    ("limit", "state", "unrecorded", "without_end"),
+    [(1800.0, State.LOST, 1800.0, 1), (None, State.LOST, None, 1), (1800.0, State.RUNNING, 0.0, 0)],
+)
+def test_the_unrecorded_time_of_the_last_job_is_limited_by_its_time_limit(
+    tmp_path: Path, limit: float | None, state: State, unrecorded: float | None, without_end: int
+) -> None:
+    jobs, records = interrupted_at_start(tmp_path)
+    last = status(8200.0, None, hosts=1, state=state)
+    result = found(measure([*jobs[:2], last], records[:1], nodes=1, limit=limit))
+    assert (result.unrecorded_node_seconds, result.without_end) == (unrecorded, without_end)
+    assert ("killed" in result.describe()) is bool(without_end)
+    assert ("at least" in result.describe()) is (unrecorded == 1800)
+
+
+def test_a_job_that_finds_the_limit_reached_is_no_job_that_trained(tmp_path: Path) -> None:
+    jobs, records = interrupted_at_start(tmp_path)
+    killed = replace(jobs[0], ended=None, state=State.RUNNING)
+    refused = status(9000.0, 9001.0, hosts=1, step=0)
+    result = found(measure([killed, refused], records[:1], nodes=1))
+    assert (result.jobs, result.failures, result.without_step, result.without_end) == (1, 1, 0, 1)
+    assert result.metrics()["time_between_failures"]["value"] == pytest.approx(3600)
+    assert result.node_seconds == pytest.approx(3601)
+
+
+def test_the_record_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first step, with each checkpoint, and once per minute: a lost node takes along the rest."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    job = Job(tmp_path, Clock())
+    job.train(1, 5)
+    assert len(synced) == 1
+    job.train(11, 5)
+    assert len(synced) == 1
+    job.train(1, 5)
+    assert len(synced) == 2
+    job.save(1)
+    assert len(synced) == 3
+    job.train(11, 5)
+    assert len(synced) == 3
 
 
 def test_the_record_of_a_long_job_stays_small(tmp_path: Path) -> None:
@@ -188,6 +278,11 @@ def test_the_record_of_a_long_job_stays_small(tmp_path: Path) -> None:
         job.save(98765.4321012345)
     assert [file.stat().st_size for file in (tmp_path / DIRECTORY).iterdir()] == [2048]
     assert job.record().points[-1][0] == 10**12 + 100
+
+
+OF_SEVERAL_JOBS = (
+    *("goodput", "lost_work", "lost_node_hours", "restart_time", "checkpoint_time", "time_between_failures"),
+)
 
 
 @pytest.fixture
@@ -221,10 +316,54 @@ def test_a_real_run_reports_its_goodput(interrupted: tuple[Hidl, Path]) -> None:
     shown = hidl("results", "show", run.name).stdout
     assert all(name in shown for name in ("goodput", "lost_work", "lost_node_hours", "restart_time", "checkpoint_time"))
     document = hidl.json("status", run.name)["goodput"]
-    assert (document["jobs"], document["share"]) == (3, metrics["goodput"]["value"])
+    assert document["jobs"] == 3
+    assert {name: document[name] for name in OF_SEVERAL_JOBS} == {
+        name: metrics[name]["value"] for name in OF_SEVERAL_JOBS
+    }
     page = run.parent / "report.html"
     assert hidl("report", "--output", str(page)).returncode == 0
     assert "goodput" in page.read_text()
+
+
+def test_a_job_counts_once_while_the_next_one_waits(interrupted: tuple[Hidl, Path]) -> None:
+    """The job is in attempts.jsonl then, and in status.json without its end, also after ``hidl cancel``."""
+    hidl, directory = interrupted
+    run = Run(directory)
+    before = found(read_goodput(run, plan_of(run)))
+    seconds, failures = count_failures(run, plan_of(run))
+    last = json.loads((directory / "status.json").read_text())
+    with (directory / "attempts.jsonl").open("a") as file:
+        file.write(json.dumps(last) + "\n")
+    for state in ("RUNNING", "CANCELLED"):
+        document = last | {"state": state, "ended": None, "exit_status": None}
+        (directory / "status.json").write_text(json.dumps(document))
+        assert read_goodput(run, plan_of(run)) == before
+        assert count_failures(run, plan_of(run)) == (seconds, failures)
+    assert len(hidl.json("status", run.id)["attempts"]) == 2
+
+
+@pytest.mark.parametrize("name", ["status.json", "attempts.jsonl"])
+def test_a_damaged_file_does_not_hide_the_other_runs(interrupted: tuple[Hidl, Path], name: str) -> None:
+    hidl, directory = interrupted
+    run = Run(directory)
+    (directory / name).write_bytes((directory / name).read_bytes()[:70] + b"\xff")
+    goodput = read_goodput(run, plan_of(run))
+    assert goodput is not None
+    assert goodput.jobs == (2 if name == "status.json" else 1)
+    completed = hidl("status")
+    assert completed.returncode == 0, completed.stderr
+    assert run.id[:8] in completed.stdout
+
+
+def test_the_programs_own_metric_takes_precedence(hidl_with: Callable[..., Hidl]) -> None:
+    hidl = hidl_with("mpi")
+    program = ("python", str(STEPS), "4", "0.05")
+    completed = hidl("run", "--stack", "mpi", "--until-done", "--metric", "goodput=done at (\\d+)", "--", *program)
+    assert completed.returncode == 0, completed.stderr
+    (run,) = hidl.runs.iterdir()
+    metrics = json.loads((run / "metrics.json").read_text())["steps"][0]["metrics"]
+    assert (metrics["goodput"]["value"], metrics["goodput"]["unit"]) == (4, "1")
+    assert metrics["lost_work"]["value"] == 0
 
 
 def test_steps_without_a_checkpoint_are_no_progress(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
@@ -239,5 +378,5 @@ def test_steps_without_a_checkpoint_are_no_progress(hidl_with: Callable[..., Hid
     assert len((run / "attempts.jsonl").read_text().splitlines()) == 1
     assert len(list((run / "checkpoint" / DIRECTORY).iterdir())) == 2
     goodput = hidl.json("status", run.name)["goodput"]
-    assert (goodput["jobs"], goodput["useful_seconds"] > 0, goodput["checkpoints"]) == (2, True, 0)
+    assert (goodput["jobs"], goodput["useful_time"] > 0, goodput["checkpoints"]) == (2, True, 0)
     assert "goodput so far" in hidl("status", run.name).stdout
