@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
 from mpi4py import MPI
 
-(memory,) = (file for file in Path("/dev/shm").iterdir() if file.name.startswith("mpich_shm_"))
+#: Other programs of this machine have memory of this kind, too.
+mapped = re.findall(r"/dev/shm/mpich_shm_\S+", Path("/proc/self/maps").read_text())
+(memory,) = map(Path, set(mapped))
 this = f"{memory.name} {memory.stat().st_ino} {memory.stat().st_mtime_ns}"
 left = Path(os.environ["HIDL_CHECKPOINT"]) / "memory"
 if left.exists():
