@@ -156,6 +156,10 @@ def test_a_line_that_a_full_disk_cut_off_is_a_job(
     [
         ("awk() { return 127; }", "what its jobs have used cannot be determined"),
         ("awk() { :; }", "what its jobs have used cannot be determined"),
+        (
+            'awk() { if [[ $* == *now=* ]]; then cat > /dev/null; else command awk "$@"; fi; }',
+            "what its jobs have used cannot be determined",
+        ),
         ("cat() { echo cut; return 1; }", "what its jobs have used cannot be determined"),
         ("rm attempts.jsonl", "what its jobs have used cannot be determined"),
         ("mkdir earlier.1", "what its jobs have used cannot be determined"),
