@@ -5,6 +5,7 @@ The backends that communicate with them are in ``schedulers/<name>.py``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,8 @@ class BatchSystem:
         no_requeue: Pattern of the header lines that forbid requeueing.
         next_job: Submission of a job that depends on the running one, or None if hidl does not use any.
         is_repeated: Whether the process that starts the job script starts it again if the file ``continued`` exists.
+        limit_unit: Unit of time limits in seconds; a limit is rounded up to a multiple.
+        shortest_limit: Shortest time limit in seconds; a shorter one is raised to it.
         time_limits: Whether to set a time limit on jobs even if the user requests none, because other jobs wait for the
             resources.
     """
@@ -111,11 +114,17 @@ class BatchSystem:
     no_requeue: str = r"(?!)"
     next_job: NextJob | None = None
     is_repeated: bool = False
+    limit_unit: int = 1
+    shortest_limit: int = 1
     time_limits: bool = True
 
     def may_requeue(self, header: Sequence[str]) -> bool:
         """Return whether a job with this header can be requeued."""
         return self.requeue is not None and not any(re.match(self.no_requeue, line) for line in header)
+
+    def round_limit(self, seconds: float) -> int:
+        """Return the time limit in seconds that a job gets if ``seconds`` are requested."""
+        return max(self.shortest_limit, math.ceil(seconds / self.limit_unit) * self.limit_unit)
 
 
 #: In squeue's text output, the state of an ending job is COMPLETING, whatever the reason. In JSON, Slurm 23.02 and
@@ -172,6 +181,7 @@ _ROWS = (
             held=r"#SBATCH (--hold|-H)( |$)",
             why_ended=_SLURM_WHY_ENDED,
         ),
+        limit_unit=60,
     ),
     BatchSystem(
         name="lsf",
@@ -199,6 +209,7 @@ _ROWS = (
             held=r"#BSUB -H( |$)",
             begin="#BSUB",
         ),
+        limit_unit=60,
     ),
     BatchSystem(
         name="pbs",
@@ -220,6 +231,7 @@ _ROWS = (
             cancel='qdel "$1"',
             held=r"#PBS -h( |$)",
         ),
+        shortest_limit=60,
     ),
     BatchSystem(
         name="flux",

@@ -45,6 +45,7 @@ from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.parameters import matrix_word
 from hidl_cli.record import Run
 from hidl_cli.redaction import Secrets, fill, names_in, shown
+from hidl_cli.runs.checkpoint_interval import INTERVAL
 from hidl_cli.runs.verification import Provenance, differences
 from hidl_cli.schedulers.build_allocation import build_job
 from hidl_cli.site.checks import RULES as SITE_RULES
@@ -459,9 +460,9 @@ def request_of(
 ) -> RunRequest:
     """Return the request that runs the capsule's plan on ``site``.
 
-    On the original run's site, the request keeps the run's partition, launcher and MPI library. On another site, it
-    uses that site's defaults. ``job`` contains the user's job options, and ``repeat`` replaces the number of
-    repetitions if it is not None.
+    On the original run's site, the request keeps the run's partition, launcher and MPI library and, if the run has
+    several jobs, their time limit. On another site, it uses that site's defaults. ``job`` contains the user's job
+    options, and ``repeat`` replaces the number of repetitions if it is not None.
     """
     plan = original.plan
     here = plan.site == site.name
@@ -489,6 +490,9 @@ def request_of(
         until_settled=plan.until_settled,
         until_done=bool(plan.max_jobs),
         max_jobs=plan.max_jobs or None,
+        max_node_hours=plan.max_node_hours if here else None,
+        max_cost=plan.max_cost if here else None,
+        env_vars={name: plan.environment[name] for name in (INTERVAL,) if name in plan.environment},
         precision=plan.precision if plan.is_study else None,
         launcher=plan.launcher if here else None,
         mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,
@@ -501,7 +505,7 @@ def request_of(
         hosts=job.hosts,
         qos=job.qos,
         reservation=job.reservation,
-        time=job.time,
+        time=plan.allocation.time_limit if job.time is None and here and plan.max_jobs else job.time,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -123,14 +123,14 @@ class Run:
     def attempts(self) -> list[Status]:
         """Read the last status of each attempt after which the job was requeued, starting with the oldest."""
         try:
-            lines = (self.directory / "attempts.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (self.directory / "attempts.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return []
         found = []
         for line in lines:
             with suppress(ValueError, KeyError, TypeError):  # a line that was cut off by a full disk
                 found.append(_status(json.loads(line)))
-        return found
+        return each_job_once(found)
 
     def next_job(self) -> str | None:
         """Return the id of the job that continues the run after the current one, or None if no job is submitted."""
@@ -197,6 +197,20 @@ class Run:
     def write(self, name: str, document: dict[str, Any]) -> None:
         """Write ``<name>.json`` atomically."""
         write_json(self.directory / f"{name}.json", document)
+
+
+def each_job_once(statuses: Iterable[Status]) -> list[Status]:
+    """Return the statuses without repetitions: of several with the same start, the one with the latest end.
+
+    A job that waits for the next one has recorded its end in ``attempts.jsonl``, and not in ``status.json``.
+    """
+    found: dict[float, Status] = {}
+    for each in statuses:
+        key = -float(len(found)) if each.started is None else each.started
+        known = found.get(key)
+        if known is None or (each.ended is not None and (known.ended is None or known.ended < each.ended)):
+            found[key] = each
+    return list(found.values())
 
 
 def job_id(job: Mapping[str, Any], status: Status) -> str | None:

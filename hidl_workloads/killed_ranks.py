@@ -9,7 +9,10 @@ read counters and messages of killed ranks, and may wait for ever.
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
+
+from hidl_workloads import launcher_environment
 
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
@@ -24,20 +27,34 @@ def remove_shared_memory(environment: Mapping[str, str]) -> None:
     """Remove memory of this step's name that is older than the step, in steps of a requeued job only.
 
     Each rank does this before ``MPI_Init``, so that none finds it. Files of this step are younger than the Slurm daemon
-    that started its ranks; if that daemon is hidden, nothing is removed. Errors are ignored: MPI reports what it cannot
-    use.
+    that started its ranks. If that daemon is hidden, the first rank of the node reports the memory instead. Other
+    errors are ignored: MPI reports what it cannot use.
     """
     if environment.get("SLURM_RESTART_COUNT", "0") == "0":
         return
     from pathlib import Path  # imported here: start-up time counts
 
-    with suppress(OSError, ValueError, IndexError):
+    ids = [id_ for id_ in map(environment.get, _IDS) if id_]
+    files: list[Path] = []
+    with suppress(OSError):
+        files = [file for id_ in ids for file in Path("/dev/shm").glob(f"mpich_*_{_fnv(id_):x}_*")]
+    if not files:
+        return
+    try:
         begun = _start_of_step(Path("/proc"))
-        for id_ in filter(None, map(environment.get, _IDS)):
-            for file in Path("/dev/shm").glob(f"mpich_*_{_fnv(id_):x}_*"):
-                with suppress(OSError):
-                    if file.stat().st_mtime < begun:
-                        file.unlink()
+    except (OSError, ValueError, IndexError):
+        if not launcher_environment.read_number(launcher_environment.LOCAL_RANKS, environment):
+            print(
+                f"hidl: {files[0]} on {os.uname().nodename} may be memory of killed ranks of this job: its age is "
+                f"unknown, because {_STARTS_RANKS} is hidden; if the ranks wait for ever, remove it",
+                file=sys.stderr,
+                flush=True,
+            )
+        return
+    for file in files:
+        with suppress(OSError):
+            if file.stat().st_mtime < begun:
+                file.unlink()
 
 
 def _fnv(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,13 @@ def test_a_directory_without_secrets_is_readable_as_usual(tmp_path: Path) -> Non
     )
     (tmp_path / "b").mkdir()
     assert run.directory.stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_a_job_that_recorded_its_end_twice_is_one_attempt(tmp_path: Path) -> None:
+    """Its submission of the next job took time, or it was requeued after it had ended."""
+    keys = {"state": "FAILED", "step": 1, "steps": 1, "exit_status": 9, "hosts": ["node1"]}
+    times = [(10.0, None), (20.0, 25.0), (20.0, 27.0), (20.0, None), (None, None), (None, None)]
+    lines = [json.dumps(keys | {"started": started, "ended": ended}) for started, ended in times]
+    (tmp_path / "attempts.jsonl").write_bytes("\n".join([*lines, lines[0][:30]]).encode() + b"\xff")
+    found = [(each.started, each.ended) for each in Run(tmp_path).attempts()]
+    assert found == [(10.0, None), (20.0, 27.0), (None, None), (None, None)]

@@ -283,7 +283,7 @@ class Allocation:
         cores_per_node: Cores that the largest step uses per node; set if the steps differ in their number of threads.
         requests_memory: Whether to request ``memory_gib`` even if the site's policy does not.
         exclusive: Whether to request whole nodes; None follows the site's policy.
-        share: Part of each node that the job uses, at most 1.
+        share: Part of each node that the job uses, at most 1; a job that uses an unknown part counts as 1.
         settings: Additional job settings.
     """
 
@@ -358,9 +358,10 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
             hint=f"use --mem {int(node.memory_gib)}G or less",
         )
     is_part = part < 1 or job.share
-    cores_used = (fullest * threads if threads else most) / node.cores if node.cores and is_part else 0.0
-    memory_used = (memory or 0.0) / node.memory_gib if node.memory_gib and is_part else 0.0
-    gpus_used = part if node.gpus and requested_gpus(site, options) else 0.0
+    # An unknown part counts as a whole node, because limits on the cost of a run are computed from it.
+    cores_used = (fullest * threads if threads else most) / node.cores if node.cores else 1.0
+    memory_used = 0.0 if memory is None else memory / node.memory_gib if node.memory_gib else 1.0
+    gpus_used = 0.0 if not requested_gpus(site, options) else part if node.gpus else 1.0
     allocation = Allocation(
         job_name=plain("--job-name", job.job_name) or job_name,
         nodes=nodes,

@@ -16,6 +16,7 @@ from hidl_cli.record import Run, Status, all_runs, job_id
 from hidl_cli.redaction import Secrets
 from hidl_cli.runs.conclude import conclude, has_results, keep_likely_causes
 from hidl_cli.runs.follow import Watch
+from hidl_cli.runs.goodput import read_goodput
 from hidl_cli.runs.metrics import directories, metrics_of
 from hidl_cli.schedulers.decision import read_status
 
@@ -88,6 +89,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
     """
     plan = plan_of(run)
     status = status or read_status(run)
+    goodput = read_goodput(run, plan)
     unreadable: list[str] = []
     job, metrics, verdict, causes = (_read(run, name, unreadable) for name in ("job", "metrics", "verdict", "causes"))
     document = {
@@ -112,7 +114,9 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
         "attempts": [
             {"state": each.state.value, "started": each.started, "ended": each.ended, "hosts": list(each.hosts)}
             for each in run.attempts()
+            if each.started is None or each.started != status.started
         ],
+        "goodput": goodput and goodput.to_json(),
         "steps": metrics.get("steps", []),
         "causes": causes.get("findings", []),
         "verdict": {key: verdict.get(key) for key in ("verdict", "reason", "hint", "study", "ranking", "pairs")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -38,7 +37,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     Raises ``InvalidInput`` if Flux lacks a required option, or if a value is not a plain word.
     """
     _refuse_unsupported(allocation, policies)
-    limit = None if allocation.time_limit is None else f"{math.ceil(allocation.time_limit)}s"
+    limit = None if allocation.time_limit is None else f"{SYSTEMS['flux'].round_limit(allocation.time_limit)}s"
     uses = {
         "job-name": ("required", allocation.job_name),
         "queue": (policies.partition, allocation.queue),

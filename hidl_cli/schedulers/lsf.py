@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
@@ -162,7 +161,7 @@ def _run_limit(seconds: float | None) -> str | None:
     """Format a time limit as hours:minutes, rounded up, since LSF does not support seconds."""
     if seconds is None:
         return None
-    minutes = max(1, math.ceil(seconds / 60))
+    minutes = SYSTEMS["lsf"].round_limit(seconds) // 60
     return f"{minutes // 60}:{minutes % 60:02d}"
 
 

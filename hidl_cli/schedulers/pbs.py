@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import pwd
 import re
@@ -98,7 +97,7 @@ def _select(allocation: Allocation, policies: Policies) -> str:
 def _walltime(seconds: float | None) -> str | None:
     if seconds is None:
         return None
-    whole = max(60, math.ceil(seconds))
+    whole = SYSTEMS["pbs"].round_limit(seconds)
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import platform
 import pwd
@@ -393,7 +392,7 @@ def _time(seconds: float | None) -> str | None:
     """Format a time limit, rounded up to whole minutes as Slurm does."""
     if seconds is None:
         return None
-    minutes = math.ceil(seconds / 60)
+    minutes = SYSTEMS["slurm"].round_limit(seconds) // 60
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
 

@@ -19,6 +19,7 @@ from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare
 from hidl_cli.record import Run, State
+from hidl_cli.runs.checkpoint_interval import CheckpointInterval, with_interval
 from hidl_cli.site.load import load_site
 from tests.conftest import Hidl
 
@@ -84,6 +85,35 @@ def test_plan_and_capsule_of_any_run_are_read_back_and_mean_the_same(tmp_path: P
         request = request_of(original, machine, None, AllocationOptions(), None)
         again = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
     assert job_script(replace(again, run=plan.run, created=plan.created)) == job_script(plan)
+
+
+@pytest.mark.usefixtures("stack")
+def test_a_run_of_several_jobs_keeps_their_time_limit_and_the_interval_between_checkpoints(tmp_path: Path) -> None:
+    """Without the time, its limit of node-hours would be rejected."""
+    plan = prepare(
+        RunRequest(
+            command=["./program"],
+            directory="/",
+            site="local",
+            stack="mpi",
+            until_done=True,
+            max_jobs=7,
+            time=600.0,
+            max_node_hours=4.0,
+            hypothetical=True,
+        )
+    )
+    plan = with_interval(plan, CheckpointInterval(313.0, "from an earlier run"))
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    with unpacked(parse(capsule_of(run).to_bytes()), {}) as original:
+        machine = load_site("local")
+        request = request_of(original, machine, None, AllocationOptions(), None)
+        again = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
+        shorter = request_of(original, machine, None, AllocationOptions(time=60), None)
+    assert "export HIDL_CHECKPOINT_INTERVAL=313\n" in job_script(plan)
+    assert job_script(replace(again, run=plan.run, created=plan.created)) == job_script(plan)
+    assert shorter.time_limit == 60
 
 
 @pytest.mark.usefixtures("stack")

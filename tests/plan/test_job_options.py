@@ -12,9 +12,9 @@ import yaml
 from hidl_cli.errors import HidlError, InvalidInput, SubmitRefused, UsageError
 from hidl_cli.launch.options import JobOptions
 from hidl_cli.launch.placement import Allocation
+from hidl_cli.plan.cost import estimate
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.options import RunRequest
-from hidl_cli.plan.planning import estimate
 from hidl_cli.plan.prepare import prepare
 from hidl_cli.schedulers import scheduler
 from hidl_cli.site.job_options import TERMS, JobSettings
@@ -169,6 +169,24 @@ def test_a_part_has_its_share_of_the_cores() -> None:
     assert planned(gpus=1, memory="256G").allocation.share == 256 / (anvil().node_type("gpu").memory_gib or 1)
     assert planned(gpus=1, threads=128).allocation.share == 1.0
     assert whole.allocation.share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("unknown", "options", "share"),
+    [
+        ("cores", {"partition": "shared", "share": True, "ranks_per_node": 4}, 1.0),
+        ("cores", {"gpus": 1}, 1.0),
+        ("memory_gib", {"gpus": 1, "memory": "8G", "threads": 8}, 1.0),
+        ("memory_gib", {"gpus": 1, "threads": 8}, 0.25),
+    ],
+)
+def test_an_unknown_part_of_a_node_counts_as_a_whole_node(unknown: str, options: dict[str, Any], share: float) -> None:
+    site = anvil()
+    name = site.partition(options.get("partition", "gpu")).node_type  # type: ignore[union-attr]
+    node = site.node_types[name].model_copy(update={unknown: None})
+    site = site.model_copy(update={"node_types": {**site.node_types, name: node}})
+    plan = planned(site, device="cpu" if "partition" in options else "gpu", **options)
+    assert plan.allocation.share == share
 
 
 def test_gpus_per_rank_determine_the_ranks() -> None:

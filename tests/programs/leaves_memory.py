@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
 from mpi4py import MPI
 
-maps = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
-(memory,) = {Path(fields[5]) for fields in maps if fields[5:] and fields[5].startswith("/dev/shm/mpich_shm_")}
+#: Other programs of this machine have memory of this kind, too.
+mapped = re.findall(r"/dev/shm/mpich_shm_\S+", Path("/proc/self/maps").read_text())
+(memory,) = map(Path, set(mapped))
 this = f"{memory.name} {memory.stat().st_ino} {memory.stat().st_mtime_ns}"
 left = Path(os.environ["HIDL_CHECKPOINT"]) / "memory"
 if left.exists():

@@ -96,6 +96,15 @@ write_status() { # state exit-status end-time
     fi
 }
 
+# Adds a job to attempts.jsonl, on a line of its own: the line before may be cut off, if the disk was full.
+add_attempt() { # status
+    local last=''
+    if [[ -s attempts.jsonl ]]; then
+        last=$(tail -c 1 attempts.jsonl)
+    fi
+    printf '%s%s\n' "${last:+$'\n'}" "$1" >> attempts.jsonl
+}
+
 # Results stay those of one job: what an earlier attempt left, which was put back into the queue, or another job in this
 # directory (a copy, submitted again), does not count. The latter is kept.
 begin_attempt() {
@@ -103,7 +112,7 @@ begin_attempt() {
     job=${job//[^A-Za-z0-9._[\]-]/}
     if [[ -s status.json ]]; then
         if [[ -n $job ]] && grep -qF "\"job\": \"$job\"" status.json; then
-            { tr -d '\n' < status.json && echo; } >> attempts.jsonl
+            add_attempt "$(tr -d '\n' < status.json)"
         else
             rm -f -- reason
             keep_results
