@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError, hint_for
+from hidl_cli.launch.container import Container
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Allocation, Placement
 from hidl_cli.mpi import Library
@@ -101,6 +102,7 @@ class Plan:
         max_jobs: Maximum number of successive jobs in which the program completes; 0 for a run that is a single job.
         precision: Largest relative half-width of an efficiency's interval that permits a verdict; None permits any.
         profile: Whether recording the ranks' MPI calls is mandatory; None if they are not recorded.
+        container: Container in which the user's program runs; None if it runs on the nodes themselves.
         sources: Documents of the site and the stack, which are stored beside ``plan.json``.
     """
 
@@ -137,6 +139,7 @@ class Plan:
     precision: float | None = None
     max_jobs: int = 0
     profile: Profiling | None = None
+    container: Container | None = None
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -39,7 +39,8 @@ _SUPPORTED = (
 _ENTRIES = ("node_types", "partitions", "mpi", "compilers", "externals")
 _SECTIONS = (
     "name", "title", "sources", "match", "interconnect", "scheduler", "launchers", "node_types", "partitions",
-    "default_partition", "mpi", "default_mpi", "policies", "compilers", "default_compiler", "externals", "spack",
+    "default_partition", "mpi", "default_mpi", "policies", "containers", "compilers", "default_compiler",
+    "externals", "spack",
 )  # fmt: skip
 #: Facts about nodes that each node type in the draft lists, so that the null ones can be filled in.
 _OF_NODES = ("cpu", "arch", "sockets", "cores", "threads_per_core", "memory_gib", "gpus", "count")

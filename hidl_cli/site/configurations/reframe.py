@@ -65,6 +65,7 @@ _LAUNCHERS = {
     "mpirun-openmpi": "mpirun",
     "mpirun-intelmpi": "mpiexec",
 }
+_RUNTIMES = {"Apptainer": "apptainer", "Singularity": "apptainer", "Shifter": "shifter"}
 _ANY_HOST = {"", ".", ".*", ".+", "^.*", "^.*$", "^.+$"}
 #: Options in `access` by their short or long names, and the keys of a partition that they correspond to.
 _ACCESS = {
@@ -203,6 +204,10 @@ def _read_partition(file: ConfigurationFile, at: tuple[Key, ...]) -> list[str]:
     file.carry(("partitions", key, "node_type"), key, why)
     _read_access(file, at, key, scheduler, why)
     _read_hardware(file, at, key, why)
+    for number in file.keys(*at, "container_platforms"):
+        if runtime := _RUNTIMES.get(str(file.peek(*at, "container_platforms", number, "type"))):
+            file.take(*at, "container_platforms", number, "type")
+            file.carry(("containers", "runtime"), runtime, why)
     for number in file.keys(*at, "resources"):
         _read_resource(file, (*at, "resources", number), key, why)
     return file.words(*at, "environs")
