@@ -77,7 +77,7 @@ site_configuration = {
             {'name': 'login', 'scheduler': 'local', 'launcher': 'local', 'environs': ['builtin']},
             {'name': 'GPU', 'descr': 'four A100', 'scheduler': 'slurm', 'launcher': 'srun',
              'access': ['-p gpu', '-A hpcroot', '--constraint=a100', '--switches=1'], 'environs': ['gnu', 'cuda'],
-             'max_jobs': 100,
+             'max_jobs': 100, 'container_platforms': [{'type': 'Singularity', 'modules': ['apptainer']}],
              'processor': {'arch': 'zen3', 'num_cpus': 128, 'num_cpus_per_core': 2, 'num_sockets': 2},
              'devices': [{'type': 'gpu', 'arch': 'sm_80', 'num_devices': 4}],
              'resources': [{'name': '_rfm_gpu', 'options': [
@@ -220,6 +220,7 @@ def test_reframe_settings_become_partitions_and_nodes(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert site["node_types"]["cpu"]["cores"] is None
     assert site["policies"] == {"environment": {"FI_PROVIDER": "cxi"}, "gpus": "gpus-per-node"}
+    assert site["containers"] == {"runtime": "apptainer"}
     assert site["mpi"]["openmpi"]["modules"] == ["gcc/12.3", "openmpi/5.0.5"]
     assert site["mpi"]["openmpi-cuda"]["version"] == "4.1.6"
     for words in (
