@@ -65,6 +65,10 @@ def test_ranks_on_two_nodes_are_one_world_in_the_image(
     assert [rank[:3] + rank[4:] for rank in printed(hidl)] == [[rank, 4, True, here, True] for rank in range(4)]
     assert {str(rank[3]).startswith("/usr/lib/") for rank in printed(hidl)} == {True}
 
+    (run,) = hidl.runs.iterdir()
+    capsule = hidl("capsule", run.name)
+    assert (capsule.returncode, "used the image" in capsule.stderr) == (4, True), capsule.stderr
+
     mounted = hidl(*options, "--mpi", "stack", *program)
     assert mounted.returncode == 0, mounted.stderr
     assert [rank[1] for rank in printed(hidl)] == [4] * 4
