@@ -489,6 +489,8 @@ def request_of(
         until_settled=plan.until_settled,
         until_done=bool(plan.max_jobs),
         max_jobs=plan.max_jobs or None,
+        max_node_hours=plan.max_node_hours if here else None,
+        max_cost=plan.max_cost if here else None,
         precision=plan.precision if plan.is_study else None,
         launcher=plan.launcher if here else None,
         mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,

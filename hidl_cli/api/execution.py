@@ -307,11 +307,13 @@ def run(options: RunOptions) -> Run:
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
     from hidl_cli.runs.follow import submit
     from hidl_cli.site.load import load_site
 
     site = on_hosts(load_site(options.site), options.named_hosts)
     planned = prepare(RunRequest.of(options), site)
+    planned = with_interval(planned, choose_interval(planned, site))
     script = job_script(planned)
     if options.check and (examined := before_runs([planned], site)).errors:
         raise doctor_error(examined, detailed=True)
@@ -325,10 +327,15 @@ def plan(options: RunOptions) -> Plan:
     This is the equivalent of ``hidl run --dry-run``. The stack need not be installed. Propagates the errors that
     ``run`` raises for invalid arguments.
     """
+    from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
+    from hidl_cli.site.load import load_site
 
-    planned = prepare(RunRequest.of(options, hypothetical=True))
+    site = on_hosts(load_site(options.site), options.named_hosts)
+    planned = prepare(RunRequest.of(options, hypothetical=True), site)
+    planned = with_interval(planned, choose_interval(planned, site))
     return _plan(planned, job_script(planned))
 
 

@@ -419,6 +419,8 @@ def show_run(document: dict[str, Any]) -> None:
     verdict = document["verdict"]
     if verdict:
         rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
+    elif document["goodput"]:
+        rows.append({"": "goodput so far", " ": document["goodput"]["summary"]})
     rows += [{"": "cause", " ": f"{cause['title']} ({cause['rule']})"} for cause in document["causes"][:3]]
     show_table(rows)
 

@@ -15,6 +15,7 @@ from hidl_cli.plan.options import RunOptions, RunRequest
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan
+    from hidl_cli.runs.checkpoint_interval import CheckpointInterval
     from hidl_cli.runs.forecast import Expected, PointForecast
     from hidl_cli.site.schema import Site
 from hidl_cli.commands.arguments import complete_stacks
@@ -22,12 +23,12 @@ from hidl_cli.commands.arguments import complete_stacks
 # ``hidl run --estimate``.
 
 
-def show_estimate(plan: Plan, *, json: bool) -> None:
+def show_estimate(plan: Plan, interval: CheckpointInterval | None, *, json: bool) -> None:
     """Print a run's maximum cost and predicted metrics, executing only the workload's prediction module."""
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, write
-    from hidl_cli.plan.planning import estimate, format_estimate
+    from hidl_cli.plan.cost import estimate, format_estimate
     from hidl_cli.site.load import load_site
 
     site = load_site(plan.site)
@@ -35,9 +36,11 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
     forecasts = _forecasts(plan, site.interconnect)
     if json:
         fields: dict[str, Any] = {"site": plan.site, "partition": plan.partition, **asdict(found)}
+        fields["checkpoint_interval"] = interval and asdict(interval)
         emit_json("hidl.estimate/1", **fields, forecasts=[each.to_json() for each in forecasts])
         return
-    write("\n".join(format_estimate(found, plan)) + "\n")
+    lines = [*format_estimate(found, plan), *([interval.describe()] if interval else [])]
+    write("\n".join(lines) + "\n")
     for each in forecasts:
         _show(each)
 
@@ -148,6 +151,7 @@ def run(
     from hidl_cli.plan.input_files import find_stdin
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
     from hidl_cli.site.load import load_site
 
     command = program_after(ctx, workload, further=() if options.matrix else further or ())
@@ -164,13 +168,15 @@ def run(
     if as_jobs:
         options = replace(options, new_job=True)
     plan = prepare(RunRequest.of(options, hypothetical=dry_run or estimate), machine)
+    interval = choose_interval(plan, machine)
+    plan = with_interval(plan, interval)
     if as_jobs and not estimate:
         _run_as_jobs(options, plan, machine, at_most=at_most, wait=wait, dry_run=dry_run, json=json)
         return
     if save_tuning:
         _require_comparison(plan, wait=wait)
     if estimate:
-        show_estimate(plan, json=json)
+        show_estimate(plan, interval, json=json)
         _warn(plan)
         return
     if dry_run:
@@ -186,6 +192,8 @@ def run(
         say(f"run {record.id} in {record.directory}")
         if plan.allocation.time_limit is not None:
             say(f"time limit {clock(plan.allocation.time_limit)}", style="dim")
+        if interval is not None and interval.seconds is not None:
+            say(interval.describe(), style="dim")
         if not wait:
             if json:
                 emit_json("hidl.run/1", run=record.id, directory=str(record.directory), state="PENDING")

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from hidl_cli import batch_systems
 from hidl_cli.launchers import LAUNCHERS
+from hidl_cli.plan.cost import cost_limits
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler
 from hidl_cli.schedulers.backend import SUBMIT_SECONDS, Programs, options
 from hidl_cli.templates import render_script
@@ -75,6 +76,7 @@ def _chain_values(plan: Plan) -> dict[str, Any]:
     system, stop_seconds = batch_systems.system(plan.scheduler), plan.allocation.stop_seconds or 0
     return {
         "max_jobs": plan.max_jobs,
+        "cost_limits": list(cost_limits(plan)),
         "stop_seconds": stop_seconds,
         "grace_seconds": min(15, stop_seconds // 3),
         "requeue": None,

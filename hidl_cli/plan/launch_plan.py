@@ -100,6 +100,8 @@ class Plan:
         stdin: File that rank 0 of a user's program reads as standard input: an absolute path, or a name in the run's
             directory.
         max_jobs: Maximum number of successive jobs in which the program completes; 0 for a run that is a single job.
+        max_node_hours: Node-hours that no further job of the run may exceed; None permits any.
+        max_cost: Cost that no further job of the run may exceed, in the site's units; None permits any.
         precision: Largest relative half-width of an efficiency's interval. If the interval is wider, there is no
             verdict; None permits any width.
         profile: Whether recording the ranks' MPI calls is required or optional; None if they are not recorded.
@@ -138,6 +140,8 @@ class Plan:
     stdin: str | None = None
     precision: float | None = None
     max_jobs: int = 0
+    max_node_hours: float | None = None
+    max_cost: float | None = None
     profile: Profiling | None = None
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -203,6 +203,20 @@ class RunOptions(JobOptions):
         help="Maximum number of jobs for --until-done (default: 20).",
         panel=_PROGRAM,
     )
+    max_node_hours: float | None = option(
+        None,
+        "--max-node-hours",
+        minimum=0,
+        help="With --until-done: start no job that could exceed this total of node-hours.",
+        panel=_PROGRAM,
+    )
+    max_cost: float | None = option(
+        None,
+        "--max-cost",
+        minimum=0,
+        help="With --until-done: start no job that could exceed this total cost, in the site's units.",
+        panel=_PROGRAM,
+    )
     uses_mpi: bool = option(
         True,
         "--no-mpi",
@@ -283,8 +297,11 @@ class RunOptions(JobOptions):
     @property
     def job_limit(self) -> int:
         """The maximum number of successive jobs that complete the run, or 0 if the run is a single job."""
-        if self.max_jobs is not None and not self.until_done:
-            raise UsageError("--max-jobs requires --until-done", hint="omit it, or add --until-done")
+        for name in ("max_jobs", "max_node_hours", "max_cost"):
+            if getattr(self, name) is not None and not self.until_done:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} requires --until-done", hint="omit it, or add --until-done"
+                )
         return (self.max_jobs or _MAX_JOBS) if self.until_done else 0
 
     @property

@@ -1,4 +1,4 @@
-"""Make launch plans from resolved options, and estimate their cost."""
+"""Make launch plans from resolved options."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SSH, SYSTEMS
 from hidl_cli.errors import UsageError
-from hidl_cli.launch import placement as limits
 from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
-from hidl_cli.launch.options import AllocationOptions, clock
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.launch.placement import Allocation, Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
@@ -25,7 +24,7 @@ from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
 from hidl_cli.recorder import STARTER, Profiling
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler, scheduler_for
 from hidl_cli.site.job_options import JobSettings
-from hidl_cli.site.schema import Partition, Site
+from hidl_cli.site.schema import Site
 from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
@@ -38,24 +37,6 @@ if TYPE_CHECKING:
     from hidl_cli.schedulers.backend import EnclosingJob
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Upper bounds on the cost of a run, which may end before its time limit. None means unknown.
-
-    ``charge`` is the price of a node-hour and ``cost`` the total price, both in the site's units. The minima and maxima
-    are the partition's limits for a job of this size.
-    """
-
-    nodes: int
-    seconds: float | None
-    node_hours: float | None
-    charge: float | None
-    cost: float | None
-    min_nodes: int | None
-    max_nodes: int | None
-    max_seconds: float | None
-
-
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """Return a plan's warnings for the user, one sentence each."""
     missing = f"site {plan.site} requires {' and '.join(plan.missing)}, which is not set"
@@ -65,42 +46,6 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
         f"the run is a separate job: it does not use the nodes of job {job}, and waits if that job occupies all of them"
     )
     return (*plan.warnings, *([missing] if plan.missing else ()), *([outer] if job else ()))
-
-
-def estimate(plan: Plan, partition: Partition | None) -> Estimate:
-    """Estimate the cost of a plan."""
-    nodes, seconds = plan.allocation.nodes, plan.allocation.time_limit
-    node_hours = None if seconds is None else nodes * seconds / 3600 * plan.allocation.share
-    return Estimate(
-        nodes=nodes,
-        seconds=seconds,
-        node_hours=node_hours,
-        charge=plan.charge,
-        cost=None if node_hours is None or plan.charge is None else node_hours * plan.charge,
-        min_nodes=partition.min_nodes if partition else None,
-        max_nodes=partition.max_nodes if partition else None,
-        max_seconds=limits.longest(partition, nodes),
-    )
-
-
-def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
-    """Format the estimate as text."""
-    where = f"partition {plan.partition} of site {plan.site}" if plan.partition else f"site {plan.site}"
-    if estimate.seconds is None or estimate.node_hours is None:
-        lines = [f"{where}: {estimate.nodes} node(s), without a time limit (--time): no upper bound"]
-    else:
-        most = clock(estimate.seconds)
-        part = plan.allocation.share
-        nodes_used = f"{estimate.nodes} node(s)" if part == 1 else f"{part:.3g} of {estimate.nodes} node(s)"
-        lines = [f"{where}: {nodes_used} for at most {most} = at most {estimate.node_hours:g} node-hours"]
-    if estimate.charge is None:
-        lines.append("cost: unknown, because the site's file does not specify a charge for this partition")
-    elif estimate.cost is not None:
-        lines.append(f"cost: {estimate.charge:g} per node-hour = at most {estimate.cost:g} of the site's units")
-    nodes = f"{estimate.min_nodes or 1} to {estimate.max_nodes or '(unknown)'} nodes"
-    wall = "an unknown time" if estimate.max_seconds is None else clock(estimate.max_seconds)
-    lines.append(f"limits: {nodes}, {wall} for a job of this size: allowed")
-    return lines
 
 
 #: Variables that the job script sets at run time and that must be forwarded to every rank.

@@ -20,6 +20,7 @@ from hidl_cli.launch.options import JobOptions
 from hidl_cli.launch.placement import Placement, bind_to_cores, gpu_share, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
 from hidl_cli.plan.checks import load_workload
+from hidl_cli.plan.cost import limit_cost
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
 from hidl_cli.plan.launch_plan import Plan, plan_of
@@ -167,6 +168,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         variables=request.rank_variables,
         max_jobs=_job_limit(request, site, workload),
     )
+    plan = limit_cost(plan, request.max_node_hours, request.max_cost)
     if plan.missing and not request.hypothetical:
         raise SubmitRefused(
             f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"add {plan.missing[0]} NAME"

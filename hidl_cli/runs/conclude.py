@@ -21,6 +21,7 @@ from hidl_cli.plan.workload import Scaling
 from hidl_cli.profile import keep_profile, metrics_of
 from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.energy import add_accounted_energy
+from hidl_cli.runs.goodput import read_goodput
 from hidl_cli.runs.metrics import count_complete_repetitions, describe_unequal_ranks, read_steps
 from hidl_cli.runs.parsers.patterns import last_lines
 from hidl_cli.schedulers.decision import read_status
@@ -315,6 +316,10 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
     profile = keep_profile(run, plan, conclusion.study)
     if profile:
         _add_metrics(steps, profile["steps"])
+    if goodput := read_goodput(run, plan):
+        conclusion = conclusion.with_note(goodput.describe())
+        for step in steps:  # only one, because a study is a single job
+            step["metrics"] = {**step["metrics"], **goodput.metrics()}
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion)

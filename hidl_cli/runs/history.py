@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hidl_cli.record import Run, Status, all_runs, job_id
 from hidl_cli.redaction import Secrets
 from hidl_cli.runs.conclude import conclude, has_results, keep_likely_causes
 from hidl_cli.runs.follow import Watch
+from hidl_cli.runs.goodput import read_goodput
 from hidl_cli.runs.metrics import directories, metrics_of
 from hidl_cli.schedulers.decision import read_status
 
@@ -88,6 +90,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
     """
     plan = plan_of(run)
     status = status or read_status(run)
+    goodput = read_goodput(run, plan)
     unreadable: list[str] = []
     job, metrics, verdict, causes = (_read(run, name, unreadable) for name in ("job", "metrics", "verdict", "causes"))
     document = {
@@ -113,6 +116,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
             {"state": each.state.value, "started": each.started, "ended": each.ended, "hosts": list(each.hosts)}
             for each in run.attempts()
         ],
+        "goodput": goodput and asdict(goodput) | {"share": goodput.share, "summary": goodput.describe()},
         "steps": metrics.get("steps", []),
         "causes": causes.get("findings", []),
         "verdict": {key: verdict.get(key) for key in ("verdict", "reason", "hint", "study", "ranking", "pairs")}

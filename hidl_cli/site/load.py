@@ -56,7 +56,7 @@ def _of_node_types(site: Site) -> Iterator[tuple[str, ...]]:
 
 def _is_moot(node: NodeType, key: str) -> bool:
     """Return whether a fact does not apply to a node type or is never needed."""
-    if key == "hosts":
+    if key in ("hosts", "mtbf_hours"):
         return True
     return (node.gpus == 0 and key in _OF_GPUS) or (node.detect and key in ("count", *_OF_GPUS[1:]))
 

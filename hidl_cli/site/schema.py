@@ -207,6 +207,9 @@ class NodeType(Strict):
     gpu_arch: str | None = Field(None, description="architecture of the GPU as named by compilers: sm_80, gfx90a, ...")
     gpu_memory_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="memory of one GPU, in GiB")
     count: Positive | None = Field(None, description="number of nodes of this type")
+    mtbf_hours: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="mean time between failures of one node, in hours, for the interval between checkpoints"
+    )
     hosts: SchedulerWord | None = Field(
         None, description="host names of these nodes, in Slurm's syntax: c[101-191]-[001-084]"
     )
