@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _search_own_modules_first() -> None:
-    """Move the directories of ``PYTHONPATH`` to the end, so that a user's ``json.py`` cannot shadow hidl's imports."""
+    """Search the directories in ``PYTHONPATH`` last, so that a user's ``json.py`` cannot shadow hidl's imports."""
     named = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path}  # noqa: PTH100
     sys.path.sort(key=lambda path: path in named)
 

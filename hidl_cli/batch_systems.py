@@ -43,7 +43,7 @@ class BuildJob:
 
 @dataclass(frozen=True)
 class NextJob:
-    """Shell code with which a job submits ``./job.sh`` to run after its own end, whatever that is.
+    """Shell code with which a job submits ``./job.sh`` again, to run after the job has ended, successfully or not.
 
     Attributes:
         words: Statements that set the array ``words`` to the command. The variable ``script`` is the path of the job
@@ -51,7 +51,7 @@ class NextJob:
         id: Extended regular expression of ``sed``, whose first group is the new job's id in the command's output.
         cancel: Command that cancels the job ``$1``.
         held: Pattern of the header lines by which a user holds the first job.
-        begin: Prefix of the header lines whose options must be in the command too, as ``${options[@]}``.
+        begin: Prefix of the header lines whose options must also be passed to the command, as ``${options[@]}``.
         why_ended: Statements that print CANCELLED if a user has cancelled the running job ``$job``, or NODE_FAIL if it
             has lost a node. Without them, a signal counts as a preemption.
     """
@@ -84,7 +84,7 @@ class BatchSystem:
         cluster_variable: Variable that holds the cluster's name within a job.
         attached: Command that starts a program immediately, or None if the system has none.
         requeue: Command in a job that puts it back into the queue, as shell code, or None if the system has none.
-        no_requeue: Pattern of the header lines that forbid this.
+        no_requeue: Pattern of the header lines that forbid requeueing.
         next_job: Submission of a job that depends on the running one, or None if hidl does not use any.
         is_repeated: Whether the process that starts the job script starts it again if the file ``continued`` exists.
         time_limits: Whether to set a time limit on jobs even if the user requests none, because other jobs wait for the
@@ -114,11 +114,12 @@ class BatchSystem:
     time_limits: bool = True
 
     def may_requeue(self, header: Sequence[str]) -> bool:
-        """Return True if a job with this header can be put back into the queue."""
+        """Return whether a job with this header can be requeued."""
         return self.requeue is not None and not any(re.match(self.no_requeue, line) for line in header)
 
 
-#: In text, the state of a job that ends is COMPLETING for any reason. Slurm 23.02 and later list both states in JSON.
+#: In squeue's text output, the state of an ending job is COMPLETING, whatever the reason. In JSON, Slurm 23.02 and
+#: later also list the state that describes the reason.
 _SLURM_WHY_ENDED = """\
 local state
 state=$(timeout 10 squeue --json --jobs="$job" 2> /dev/null | tr -d '[:space:]' |
@@ -158,7 +159,7 @@ _ROWS = (
         no_requeue=r"#SBATCH --no-requeue\b",
         next_job=NextJob(
             # Defaults of the user (SBATCH_*), which sbatch does not get from a job's environment. SBATCH_CLUSTERS is
-            # left out, because the job that this one depends on is in the cluster of the nodes.
+            # left out, because the job on which the new one depends belongs to the cluster of these nodes.
             words=(
                 'words=(sbatch --parsable "--dependency=afterany:$job"'
                 ' ${SLURM_JOB_ACCOUNT:+"--account=$SLURM_JOB_ACCOUNT"} ${SLURM_JOB_QOS:+"--qos=$SLURM_JOB_QOS"}'
@@ -239,7 +240,7 @@ _ROWS = (
             ("--output", "--error"),
             'flux jobs --no-header --format="{id}" --name="$1" | xargs -r flux cancel',
         ),
-        # A batch job is a Flux instance of its own; its parent has the queue.
+        # A batch job is a separate Flux instance; the queue belongs to the parent instance.
         next_job=NextJob(
             words='words=(flux --parent batch "--dependency=afterany:$job" "$script" "$job")',
             id="^(f[1-9A-HJ-NP-Za-km-z]+)$",
@@ -267,7 +268,7 @@ _ROWS = (
 SYSTEMS: Mapping[str, BatchSystem] = {row.name: row for row in _ROWS}
 """The batch systems that are built in."""
 
-#: Returns a ``Backend`` for a batch system, or a complete ``Scheduler``.
+#: Schedulers by name. ``get`` returns a ``Backend`` for a batch system, or a complete ``Scheduler``.
 SCHEDULERS: Registry[Any] = Registry(
     "hidl.schedulers",
     "scheduler",
@@ -280,7 +281,7 @@ UNSUPPORTED = ("pjm", "sunway")
 
 
 def system(name: str | None) -> BatchSystem | None:
-    """Return the traits of a batch system, built in or from a plug-in, or None if ``name`` is not one."""
+    """Return the traits of a batch system, built in or from a plug-in, or None if ``name`` is not a batch system."""
     if name is None or name in SYSTEMS or name not in SCHEDULERS:
         return SYSTEMS.get(name or "")
     traits = getattr(SCHEDULERS.get(name), "traits", None)

@@ -82,8 +82,8 @@ _INDEX = "capsule.json"
 #: Maximum sizes in bytes of a single member and of all members. A plan with thousands of steps has a few megabytes.
 _MAX_MEMBER = 32 << 20
 _MAX_TOTAL = 64 << 20
-#: Timestamp of all members, which is the earliest that a zip archive supports, so that the same run yields the same
-#: bytes.
+#: Timestamp of all members: the earliest that a zip archive supports. It is constant, so that the same run yields the
+#: same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -114,7 +114,7 @@ class Capsule:
     """A capsule's content.
 
     Attributes:
-        lock_name: File name under which the lockfile is found.
+        lock_name: File name that the lockfile requires in a directory of lockfiles.
         members: Content of the files, by name.
         hidden: Words that were secrets, or None in a capsule written by hidl 0.1, which does not list them.
         digest: SHA-256 of the whole file.
@@ -489,6 +489,8 @@ def request_of(
         until_settled=plan.until_settled,
         until_done=bool(plan.max_jobs),
         max_jobs=plan.max_jobs or None,
+        max_node_hours=plan.max_node_hours if here else None,
+        max_cost=plan.max_cost if here else None,
         precision=plan.precision if plan.is_study else None,
         launcher=plan.launcher if here else None,
         mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,

@@ -100,9 +100,9 @@ def search(blocks: Iterable[bytes]) -> list[Cause]:
     """Find the known causes in blocks of whole lines, each only once, starting with the most likely one.
 
     Errors come before warnings; within a severity, causes are sorted by role and position. The result excludes causes
-    that another one explains, a program's own error message if a cause or symptom explains it, consequences of an error
-    of another role, and matches in harmless lines. Escape sequences stay in the quoted line unless they interrupt the
-    match.
+    that another cause explains, a program's own error message if a cause or symptom explains it, and matches in
+    harmless lines. It also excludes consequences if there is an error with another role. Escape sequences stay in the
+    quoted line unless they interrupt the match.
     """
     found: dict[str, tuple[Diagnosis, tuple[int, int], Cause]] = {}
     lines = 0
@@ -147,7 +147,7 @@ def fixed_word(pattern: str) -> str:
 
 @cache
 def _by_word() -> dict[bytes, list[_Known]]:
-    """Return all patterns, grouped by the word that their matches contain, with its digits replaced with 0."""
+    """Return all patterns, grouped by the word that their matches contain, in which digits are replaced with 0."""
     table: dict[bytes, list[_Known]] = {}
     for diagnosis in load_diagnoses():
         for pattern in diagnosis.patterns:
@@ -159,7 +159,7 @@ def _by_word() -> dict[bytes, list[_Known]]:
 
 @cache
 def _by_stem() -> dict[bytes, list[bytes]]:
-    """Return the words of all patterns, grouped by the substring of each word that occurs in the most words."""
+    """Return the words of all patterns, grouped by a short substring that each word shares with most other words."""
     parts = {word: {word[at : at + _STEM] for at in range(max(1, len(word) - _STEM + 1))} for word in _by_word()}
     frequency = Counter(part for those in parts.values() for part in those)
     table: dict[bytes, list[bytes]] = {}
@@ -342,7 +342,7 @@ def _line(match: re.Match[str]) -> str:
 
 
 MAX_TEXT = 256 * 1024
-"""Characters of a text that are searched, counted from its end."""
+"""Maximum number of characters to search, counted from the end of a text."""
 
 _FURTHER = 3
 _CAUSES, _FINDINGS = "causes", "findings"

@@ -1,4 +1,4 @@
-"""The launchers by name, and the MPI families that each one starts. The code is in ``hidl_cli/launch/launchers``."""
+"""The launchers by name, and the MPI libraries that each supports. Their code is in ``hidl_cli/launch/launchers``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hidl_cli.plugins import Registry
 class LauncherTraits:
     """Properties of a launcher that are known without launching anything.
 
-    ``starts`` lists the MPI families that it can start. The launcher and the library must share a process management
-    interface (PMI). Otherwise, the ranks start as N separate worlds of one rank each and still exit with status 0.
+    ``starts`` lists the families of MPI libraries whose ranks it can start. The launcher and the library must share a
+    process management interface (PMI). Otherwise, the ranks start as N separate worlds of one rank each and still exit
+    with status 0.
     """
 
     name: ClassVar[str]
@@ -24,10 +25,10 @@ class LauncherTraits:
     place: ClassVar[str | None] = None
     #: Whether the executable comes with each MPI library and must belong to the library that the ranks are linked to.
     of_library: ClassVar[bool] = False
-    #: Whether only the site's libraries are supported, because a stack's own library is not built for its PMI or cannot
-    #: be found by it.
+    #: Whether only the site's libraries are supported, because a stack's own library is not built for the launcher's
+    #: PMI, or because the launcher cannot find it.
     needs_site_library: ClassVar[bool] = False
-    #: Whether it starts ranks over ssh on the hosts in a host file, without a scheduler.
+    #: Whether the launcher starts ranks over ssh on the hosts in a host file, without a scheduler.
     through_ssh: ClassVar[bool] = False
     #: Whether ReFrame's launcher with the same name starts ranks in the same way.
     in_reframe: ClassVar[bool] = False
@@ -41,7 +42,8 @@ def _instance(found: Any) -> LauncherTraits:
 
 _PACKAGE = "hidl_cli.launch.launchers"
 
-#: Each launcher has one file and one line here, or is a plug-in. A drafted site uses the first one on the machine.
+#: Each launcher has one file and one line here, or is a plug-in. A drafted site file uses the first launcher that is
+#: found on the machine.
 LAUNCHERS: Registry[LauncherTraits] = Registry(
     "hidl.launchers",
     "launcher",
@@ -77,7 +79,7 @@ def through_ssh() -> tuple[str, ...]:
 
 
 def misfit_of_ssh(name: object) -> str | None:
-    """Return why the launcher cannot start ranks on hosts without a scheduler, or None if it can or is unknown."""
+    """Return the reason why the launcher cannot start ranks without a scheduler, or None if it can or is unknown."""
     if name not in LAUNCHERS or name in through_ssh():
         return None
     return f"launcher {name} requires a scheduler; hosts over ssh have none"

@@ -1,4 +1,4 @@
-"""MPI libraries: a table of each family's traits, and the library that a run uses."""
+"""MPI libraries: a table of library families with their traits, and the library that a run uses."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Query:
 
 @dataclass(frozen=True)
 class FamilyTraits:
-    """Facts about one MPI family.
+    """Facts about a family of MPI libraries.
 
     Attributes:
         printed: Name of the family in its programs' output.
@@ -93,7 +93,8 @@ class FamilyTraits:
         binds_by: Prefix of the variables through which the library itself binds ranks to cores.
         gpu_aware: Whether the library accepts pointers to GPU memory: ``always``, a query that finds out, or None if
             unknown.
-        last_version: The latest release, which twins report if the site file does not specify a version.
+        last_version: The latest release. Local copies of a site (twins) report it if the site file does not specify a
+            version.
     """
 
     abi: Abi
@@ -237,7 +238,7 @@ TRAITS: Mapping[Family, FamilyTraits] = {
 class VersionProgram:
     """A program that prints an MPI library's product name and version.
 
-    ``pattern`` matches both of these in the output. ``line`` is an example of such output, for stand-ins.
+    ``pattern`` matches both in the output. ``line`` is a template for that output, which fake programs (stand-ins) use.
     """
 
     arguments: tuple[str, ...]

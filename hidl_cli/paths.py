@@ -10,7 +10,7 @@ from pathlib import Path
 
 import platformdirs
 
-#: Variable with the directory of the site's own files if it is not ``/etc/hidl``.
+#: Environment variable that replaces ``/etc/hidl`` as the directory of the site's own files.
 SYSTEM_CONFIG = "HIDL_SYSTEM_CONFIG"
 
 
@@ -56,7 +56,7 @@ def shipped() -> Path:
 
 
 def results() -> Path:
-    """Return the index of results: ``HIDL_RESULTS`` (a file, or the index directory), or the user's own index."""
+    """Return the file of the results index: ``HIDL_RESULTS`` (the file or its directory), or else the user's own."""
     named = os.environ.get("HIDL_RESULTS")
     path = Path(named).expanduser() if named else user_state()
     return path / "results.sqlite" if path.is_dir() or not named else path

@@ -149,7 +149,7 @@ class Registry(Generic[T]):
         )
 
     def problems(self) -> Iterator[tuple[PluginEntry, str | None]]:
-        """Load every plug-in and yield each with its problem, or None if it works."""
+        """Load every plug-in, and yield each with its problem (None if it works)."""
         for entry in entries(self.group):
             conflict = self.conflict(entry.name)
             try:

@@ -55,7 +55,7 @@ class Times:
         waiting: Time that the slowest rank spends waiting for others.
         transfer: Time that the slowest rank spends exchanging data without waiting.
         packing: Time that the typical rank spends on copying data for an exchange.
-        bubble: Waiting time of the slowest rank that hyparflow's plan predicted.
+        bubble: Part of the slowest rank's waiting time that hyparflow's plan predicted.
     """
 
     computing: float
@@ -83,7 +83,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """The losses from an efficiency of 1 to that of the step of size ``n``: 1 minus their sum is ``efficiency``."""
+    """The losses that explain the efficiency of the step of size ``n``: 1 minus their sum is ``efficiency``."""
 
     n: int
     efficiency: float
@@ -114,11 +114,11 @@ def times_of(profile: Profile, bubble: float = 0.0) -> Times:
 def waterfalls(study: Study, found: Mapping[tuple[int, int], Sequence[Times]]) -> tuple[Waterfall, ...]:
     """Divide the lost efficiency of each step of a study among its causes.
 
-    Times are compared for the same amount of work: with strong scaling, each rank does half as much of it in a step of
-    twice the size. The causes other than ``rest`` are means over the rounds.
+    Times are compared for the same amount of work: with strong scaling, each rank does half as much work in a step of
+    twice the size. The losses due to causes other than ``rest`` are means over the rounds.
 
     Args:
-        study: The judged study, whose baseline is part of it.
+        study: The study. Its baseline must be one of its own steps rather than earlier runs.
         found: Times by size and round, with several entries for concurrent copies.
     """
     first = study.baseline.n
@@ -160,7 +160,7 @@ def _mean(several: Sequence[Times]) -> Times:
 
 
 def keep_profile(run: Run, plan: Plan, study: Study | None = None) -> dict[str, Any] | None:
-    """Merge the recordings of an ended run's ranks, unless that is already done, and return ``profile.json``.
+    """Merge the recordings of an ended run's ranks, unless they are already merged, and return ``profile.json``.
 
     A failure does not fail the run but becomes part of the document. Returns None if the run was not recorded.
     """
@@ -262,8 +262,8 @@ def _merge(place: Path, about: dict[str, Any], command: str) -> tuple[dict[str, 
 
 
 def _planned_bubble(place: Path) -> float:
-    """Return the seconds of each step in which the busiest partition waits within the pipeline, by hyparflow's plan."""
-    with suppress(OSError, ValueError, TypeError, KeyError):  # other programs
+    """Return how many seconds of each step the busiest partition waits in the pipeline, as planned by hyparflow."""
+    with suppress(OSError, ValueError, TypeError, KeyError):  # programs other than hyparflow lack these metrics
         found = {each["name"]: each for each in read_json(place / "metrics.json")["metrics"]}
         return min(map(float, found["predicted_bubble"]["samples"])) * float(found["predicted_step_time"]["value"])
     return 0.0
@@ -292,7 +292,7 @@ def metrics_of(step: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def find_step(run: Run, document: Mapping[str, Any], number: int | None) -> dict[str, Any]:
-    """Return the summary of a step (default: the last of the largest size).
+    """Return the summary of a step (default: the last step of the largest size).
 
     Raises:
         UsageError: The step does not exist or has no profile.
@@ -382,7 +382,7 @@ def _describe_slow(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def present_losses(fall: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the losses of a waterfall without those of causes that the program does not have, such as input."""
+    """Return the losses of a waterfall, omitting causes that do not occur in the program, such as input."""
     return [loss for loss in fall["losses"] if loss["value"] or loss["interval"]]
 
 

@@ -11,7 +11,7 @@ from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.mpi import Library
 
-#: Values that determine whether it is an error if a run cannot be recorded.
+#: ``required``: a run that cannot be recorded is an error; ``if-possible``: it runs unrecorded.
 Profiling = Literal["required", "if-possible"]
 
 #: Directory of the recorder's files, one for each rank, next to the metrics of a step.

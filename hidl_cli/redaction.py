@@ -38,7 +38,7 @@ HIDDEN = "***"
 #: Replacement for a secret with a name: ``***HF_TOKEN***``.
 _MARK = _Pattern(r"\*\*\*(?:(?P<name>[A-Z0-9_]+)\*\*\*)?")
 
-# Up to the last @ before the path, query or fragment, because a password may contain an @.
+# The match extends to the last @ before the path, query or fragment, because a password may contain an @.
 _USER = _Pattern(r"(?<=://)[^\s/?#]+(?=@)")
 # A password with an unquoted /, ? or #, which URLs forbid but users write: the match extends to the last @ in the word.
 # An address's port is not a password, and some @ characters belong to the path: name.git@v1, :8080/@scope,
@@ -52,13 +52,13 @@ _USER_WITH_SLASH = _Pattern(
     r"(?<=://)(?!(?:localhost|[\d.]+):\d+(?:[/?#]|$))"
     rf"[^\s/?#@:]*:(?!\d{{1,5}}(?:[/?#][^\s@]*)?/@[^\s@]*(?:@{_VERSION}|\s|$)){_TO_LAST_AT}"
 )
-# The same for a token, which is not preceded by a user. The text after its first @ is not a host.
+# The same pattern for a token without a user in front of it. The text after the token's first @ is not a host.
 _TOKEN_WITH_SLASH = _Pattern(
     r"(?<=://)[^\s/?#@:]+@(?!(?:(?:[\w-]+\.)+[A-Za-z]{2,}|localhost|\d+(?:\.\d+){3}|\[[\da-fA-F:.]+\]"
     r"|[\w-]+:\d{1,5}(?=[/?#]|$))(?:[:/?#]|$))"
     rf"[^\s/?#@\"'<>,;|]*[/?#]{_TO_LAST_AT}"
 )
-# The path of conda's indexes may contain a token. Forums have a title there, whose words are separated by hyphens.
+# The paths of conda indexes may contain a token after /t/, where forums have a title with hyphens between its words.
 _PATH_TOKEN = _Pattern(
     r"://[^\s?#\"'<>]{1,200}?/t/(?P<value>(?:[a-z]{2}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\w{16,})"
     r"(?=[/\s\"']|$)"
@@ -191,7 +191,7 @@ _SYNTAX = _Pattern(r"[^\w@%+=:,./#~^*?!{}\[\]<>-]")
 _LEAST_WORD = 4
 #: Smaller numbers are not secrets.
 _LEAST_NUMBER = 1000
-#: Elsewhere, shorter values are only hidden if they are whole words.
+#: Shorter values are only hidden in other places if they are whole words there.
 _LEAST_PART = 8
 
 
@@ -345,7 +345,7 @@ class Secrets:
         return known
 
     def _name(self, name: str, value: str) -> str:
-        """Return a value's name, which is its option's name, numbered if another value already has that name."""
+        """Return a value's name: that of its option, with a number if another value already has this name."""
         if value not in self._names:
             base = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") or "SECRET"
             taken = {*self._names.values(), *self._literal}
@@ -384,7 +384,7 @@ def _of_process(words: tuple[str, ...]) -> Secrets:
 
 
 def remember(*documents: Any) -> None:
-    """Hide the secrets found in these documents and texts in everything that this process prints from now on."""
+    """Find the secrets in documents and texts, and hide them in everything that this process prints from now on."""
     of_this_process().learn(*documents)
 
 
@@ -394,7 +394,7 @@ def shown(value: T) -> T:
 
 
 def shown_output(text: str) -> str:
-    """Return a program's output for display, and hide its secrets from now on."""
+    """Return a program's output for display, without secrets, and also hide these secrets from now on."""
     return of_this_process().learn_output(text).hide(text)
 
 
@@ -404,7 +404,7 @@ def holds_secret(*documents: Any) -> bool:
 
 
 def may_hold(text: str) -> bool:
-    """Return False if a document with this text certainly contains no secret."""
+    """Return whether a document with this text may contain a secret. Only the answer False is certain."""
     url = "://" in text and ("@" in text or "?" in text)
     folded = text.casefold()
     others = any(hint in folded for hint in _OTHER_HINTS)
@@ -441,7 +441,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def _marks_in(document: Any) -> set[str]:
-    """Return the names in a document's texts that only look like marks. No secret may get such a name."""
+    """Return the names in texts that look like marks, although nothing is hidden there; no secret may get them."""
     if isinstance(document, Mapping):
         return {name for each in document.values() for name in _marks_in(each)}
     if isinstance(document, (list, tuple)):
@@ -520,7 +520,7 @@ def _parameters_in(document: Any) -> Iterator[str]:
 
 
 def _secrets_of_programs(words: Sequence[Any], parameters: Collection[str]) -> dict[int, _Span]:
-    """Return the ``_of_programs`` matches in a command line, by the index of the word that contains them."""
+    """Return the secrets that ``_of_programs`` finds in a command line, by the index of the word that contains each."""
     if not all(isinstance(word, str) for word in words):
         return {}
     line = " ".join(words)
@@ -654,7 +654,7 @@ def _is_scheme(found: re.Match[str]) -> bool:
 
 
 def _may_name(text: str) -> bool:
-    """Return False if the text certainly contains no secret's name."""
+    """Return whether the text may contain the name of a secret. Only the answer False is certain."""
     folded = text.casefold()
     if any(hint in folded for hint in _HINTS):
         return True

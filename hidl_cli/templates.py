@@ -83,7 +83,7 @@ def environment(directory: Path, quote: Callable[[str], str]) -> jinja2.Environm
 
 
 def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:
-    """Quote the command line ``words`` of a copy, with its own host file and with its host appended to ``option``.
+    """Quote the command line ``words`` of a concurrent copy, with the copy's host file and its host after ``option``.
 
     The option precedes the launcher's other options: it follows ``srun`` or ``flux run``, for example.
     """

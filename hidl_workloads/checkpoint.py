@@ -30,6 +30,7 @@ from mpi4py import MPI
 
 from hidl_workloads import stop
 from hidl_workloads.metrics import write_json
+from hidl_workloads.progress import Progress
 from hidl_workloads.refusal import Refused, agree
 
 DIRECTORY = "HIDL_CHECKPOINT"
@@ -129,6 +130,7 @@ class Checkpoints:
         self._saved_step: int | None = None
         stop.listen()
         self._on_first(self._claim)
+        self._progress = Progress(directory, run=self._run, token=self._token) if communicator.rank == 0 else None
 
     def newest(self, limit: int) -> Checkpoint | None:
         """Return the newest complete checkpoint of at most ``limit`` steps; report those that are skipped.
@@ -143,9 +145,13 @@ class Checkpoints:
                 faults = self._communicator.allgather(self._damage(name, manifest))
                 fault = next((each for each in faults if each is not None), None)
             if fault is None:
+                if self._progress is not None:
+                    self._progress.continue_from(manifest["step"])
                 return self._found(name, manifest)
             self._skipped.add(name)
             self._say(f"checkpoint {self._directory / name} was skipped: {fault}")
+        if self._progress is not None:
+            self._progress.continue_from(0)
         return None
 
     def after_step(self, step: int, snapshot: Callable[[], Snapshot], *, last: bool = False) -> bool:
@@ -158,8 +164,12 @@ class Checkpoints:
         wishes = np.array([stop.is_requested(), due], dtype=np.int8)
         self._communicator.Allreduce(MPI.IN_PLACE, wishes, MPI.MAX)
         stops, is_due = bool(wishes[0]), bool(wishes[1])
+        if self._progress is not None:
+            self._progress.end_step(step)
         if (stops or is_due or last) and self._saved_step != step:
-            self.save(step, snapshot())
+            saved = self.save(step, snapshot())
+            if self._progress is not None:
+                self._progress.end_checkpoint(saved=saved)
         return stops and not last
 
     def save(self, step: int, snapshot: Snapshot) -> bool:
@@ -196,6 +206,8 @@ class Checkpoints:
 
     def finish(self) -> None:
         """Give the directory free for other runs after the last step."""
+        if self._progress is not None:
+            self._progress.write()
         self._on_first(self._release)
 
     def _claim(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hidl_workloads import launcher_environment
+from hidl_workloads import killed_ranks, launcher_environment
 
 _VARIABLE = "MPI_LOCALRANKID"  # set by MPICH's and Intel MPI's launchers
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
@@ -25,6 +25,7 @@ def main(command: list[str]) -> int:
     local_rank = launcher_environment.read_number(launcher_environment.LOCAL_RANKS, os.environ)
     if local_rank is not None:
         os.environ.setdefault(_VARIABLE, str(local_rank))
+    killed_ranks.remove_shared_memory(os.environ)
     try:
         os.execvp(command[0], command)
     except OSError as error:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hidl_workloads import launcher_environment
+from hidl_workloads import killed_ranks, launcher_environment
 
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def main(arguments: list[str]) -> int:
             "next: put it where all nodes can read it, and keep it until the run has ended\n"
         )
         return NO_DIRECTORY
+    killed_ranks.remove_shared_memory(os.environ)
     hosts = read_hosts(os.environ)
     try:
         os.chdir(directory)

@@ -25,7 +25,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 
-from hidl_workloads import launcher_environment, streams
+from hidl_workloads import killed_ranks, launcher_environment, streams
 
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def main(arguments: list[str]) -> int:
         return _NO_EXPECTATION
     from hidl_workloads.doctor import preflight
 
+    killed_ranks.remove_shared_memory(os.environ)
     here = preflight.before_mpi()
     gives_gpu_memory, arguments = _option(GPU_AWARE, arguments)
     chooses, arguments = _option(CHOOSES_GPU, arguments)

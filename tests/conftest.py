@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from hidl_cli.mpi import MPICH_ON_ONE_HOST
 from tests import forks
-from tests.waiting import patience
+from tests.waiting import patience, until
 
 if TYPE_CHECKING:
     from tests.cluster.cluster import LivingCluster
@@ -219,8 +219,11 @@ def hidl_in(root: Path, *prefixes: Path) -> Hidl:
 
 
 @pytest.fixture
-def on_cluster(cluster: LivingCluster, hidl: Hidl) -> Callable[..., Hidl]:
-    """``on_cluster("mpi")``: hidl on the cluster, these stacks installed where all nodes see them."""
+def on_cluster(cluster: LivingCluster, hidl: Hidl) -> Iterator[Callable[..., Hidl]]:
+    """``on_cluster("mpi")``: hidl on the cluster, these stacks installed where all nodes see them.
+
+    Jobs that the test has not ended would keep nodes from the next one.
+    """
     data = cluster.directory.parent / "cluster-data"
     ready = Hidl(hidl.environment | cluster.environment | {"XDG_DATA_HOME": str(data)})
 
@@ -229,7 +232,10 @@ def on_cluster(cluster: LivingCluster, hidl: Hidl) -> Callable[..., Hidl]:
         assert installed.returncode == 0, installed.stderr
         return ready
 
-    return with_stacks
+    yield with_stacks
+    if cluster("squeue", "--noheader").stdout:
+        cluster("scancel", "--user=root")
+        until(lambda: not cluster("squeue", "--noheader").stdout)
 
 
 @pytest.fixture

@@ -214,7 +214,7 @@ def _excluded(m: int, n: int, confidence: float) -> int:
 
 TOLERANCE = 0.03  # smallest regression worth reporting, as a fraction
 ALPHA = 0.05
-PER_SIDE = 10  # largest number of values per side that is recommended
+PER_SIDE = 10  # largest recommended number of values per side
 
 ComparisonOutcome = Literal["worse", "better", "different", "same", "inconclusive"]
 Independent = Literal["runs", "repetitions"]
@@ -360,7 +360,7 @@ def _series_key(sample: Sample) -> _SeriesKey:
 
 
 def _of_one_series(samples: Sequence[Sample], disturbed: set[_SeriesKey]) -> list[Sample]:
-    """Drop samples of disturbed steps, unless there are no others of the same series and metric.
+    """Drop samples of disturbed steps, unless the series has no other samples of the metric.
 
     Disturbed samples that remain are moved to the undisturbed series, and their keys are added to ``disturbed``.
     """
@@ -375,7 +375,7 @@ def _is_disturbed(runs: Sequence[RunValues], disturbed: set[_SeriesKey]) -> bool
 
 
 def _without_outcome(difference: MetricDifference, disturbed: Sequence[bool]) -> MetricDifference:
-    """Mark the difference inconclusive if a side was ``disturbed``, since another run may have caused it."""
+    """Mark the difference as inconclusive if a side was ``disturbed``, since another run may have caused it."""
     sides = [side for side, is_disturbed in zip("AB", disturbed, strict=True) if is_disturbed]
     if not sides:
         return difference
@@ -468,7 +468,7 @@ LEAST_RUNS = 20  # with fewer runs, noise and changes cannot be distinguished
 SHORTEST = 3  # minimum number of runs per level, because one or two bad nights are not a change
 PENALTY = 12.0  # variation that each additional level must explain, in variances of one run
 STEP_OR_DRIFT = 10.0  # variation that a step must explain beyond a straight line, in variances of one run
-FEW = 5  # both limits are raised by FEW/n, because n runs provide only an estimate of the noise
+FEW = 5  # PENALTY and STEP_OR_DRIFT grow by the fraction FEW/n, because n runs provide only an estimate of the noise
 CLIPPED = 2.5  # runs are clipped to this many deviations from their neighbours' median
 NEIGHBOURS = 7  # number of runs in the neighbours' median
 _PERIODS = 3  # separate periods of use required to distinguish the level of a set of nodes from a change
@@ -481,12 +481,12 @@ AROUND = 5  # number of runs before and after a step in which circumstances are 
 
 @dataclass(frozen=True, slots=True)
 class Circumstance:
-    """Something else that changed at a change point.
+    """A condition of the runs that changed together with the level of a metric.
 
     Attributes:
         what: ``lock``, ``mpi``, ``stack``, ``launcher``, ``hosts`` or the name of a tuning variable.
         before: Most frequent value in the runs just before the change, or None if the variable was not set. For
-            ``hosts``, the nodes that were only used before it.
+            ``hosts``, the nodes that were only used before the change.
         after: The same information for the runs just after the change.
     """
 
@@ -504,7 +504,7 @@ class LevelChange:
         run: Name of that run.
         created: Time at which that run was planned.
         change: Change as a fraction of the old level (or of the new level, if the old one is 0): -0.05 means 5 % less.
-        interval: 95 % confidence interval of ``change``, given its position.
+        interval: 95 % confidence interval of ``change``, assuming that the change happened at ``index``.
         worse: Whether the change is a regression, or None if the metric has no direction.
     """
 
@@ -540,7 +540,7 @@ class MetricHistory:
 
 
 def histories(samples: Iterable[Sample], *, metric: str | None = None) -> list[MetricHistory]:
-    """Return the history of each series and metric (or only of ``metric``, if given), starting with the oldest run."""
+    """Return the history of each metric in each series (or only of ``metric``, if given), with the oldest run first."""
     measures = by_measure(sample for sample in samples if metric in (None, sample.metric))
     return [_history(measure, runs) for measure, runs in measures.items()]
 
@@ -582,7 +582,7 @@ def find_changes(
 
 
 def _beyond_hosts(y: NDArray[Any], design: NDArray[Any], changes: Sequence[int]) -> list[int]:
-    """Drop the changes that the levels of the sets of nodes explain as well, starting with the weakest."""
+    """Drop the changes that can also be explained by the nodes that each run used, starting with the weakest change."""
     import numpy as np
 
     def squares(kept: Sequence[int]) -> float:
@@ -621,7 +621,7 @@ def _boundaries(positions: NDArray[Any], deviation: float, times: NDArray[Any]) 
 def _without_hosts(
     scale: ValueScale, values: Sequence[float], hosts: Sequence[tuple[str, ...]] | None, changes: Sequence[int]
 ) -> tuple[NDArray[Any], float]:
-    """Subtract the levels of the sets of nodes; return the remaining positions and the deviation of one run.
+    """Subtract from each run the level of its set of nodes; return the remaining positions and one run's deviation.
 
     The levels are fitted to the differences of consecutive runs, which changes hardly affect. If ``changes`` are known,
     the levels between them are fitted to all runs as well, which is more precise. Only sets of nodes that were used in
@@ -696,7 +696,7 @@ def _long_run(positions: NDArray[Any], *, cautious: bool = False) -> float:
 
 
 def _strongest_step(positions: NDArray[Any]) -> int:
-    """Return the index at which splitting the runs into two levels of at least ``SHORTEST`` runs explains the most."""
+    """Return the index that best divides the runs into two levels of at least ``SHORTEST`` runs each."""
     import numpy as np
 
     n = len(positions)
@@ -706,10 +706,11 @@ def _strongest_step(positions: NDArray[Any]) -> int:
 
 
 def _deviation(positions: NDArray[Any], apart: int = 1, step: int | None = None) -> float:
-    """Estimate the noise of one run from the differences of runs ``apart``, which changes and drifts hardly affect.
+    """Estimate the noise of one run from differences between runs at distance ``apart``.
 
-    The result is the deviation of the differences, clipped at 2.5 times their median absolute deviation. It is nearly
-    as efficient as the standard deviation and robust to outliers. Differences across the index ``step`` are excluded.
+    Changes and drifts hardly affect these differences. The result is their deviation, clipped at 2.5 times their median
+    absolute deviation. It is nearly as efficient as the standard deviation and robust to outliers. Differences across
+    the index ``step`` are excluded.
     """
     import numpy as np
 
@@ -740,7 +741,7 @@ def _clipped(positions: NDArray[Any], deviation: float) -> NDArray[Any]:
 
 
 def _beyond_a_line(y: NDArray[Any], times: NDArray[Any], begin: int, step: int, end: int) -> float:
-    """Return how much a step reduces the sum of squares, relative to a straight line through both levels."""
+    """Return by how much a step reduces the sum of squares, relative to a straight line through both levels."""
     import numpy as np
 
     x, after = times[begin:end] - times[step], np.arange(begin, end) >= step

@@ -1,4 +1,4 @@
-"""Find the changes that cause a slowdown, from interleaved runs of mixed configurations.
+"""Find the changes that cause a slowdown, from interleaved runs of mixtures of a good and a bad configuration.
 
 This is a Bayesian comparison of linear models. The logarithm of a run's slowness is the sum of the level of its round,
 the effect of its changes and normal noise. Each explanation predicts which mixtures are slow. Its weight is its prior
@@ -51,13 +51,13 @@ PRIORS: dict[Kind, float] = {
 #: slowdown.
 _GAIN = (2.0, 1.5)
 
-#: Prior probabilities, given that the configurations are equally fast today, that the machine performs as in the good
-#: night, as in the bad night, or differently. In the last case, the prior is normal, with a mean of half the recorded
-#: slowdown and the recorded slowdown as its standard deviation.
+#: If the configurations are equally fast today: prior probabilities that the machine performs as in the good night, as
+#: in the bad night, or differently. In the last case, the prior is normal, with a mean of half the recorded slowdown
+#: and the recorded slowdown as its standard deviation.
 LEVELS = (0.45, 0.45, 0.1)
 #: Standard deviation of an effect's prior, as a fraction of the recorded slowdown.
 _SPREAD = 0.4
-#: Standard deviation of the prior of the logarithmic noise if noise was recorded, and if it was not.
+#: Standard deviations of the logarithmic noise's prior: if the noise was recorded, and if it is unknown.
 _NOISE_SPREAD, _NOISE_UNKNOWN = 0.7, 1.2
 _NOISE_STEPS = 41
 _LEAST_NOISE = 2e-4
@@ -154,14 +154,14 @@ class Belief:
 
     @property
     def slowdown(self) -> tuple[float, float, float]:
-        """The effect of the guilty changes as a fraction of the run time, and the bounds of its 95 % interval."""
+        """The effect of the changes that cause the slowdown, as a fraction of the run time, and its 95 % interval."""
         if self.explanation.kind == "opposite":
             return _as_fraction(*self.effects[0])
         return _as_fraction(self.effect, self.error)
 
     @property
     def faster(self) -> tuple[int, tuple[float, float, float]] | None:
-        """The change that speeds the program up, and its effect in the form of ``slowdown``; None if there is none."""
+        """The change that speeds the program up, and its effect, given like ``slowdown``; None if there is none."""
         if self.explanation.kind != "opposite":
             return None
         return self.explanation.changes[1], _as_fraction(*self.effects[1])
@@ -194,7 +194,7 @@ def beliefs(observations: Sequence[RunObservation], expected: Expectation) -> li
     return list(_beliefs(tuple(observations), expected))
 
 
-@lru_cache(maxsize=4)  # ``answer`` and ``next_round`` require the beliefs after the same observations
+@lru_cache(maxsize=4)  # ``answer`` and ``next_round`` require the beliefs for the same observations
 def _beliefs(observations: tuple[RunObservation, ...], expected: Expectation) -> tuple[Belief, ...]:
     import numpy as np
 
@@ -370,18 +370,17 @@ class _Centred:
         return log, effect, error
 
 
-# The search, which consists of pure functions of the observations that choose the next round and determine when to
-# stop.
+# The search: pure functions that choose the next round based on the observations, and determine when to stop.
 
 
 #: Minimum number of rounds for an answer, because fewer rounds do not show how noisy the machine is today.
 LEAST_ROUNDS = 4
-#: Minimum number of runs with only the suspected changes, and also with all other changes, before the suspects are
-#: called guilty.
+#: Minimum number of runs with only the suspected changes, and of runs with all changes except these, before the
+#: suspected changes are reported as the cause.
 _LEAST_CONFIRMING = 2
 #: Largest deviation of the median of these runs from the prediction, as a fraction of the effect.
 _TOLERANCE = 0.25
-#: Number of runs of the good configuration if the configurations do not differ in anything that can be tested.
+#: Minimum number of runs of the good configuration if the configurations differ in nothing that can be tested.
 _LEAST_ALONE = 6
 _CANDIDATES = 60
 _EVEN = 0.5
@@ -420,7 +419,7 @@ class CulpritAnswer:
     Attributes:
         confidence: Probability that ``outcome`` is right and its effects have the predicted signs.
         beliefs: All explanations, starting with the most probable one.
-        today: How the good configuration has changed, or None before it has run.
+        today: Change of the good configuration since it was recorded, or None before its first run.
     """
 
     outcome: Outcome
@@ -435,7 +434,7 @@ class CulpritAnswer:
 
     @property
     def guilty(self) -> tuple[int, ...]:
-        """The changes that were found responsible for the slowdown, or none unless the outcome is ``changes``."""
+        """The changes that cause the slowdown; empty unless the outcome is ``changes``."""
         return self.best.guilty if self.outcome == "changes" else ()
 
 
@@ -501,7 +500,7 @@ def _compare_with_records(
     found: tuple[Belief, ...],
     today: Today | None,
 ) -> CulpritAnswer:
-    """Determine which recorded level the machine has today, given that the configurations are probably equal.
+    """Determine whether today resembles the good or the bad night, given that the configurations are equally fast.
 
     Args:
         observations: All runs.
@@ -517,7 +516,7 @@ def _compare_with_records(
 
 
 def _levels(values: Sequence[float], recorded: Recorded) -> tuple[float, float]:
-    """Return the probabilities that today's level is at most the good night's, or at least the bad night's.
+    """Return the probability that today's level is at most the good night's, and that it is at least the bad night's.
 
     The difference from a night has Student's t distribution with Welch's degrees of freedom; ``LEVELS`` are the priors.
     Both probabilities are 0 if there are fewer than 3 values.
@@ -584,7 +583,7 @@ def _is_confirmed(observations: Sequence[RunObservation], best: Belief, count: i
     """Check that the suspected changes alone are slow, and that all other changes without them are fast.
 
     The likelihood tolerates single runs that contradict an explanation, for example because a third change is required
-    as well. If the runs of this check contradict it, the next round repeats them.
+    as well. If the runs of this check contradict the explanation, the next round repeats them.
     """
     suspects = frozenset(best.explanation.changes)
     alone = _above_good(observations, suspects)
@@ -608,7 +607,7 @@ def _probability_of_none(found: Sequence[Belief]) -> float:
 def _choose(
     found: Sequence[Belief], count: int, confidence: float, chance: random.Random, broken: set[Mixture]
 ) -> Mixture | None:
-    """Return the most informative mixture, or None if all are broken."""
+    """Return the most informative mixture, or None if all mixtures or their complements have failed to run."""
     every = frozenset(range(count))
     slow = [each for each in found if each.explanation.kind != "none"]
     slow = [each for each in slow if each.probability >= _NEGLIGIBLE * slow[0].probability]

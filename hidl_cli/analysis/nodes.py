@@ -108,7 +108,7 @@ def field(metric: str, unit: str, better: str, rounds: Sequence[Mapping[Pair, fl
 
 
 def fit(logs: Mapping[Pair, float]) -> dict[str, float]:
-    """Return the ``b`` that minimizes the sum of ``|y[i,j] - b[i] - b[j]|`` for at least three nodes."""
+    """Return the node factors ``b`` that minimize the sum of ``|y[i,j] - b[i] - b[j]|`` for at least three nodes."""
     import numpy as np
 
     names = sorted({name for pair in logs for name in pair})
@@ -143,8 +143,8 @@ def _fit(y: NDArray[Any], steps: int) -> NDArray[Any]:
 def _links(residuals: Mapping[Pair, float], count: int, rounds: int, digits: float) -> tuple[Link, ...]:
     """Return all links, starting with the slowest.
 
-    The distance of each link, in spreads, is compared with simulated distances: those of the slowest link in fields of
-    the same size that have equal nodes and links and are fitted in the same way.
+    The distance of each link, in spreads, is compared with simulated distances of the slowest link. The simulated
+    fields have the same size, but equal nodes and links, and are fitted in the same way.
 
     Args:
         residuals: Logarithmic residuals of the pairs, as medians over the rounds.
@@ -178,7 +178,7 @@ def _spread(distances: NDArray[Any], count: int) -> NDArray[Any]:
 
 @lru_cache(maxsize=32)
 def _farthest(count: int, rounds: int) -> NDArray[Any]:
-    """Simulate the distance, in spreads, of the slowest link between equal nodes, once per field.
+    """Simulate fields with equal nodes, and return the distance of the slowest link in each field, in spreads.
 
     As in ``field``, each round is fitted separately and the medians over the rounds are used.
     """

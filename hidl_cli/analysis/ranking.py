@@ -13,7 +13,7 @@ from hidl_cli.analysis.statistics import SAME, Interval, coefficient_of_variatio
 from hidl_cli.plan.parameters import format_parameters
 from hidl_workloads.repetitions import LEAST, WRONG, compare_rates, confidence, rounding
 
-_SIMULATED = 20_000  # number of rankings of equal points from which the width of the intervals is derived
+_SIMULATED = 20_000  # number of simulated rankings of equal points, from which the width of the intervals is derived
 _LEAST_SIMULATED, _MOST_VALUES = 2_000, 4_000_000
 
 
@@ -258,7 +258,7 @@ SUITE, C, PYTHON = "suite", "c", "python"
 
 @dataclass(frozen=True)
 class Row:
-    """The medians of the repetitions at one message size in bytes (None if the benchmark has no sizes)."""
+    """The medians over the repetitions at one message size. ``size`` is in bytes, or None without message sizes."""
 
     size: int | None
     c: float

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hidl_cli.plan.units import convert, is_reciprocal
 
-#: Prefix of the series of a step during which another run used the same cores.
+#: Prefix of a step's series if another run used the same cores during the step.
 DISTURBED = "disturbed-"
 
 
@@ -115,7 +115,7 @@ def by_measure(
 
     Args:
         samples: Samples of any number of runs.
-        across_series: Whether to ignore the series, which otherwise separates all parameters.
+        across_series: Whether to ignore the series. Otherwise, any difference in parameters separates measures.
         swept: Parameters that separate measures if ``across_series`` is true (default: the parameters of the samples'
             points).
         hosts: Hosts whose concurrent copies are separate measures.

@@ -90,7 +90,7 @@ class NodeSpeed:
 
     Attributes:
         relative: Speed relative to the median node: 0.9 means 10 % slower.
-        p: Probability that the slowest among as many equal nodes is at least this far behind.
+        p: Probability that the slowest of the same number of equal nodes is at least this far behind by chance.
         slow: Whether ``p`` is below 1 % and the node is at least 3 % behind.
     """
 
@@ -214,11 +214,11 @@ def nodes(
     """Return the speed of each host, starting with the slowest.
 
     The speed of a host is the median of its rates relative to those of all hosts in the same round; values may be
-    missing. Its distance from the median host, in median absolute deviations of all hosts, is compared with simulated
-    distances of the slowest among as many equal hosts with heavy-tailed noise, which corrects for multiple comparisons.
-    Hosts with fewer values have less weight. If there are fewer than four hosts, none is reported as slow. The
-    deviation is at least the rounding error, so that a host that differs only in the last digit is not slow if most
-    hosts have exactly the same value.
+    missing. Its distance from the median host is measured in median absolute deviations of all hosts. This distance is
+    compared with simulated distances of the slowest host among the same number of equal hosts with heavy-tailed noise,
+    which corrects for multiple comparisons. Hosts with fewer values have less weight. If there are fewer than four
+    hosts, none is reported as slow. The deviation is at least the rounding error, so that a host that differs only in
+    the last digit is not slow if most hosts have exactly the same value.
 
     Args:
         rates: Rates by round and host; higher is better.
@@ -289,11 +289,11 @@ def _farthest(hosts: int, values: int) -> NDArray[Any] | None:
 
 
 def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: int) -> NDArray[Any]:
-    """Draw medians of ``values`` variables with Student's t distribution with 3 degrees of freedom.
+    """Draw medians of ``values`` random numbers that follow Student's t distribution with 3 degrees of freedom.
 
     Times on shared machines have such heavy tails. With a limit for normal noise, one node is reported as slow in 3.4 %
-    instead of 1 % of all sets of 16 equal nodes. The median of an even number of values has the same tails as with one
-    value fewer.
+    instead of 1 % of all sets of 16 equal nodes. The median of an even number of values has the same tails as the
+    median of one value fewer.
     """
     import numpy as np
 
@@ -327,7 +327,7 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Efficiencies:
-    """The logarithmic efficiencies of a step in all complete rounds.
+    """The logarithms of a step's efficiencies, one for each complete round.
 
     Attributes:
         missing: The (step, round) pairs of missing values.
@@ -360,7 +360,7 @@ class Efficiencies:
 
 
 class SingleBaseline:
-    """The smallest step of the study as its baseline."""
+    """A baseline that is the smallest step of the study."""
 
     def __init__(self, observations: Sequence[Observation], sign: int) -> None:
         self.n = min(observation.step for observation in observations)
@@ -379,7 +379,7 @@ class SingleBaseline:
 
 
 class CopiesBaseline:
-    """Concurrent copies on one node each as the baseline; their sum is the limit."""
+    """A baseline of concurrent copies on one node each, whose total rate is the limit for larger steps."""
 
     def __init__(self, observations: Sequence[Observation], sign: int) -> None:
         copies = [observation for observation in observations if observation.kind == "copy"]
@@ -414,7 +414,7 @@ class CopiesBaseline:
 
 
 class HistoryBaseline:
-    """Earlier runs of the same series as the baseline."""
+    """A baseline of earlier runs, all from a single series."""
 
     def __init__(self, earlier: Earlier, observations: Sequence[Observation], sign: int) -> None:
         self.n = earlier.step
@@ -499,7 +499,7 @@ def _cold(logs: Sequence[float], level: float) -> bool:
 
 @lru_cache(maxsize=64)
 def _limit(rounds: int, level: float) -> float:
-    """Simulate the critical distance of the first of equal rounds from the others, in standard deviations.
+    """Simulate how far the first of equal rounds may be from the others before it counts as cold (standard deviations).
 
     The noise is Student's t with 3 degrees of freedom. With a limit for normal noise, a cold round is reported in 2.5 %
     instead of 1 % of studies with heavy tails.
@@ -762,7 +762,7 @@ def _incomplete(missing: Sequence[tuple[int, int]], n: int, step_unit: str) -> _
 
 
 def _judge(found: Efficiencies, interval: Interval | None, *, name: str, rules: _Rules) -> _Judgement:
-    """Judge one step by the interval of its efficiency."""
+    """Return the verdict on one step, based on the interval of its efficiency."""
     logs, n, target, max_half_width = found.logs, len(found.logs), rules.target, rules.max_half_width
     if n < MIN_REPETITIONS:
         reason = f"{name}: too few repetitions for an interval ({n} of at least {MIN_REPETITIONS})"

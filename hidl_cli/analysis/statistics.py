@@ -1,4 +1,4 @@
-"""Intervals of differences of means, and other statistics of small, noisy samples (n = 3 to 10)."""
+"""Intervals for differences between means, and other statistics of small, noisy samples (n = 3 to 10)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Interval:
 def difference_interval(
     values: Sequence[float], others: Sequence[float], *, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Interval | None:
-    """Return the confidence interval of the difference of the means of two independent samples.
+    """Return the confidence interval of the difference between the means of two independent samples.
 
     The interval is the symmetric bootstrap-t interval (Efron & Tibshirani 1993, An Introduction to the Bootstrap,
     section 12.5; Hall 1988, J. R. Statist. Soc. B 50, 35-45) with Welch's standard error ``√(s1²/n1 + s2²/n2)``. With

@@ -187,8 +187,8 @@ def bisect(
     An interrupted bisect is resumed.
 
     Args:
-        good: The run when it was fast.
-        bad: The run when it was slow.
+        good: The fast run.
+        bad: The slow run.
         metric: Metric to compare (default: the workload's main metric).
         confidence: Probability of the result at which the search stops.
         budget: Maximum number of runs.
@@ -275,7 +275,7 @@ def open_runs(
 
 
 def choose_bisect_site(both: tuple[Record | Original, Record | Original], name: str | None) -> Site:
-    """Return the site to bisect on, which is the named one (default: the site of the good run)."""
+    """Return the site on which to bisect: the one called ``name`` (default: the site of the good run)."""
     from hidl_cli.capsule import Original, choose_site
     from hidl_cli.plan.launch_plan import plan_of
 
@@ -293,7 +293,7 @@ def build_question(
     job: AllocationOptions | None = None,
     offline: bool = False,
 ) -> Question:
-    """Return the question to bisect: the two runs and the changes between them.
+    """Return the question that a bisect answers: the two runs to compare and the changes between them.
 
     ``install`` installs the stack of a capsule on this machine; without it, the question can only be displayed. ``job``
     contains the options for a job that builds software.

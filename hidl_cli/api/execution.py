@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a run, or None if there was nothing to judge; ``study`` and ``ranking`` are plain data."""
+    """The verdict on a run. ``verdict`` is None if nothing was judged; ``study`` and ``ranking`` are plain data."""
 
     verdict: Literal["pass", "fail", "inconclusive"] | None
     reason: str
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """The current status; reading it queries the scheduler, and judges the run if it has ended."""
+        """The current status; reading it queries the scheduler, and determines the verdict if the run has ended."""
         from hidl_cli.runs.history import refresh
 
         return refresh([self._record])[0]
@@ -143,7 +143,7 @@ class Run:
         return self.plan.warnings
 
     def wait(self, timeout: float | None = None, *, progress: Callable[[Status], object] | None = None) -> Run:
-        """Wait until the run ends, judge it, and return it.
+        """Wait until the run ends, determine its verdict, and return the run.
 
         A failed verdict is not an error (see ``verdict``). The run continues after an interrupt (Ctrl-C) or a
         ``TimeoutError``; call ``wait`` again, or ``cancel``.
@@ -257,7 +257,7 @@ class Run:
 
 
 def _options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptions], T]], Callable[P, T]]:
-    """Return a decorator that turns a function of an options object into one with the signature of ``make``."""
+    """Return a decorator that replaces a function's only argument, an options object, with those of ``make``."""
 
     def decorate(function: Callable[[RunOptions], T]) -> Callable[P, T]:
         @wraps(function)
@@ -285,10 +285,10 @@ def run(options: RunOptions) -> Run:
       site's MPI libraries), ``prefix`` (of the installations): the defaults are the same as for ``hidl run``
     - ``device``: ``"cpu"`` or ``"gpu"`` (default: GPUs if the nodes have any)
     - ``env``: your own venv or conda environment instead of a stack
-    - ``hosts`` (names) or ``hostfile``: hosts without a queue, over ssh; ``share_hosts``: even if other runs use them
+    - ``hosts`` (names) or ``hostfile``: hosts without a queue, over ssh; ``share_hosts``: also those used by other runs
     - ``parameters``: values of the workload's parameters, or of ``{name}`` in ``command``; ``matrix``: several values
       per parameter, with all combinations in one allocation
-    - ``metrics``: names with regular expressions of one group, matched against the output
+    - ``metrics``: names with regular expressions that have one group and are matched against the output
     - ``scale``: run a scaling study over sizes such as ``[1, 2, 4]`` or ``"nodes=1,2"``, with ``repeat``, ``target``
       (efficiency), ``baseline``, ``until_settled``, ``precision`` (largest half width of an interval for a verdict,
       relative: 0.05 is ±5 %) and, for a command, ``scaling``
@@ -307,11 +307,13 @@ def run(options: RunOptions) -> Run:
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
     from hidl_cli.runs.follow import submit
     from hidl_cli.site.load import load_site
 
     site = on_hosts(load_site(options.site), options.named_hosts)
     planned = prepare(RunRequest.of(options), site)
+    planned = with_interval(planned, choose_interval(planned, site))
     script = job_script(planned)
     if options.check and (examined := before_runs([planned], site)).errors:
         raise doctor_error(examined, detailed=True)
@@ -325,10 +327,15 @@ def plan(options: RunOptions) -> Plan:
     This is the equivalent of ``hidl run --dry-run``. The stack need not be installed. Propagates the errors that
     ``run`` raises for invalid arguments.
     """
+    from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
+    from hidl_cli.site.load import load_site
 
-    planned = prepare(RunRequest.of(options, hypothetical=True))
+    site = on_hosts(load_site(options.site), options.named_hosts)
+    planned = prepare(RunRequest.of(options, hypothetical=True), site)
+    planned = with_interval(planned, choose_interval(planned, site))
     return _plan(planned, job_script(planned))
 
 

@@ -1,4 +1,4 @@
-"""Installation of stacks: resolve options into orders, and carry them out."""
+"""Installation of stacks: resolve the options into orders, one for each stack to install, and carry them out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class Arranged:
-    """Orders that are ready to be carried out.
+    """Orders for installations, ready to be carried out.
 
     Attributes:
         left_out: Stacks that are skipped because the user must supply something first.
@@ -78,7 +78,7 @@ class Arranged:
 
 
 def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]) -> Arranged:
-    """Resolve the options of ``hidl install`` into orders; ``keep`` saves the facts probed on this machine."""
+    """Resolve the options of ``hidl install`` into orders; if ``keep``, save the facts probed on this machine."""
     from hidl_cli.mpi import FAMILIES
     from hidl_cli.schedulers.build_allocation import build_job
     from hidl_cli.site import completion
@@ -263,7 +263,7 @@ def first_line(error: HidlError) -> str:
 
 
 class Lines:
-    """Progress that passes each line and each step's title to a function."""
+    """A progress reporter that passes each line and each step's title to a function."""
 
     def __init__(self, report: Callable[[str], object]) -> None:
         self._report = report
@@ -305,11 +305,11 @@ def derive_stack(
         files: Requirements files.
         name: Name of the new stack.
         mirror: Directory created by ``hidl stack fetch``, or None.
-        offline: Do not use the network.
-        say: Prints a line of progress.
+        offline: Whether to work without the network.
+        say: Function that prints a line of progress.
 
     Raises:
-        UsageError: Not exactly one stack, no name or no requirement is given.
+        UsageError: The name or the requirements are missing, or the number of stacks is not one.
     """
     if name is None and not words and not files:
         return None
@@ -349,7 +349,7 @@ def derive_stack(
 
 
 def _linked(site: Site, link: str | None) -> Site:
-    """Return the site with this link mode; raises ``UsageError`` if the mode is invalid."""
+    """Return the site, changed to use this link mode; raises ``UsageError`` if the mode is invalid."""
     if link is None:
         return site
     if link not in ("copy", "hard"):
@@ -358,7 +358,7 @@ def _linked(site: Site, link: str | None) -> Site:
 
 
 def for_device(site: Site, device: str | None) -> Site:
-    """Return the site with stacks for this device; raises ``UsageError`` if the site lacks the device."""
+    """Return the site, changed to use stacks for this device; raises ``UsageError`` if the site lacks the device."""
     if device is None:
         return site
     if device not in ("cpu", "gpu"):

@@ -2,9 +2,13 @@
 
 ::
 
-    $XDG_STATE_HOME/hidl/bisects/<time>-<digest>/ question.json      the two runs with their plans, the metric with its
-        recorded values, the changes journal.json       the planned rounds, and all runs with their values; written
-        after each run runs/<id>/         the run directories jobs/<id>/         the job directories
+    $XDG_STATE_HOME/hidl/bisects/<time>-<digest>/
+        question.json      the two runs with their plans, the metric with its recorded values, the changes
+        journal.json       the planned rounds, and all runs with their values; written after each run
+        runs/<id>/         the run directories
+        jobs/<id>/         the job directories
+
+A *mixture* is the good run's configuration with some of the bad run's changes.
 """
 
 from __future__ import annotations
@@ -52,8 +56,8 @@ LEAST_SLOWDOWN = 0.01
 class ComparedRun:
     """One of the two runs to compare, with its stack as installed here.
 
-    ``inputs`` maps paths to SHA-256, or is None if they were not recorded. ``given`` describes the redacted words of
-    its capsule that the user has replaced.
+    ``inputs`` maps paths of input files to SHA-256, or is None if they were not recorded. ``given`` describes the
+    redacted words in the run's capsule for which the user has supplied values.
     """
 
     plan: Plan
@@ -79,7 +83,7 @@ class BisectMetric:
     bad: tuple[float, ...]
 
     def slowness(self, value: float) -> float:
-        """Return the slowness of a value, which is a logarithm."""
+        """Return a value's slowness: its logarithm, negated if smaller values mean slower runs."""
         return self.sign * math.log(value)
 
     @property
@@ -126,7 +130,7 @@ def read_run(run: Run) -> ComparedRun:
 def read_capsule(original: Original, installed: Installation | None) -> ComparedRun:
     """Read a capsule's run, with the stack installed from the capsule's lockfile.
 
-    Returns None if the run is only inspected.
+    ``installed`` is None if the run is only inspected.
     """
     plan = _check_plan(original.plan)
     if installed is not None:
@@ -193,7 +197,7 @@ def _main_metric(workload: Workload) -> str:
 
 
 def side_of(run: ComparedRun, measure: Measure) -> Side:
-    """Return the run, with the placement of the step that had this measure."""
+    """Return the run with the placement of its step that has the nodes and ranks of ``measure``."""
     placement = next(
         step.placement
         for step in run.plan.steps
@@ -286,8 +290,7 @@ class BisectChange:
 class Side:
     """The good or the bad run.
 
-    ``placement`` is the compared step's placement. ``inputs`` maps paths to SHA-256, or is None if they are unknown.
-    ``given`` describes the redacted words of its capsule that the user has replaced.
+    ``placement`` is the compared step's placement. See ``ComparedRun`` for ``inputs`` and ``given``.
     """
 
     provenance: Provenance
@@ -317,7 +320,7 @@ def changes_between(good: Side, bad: Side) -> Changes:
 
 
 def mixture(good: Side, bad: Side, changes: Iterable[BisectChange], run: str) -> Plan:
-    """Apply changes to the good plan, and return a plan with a single step of run ``run``.
+    """Apply changes to the good run's plan, and return the result as a plan with one step, for a run with id ``run``.
 
     Propagates any errors raised by the launcher.
     """
@@ -594,7 +597,7 @@ class Question:
 
     @property
     def expectation(self) -> Expectation:
-        """The changes' prior."""
+        """The prior for the slowdown, the noise and the changes."""
         return self.metric.expectation([change.weight for change in self.changes.tried])
 
 
@@ -709,7 +712,7 @@ class Bisect:
 
 
 def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
-    """Return the question's last bisect if its changes are the same, or else a new one.
+    """Return the last bisect for this question if it has the same changes, or else a new one.
 
     The question is written again, because the stacks may have been installed elsewhere in the meantime.
     """

@@ -4,8 +4,9 @@
 
     python -m hidl_cli.bisect.search DIRECTORY CONFIDENCE BUDGET
 
-Each mixture is a run with its own directory and job script, started in this job's allocation. The journal is written
-before each round and after each run, so that only an interrupted run is repeated.
+A mixture is the good run's configuration with some of the bad run's changes. Each mixture is a run with its own
+directory and job script, started in this job's allocation. The journal is written before each round and after each
+run, so that only an interrupted run is repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Disturbed(HidlError):
     """Another run used the same cores during all attempts."""
 
 
-#: Runs the mixture of these changes with a run id, and returns the metric's value.
+#: Function that runs the mixture of the given changes under a run id, and returns the metric's value.
 Measuring = Callable[[Question, tuple[int, ...], str], float]
 
 
@@ -104,7 +105,7 @@ def _new_id() -> str:
 def measure(bisect: Bisect, question: Question, numbers: tuple[int, ...], run_id: str) -> float:
     """Run the mixture of these changes and return the metric's value.
 
-    Raises ``HidlError`` if the run has no value, or if another run used the same cores in all attempts.
+    Raises ``HidlError`` if the run has no value, or if another run used its cores during every attempt.
     """
     tried = question.changes.tried
     plan = mixture(question.good, question.bad, [tried[number] for number in numbers], run_id)

@@ -29,7 +29,7 @@ from hidl_cli.schedulers import scheduler_for
 from hidl_cli.site.schema import Site
 from hidl_cli.templates import render_script
 
-#: Limits for the explanations in a document: the maximum number, and the lowest probability.
+#: Limits for the explanations in JSON output: the maximum number, and the lowest probability.
 _MAX_EXPLANATIONS = 5
 _MIN_PROBABILITY = 0.001
 

@@ -49,7 +49,7 @@ COMMANDS = {
 
 
 def command_line(command: str | None = None) -> typer.Typer:
-    """Return the command line with all commands, or only with ``command`` if it is one.
+    """Return the command line with all commands, or with only ``command`` if this is the name of a command.
 
     typer inspects the signature of every command, which takes longer than most commands themselves.
     """

@@ -78,7 +78,7 @@ def _names(kind: KindName, incomplete: str) -> list[str]:
 
 
 def describe(options: type, name: str, help: str | None = None, *, in_panel: bool = False) -> Any:
-    """Return the typer declaration for the option defined by the field ``name`` of an options dataclass."""
+    """Return typer's declaration of an option, which is defined by the field ``name`` of the dataclass ``options``."""
     option = command_line_options(options)[name]
     complete = None
     if option.completion is not None:
@@ -229,7 +229,7 @@ def _is_negative(option: CommandLineOption) -> bool:
 
 
 def _type_of(declared: str, option: CommandLineOption) -> Any:
-    """Return an option's command-line type, which is text unless its field has only numbers, flags or choices."""
+    """Return the command-line type of an option: text, unless its field is declared as a number, a flag or a choice."""
     if option.repeatable:
         return list[str] | None
     text = declared.removesuffix(" | None")

@@ -352,7 +352,7 @@ def _introduction(question: Question) -> Iterator[str]:
 
 
 def _show_plan(question: Question, confidence: float, budget: int, *, json: bool) -> None:
-    """Print the changes and the first rounds."""
+    """Print the changes to try and the runs of the first round."""
     from hidl_cli.bisect.journal import Journal
     from hidl_cli.bisect.verdict import describe_mixture, describe_plan
     from hidl_cli.commands.render import emit_json, printable, write

@@ -2,7 +2,7 @@
 
 The scripts that are installed into the shells (``hidl --install-completion``) come from typer, but the completions are
 computed here: typer's own code loads its formatting of help texts, which takes too long, and bash splits ``NAME=VALUE``
-into three words. A shell calls hidl with ``_HIDL_COMPLETE=complete_<shell>`` and
+into three words. A shell calls hidl with ``_HIDL_COMPLETE=complete_<shell>`` and these variables:
 
 ==== ===================================================================================================
 bash ``COMP_WORDS``, the words separated by newlines, and ``COMP_CWORD``, the index of the current word
@@ -46,7 +46,7 @@ def complete_matrix(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]
 
 
 def complete_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete ids of the installations of the stack that is given on the command line."""
+    """Complete the installation ids of the stack on the command line."""
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
 
@@ -153,7 +153,7 @@ def _of_the_site(ctx: typer.Context, incomplete: str, key: str) -> list[str]:
 
 
 def _listed(file: Path) -> list[str]:
-    """Return the keys of ``metrics`` in a file without a YAML parser, which would take too long for all sixty files."""
+    """Return the keys below ``metrics`` in a file. Parsing all sixty files as YAML would take too long."""
     try:
         block = re.search(r"^metrics:\n((?: .*\n|\n|#.*\n)+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     except (OSError, ValueError):
@@ -162,7 +162,7 @@ def _listed(file: Path) -> list[str]:
 
 
 def _mapping(kind: KindName, name: str, key: str) -> dict[str, Any]:
-    """Return the merged values of one key in a file and in the files that it extends.
+    """Return the mapping below ``key``, merged from a file and from the files that it extends.
 
     The items of a list become keys. Files that cannot be read are skipped.
     """
@@ -229,7 +229,7 @@ def asked(environment: Mapping[str, str]) -> bool:
 
 
 def candidates(words: Sequence[str], begun: str) -> list[Candidate]:
-    """Return the completions of the partial word ``begun`` that follows ``words`` (which exclude ``hidl`` itself)."""
+    """Return the completions of the partial word ``begun``, given the ``words`` between ``hidl`` and this word."""
     from typer.main import get_command
 
     from hidl_cli.commands.app import command_line
@@ -294,7 +294,7 @@ def _options(command: Any, given: Sequence[str]) -> list[Candidate]:
 
 
 def _values(parameter: Any, context: Any, begun: str) -> list[Candidate]:
-    """Return the completions of the parameter itself, or an empty list for files, which the shell completes better."""
+    """Return the completions that the parameter defines. Files are left to the shell, which completes them better."""
     found = parameter.shell_complete(context, begun)
     return [Candidate(str(one.value), one.help or "") for one in found if one.type == "plain"]
 
@@ -362,7 +362,7 @@ def _fish(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _plain(word: str) -> str:
-    """Return the word without its quotes, including one that is not closed yet."""
+    """Return the word without its quotes, even if a quote is not closed yet."""
     try:
         return "".join(shlex.split(word))
     except ValueError:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from hidl_cli.analysis.nodes import Field
     from hidl_cli.plan.launch_plan import Plan
 
-#: Is called for an unfinished run when the user interrupts.
+#: Function to call for an unfinished run when the user interrupts.
 Interrupted = Callable[[Run, KeyboardInterrupt], None]
-_LEGIBLE = 2.0  # wider intervals of logarithmic efficiencies are not shown
+_LEGIBLE = 2.0  # confidence intervals wider than this, in the logarithm of the efficiency, are not shown
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def started(plan: Plan, script: str) -> Iterator[Run]:
 
 
 def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> None:
-    """Follow ``run`` to its end, judge it, print the result, and exit with the verdict's exit code unless it is 0.
+    """Follow ``run`` to its end, print its results and verdict, and exit with the verdict's exit code unless it is 0.
 
     ``own`` means that the run belongs to this command (see ``started``). An interrupt cancels only such a run.
     """
@@ -69,7 +69,7 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
 
 
 def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
-    """Follow ``run`` to its end and judge it, with ``own`` and errors as in ``follow_and_judge``."""
+    """Follow ``run`` to its end and determine its verdict; see ``follow_and_judge`` for ``own`` and errors."""
     with _Display(run, plan) as display:
         (status,) = follow([run], tell=display.update, interrupted=None if own else leave)
     if own and status.state is State.LOST:
@@ -89,7 +89,7 @@ def leave(run: Run, _: KeyboardInterrupt) -> None:
 
 
 def follow_all(runs: Sequence[Run], *, json: bool) -> None:
-    """Follow several runs to their ends, judge each, print the results, and exit with the most severe exit code."""
+    """Follow several runs to their ends, print their verdicts, and exit with the most severe exit code."""
     gravest = follow_and_judge_each(runs)
     if json:
         emit_json("hidl.runs/1", runs=[run_document(run) for run in runs])
@@ -102,7 +102,7 @@ def follow_all(runs: Sequence[Run], *, json: bool) -> None:
 def follow_and_judge_each(
     runs: Sequence[Run], interrupted: Callable[[Run, KeyboardInterrupt], None] | None = leave
 ) -> int:
-    """Follow several runs to their ends, judge each, and return the most severe exit code.
+    """Follow several runs to their ends, determine their verdicts, and return the most severe exit code.
 
     Args:
         runs: The runs.
@@ -120,7 +120,10 @@ def follow_and_judge_each(
 
 
 def continues_after(run: Run, interrupt: KeyboardInterrupt) -> bool:
-    """Return True for a job in a queue if the terminal or the host, rather than the user, ends this process."""
+    """Return whether the run continues after an interrupt.
+
+    This is the case if its job is in a queue and the terminal or the host, rather than the user, ends this process.
+    """
     return isinstance(interrupt, Terminated) and not ends_with_the_terminal(run)
 
 
@@ -408,7 +411,7 @@ class _Tail:
         self._left_out = 0
 
     def show_new(self) -> None:
-        """Print new complete lines to stderr, or only the last of many, with control characters escaped."""
+        """Print new complete lines to stderr, or only the last ones if there are many. Escape control characters."""
         try:
             with self._run.stdout.open("rb") as file:
                 left_out = max(0, file.seek(0, os.SEEK_END) - self._seen - self.LIMIT)

@@ -125,7 +125,10 @@ def open_log() -> None:
 
 
 def say_detail(text: str, *, level: int = 1, otherwise: str | None = None) -> None:
-    """Print ``text`` from verbosity ``level`` (2 is ``-vv``) on, and ``otherwise`` below it; always log ``text``."""
+    """Print ``text`` if the verbosity is at least ``level`` (2 is ``-vv``), or ``otherwise`` if it is lower.
+
+    ``text`` is always written to the log.
+    """
     if _DETAIL.level >= level:
         stderr().print(printable(text), style="dim", markup=False)
     elif otherwise is not None:
@@ -416,6 +419,8 @@ def show_run(document: dict[str, Any]) -> None:
     verdict = document["verdict"]
     if verdict:
         rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
+    elif document["goodput"]:
+        rows.append({"": "goodput so far", " ": document["goodput"]["summary"]})
     rows += [{"": "cause", " ": f"{cause['title']} ({cause['rule']})"} for cause in document["causes"][:3]]
     show_table(rows)
 
@@ -432,7 +437,7 @@ def _format_attempt(attempt: dict[str, Any]) -> str:
 
 
 def show_results(documents: Sequence[dict[str, Any]]) -> None:
-    """Print a table of judged runs, with the mean of one metric in the largest step."""
+    """Print a table of runs with their verdicts, and the mean of one metric over the steps with the most ranks."""
     show_table([_result(document) for document in documents], whole=("run",))
 
 
@@ -455,7 +460,7 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_result(document: dict[str, Any]) -> None:
-    """Print a judged run: its origin, and each metric over the repetitions of every size and parameter value."""
+    """Print the origin of a run, its verdict, and a summary of each metric for every size and parameter value."""
     from hidl_cli.analysis.ranking import overheads
     from hidl_cli.plan.parameters import format_parameters
     from hidl_cli.report.tables import overhead_table
@@ -592,7 +597,7 @@ def summary(findings: Iterable[Finding]) -> str:
 
 
 def check_before_run(plan: Plan, site: Site, *, hypothetical: bool) -> None:
-    """Apply the doctor's quick rules to a plan, and stop at errors like ``stop_at_errors``."""
+    """Apply the doctor's quick rules to a plan; print errors and raise exceptions as ``stop_at_errors`` does."""
     from hidl_cli.doctor.examine import before_runs
 
     stop_at_errors(before_runs([plan], site), hypothetical=hypothetical)

@@ -229,7 +229,7 @@ def open_store() -> Store:
 
 
 def _tell(indexed: Indexed) -> None:
-    """Report directories that are not part of the results."""
+    """Report why runs are missing from the index of results."""
     from hidl_cli.commands.render import say
 
     if indexed.aside:
@@ -254,7 +254,7 @@ def _count(number: int, noun: str, plural: str | None = None) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Show a progress bar on a terminal if there is much to read, or a line per thousand directories otherwise."""
+    """Show a progress bar if there is much to read; without a terminal, print a line per thousand directories."""
     from hidl_cli.commands.render import say, stderr
 
     if not stderr().is_terminal:
@@ -633,7 +633,7 @@ def _show(path: Path) -> None:
 
 
 class Form(str, Enum):
-    """A table, a trace or an archive of a profile."""
+    """Forms in which a profile can be exported: tables, a trace or an archive."""
 
     calls = "calls"
     ranks = "ranks"
@@ -707,7 +707,7 @@ def describe(document: Mapping[str, Any], step: Mapping[str, Any]) -> Iterator[s
 
 
 def show_profile(run: Run) -> None:
-    """Print the main results of the profile of a run that has just ended, if it was recorded."""
+    """Print the main results of a run's profile, or nothing if the run was not profiled."""
     from hidl_cli.commands.render import say, write
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of

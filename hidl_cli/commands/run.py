@@ -1,4 +1,4 @@
-"""``hidl run``: plan, submit, follow and judge a run; ``hidl shell``: work at a terminal in an allocation."""
+"""``hidl run``: plan and follow a run, and report its verdict; ``hidl shell``: work at a terminal in an allocation."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hidl_cli.plan.options import RunOptions, RunRequest
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan
+    from hidl_cli.runs.checkpoint_interval import CheckpointInterval
     from hidl_cli.runs.forecast import Expected, PointForecast
     from hidl_cli.site.schema import Site
 from hidl_cli.commands.arguments import complete_stacks
@@ -22,12 +23,12 @@ from hidl_cli.commands.arguments import complete_stacks
 # ``hidl run --estimate``.
 
 
-def show_estimate(plan: Plan, *, json: bool) -> None:
+def show_estimate(plan: Plan, interval: CheckpointInterval | None, *, json: bool) -> None:
     """Print a run's maximum cost and predicted metrics, executing only the workload's prediction module."""
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, write
-    from hidl_cli.plan.planning import estimate, format_estimate
+    from hidl_cli.plan.cost import estimate, format_estimate
     from hidl_cli.site.load import load_site
 
     site = load_site(plan.site)
@@ -35,15 +36,20 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
     forecasts = _forecasts(plan, site.interconnect)
     if json:
         fields: dict[str, Any] = {"site": plan.site, "partition": plan.partition, **asdict(found)}
+        fields["checkpoint_interval"] = interval and asdict(interval)
         emit_json("hidl.estimate/1", **fields, forecasts=[each.to_json() for each in forecasts])
         return
-    write("\n".join(format_estimate(found, plan)) + "\n")
+    lines = [*format_estimate(found, plan), *([interval.describe()] if interval else [])]
+    write("\n".join(lines) + "\n")
     for each in forecasts:
         _show(each)
 
 
 def _forecasts(plan: Plan, interconnect: str | None) -> list[PointForecast]:
-    """Return the predictions of the workload's module, or none if it has no module or its stack is not installed."""
+    """Return the predictions of the workload's prediction module.
+
+    The list is empty if the workload has no such module, if it runs on GPUs, or if its stack is not installed.
+    """
     from hidl_cli.commands.render import say
     from hidl_cli.runs.forecast import find_python, forecast_plan
 
@@ -145,6 +151,7 @@ def run(
     from hidl_cli.plan.input_files import find_stdin
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
     from hidl_cli.site.load import load_site
 
     command = program_after(ctx, workload, further=() if options.matrix else further or ())
@@ -161,13 +168,15 @@ def run(
     if as_jobs:
         options = replace(options, new_job=True)
     plan = prepare(RunRequest.of(options, hypothetical=dry_run or estimate), machine)
+    interval = choose_interval(plan, machine)
+    plan = with_interval(plan, interval)
     if as_jobs and not estimate:
         _run_as_jobs(options, plan, machine, at_most=at_most, wait=wait, dry_run=dry_run, json=json)
         return
     if save_tuning:
         _require_comparison(plan, wait=wait)
     if estimate:
-        show_estimate(plan, json=json)
+        show_estimate(plan, interval, json=json)
         _warn(plan)
         return
     if dry_run:
@@ -183,6 +192,8 @@ def run(
         say(f"run {record.id} in {record.directory}")
         if plan.allocation.time_limit is not None:
             say(f"time limit {clock(plan.allocation.time_limit)}", style="dim")
+        if interval is not None and interval.seconds is not None:
+            say(interval.describe(), style="dim")
         if not wait:
             if json:
                 emit_json("hidl.run/1", run=record.id, directory=str(record.directory), state="PENDING")
@@ -208,7 +219,7 @@ def _check_sweep_options(*, as_jobs: bool, at_most: int | None, save_tuning: boo
 def _run_as_jobs(
     options: RunOptions, whole: Plan, machine: Site, *, at_most: int | None, wait: bool, dry_run: bool, json: bool
 ) -> None:
-    """Run each point of the matrix as a job.
+    """Run each point of the matrix, which is a combination of parameter values, as a job.
 
     Args:
         options: The options, with the matrix.

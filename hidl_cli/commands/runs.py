@@ -57,7 +57,7 @@ def status(
 
 
 def _watch(runs: Sequence[Run]) -> None:
-    """Update the table of runs until all have ended, or print a line for each change without a terminal."""
+    """Update the table of runs until all have ended. Without a terminal, print a line for each change instead."""
     from hidl_cli.commands.follow import RunTable
     from hidl_cli.commands.render import show_runs
     from hidl_cli.runs.follow import follow
@@ -171,7 +171,7 @@ def _echo(data: bytes) -> None:
 
 
 def _end(log: Path) -> str:
-    """Return the last 256 KiB of a log, or empty bytes if it does not exist."""
+    """Return the last 256 KiB of a log, or an empty string if the log cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, _size(log) - (256 << 10)))

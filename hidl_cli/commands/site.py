@@ -308,7 +308,7 @@ def schema() -> None:
 
 
 def _named(word: str) -> OverlayEntry:
-    """Return the entry for a word, which is a file if it looks like a path and a site's name otherwise."""
+    """Return the entry for ``word``: the file with this path if it looks like a path, or else the site of this name."""
     from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import at_path, find, is_base
 

@@ -1,4 +1,4 @@
-"""``hidl run --matrix ... --as-jobs``: sweeps whose points are separate jobs."""
+"""``hidl run --matrix ... --as-jobs``: sweeps in which each point (combination of parameter values) is a job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def point_plans(
     options: RunOptions, plan: Plan, machine: Site, *, hypothetical: bool
 ) -> list[tuple[Mapping[str, Any], Plan]]:
-    """Return the parameters and the plan of each point; ``plan`` is the plan with the whole matrix.
+    """Return the parameters and the plan of each point; the argument ``plan`` is the plan of the whole matrix.
 
     Raises ``UsageError`` if the points cannot be separate jobs.
     """
@@ -120,12 +120,12 @@ def _carry_out(sweep: Sweep, *, wait: bool, json: bool, own: bool) -> None:
 
 
 def cancel_sweep(sweep: Sweep) -> ExitCode:
-    """Cancel the unfinished runs of a sweep and further submissions; return the exit code of the first failure."""
+    """Cancel a sweep's unfinished runs and submit no further ones; return the exit code of the first failure."""
     from hidl_cli.runs.follow import cancel
 
     sweep.set_cancelled(True, say)
     code = ExitCode.OK
-    # The jobs that wait for others come first, so that none of them starts in between.
+    # Jobs that wait for other jobs are cancelled before these, so that none of them starts in between.
     for run in reversed(sweep.unfinished):
         try:
             _, status = cancel(run)
@@ -192,7 +192,7 @@ def _show(sweep: Sweep) -> None:
     for point in document["points"]:
         metric = point["metrics"].get(metric_name)
         head = f"{metric_name} ({metric['unit']})" if metric else ""
-        # A parameter may have the name of a column.
+        # A parameter may have the same name as a column.
         values = {"run": point["run"] or "", "state": point["state"].lower()}
         columns = {name: f"{name} of the job" if name in point["parameters"] else name for name in values}
         row = {**point["parameters"], **{columns[name]: value for name, value in values.items()}}

@@ -1,4 +1,4 @@
-"""``hidl cluster``: run a real Slurm on this machine; ``hidl rehearse``: dry-run a site's commands on its twin."""
+"""``hidl cluster``: run a real Slurm on this machine; ``hidl rehearse``: try a site on its twin, a local copy."""
 
 from __future__ import annotations
 

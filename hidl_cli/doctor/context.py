@@ -52,8 +52,8 @@ class Subject(Generic[Facts]):
     Attributes:
         probe: Function that collects facts. It returns None if nothing can be determined.
         rules: Rules, which are pure functions of the facts.
-        before_runs: Whether ``hidl run`` examines the subject before it submits a job. The probe should take only
-            milliseconds.
+        before_runs: Whether ``hidl run`` examines the subject before it submits a job. In this case, the probe should
+            take only milliseconds.
         fixes: Fixes by rule id.
     """
 
@@ -120,9 +120,7 @@ class Context:
 
 
 def stack_directories(roots: Iterable[Path], site: str, stack: str | None = None) -> list[Path]:
-    """Return the directories of the site's stacks (or of one stack) that contain an installation, even an incomplete
-    one.
-    """
+    """Return the directories of a site's stacks (or of one stack) that contain an installation, complete or not."""
     parents = [root / site for root in roots]
     found = [directory for parent in parents if parent.is_dir() for directory in sorted(parent.iterdir())]
     return [each for each in found if stack in (None, each.name) and installations.prefixes(each)]

@@ -1,4 +1,4 @@
-"""Examine the host, a site and its stacks, and record machines to examine elsewhere."""
+"""Examine the host, a site and its stacks, and record a machine so that it can be examined elsewhere."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class PlannedJob:
 
 
 def plan_job(context: Context) -> PlannedJob:
-    """Return the job of the plan or the installation or, if there is neither, a job with only an environment."""
+    """Return the job of the plan, or else the installation's default job, or else a job with only an environment."""
     plan, site = context.plan, context.site
     library: Library | None
     launcher: str | None
@@ -257,7 +257,7 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
     this = machine()
     try:
         survey(host, this)
-    except SchedulerUnreachable:  # is recorded as well
+    except SchedulerUnreachable:  # the failed commands are recorded as well
         survey(host, this, alone=True)
     detect(host, thorough=True)
     examine(contexts(found, roots=roots(found), host=host))

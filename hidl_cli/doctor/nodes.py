@@ -213,7 +213,7 @@ def root() -> Path:
 
 
 def _tuning(site: Site, library: Library, stack: Stack, *, gpus: bool) -> tuple[Setting, ...]:
-    """Merge the site's and the stack's tuning, as is done for runs whose times are compared."""
+    """Merge the site's and the stack's tuning, as for runs whose times are compared."""
     layers = (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=gpus)),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
@@ -403,7 +403,8 @@ def find_on_nodes(facts: JobFacts) -> list[Finding]:
 def find_in_launches(facts: JobFacts) -> list[Finding]:
     """Return the findings about launches, their ranks, and ssh.
 
-    ``srun --mpi`` types that hidl would not use are only reported if they start singletons, with severity ``info``.
+    ``srun --mpi`` types that hidl would not use are only reported if they start singletons (ranks in separate worlds),
+    with severity ``info``.
     """
     found = LAUNCH_RULES.findings(facts)
     for result in facts.launches:
@@ -582,7 +583,7 @@ def examine_nodes(
 
 
 def _without_unusable(hosts: tuple[str, ...], error: UnusableHosts, job: AllocationOptions | None) -> AllocationOptions:
-    """Restrict the request to usable hosts. If there are none, its ``hosts`` is None."""
+    """Return the request, restricted to usable hosts. If there are none, ``hosts`` of the result is None."""
     job = job or AllocationOptions()
     unusable = {each.host for each in error.troubles}
     usable = tuple(name for name in hosts if name not in unusable)
@@ -638,7 +639,7 @@ def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], 
 
 
 def _unknown(run: Run, status: Status, facts: JobFacts) -> tuple[str, ...]:
-    """Describe what a job that did not complete left unexamined."""
+    """Describe how a job ended that did not complete, and what it did not examine."""
     if status.state is State.COMPLETED:
         return ()
     untried = [result.attempt.label for result in facts.launches if result.status is None]

@@ -200,7 +200,7 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 @dataclass(frozen=True)
 class Spot:
-    """A position in a document, described by its model.
+    """A position in a document, as the document's model describes it.
 
     Attributes:
         annotation: Type expected at this position, or None if the key is unknown.
@@ -246,7 +246,7 @@ def locate(model: type[BaseModel], location: Sequence[str | int]) -> Spot:
 
 
 def phrase(annotation: Any) -> str:
-    """Describe the expected values."""
+    """Describe the values that an annotation accepts."""
     bare = _bare(annotation)
     if words := choices(annotation):
         return f"one of: {', '.join(words)}"
@@ -265,7 +265,7 @@ def choices(annotation: Any) -> tuple[str, ...]:
 
 
 def _names(annotation: Any) -> NameIn | None:
-    """Return the registry names that an optional annotation accepts, or None."""
+    """Return the ``NameIn`` of an annotation, which may be optional, or None if there is none."""
     if get_origin(annotation) is Annotated:
         _, *metadata = get_args(annotation)
         return next((each for each in metadata if isinstance(each, NameIn)), None)

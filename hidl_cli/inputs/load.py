@@ -51,7 +51,7 @@ def schema(kind: KindName) -> dict[str, Any]:
 
 
 def text(kind: KindName) -> str:
-    """Return the JSON Schema as the text for a file."""
+    """Return the JSON Schema as text to be written to a file."""
     return json.dumps(schema(kind), indent=2) + "\n"
 
 
@@ -96,7 +96,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Rules(Generic[M]):
-    """The model and checks for one kind of file, and the rules for merging files with those that they extend.
+    """The model and checks for one kind of file, and the rules for merging a file with the file that it extends.
 
     Attributes:
         appended: Paths of lists that are appended to instead of replaced.
@@ -112,7 +112,7 @@ class Rules(Generic[M]):
 
 @dataclass(frozen=True)
 class LoadResult(Generic[M]):
-    """An entry's model, or None and its problems. ``files`` contains its file and the files that it extends."""
+    """A loaded entry: its model, or None and the problems. ``files`` lists its file and the files that it extends."""
 
     entry: OverlayEntry
     model: M | None
@@ -148,7 +148,7 @@ def counted(faults: int) -> str:
 
 
 def examine(rules: Rules[M], entry: OverlayEntry) -> LoadResult[M]:
-    """Read and validate an entry and everything it extends, without raising exceptions for a file's contents."""
+    """Read and validate an entry and everything it extends. Problems in the files are returned, not raised."""
     links, complete = _chain(entry)
     files = tuple(link.entry.path for link in links)
     problems = [problem for link in links for problem in link.problems]
@@ -159,7 +159,7 @@ def examine(rules: Rules[M], entry: OverlayEntry) -> LoadResult[M]:
         if link.root is not None:
             dropped = rules.own if link.entry.name != entry.name else frozenset({"extends"})
             merged = source.merge(source.without(link.root, dropped), merged, appended=rules.appended)
-    across = rules.checks if complete else ()  # a check could report keys as missing that the unreadable part contains
+    across = rules.checks if complete else ()  # a check could report keys as missing that are in an unreadable file
     checks = (*across, lambda data: _names_its_file(data, entry))
     model, faults = check(merged, rules.model, checks, complete=complete)
     problems = sorted([*problems, *faults], key=lambda problem: _order(problem, files))
@@ -176,7 +176,7 @@ class _Link:
 
 
 def _chain(entry: OverlayEntry) -> tuple[list[_Link], bool]:
-    """Return the chain of files that the entry extends, starting with its own, and whether the chain is complete."""
+    """Return the entry's file and the files that it extends, in order, and whether this chain is complete."""
     links: list[_Link] = []
     following: OverlayEntry | None = entry
     while following is not None:

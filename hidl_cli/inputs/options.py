@@ -21,7 +21,7 @@ class CommandLineOption:
         minimum: Smallest number.
         maximum: Largest number.
         completion: Name of the function ``complete_<name>`` that completes the value.
-        repeatable: Whether the option may be given several times, in which case its field is a list.
+        repeatable: True if the option may be given several times. Its field is then a list.
     """
 
     names: tuple[str, ...]

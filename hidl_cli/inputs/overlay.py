@@ -19,8 +19,8 @@ _SHIPPED: dict[KindName, tuple[str, ...]] = {
     "workload": ("recipes/workloads",),
 }
 _SUFFIX = ".yaml"
-_MAX_LISTED = 16  # number of names listed in a message
-_BASE = "_"  # prefix of the names of base files
+_MAX_LISTED = 16  # maximum number of names listed in a message
+_BASE = "_"  # first character of the names of base files, which can only be extended
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def _shown(text: str) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """A problem without a position in the file. ``path`` leads to its value, or to its key if ``on_key`` is set."""
+    """A problem without a position in the file. It concerns the value at ``path``, or its key if ``on_key`` is set."""
 
     path: tuple[str | int, ...]
     message: str

@@ -53,7 +53,7 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read a YAML file, without raising exceptions for its type or contents."""
+    """Read a YAML file. Problems with its type or contents are returned, not raised."""
     try:
         return parse(read_source(path))
     except InvalidInput as error:
@@ -61,7 +61,7 @@ def read(path: Path) -> Document:
 
 
 def parse(source: SourceText) -> Document:
-    """Parse YAML text, without raising exceptions for its contents."""
+    """Parse YAML text. Problems with its contents are returned, not raised."""
     builder = _Builder(source)
     try:
         root = builder.document()

@@ -120,7 +120,7 @@ def read(file: Path, packages: set[str]) -> list[OsvRecord]:
 
     The file may be JSON or YAML with a record or a list of records, a zip or tar archive of such files (osv.dev
     exports zip), or a directory tree such as PyPA's advisory-database. Raises ``UsageError`` if it cannot be read, and
-    ``InvalidInput`` if it contains anything else or no advisory about PyPI.
+    ``InvalidInput`` if it contains anything else or no advisory about a PyPI package.
     """
     found, known = [], False
     try:
@@ -194,7 +194,7 @@ def _first(error: Exception) -> str:
 
 
 def _includes(affected: _Affected, version: str) -> bool:
-    """Return whether a version is listed or in a range, following the evaluation algorithm in the OSV specification."""
+    """Return whether a version is affected, following the evaluation algorithm in the OSV specification."""
     now = _parsed(version)
     if version in affected.versions or (now is not None and any(_parsed(each) == now for each in affected.versions)):
         return True
@@ -233,7 +233,10 @@ def _parsed(version: str) -> Version | None:
 
 @dataclass(frozen=True)
 class Vulnerability:
-    """A package's vulnerability. ``fixed`` is the first fixed version, and ``handled`` is the reason to ignore it."""
+    """A vulnerability in a package.
+
+    ``fixed`` is the first version without the vulnerability, and ``handled`` is the reason to ignore it.
+    """
 
     id: str
     aliases: tuple[str, ...]

@@ -138,7 +138,7 @@ _BUILT = ("build", "program")  # kinds whose hash identifies the source
 
 
 def cyclonedx(installation: Installation) -> str:
-    """Return the bill of materials as CycloneDX 1.6 JSON, which is identical for every call.
+    """Return the bill of materials as CycloneDX 1.6 JSON. The text is the same for every call.
 
     Raises ``MissingPrecondition`` if the installation is incomplete.
     """

@@ -72,10 +72,11 @@ def named_hosts(hosts: Sequence[str] | str | None, hostfile: str | PathLike[str]
 
 
 def on_hosts(site: Site, hosts: Hosts | None) -> Site:
-    """Return a copy of the site that runs on ``hosts`` instead of using its scheduler.
+    """Return a copy of the site for runs on ``hosts`` over ssh, without the site's scheduler.
 
-    The copy has no queues, limits or scheduler policies. It keeps the launchers that start ranks through ssh, or gets
-    the MPI libraries' own launchers if it has none. Without ``hosts``, the site is returned unchanged.
+    The copy has no queues, limits or scheduler policies. It keeps those of the site's launchers that start ranks
+    through ssh. If there are none, it gets the MPI libraries' own launchers. Without ``hosts``, the site is returned
+    unchanged.
     """
     if hosts is None:
         return site
@@ -105,7 +106,7 @@ def on_hosts(site: Site, hosts: Hosts | None) -> Site:
 
 
 def is_host_name(text: str) -> bool:
-    """Return whether the text is a host name or an IPv4 address, which cannot be mistaken for an option or a path."""
+    """Return whether the text is a host name or an IPv4 address, and not, for example, an option or a path."""
     return _NAME_OF_HOSTS.fullmatch(text) is not None
 
 

@@ -109,7 +109,7 @@ class JobOptions(AllocationOptions):
     """Additional options for a run's job, if the site's scheduler supports them.
 
     Attributes:
-        gpus: GPUs of the whole run. If there are fewer than its nodes have, a part of each node is requested.
+        gpus: GPUs of the whole run. If its nodes have more GPUs, only part of each node is requested.
         gpus_per_rank: GPUs per rank.
         memory: Memory per node as text, such as ``64G``.
         exclusive: Whether to request whole nodes.
@@ -184,7 +184,7 @@ class JobOptions(AllocationOptions):
             return None
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([MGT])(?:i?B)?", str(self.memory), re.IGNORECASE)
         gib = float(match[1]) * {"M": 1 / 1024, "G": 1, "T": 1024}[match[2].upper()] if match else 0.0
-        if gib < 1 / 1024:  # Slurm gives jobs that request no whole megabyte all memory of a node
+        if gib < 1 / 1024:  # would become --mem=0M, with which Slurm allocates all memory of a node
             raise UsageError(
                 f"invalid --mem {self.memory!r}: must be a size with a unit, at least 1M", hint="use a size such as 64G"
             )

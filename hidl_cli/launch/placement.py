@@ -58,9 +58,9 @@ def longest_job(site: Site) -> float:
 def time_limit(site: Site, name: str | None, nodes: int, requested: float | None) -> float | None:
     """Return the time limit of a job in seconds.
 
-    Without a requested limit, it is the site's default, or else an hour or the partition's maximum, whichever is less.
-    The result is None if no limit is requested and the scheduler has none. Raises ``SubmitRefused`` if the requested
-    limit exceeds the maximum.
+    If no limit is requested, this is the site's default, or else an hour or the partition's maximum, whichever is less.
+    The result is None if no limit is requested and the scheduler's jobs need none. Raises ``SubmitRefused`` if the
+    requested limit exceeds the maximum.
     """
     most = longest(site.partition(name), nodes)
     if requested is not None and most is not None and requested > most:
@@ -105,10 +105,10 @@ def _elsewhere(site: Site, nodes: int) -> str | None:
 
 @dataclass(frozen=True)
 class Topology:
-    """The cores of a node, identified by the operating system's numbers of their first hardware threads.
+    """The cores of a node. Each core has the number that the operating system gives to its first hardware thread.
 
-    ``cores`` is the number of cores available to jobs, not counting ``reserved`` ones, or None if unknown. ``sockets``
-    is 1 if the number of sockets or their sizes are unknown (``knows_sockets``).
+    ``cores`` is the number of cores available to jobs, not counting ``reserved`` ones, or None if unknown. If the
+    number of sockets is unknown, ``sockets`` is 1 and ``knows_sockets`` is False.
     """
 
     cores: int | None = None
@@ -143,14 +143,20 @@ class Topology:
         return ranks <= sum(len(socket) // threads for socket in self.numbers_by_socket)
 
     def in_a_row(self, ranks: int, threads: int) -> list[tuple[int, ...]]:
-        """Return each rank's cores if assigned consecutively, regardless of sockets, or none if there are too few."""
+        """Return the cores of each rank if cores are assigned consecutively, regardless of sockets.
+
+        The list is empty if there are too few cores.
+        """
         cores = [core for socket in self.numbers_by_socket for core in socket]
         if ranks * threads > len(cores):
             return []
         return [tuple(cores[first : first + threads]) for first in range(0, ranks * threads, threads)]
 
     def places(self, ranks: int, threads: int) -> list[tuple[int, ...]]:
-        """Return each rank's cores, with ranks that must straddle sockets at the end, or none if cores are unknown."""
+        """Return the cores of each rank. The ranks that must straddle sockets come last.
+
+        The list is empty if the cores are unknown or too few.
+        """
         sockets = self.numbers_by_socket
         whole = [
             tuple(socket[first : first + threads])
@@ -176,10 +182,10 @@ def ranges(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Placement:
-    """``nodes`` x ``ranks_per_node`` ranks of ``threads_per_rank`` threads.
+    """A distribution of ranks: ``ranks_per_node`` ranks of ``threads_per_rank`` threads on each of ``nodes`` nodes.
 
     Attributes:
-        ranks: Number of ranks, which is less than the product if the last node is not full.
+        ranks: Number of ranks, which is less than ``nodes * ranks_per_node`` if the last node is not full.
         bind: Whether each rank is bound to one core per thread; False if the node has too few cores.
         fills_node: Whether a single rank uses all cores of its node.
         node: The cores of each node.
@@ -232,15 +238,14 @@ def bind_to_cores(
     """Assign threads and cores to the ranks of each placement, and return the placements in the same order.
 
     All placements get the same number of threads per rank, so the steps of a study differ only in their number of
-    ranks: ``threads``, or the cores of a node divided by the largest number of ranks per node. Raises ``UsageError``
-    for an unknown partition, and ``SubmitRefused`` if the partition does not allow as many nodes as the largest
-    placement requires.
+    ranks. Raises ``UsageError`` for an unknown partition, and ``SubmitRefused`` if the partition does not allow as many
+    nodes as the largest placement requires.
 
     Args:
         site: The site.
         placements: Placements of the ranks.
         partition: Partition of the job.
-        threads: Threads per rank.
+        threads: Threads per rank (default: a node's cores divided by the largest number of ranks per node).
         share: Part of each node whose cores are divided among the ranks by default.
     """
     check_nodes(site, partition, max(placement.nodes for placement in placements))
@@ -273,8 +278,8 @@ class Allocation:
         queue: The scheduler's name for the partition or queue; None omits it.
         hosts: Hosts to run on if no scheduler chooses them.
         share_hosts: Whether to start without waiting for other runs on these hosts.
-        stop_seconds: Seconds before the time limit at which a job stops if it is one of several in a run; None
-            otherwise.
+        stop_seconds: If the run has several jobs, the time at which each stops, in seconds before its time limit; None
+            if the run has a single job.
         cores_per_node: Cores that the largest step uses per node; set if the steps differ in their number of threads.
         requests_memory: Whether to request ``memory_gib`` even if the site's policy does not.
         exclusive: Whether to request whole nodes; None follows the site's policy.
@@ -394,12 +399,15 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], options
 
 
 def requested_gpus(site: Site, options: AllocationOptions) -> int | None:
-    """Return the number of GPUs requested per node, which is 0 for none, or None if the number of GPUs is unknown."""
+    """Return the number of GPUs to request per node, or None if all GPUs are requested and their number is unknown."""
     return site.node_type(options.partition).gpus if options.gpus_per_node is None else options.gpus_per_node
 
 
 def gpu_share(site: Site, options: AllocationOptions) -> float:
-    """Return the requested fraction of each node's GPUs, which is 1 if all or none are requested, or if unknown."""
+    """Return the requested fraction of each node's GPUs.
+
+    The result is 1 if all or no GPUs are requested, or if the number of GPUs is unknown.
+    """
     available, requested = site.node_type(options.partition).gpus, requested_gpus(site, options)
     return requested / available if available and requested and requested < available else 1.0
 

@@ -30,7 +30,7 @@ _SHORT: Mapping[str, Mapping[str, str]] = {
 }
 _LONG = {"flux": {"time-limit": "time", "queue": "partition", "bank": "account", "cwd": "chdir"}}
 _MAPPED = ("nodes", "ntasks-per-node", "time", "partition", "account", "qos", "constraint", "reservation", "chdir")
-#: Options that hidl's job script sets itself, with the replacement for each.
+#: Directives that hidl does not carry over to its own job script, each with the reason or what to use instead.
 _REPLACED = {
     "job-name": "the job is named after the run",
     "output": "the output is in the run's directory (hidl logs)",
@@ -46,7 +46,7 @@ _REPLACED = {
     "wrap": "the script is the program",
     "test-only": "use --dry-run",
 }
-#: Options that only have an effect on ranks that hidl starts, and on the resources that it requests for them.
+#: Run options that affect only the ranks that hidl starts itself, and the resources that it requests for them.
 _OF_LAUNCHES = {
     "gpus": "--gpus",
     "gpus_per_rank": "--gpus-per-rank",
@@ -110,12 +110,12 @@ class BatchScript:
     def header(self, own: Sequence[str], settings: Sequence[str], scheduler: str) -> tuple[str, ...]:
         """Return the header of the job.
 
-        It has hidl's own lines as far as the script does not replace them, the script's, and the user's settings. Batch
-        systems use the last value of an option.
+        It consists of hidl's own lines that the script does not replace, the script's directives, and the lines for the
+        user's further options. If an option is repeated, batch systems use its last value.
 
         Args:
-            own: The lines of hidl, according to the options.
-            settings: The lines for further options of the user, such as ``--after``.
+            own: The lines that hidl derives from the run options.
+            settings: The lines for the user's further options, such as ``--after``.
             scheduler: Name of the site's scheduler.
         """
         if scheduler != self.system:
@@ -123,7 +123,7 @@ class BatchScript:
         given = self.values or {}
         carried = {each.name for each in self.carried}
         sizes = [line for (system, name), line in _SIZES.items() if system == scheduler and name in given]
-        if "chunks" in carried:  # they contain the number of nodes
+        if "chunks" in carried:  # the script's chunks contain the number of nodes
             sizes = []
         patterns = [_KEPT[scheduler], *sizes]
         kept = [line for line in own if any(re.match(pattern, line) for pattern in patterns)]
@@ -261,12 +261,12 @@ def as_program(
 
 
 def _why_left_out(name: str, directive: Directive, scheduler: str | None) -> str | None:
-    """Return why a directive is not carried over to a site; None if it may be.
+    """Return the reason why a directive is not carried over to a site's job, or None if it can be.
 
     Args:
-        name: Name of the directive at the site.
+        name: Name of the directive at the site, from ``_name_at``.
         directive: The directive.
-        scheduler: The site's scheduler; None if it is not that of the script.
+        scheduler: The site's scheduler, or None if the script is for a different one.
 
     Raises:
         UsageError: The script has several components.
@@ -284,7 +284,7 @@ def _why_left_out(name: str, directive: Directive, scheduler: str | None) -> str
 
 
 def _name_at(site: Site, system: str, directive: Directive) -> str:
-    """Return the name of a directive for a site, whose policy sets LSF's option for accounts."""
+    """Return the name of a directive at a site; for LSF, the site's policy defines which option is the account."""
     if system == "lsf" and directive.name in ("account", "G"):
         return "account" if directive.words.startswith(f"{site.policies.account_option} ") else "P"
     return "nodes" if directive.name == "chunks" else directive.name
@@ -306,7 +306,7 @@ def _value(name: str, text: str, system: str, directive: Directive) -> object:
 
 
 def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScript | None]:
-    """Return the run options, combined with those of the batch script if the program is one."""
+    """Apply a batch script's directives to the run options, and return both; the script is None for other programs."""
     directory = Path(request.directory or Path.cwd())
     found = read_batch_script(request.words, directory)
     if found is None:

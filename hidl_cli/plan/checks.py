@@ -29,7 +29,7 @@ def one_program(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def estimated_program(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require programs with ``module`` if the workload has ``estimate``, which imports it."""
+    """Require that all programs have ``module`` if the workload has ``estimate``, which imports their modules."""
     for _, program in _programs(data):
         if data.get("estimate") is not None and program.get("command") is not None:
             yield Fault(("estimate",), "a program with `command` cannot be estimated", "a program with `module`")
@@ -57,7 +57,7 @@ def _placeholders(path: tuple[str | int, ...], word: Any, known: Mapping[str, An
 
 
 def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Any]]]:
-    """Yield ``program`` and each of its alternatives that is a mapping, along with its path."""
+    """Yield the path and the contents of ``program`` and of each alternative, skipping those that are not mappings."""
     others = data.get("alternatives")
     if isinstance(data.get("program"), dict):
         yield ("program",), data["program"]
@@ -67,7 +67,7 @@ def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def patterns(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that each pattern is valid, finds metrics of the workload, and shares none of them with another pattern."""
+    """Check that each pattern is valid and finds known metrics, and that no two patterns find the same metric."""
     known = mapping(data, "metrics")
     units = {name: unit for name in known if isinstance(unit := mapping(known, name).get("unit"), str)}
     for path, program in _programs(data):
@@ -144,7 +144,7 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that ``scaling`` names a metric of the workload, and a rate if scaling is weak."""
+    """Check that ``scaling`` names one of the workload's metrics, which must be a rate for weak scaling."""
     scaling, metrics = mapping(data, "scaling"), mapping(data, "metrics")
     name, kind = scaling.get("metric"), scaling.get("kind")
     if not isinstance(name, str):
@@ -161,7 +161,7 @@ def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check the names and values of the run-time variables of each MPI family."""
+    """Check the names and values of the run-time variables for each family of MPI libraries."""
     if data.get("tuning"):
         from hidl_cli.tuning.judge import check_by_family  # takes 13 ms, and few files have tuning
 
@@ -194,7 +194,7 @@ def _limits(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def _value(path: tuple[str | int, ...], parameter: Mapping[str, Any], value: Any) -> Iterator[Fault]:
-    """Yield the error in a value, if any, for a parameter whose type and limits are valid."""
+    """Yield an error if a value does not fit its parameter's type and limits, provided that these are valid."""
     if value is None or isinstance(value, dict | list):
         return  # reported by the schema
     kind, choices = parameter.get("type"), parameter.get("choices")

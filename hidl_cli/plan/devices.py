@@ -17,15 +17,15 @@ from hidl_cli.schedulers import unusable
 from hidl_cli.site.schema import NodeType, Site
 from hidl_cli.stack.schema import Device, Stack
 
-#: The MPI libraries in stacks, each with the name of the stack that contains nothing else.
+#: The MPI libraries that stacks provide, each named after the stack that contains only this library.
 _STACK_LIBRARIES = (Library("mpi", "mpich"), Library("openmpi", "openmpi"))
 
 
 def reason_not_runnable(site: Site) -> str | None:
     """Return the reason why the site cannot run jobs, or None if it can.
 
-    The check covers the scheduler and the launchers, which must start ranks of the site's default MPI library if there
-    is one, and of the stacks' libraries otherwise.
+    The check covers the scheduler and the launchers. A launcher must support the site's default MPI library or, if the
+    site has no default, the MPI library of a stack.
     """
     if site.scheduler == SSH and site.node_type().hosts is None:
         return WITHOUT_HOSTS
@@ -57,7 +57,7 @@ class NoGpuUse(UsageError):
 
 
 class NoGpuStack(MissingPrecondition):
-    """The run computes on GPUs, but its stack or environment does not."""
+    """The run computes on GPUs, but its stack or environment does not support them."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class DeviceUse:
         gpus_per_node: GPUs to request per node. None requests all of them, and 0 requests none.
         packages: Packages that the device requires in the stack.
         notices: Messages for the user.
-        either: True if the workload supports the other device as well.
+        either: Whether the workload supports both CPUs and GPUs.
     """
 
     device: Device
@@ -160,7 +160,7 @@ def require_stack(
     accelerator: str | None = None,
     environment: str | None = None,
 ) -> None:
-    """Raise ``NoGpuStack`` if the run computes on GPUs but its stack does not.
+    """Raise ``NoGpuStack`` if the run computes on GPUs but its stack does not support them.
 
     Args:
         use: Device of the run.
@@ -200,7 +200,7 @@ def has_gpus(node: NodeType) -> bool:
 
 
 def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict[Device, tuple[str, ...]]:
-    """Return the devices that all points support, with required packages; raises ``UsageError`` if there are none."""
+    """Return the devices that all points support, each with its packages; raises ``UsageError`` if there are none."""
     of_points = [_holding(workload.devices or _ANY, point) for point in points]
     found = {
         device: tuple(dict.fromkeys(name for choices in of_points for name in choices[device].packages))
@@ -220,7 +220,7 @@ def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict
 
 
 def _holding(choices: Sequence[DeviceChoice], point: Mapping[str, Value]) -> dict[Device, DeviceChoice]:
-    """Return the choices for these parameters by device, with unconditional ones only if no conditional one matches."""
+    """Return the device choices for a point, by device: those whose condition holds, or else the unconditional ones."""
     conditional = {choice.device: choice for choice in choices if choice.when and holds(choice.when, point)}
     return conditional or {choice.device: choice for choice in choices if not choice.when}
 
@@ -247,7 +247,7 @@ def _is_undeclared(workload: Workload) -> bool:
 
 
 def _only(workload: Workload, points: Sequence[Mapping[str, Value]], device: Device) -> str:
-    """Describe that the workload computes only on ``device``, and which parameters are the reason."""
+    """State that the workload computes only on ``device``, and name the parameters that cause this restriction."""
     what = {"cpu": "CPUs", "gpu": "GPUs"}[device]
     conditions = [choice.when for choice in workload.devices or () if choice.when]
     causes: dict[str, Value] = {}

@@ -171,7 +171,7 @@ def input_files(plan: Plan, directory: Path | None = None) -> Iterator[Path]:
 
 
 def record_inputs(plan: Plan, directory: Path | None = None) -> dict[str, Any]:
-    """Return the document ``inputs.json``, which describes each of a plan's current input files by its path."""
+    """Return the document ``inputs.json``, which maps the path of each input file to a record of its current state."""
     files = {}
     for file in input_files(plan, directory):
         try:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from hidl_cli import batch_systems
 from hidl_cli.launchers import LAUNCHERS
+from hidl_cli.plan.cost import cost_limits
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler
 from hidl_cli.schedulers.backend import SUBMIT_SECONDS, Programs, options
 from hidl_cli.templates import render_script
@@ -55,7 +56,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "meets": plan.workload.program.directory is not None,
         "until_settled": plan.until_settled,
         **_chain_values(plan),
-        # After each round, it reads the metrics in the output in the same way as hidl does after the run.
+        # The job runs this command after each round. It reads metrics from the output as hidl does after the run.
         "reader": (sys.executable, "-m", "hidl_cli.runs.history") if plan.until_settled and reads_output else (),
         "run_module": (f"{plan.prefix}/bin/python", plan.user_environment.starter if plan.user_environment else "-m"),
         "mpi_has_programs": plan.user_environment is None or plan.user_environment.mpi_stack is None,
@@ -75,6 +76,7 @@ def _chain_values(plan: Plan) -> dict[str, Any]:
     system, stop_seconds = batch_systems.system(plan.scheduler), plan.allocation.stop_seconds or 0
     return {
         "max_jobs": plan.max_jobs,
+        "cost_limits": list(cost_limits(plan)),
         "stop_seconds": stop_seconds,
         "grace_seconds": min(15, stop_seconds // 3),
         "requeue": None,
@@ -85,7 +87,7 @@ def _chain_values(plan: Plan) -> dict[str, Any]:
 
 
 def _next_job_values(plan: Plan, system: BatchSystem) -> dict[str, Any]:
-    """Return the template values for a run whose jobs are put back into the queue, or depend on each other."""
+    """Return the template values for a run whose job is requeued, or whose jobs depend on each other."""
     may_requeue = system.may_requeue(plan.header)
     values: dict[str, Any] = {"requeue": Markup(system.requeue) if may_requeue else None}
     following = system.next_job
@@ -93,7 +95,7 @@ def _next_job_values(plan: Plan, system: BatchSystem) -> dict[str, Any]:
         return values
     backend = getattr(scheduler(plan.scheduler), "backend", None)
     programs = backend.programs if backend is not None else Programs((), re.compile(r"(?!)"))
-    # A dependency and a hold that the user requests are those of the first job.
+    # If the user requests a dependency or a hold, it applies only to the first job.
     header = [line for line in plan.header if not re.match(following.held, line)]
     given = options(header, following.begin, without=("-w",)) if following.begin else []
     return values | {

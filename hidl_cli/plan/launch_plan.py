@@ -55,7 +55,8 @@ class Step:
         parser: Parser of the output (``OUTPUT``), or None if the program writes its metrics itself.
         timed: Whether the job measures the time of the launch (``TIMING``).
         patterns: Patterns that find additional metrics in the output.
-        unbound: The launch to use without a scheduler while another run uses the cores of this machine.
+        unbound: Launch that does not bind ranks to cores. On a machine without a scheduler, it is used while another
+            run uses the cores.
     """
 
     size: int
@@ -92,7 +93,7 @@ class Plan:
         unit: Unit of the sizes of the steps, ``ranks`` or ``nodes``.
         environment: Variables of all steps, including those of ``tuning``.
         target: Target efficiency relative to ``baseline``, or None if there is nothing to judge.
-        until_settled: Whether a study ends after the first repetition that settles it.
+        until_settled: Whether a study ends after the first repetition that settles its verdict.
         charge: Price of a node-hour in the site's unit.
         missing: Options that the site requires but the user did not give.
         user_environment: The user's environment that replaces the stack, in its state at planning time.
@@ -100,8 +101,11 @@ class Plan:
         stdin: File that rank 0 of a user's program reads as standard input: an absolute path, or a name in the run's
             directory.
         max_jobs: Maximum number of successive jobs in which the program completes; 0 for a run that is a single job.
-        precision: Largest relative half-width of an efficiency's interval that permits a verdict; None permits any.
-        profile: Whether recording the ranks' MPI calls is mandatory; None if they are not recorded.
+        max_node_hours: Node-hours that no further job of the run may exceed; None permits any.
+        max_cost: Cost that no further job of the run may exceed, in the site's units; None permits any.
+        precision: Largest relative half-width of an efficiency's interval. If the interval is wider, there is no
+            verdict; None permits any width.
+        profile: Whether recording the ranks' MPI calls is required or optional; None if they are not recorded.
         container: Container in which the user's program runs; None if it runs on the nodes themselves.
         sources: Documents of the site and the stack, which are stored beside ``plan.json``.
     """
@@ -138,6 +142,8 @@ class Plan:
     stdin: str | None = None
     precision: float | None = None
     max_jobs: int = 0
+    max_node_hours: float | None = None
+    max_cost: float | None = None
     profile: Profiling | None = None
     container: Container | None = None
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -169,8 +175,8 @@ class Plan:
     def at(self, point: Mapping[str, Value]) -> Plan:
         """Return the plan for a single point of the matrix.
 
-        The point's run-time variables become part of the tuning. They are also parameters, which distinguish the series
-        of different points.
+        The point's run-time variables become part of the tuning. They also remain parameters, so that different points
+        belong to different series.
         """
         steps = tuple(replace(step, point={}) for step in self.steps if step.point == point)
         variables = compared_variables(point)

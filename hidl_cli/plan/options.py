@@ -52,8 +52,8 @@ class RunOptions(JobOptions):
             standard input.
         uses_mpi: Whether to check the MPI world before ``command`` starts.
         separate_ranks: Whether the frameworks in ``command`` may form worlds that differ from the launched ranks.
-        precision: Largest half-width of an interval that permits a verdict, such as 0.05 or ``5%``.
-        profile: Whether to record the ranks' MPI calls, and whether it is an error if that is impossible.
+        precision: Largest half-width of an interval, such as 0.05 or ``5%``; there is no verdict if it is wider.
+        profile: Whether to record the ranks' MPI calls, and whether the run fails if they cannot be recorded.
         check: Whether to run the doctor's quick checks before the submission.
     """
 
@@ -218,6 +218,20 @@ class RunOptions(JobOptions):
         help="Maximum number of jobs for --until-done (default: 20).",
         panel=_PROGRAM,
     )
+    max_node_hours: float | None = option(
+        None,
+        "--max-node-hours",
+        minimum=0,
+        help="With --until-done: start no job that could exceed this total of node-hours.",
+        panel=_PROGRAM,
+    )
+    max_cost: float | None = option(
+        None,
+        "--max-cost",
+        minimum=0,
+        help="With --until-done: start no job that could exceed this total cost, in the site's units.",
+        panel=_PROGRAM,
+    )
     uses_mpi: bool = option(
         True,
         "--no-mpi",
@@ -280,7 +294,7 @@ class RunOptions(JobOptions):
 
     @property
     def metric_words(self) -> list[str]:
-        """The metrics to read from the output, of which a study judges the first."""
+        """The metrics to read from the output. A study uses the first one."""
         return _words(self.metrics)
 
     @property
@@ -298,8 +312,11 @@ class RunOptions(JobOptions):
     @property
     def job_limit(self) -> int:
         """The maximum number of successive jobs that complete the run, or 0 if the run is a single job."""
-        if self.max_jobs is not None and not self.until_done:
-            raise UsageError("--max-jobs requires --until-done", hint="omit it, or add --until-done")
+        for name in ("max_jobs", "max_node_hours", "max_cost"):
+            if getattr(self, name) is not None and not self.until_done:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} requires --until-done", hint="omit it, or add --until-done"
+                )
         return (self.max_jobs or _MAX_JOBS) if self.until_done else 0
 
     @property
@@ -417,7 +434,7 @@ def _split_variable(word: str) -> tuple[str, str | None]:
 
 
 def _value_of(name: str, value: str | None) -> str:
-    """Return the value of an ``--env-var`` variable, taking it from this process's environment if it is None."""
+    """Return the value of an ``--env-var`` variable; None stands for its value in this process's environment."""
     from hidl_cli.site.directives import reject_variable
 
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

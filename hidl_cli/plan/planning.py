@@ -1,4 +1,4 @@
-"""Make launch plans from resolved options, and estimate their cost."""
+"""Make launch plans from resolved options."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli import batch_systems, paths
 from hidl_cli.batch_systems import SSH, SYSTEMS
 from hidl_cli.errors import UsageError
-from hidl_cli.launch import placement as limits
 from hidl_cli.launch.container import Container, ContainerMount
 from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
-from hidl_cli.launch.options import AllocationOptions, clock
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.launch.placement import Allocation, Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
@@ -26,7 +25,7 @@ from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
 from hidl_cli.recorder import STARTER, Profiling
 from hidl_cli.schedulers import IN_ALLOCATION, scheduler, scheduler_for
 from hidl_cli.site.job_options import JobSettings
-from hidl_cli.site.schema import Partition, Site
+from hidl_cli.site.schema import Site
 from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
@@ -39,24 +38,6 @@ if TYPE_CHECKING:
     from hidl_cli.schedulers.backend import EnclosingJob
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Upper bounds on the cost of a run, which may end before its time limit. None means unknown.
-
-    ``charge`` and ``cost`` are in the site's units, per node-hour and in total. The minima and maxima are the
-    partition's limits for a job of this size.
-    """
-
-    nodes: int
-    seconds: float | None
-    node_hours: float | None
-    charge: float | None
-    cost: float | None
-    min_nodes: int | None
-    max_nodes: int | None
-    max_seconds: float | None
-
-
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """Return a plan's warnings for the user, one sentence each."""
     missing = f"site {plan.site} requires {' and '.join(plan.missing)}, which is not set"
@@ -66,42 +47,6 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
         f"the run is a separate job: it does not use the nodes of job {job}, and waits if that job occupies all of them"
     )
     return (*plan.warnings, *([missing] if plan.missing else ()), *([outer] if job else ()))
-
-
-def estimate(plan: Plan, partition: Partition | None) -> Estimate:
-    """Estimate the cost of a plan."""
-    nodes, seconds = plan.allocation.nodes, plan.allocation.time_limit
-    node_hours = None if seconds is None else nodes * seconds / 3600 * plan.allocation.share
-    return Estimate(
-        nodes=nodes,
-        seconds=seconds,
-        node_hours=node_hours,
-        charge=plan.charge,
-        cost=None if node_hours is None or plan.charge is None else node_hours * plan.charge,
-        min_nodes=partition.min_nodes if partition else None,
-        max_nodes=partition.max_nodes if partition else None,
-        max_seconds=limits.longest(partition, nodes),
-    )
-
-
-def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
-    """Format the estimate as text."""
-    where = f"partition {plan.partition} of site {plan.site}" if plan.partition else f"site {plan.site}"
-    if estimate.seconds is None or estimate.node_hours is None:
-        lines = [f"{where}: {estimate.nodes} node(s), without a time limit (--time): no upper bound"]
-    else:
-        most = clock(estimate.seconds)
-        part = plan.allocation.share
-        nodes_used = f"{estimate.nodes} node(s)" if part == 1 else f"{part:.3g} of {estimate.nodes} node(s)"
-        lines = [f"{where}: {nodes_used} for at most {most} = at most {estimate.node_hours:g} node-hours"]
-    if estimate.charge is None:
-        lines.append("cost: unknown, because the site's file does not specify a charge for this partition")
-    elif estimate.cost is not None:
-        lines.append(f"cost: {estimate.charge:g} per node-hour = at most {estimate.cost:g} of the site's units")
-    nodes = f"{estimate.min_nodes or 1} to {estimate.max_nodes or '(unknown)'} nodes"
-    wall = "an unknown time" if estimate.max_seconds is None else clock(estimate.max_seconds)
-    lines.append(f"limits: {nodes}, {wall} for a job of this size: allowed")
-    return lines
 
 
 #: Variables that the job script sets at run time and that must be forwarded to every rank.
@@ -125,19 +70,19 @@ SET_BY_THE_SCRIPT = (
 )
 
 
-#: Variable with the site's ``address_suffix``.
+#: Environment variable that contains the site's ``address_suffix``.
 ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 
-#: Additional variables for a program with a directory.
+#: Variables that are also forwarded for a program with a ``directory``.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
-#: Additional variables in a conda environment.
+#: Variables that are also forwarded in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 #: Minimum and maximum time, in seconds, that a program gets to stop before its time limit.
 _SHORTEST_STOP, _LONGEST_STOP = 30, 600
 
-#: The steps of a batch script do not overlap, unlike those of a job script of hidl.
+#: Unlike the steps of hidl's own job scripts, those of a batch script do not overlap.
 _UNSET_FOR_SCRIPTS = "unset SLURM_OVERLAP && "
 
 _MANY_NODES = 4  # from this size on, measuring one node while the others are idle is too expensive
@@ -223,20 +168,20 @@ def make_plan(
     variables: Mapping[str, str] | None = None,
     max_jobs: int = 0,
 ) -> Plan:
-    """Make the plan of a run in which each repetition runs all placements and points.
+    """Make the plan of a run. Each repetition has one step for every combination of placement and matrix point.
 
     Also propagates errors raised by ``scheduler_for``, ``allocate`` and the launcher.
 
     Args:
         options: The resolved options.
         unit: Unit of the step sizes, ``ranks`` or ``nodes``.
-        placements: Placements of the steps, starting with the smallest.
+        placements: Placements (nodes and ranks) of the steps, starting with the smallest.
         repetitions: Number of repetitions.
         job: Job options.
         target: Target efficiency.
-        baseline: Baseline of a study. By default, a study from 1 to 4 or more nodes is compared with copies if the
-            launcher supports them, and any other study with its smallest step.
-        until_settled: Whether to end the study as soon as it is settled.
+        baseline: Baseline of a study. By default, it is the smallest step. A study from 1 to 4 or more nodes runs
+            concurrent copies of this step on all nodes if the launcher supports them.
+        until_settled: Whether to end the study as soon as its verdict is settled.
         precision: See ``Plan``.
         variables: Environment variables that the user sets on every rank.
         max_jobs: See ``Plan``.
@@ -325,22 +270,22 @@ def make_plan(
 
 
 def _stop_seconds(limit: float | None) -> int:
-    """Return how many seconds before its time limit a job gets the request to stop: a tenth of it, within bounds."""
+    """Return how many seconds before its time limit a job is requested to stop: a tenth of the limit, within bounds."""
     if limit is None:
         return _LONGEST_STOP
     return int(min(max(limit / 10, _SHORTEST_STOP), _LONGEST_STOP, limit / 2))
 
 
-#: Launchers that choose from the cores of the job.
+#: Launchers that bind ranks only to the cores of their job.
 _WITHIN_THE_JOB = ("srun", "flux")
 
 
 def _within_share(
     allocation: Allocation, launcher: Launcher, placements: Sequence[Placement]
 ) -> tuple[Sequence[Placement], tuple[str, ...]]:
-    """Return the placements and a warning; unbind ranks if the launcher counts cores from the node's first core.
+    """Return the placements and warnings. Ranks are left unbound if they might be bound to the cores of other jobs.
 
-    If this job has only a part of a node, other jobs may use the node's first cores.
+    This can happen if the job has only part of a node, and the launcher counts cores from the node's first core.
     """
     if allocation.exclusive is not False or launcher.name in _WITHIN_THE_JOB or not placements[0].bind:
         return placements, ()
@@ -428,7 +373,7 @@ def _warnings(options: ResolvedOptions, partition_name: str | None, placements: 
 
 
 def _unverified(options: ResolvedOptions) -> str | None:
-    """Return a warning if the installation is known not to be verified with this MPI library, or None otherwise."""
+    """Return a warning if the installation has not been verified with this MPI library, or None otherwise."""
     if options.environment is not None:
         return None
     verification = options.installation.manifest.get("verification", {})
@@ -555,7 +500,7 @@ def _sized(unit: str, placements: Sequence[Placement]) -> Iterator[tuple[int, Pl
 
 
 def can_be_copied(unit: str, placements: Sequence[Placement]) -> bool:
-    """Return whether the smallest step can run on all nodes at once, because only it uses a single node."""
+    """Return whether copies of the smallest step can run on all nodes at once: only this step may use a single node."""
     alone = [placement for placement in placements if placement.nodes == 1]
     return unit == "nodes" and len(alone) == 1 and len(placements) > 1
 

@@ -21,6 +21,7 @@ from hidl_cli.launch.options import JobOptions
 from hidl_cli.launch.placement import Placement, bind_to_cores, gpu_share, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
 from hidl_cli.plan.checks import load_workload
+from hidl_cli.plan.cost import limit_cost
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
 from hidl_cli.plan.launch_plan import Plan, plan_of
@@ -60,14 +61,14 @@ from hidl_cli.tuning.layers import merge_layers
 #: The option that sets the MPI library's run-time variables, recorded as the origin of their values.
 _TUNE = "--tune"
 
-#: Options of the request for a job, by their fields. They cannot be changed for an allocation that exists.
+#: Options that apply only to a new job, by field name. They cannot change an existing allocation.
 _OF_NEW_JOBS = {
     field: each.names[0]
     for field, each in command_line_options(JobOptions).items()
     if each.panel == "Job" and field not in ("site", "partition", "time")
 } | {"memory": "--mem", "exclusive": "--exclusive", "share": "--share"}
 
-#: The stacks whose MPI library is used for environments that have none.
+#: For each MPI ABI, the stack whose MPI library is used for environments that have none.
 _STACKS: Mapping[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 
 
@@ -173,6 +174,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         variables=request.rank_variables,
         max_jobs=_job_limit(request, site, workload),
     )
+    plan = limit_cost(plan, request.max_node_hours, request.max_cost)
     if plan.missing and not request.hypothetical:
         raise SubmitRefused(
             f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"add {plan.missing[0]} NAME"
@@ -181,9 +183,10 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
 
 
 def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[RunRequest, EnclosingJob | None]:
-    """Return the request with the partition of the job in which hidl runs, and that job, or None if it is not used.
+    """Return the request and the job in which hidl runs, or None for the job if the run does not use it.
 
-    Raises ``UsageError`` if an option that the user has ``given`` applies to a new job.
+    The request gets the partition of that job. Raises ``UsageError`` if an option in ``given``, the user's original
+    request, applies only to a new job.
     """
     if not request.in_allocation or request.named_hosts is not None:
         return request, None
@@ -202,7 +205,7 @@ def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[
 
 
 def _is_running(job: EnclosingJob, name: str) -> bool:
-    """Return whether the scheduler reports the job as running, because a shell may outlive its job."""
+    """Return whether the scheduler still reports the job as running; a shell may outlive the job that started it."""
     backend = SCHEDULERS.get(name)
     if not isinstance(backend, Backend):
         return False
@@ -239,7 +242,7 @@ def _require_room(job: EnclosingJob | None, placements: Sequence[Placement], sit
 
 
 def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple[RunRequest, Workload]:
-    """Start a program that launches its own processes only once per node, with all cores and GPUs of the node."""
+    """Request one rank per node, with all its cores and GPUs, for a program that launches its own processes."""
     if not request.command or workload.program.once:
         return request, workload
     from hidl_cli.plan.program_launcher import find_launcher, processes_per_node
@@ -506,7 +509,7 @@ def _environment(request: RunRequest, site: Site) -> EnvironmentInstallation | N
 def _environment_library(
     environment: EnvironmentInstallation, request: RunRequest, site: Site, stack: Stack
 ) -> Library:
-    """Return the MPI library of an environment, or that of ``stack`` if it is requested or the environment has none.
+    """Return an environment's MPI library, or that of ``stack`` if a stack is requested or the environment has none.
 
     Raises ``MissingPrecondition`` if the stack is required but not installed.
     """
@@ -569,7 +572,7 @@ def _checked(
 ) -> list[Mapping[str, Value]]:
     """Return the points of the matrix with run-time variables in the form exported to the ranks.
 
-    A variable with several names has the name that ``tuning`` uses. Raises ``InvalidInput`` if the library does not
+    A variable that has several names gets the one used in ``tuning``. Raises ``InvalidInput`` if the library does not
     support a variable or its value, and ``UsageError`` if two values are equal.
     """
     used = {main_name(setting.name, library.family): setting for setting in tuning}

@@ -32,7 +32,7 @@ from hidl_cli.plan.workload import (
 from hidl_cli.quoting import sh_line
 from hidl_cli.redaction import Secrets
 
-#: Default target efficiency of a study that judges a metric from ``--metric``.
+#: Default target efficiency of a study that uses a metric from ``--metric``.
 METRIC_TARGET = 0.8
 
 #: ``NAME=REGEX`` or ``NAME[option=value,...]=REGEX``.
@@ -112,7 +112,7 @@ def with_metrics(
 
 
 def _scaling(first: MetricRequest, target: float, kind: Literal["weak", "strong"] | None) -> Scaling:
-    """Return how a study judges the metric (default: strong scaling for times, weak scaling for rates)."""
+    """Return how a study evaluates the metric (default: strong scaling for times, weak scaling for rates)."""
     better, unit = first.metric.better, first.metric.unit
     if better is None:
         raise InvalidInput(
@@ -193,7 +193,7 @@ def _repeated(names: Sequence[str]) -> Iterator[Problem]:
 
 
 def unit_of(name: str) -> str:
-    """Derive a unit from a metric's name, such as ``images/s`` from ``images_per_second``, or ``1`` if it has none."""
+    """Return the unit in a metric's name, such as ``images/s`` for ``images_per_second``, or ``1`` if there is none."""
     above, per, below = name.rpartition("_per_")
     if per:
         return f"{_TIMES.get(above.removesuffix('s'), above.replace('_', ' '))}/{_TIMES.get(below, below)}"
@@ -209,7 +209,7 @@ STACK = "mpi"
 #: Default target efficiency for a user's program.
 OWN_TARGET = 0.8
 
-#: The metric that judges each kind of scaling, measured by the job itself.
+#: For each kind of scaling, the metric from which efficiency is computed. The job itself measures it.
 TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 
 _INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
@@ -297,7 +297,7 @@ def own_workload(
 
 
 def name_of(command: Sequence[str]) -> str:
-    """Return the workload name of a program, which is its ``stem_of``, prefixed with ``own-`` if that name is taken."""
+    """Return the workload name for a program: the result of ``stem_of``, prefixed with ``own-`` if it is taken."""
     name = stem_of(command)
     taken = any(entry.name == name for entry in list_all("workload", bases=True))
     return f"own-{name}" if taken else name

@@ -14,7 +14,7 @@ from hidl_cli.quoting import sh_line
 
 TORCHRUN, ACCELERATE, DEEPSPEED = "torchrun", "accelerate launch", "deepspeed"
 
-#: Launchers that start ranks, followed by the launchers' options that take a value.
+#: Launchers that start ranks.
 _OF_RANKS = (
     "mpiexec",
     "mpirun",
@@ -28,6 +28,7 @@ _OF_RANKS = (
     "aprun",
     "ibrun",
 )
+#: Options of these launchers that take a value.
 _WITH_VALUE = re.compile(
     r"-[nNcptAHfxo]|--?(np?|hosts?|hostfile|machinefile|map-by|bind-to|ppn|launcher|wdir)"
     r"|--(cpu-bind|gpu-bind|num-proc|network-interface|ntasks|nodes|cpus-per-task|ntasks-per-node|mpi)"
@@ -57,7 +58,7 @@ _WRAPPERS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "exec": (("-a",), 0),
     "command": ((), 0),
 }
-#: Options of torchrun without a value.
+#: Options of torchrun that take no value.
 _FLAGS_OF_TORCHRUN = ("--standalone", "--no-python", "--run-path", "-m", "--module", "--virtual-local-rank")
 #: A command in shell text: it follows the beginning of a line, a separator or a keyword.
 _COMMANDS = re.compile(r"(?:^|[;&|(]|\b(?:then|do|else)\s)[ \t]*([^\s;&|()#][^\n;&|]*)", re.MULTILINE)
@@ -289,7 +290,7 @@ def _program(launcher: ProgramLauncher) -> Iterator[str]:
 
 
 def _line(options: RunOptions, words: Sequence[str], *, ranks: object = None) -> str:
-    """Return the hidl command line that starts ``words`` instead."""
+    """Return the hidl command line to use instead, which starts ``words``."""
     given = {
         "--site": options.site,
         "--stack": options.stack,

@@ -59,7 +59,7 @@ def is_time(unit: str) -> bool:
 
 
 def better_of(unit: str) -> Literal["higher", "lower"] | None:
-    """Return the better direction of a unit: lower for times (s, ms/step), higher for rates (images/s, ns/day)."""
+    """Return which values of a unit are better: lower ones for times (s, ms/step), higher ones for rates (images/s)."""
     above, *below = _terms(unit)
     if not below:
         return "lower" if above in _TIMES else None
@@ -83,7 +83,7 @@ def _conversion(printed: str, wanted: str) -> tuple[float, bool]:
 
 
 def _is_inverse_time_ratio(have: list[str], want: list[str]) -> bool:
-    """Return whether one unit is simulated time per time (ns/day) and the other one its inverse (hours/ns)."""
+    """Return whether one unit is simulated time per elapsed time (ns/day) and the other the inverse (hours/ns)."""
     if len(have) != 2 or not all(term in _TIMES for term in (*have, *want)):
         return False
     return (_TIMES[have[0]] > _TIMES[have[1]]) != (_TIMES[want[0]] > _TIMES[want[1]])
@@ -117,7 +117,7 @@ def _scale(one: str, other: str) -> float | None:
 
 
 def _readings(term: str) -> Iterator[tuple[str, float]]:
-    """Yield the possible base units of a term and their factors."""
+    """Yield each possible base unit of a term, with its factor."""
     if term in _TIMES:
         yield "s", _TIMES[term]
         return

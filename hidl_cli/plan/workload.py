@@ -137,7 +137,7 @@ def _invalid(text: str, error: bytes | str) -> Mistake:
 
 
 def captures_of(pattern: str, metric: str | None) -> tuple[Capture, ...]:
-    """Return the metrics that a pattern finds, with ``metric`` for a single unnamed group. Raises ``Mistake``."""
+    """Return the metrics that a pattern finds. A single unnamed group finds ``metric``. Raises ``Mistake``."""
     expression = compile_pattern(pattern)
     named: dict[str, int] = dict(expression.groupindex)
     units = {name for name in named if name == UNIT or (name.endswith(f"_{UNIT}") and name[: -len(UNIT) - 1] in named)}

@@ -52,7 +52,7 @@ MOST_LINES = 5  # more lines cannot be distinguished
 
 
 def comparisons(newest: Sequence[LoadedRun]) -> tuple[CurveComparison, ...]:
-    """Return charts that compare runs that differ only in the suite, MPI library or site.
+    """Return charts that compare runs with the same workload, parameters and size, such as those of two MPI libraries.
 
     ``newest`` contains the newest run of each kind.
     """
@@ -109,8 +109,8 @@ def find_baseline(group: Sequence[LoadedRun], baseline: LoadedRun | Sequence[Loa
 
     Args:
         group: Runs of one kind.
-        baseline: Run to compare with. Among several runs, the newest one with the same workload, parameters and size is
-            used (default: the first run of the group that has curves).
+        baseline: Run to compare with. Among several runs, the newest one with the workload, parameters and size of the
+            group's newest run is used (default: the first run of the group that has curves).
     """
     with_sizes = [run for run in group if metrics_by_size(run)]
     if baseline is None:
@@ -156,7 +156,7 @@ def metrics_by_size(run: LoadedRun) -> list[str]:
 
 
 def line_of(run: LoadedRun, metric: str) -> Line | None:
-    """Return the geometric means over the largest step's repetitions by message size, or None if there are none.
+    """Return the geometric mean over the largest step's repetitions for each message size, or None if there are none.
 
     A size of 0 is only shown in the table, because the axis is logarithmic.
     """
@@ -438,8 +438,8 @@ def page_of(
         hidl: Version of hidl.
         selection: Description of the selected runs.
         related: Other runs of the same kinds, which are part of the histories but not shown individually.
-        baseline: Run with which curves are compared, or several runs, of which the newest one that measured the same is
-            used (default: the first run of each kind).
+        baseline: Run with which curves are compared, or several runs, from which the newest one with the same workload,
+            parameters and size is used (default: the first run of each kind).
         notes: Notes to show on the page.
     """
     shown = {run.run.id for run in runs}
@@ -550,7 +550,7 @@ def _scaling(group: Group) -> ReportedStudy | None:
 
 
 def _trends(group: Group, detect: Detector) -> list[Trend]:
-    """Return trends over several runs of the efficiency, and of each metric with a direction at the largest size."""
+    """Return the trends of the efficiency, and of each metric with a direction at the largest size, over all runs."""
     newest = group[-1]
     found = [_efficiency_trend(group)] if newest.plan.is_study else []
     for metric, promised in newest.plan.workload.metrics.items():

@@ -411,7 +411,7 @@ _STEP = 0.03  # width of a shade, so that noise of ±1 % has no colour
 
 
 def to_html(page: Page) -> str:
-    """Render the page as a single document with inline style, script and charts, and a policy against all requests."""
+    """Render the page as a single document with inline style, script and charts, and a policy that forbids requests."""
     style, script = _shipped("style.css"), _shipped("script.js")
     return render_page(
         "report/page.html.j2",

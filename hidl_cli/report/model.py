@@ -29,7 +29,7 @@ Pairs = tuple[tuple[str, str], ...]
 class Outcome(str, Enum):
     """The outcome of a run.
 
-    BROKEN means that the job failed. UNJUDGED means that it succeeded, but there was nothing to judge.
+    BROKEN means that the job failed. UNJUDGED means that it succeeded, but there is no verdict.
     """
 
     PASS = "pass"
@@ -198,7 +198,7 @@ class TrendChange:
         run: First run on the new level.
         before: Level before the change.
         after: Level after the change.
-        differs: Descriptions of other differences between the run and the one before it.
+        differs: Descriptions of other differences between this run and the previous one.
     """
 
     run: str
@@ -343,7 +343,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """The shares of a rank's time that it spends outside MPI, in MPI, and in MPI waiting for other ranks."""
+    """The fractions of a rank's time: outside MPI, in MPI waiting for other ranks, and in MPI otherwise."""
 
     rank: int
     host: str
@@ -364,7 +364,7 @@ class ReportedLoss:
 
 @dataclass(frozen=True)
 class ReportedWaterfall:
-    """The losses from an efficiency of 1 to that of a step."""
+    """The losses that lead from an efficiency of 1 to the efficiency of a step."""
 
     n: int
     efficiency: float
@@ -601,7 +601,7 @@ def select_runs(
 
 
 def _newest_first(root: Path | None, since: datetime | None) -> Iterator[tuple[Run, Plan]]:
-    """Yield all readable runs created after ``since``, using the creation time at the start of the directory names."""
+    """Yield all readable runs created after ``since``, newest first. Directory names begin with the creation time."""
     for run in all_runs(root):
         try:
             plan = plan_of(run)
@@ -625,7 +625,7 @@ def load_runs(runs: Sequence[Run]) -> tuple[list[LoadedRun], list[str]]:
 
 
 def _refreshed(runs: Sequence[Run]) -> tuple[dict[Run, Status], list[str]]:
-    """Query the status of unfinished runs, and judge those that have ended.
+    """Query the status of unfinished runs, and determine the verdicts of those that have ended.
 
     Only the user's own runs are updated. Copied directories remain unchanged, because their jobs are unknown on this
     machine.
@@ -661,7 +661,7 @@ def _fits(plan: Plan, site: str | None, workload: str | None, since: datetime | 
 
 
 def related_runs(runs: Sequence[LoadedRun], store: Store) -> list[LoadedRun]:
-    """Return earlier runs of the same series that are in the store and whose directories still exist.
+    """Return the stored runs that precede one of ``runs`` in its series and whose directories still exist.
 
     Raises:
         HidlError: If the store cannot be read.

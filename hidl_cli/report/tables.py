@@ -128,7 +128,7 @@ def scaling_table(study: Study) -> Table:
         f"{study.confidence * 100:.3g} % interval",
     )
     for heading, column in zip(headings, zip(*cells, strict=True), strict=True):
-        width = max(Text.from_markup(cell).cell_len for cell in column)  # the metric's heading may wrap, but not values
+        width = max(Text.from_markup(cell).cell_len for cell in column)  # the metric's heading may wrap; values may not
         rows.add_column(Text(heading), justify="right", no_wrap=heading != study.unit, min_width=width)
     rows.add_column("of ideal", min_width=MIN_BAR_WIDTH, max_width=BAR_WIDTH)
     for step, row in zip(study.steps, cells, strict=True):

@@ -1,1 +1,1 @@
-"""Follow runs, read their metrics and judge them."""
+"""Follow runs, read their metrics and determine their verdicts."""

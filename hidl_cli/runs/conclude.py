@@ -1,4 +1,4 @@
-"""Judge ended runs. Only the run's directory is read, so that a run can be judged at any later time."""
+"""Determine the verdicts of ended runs. Only a run's directory is read, so that this is possible at any later time."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hidl_cli.plan.workload import Scaling
 from hidl_cli.profile import keep_profile, metrics_of
 from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.energy import add_accounted_energy
+from hidl_cli.runs.goodput import read_goodput
 from hidl_cli.runs.metrics import count_complete_repetitions, describe_unequal_ranks, read_steps
 from hidl_cli.runs.parsers.patterns import last_lines
 from hidl_cli.schedulers.decision import read_status
@@ -73,7 +74,7 @@ _ALONE = "repeat the measurement while no other run uses this machine"
 
 
 def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
-    """Judge a plan's steps, as returned by ``read_steps``: whether the ranks agree and how the run scales."""
+    """Determine the verdict on a plan's steps (from ``read_steps``): whether the ranks agree and how the run scales."""
     for step in steps:
         difference = describe_unequal_ranks(step["metrics"], plan.workload.metrics)
         if difference:
@@ -118,7 +119,7 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
 
 
 def _undisturbed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the steps of undisturbed rounds, or none if rounds were disturbed and too few remain for an interval."""
+    """Return the steps of undisturbed rounds, or an empty list if disturbances leave too few rounds for an interval."""
     disturbed = {step["repetition"] for step in steps if step.get("disturbed")}
     left = {step["repetition"] for step in steps} - disturbed
     return [step for step in steps if step["repetition"] in left] if len(left) >= LEAST or not disturbed else []
@@ -142,7 +143,7 @@ def _without_verdict(study: Study) -> Study:
 
 
 def _judge_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
-    """Judge whether a node or a link is slower than the others."""
+    """Determine whether a node or a link is slower than the others."""
     fields = fields_of(plan.workload.metrics, steps)
     found = judge_fields(fields)
     return Conclusion(found.verdict, found.reason, found.hint, steps, fields=fields)
@@ -167,7 +168,7 @@ def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
 
 
 def _with_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
-    """Add the values' message size to a ranking, and the sizes at which the winner is worse than the default."""
+    """Add to a ranking the message size of its values, and the sizes at which the winner is worse than the default."""
     metrics = [(step["parameters"], step["metrics"][ranking.metric]) for step in steps]
     sizes = metrics[0][1].get("sizes")
     if not sizes or any(metric.get("sizes") != sizes for _, metric in metrics):
@@ -191,7 +192,7 @@ def _with_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """Judge the scaling relative to the plan's baseline; raises ``ValueError`` if baseline or values are missing.
+    """Evaluate the scaling relative to the plan's baseline; raises ``ValueError`` if baseline or values are missing.
 
     If some ranks only coordinate the others, the sizes exclude them and count only the workers.
     """
@@ -241,7 +242,7 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
 
 
 def _earlier_efficiencies(plan: Plan) -> list[float]:
-    """Return the stored efficiencies of earlier studies of the same size on this site."""
+    """Return the stored efficiencies of this site's earlier studies with the same largest size."""
     largest = max(plan.steps, key=lambda step: step.size)
     try:
         before = Store().runs(Filters(series=series_of(plan, largest)))
@@ -251,7 +252,7 @@ def _earlier_efficiencies(plan: Plan) -> list[float]:
 
 
 def _earlier(plan: Plan, metric: str) -> Earlier:
-    """Return the stored results of earlier runs with the smallest size of the same series."""
+    """Return the stored results for the plan's smallest size from earlier runs of the same series."""
     smallest = min(plan.steps, key=lambda step: step.size)
     found = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
     overhead = plan.workload.overhead_ranks
@@ -266,7 +267,7 @@ _TAIL_WIDTH = 1000
 
 
 def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
-    """Judge an ended run, and write ``metrics.json`` and ``verdict.json``, or ``causes.json`` if it failed.
+    """Return the verdict on an ended run, and write its documents: metrics and verdict, or causes if it failed.
 
     A scaling study that reached its time limit is judged by its complete repetitions, if there are any.
 
@@ -291,7 +292,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
 
 
 def has_results(run: Run, plan: Plan, status: Status) -> bool:
-    """Return whether ``conclude`` judges the run rather than raising an error for its failure."""
+    """Return whether ``conclude`` returns a verdict on the run rather than raising an error for its failure."""
     return status.state is State.COMPLETED or bool(_rounds_before_limit(run, plan, status))
 
 
@@ -315,6 +316,10 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
     profile = keep_profile(run, plan, conclusion.study)
     if profile:
         _add_metrics(steps, profile["steps"])
+    if goodput := read_goodput(run, plan):
+        conclusion = conclusion.with_note(goodput.describe())
+        for step in steps:  # only one, because a study is a single job
+            step["metrics"] = {**step["metrics"], **goodput.metrics()}
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion)
@@ -365,7 +370,7 @@ def _hint_for(run: Run, error: OSError) -> str:
 
 
 def _error_of(why: str) -> OSError:
-    """Return the error with the text that the job script recorded."""
+    """Return the error whose text the job script recorded."""
     number = errno.EFBIG if why == os.strerror(errno.EFBIG) else errno.ENOSPC
     return OSError(number, why)
 
@@ -380,7 +385,7 @@ def _format_cut(first: int, last: int) -> str:
 
 
 def _keep(run: Run, conclusion: Conclusion) -> None:
-    """Write the verdict unless one exists, and index the run."""
+    """Write the verdict and index the run, unless it already has a verdict."""
     if run.document("verdict") is None:
         document = {
             "schema": "hidl.verdict/1",
@@ -426,7 +431,7 @@ def likely_causes(run: Run, status: Status) -> list[Finding]:
 
 
 def keep_likely_causes(run: Run, status: Status) -> None:
-    """Write ``causes.json`` for a failed run unless it exists. Damaged stack files are a certain cause."""
+    """Write ``causes.json`` for a failed run unless the file exists. Damaged stack files count as a certain cause."""
     if status.state in _DIAGNOSED and run.document("causes") is None:
         plan = run.document("plan") or {}
         uses_stack = not plan.get("workload", {}).get("program", {}).get("once")  # a batch script uses no stack
@@ -459,8 +464,8 @@ _ENDS = {
 }
 #: States for which the end of stderr is shown.
 _WITH_STDERR = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
-#: States whose causes are diagnosed, with the rules that would only repeat the state. The scheduler ends the ranks of
-#: these jobs with signal 15 (HD266).
+#: States whose causes are diagnosed, with the rules that would only repeat the state. HD266 reports signal 15, with
+#: which the scheduler itself ends the ranks of such jobs.
 _DIAGNOSED: dict[State, tuple[str, ...]] = {
     **dict.fromkeys(_WITH_STDERR, ()),
     State.TIMEOUT: ("HD102", "HD266"),

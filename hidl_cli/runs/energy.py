@@ -1,4 +1,4 @@
-"""The energy of a run's steps: what its program measured, and what Slurm's accounting has."""
+"""The energy of a run's steps, as measured by the program and as recorded in Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hidl_cli.schedulers.backend import read_reference
 
 #: Metric of a step's energy from Slurm's accounting.
 STEP_ENERGY = "step_energy"
-#: What Slurm's plugins for energy count.
+#: The components whose energy each of Slurm's plugins measures.
 _COVERS = {"rapl": "package, dram", "ipmi": "node", "xcc": "node", "pm_counters": "node", "gpu": "gpu"}
 
 
 def read_energy(place: Path) -> dict[str, Any]:
     """Return the energy that a program wrote to its metrics document in a step's directory.
 
-    The result has ``energy`` and ``slurm_step`` if the document has them, and is empty if it cannot be read.
+    The result contains ``energy`` and ``slurm_step`` if the document does. It is empty if the document cannot be read.
     """
     try:
         document = read_json(place / "metrics.json")
@@ -37,7 +37,7 @@ def read_energy(place: Path) -> dict[str, Any]:
 
 
 def add_accounted_energy(run: Run, plan: Plan, steps: Sequence[dict[str, Any]]) -> None:
-    """Add the energy that Slurm's accounting has of steps to their metrics and ``energy``, if the site records it."""
+    """Add the energy recorded in Slurm's accounting, if any, to the metrics and the ``energy`` of the steps."""
     started = [step for step in steps if "slurm_step" in step]
     if plan.scheduler != "slurm" or not started:
         return
@@ -82,7 +82,7 @@ def describe_energy(steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def energy_of(directory: Path) -> list[dict[str, Any]]:
-    """Return the energy of each step of a judged run, without the steps of which nothing is known."""
+    """Return the energy of each step of an ended run, omitting steps whose energy is unknown."""
     keys = ("nodes", "ranks", "repetition", "copy", "parameters", "energy")
     try:
         steps = (Run(directory).document("metrics") or {}).get("steps", [])

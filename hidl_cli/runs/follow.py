@@ -57,7 +57,7 @@ class Watch:
         self._began = time.monotonic()
 
     def poll(self) -> list[Status]:
-        """Return the statuses of the runs, in the order of the runs."""
+        """Return the statuses of the runs, in the order of ``runs``."""
         found: dict[Path, Status] = {}
         for name, runs in self._by_scheduler.items():
             if name in self._schedulers:
@@ -106,7 +106,7 @@ def follow(
 
 
 def ends_with_the_terminal(run: Run) -> bool:
-    """Return whether the run ends when the user's terminal closes, which jobs of a batch system do not."""
+    """Return whether the run ends when the user's terminal closes, unlike the jobs of a batch system."""
     return plan_of(run).scheduler == _OF_THIS_MACHINE
 
 

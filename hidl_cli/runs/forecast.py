@@ -43,7 +43,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Expected:
-    """The forecast for a placement, or the ``problem`` that causes the program to reject it."""
+    """The forecast for a placement (nodes and ranks), or the ``problem`` because of which the program rejects it."""
 
     figures: tuple[Figure, ...] = ()
     problem: str | None = None
@@ -86,7 +86,7 @@ class PointForecast:
 
 
 def find_python(plan: Plan) -> Path | None:
-    """Return the Python of the plan's installation or, failing that, of the same stack on this machine, or None."""
+    """Return the Python interpreter of the plan's installation, or else of this machine's installation of the stack."""
     if plan.lock:
         return Path(plan.prefix, "bin", "python")
     here = load_site("local")
@@ -140,7 +140,7 @@ def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interc
 
 
 def read_forecast(document: Any, placements: Sequence[Placement]) -> Forecast:
-    """Parse the document of a module; raises ``ValueError`` if it is invalid or describes other placements."""
+    """Parse a module's forecast; raises ``ValueError`` if it is invalid or has a wrong number of placements."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"not a document of schema {SCHEMA}")
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hidl_cli.record import Run, Status, all_runs, job_id
 from hidl_cli.redaction import Secrets
 from hidl_cli.runs.conclude import conclude, has_results, keep_likely_causes
 from hidl_cli.runs.follow import Watch
+from hidl_cli.runs.goodput import read_goodput
 from hidl_cli.runs.metrics import directories, metrics_of
 from hidl_cli.schedulers.decision import read_status
 
@@ -23,7 +25,7 @@ FOUND = "found.json"
 
 
 def main(words: list[str]) -> int:
-    """Record the metrics of the round that just ended in its steps, and return the exit status."""
+    """Record the metrics of the round that has just ended, in the directories of its steps; return the exit status."""
     run, done = Run(Path(words[0])), int(words[1])
     try:
         plan = plan_of(run)
@@ -44,9 +46,10 @@ if __name__ == "__main__":
 
 
 def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None = None) -> list[Status]:
-    """Update the status of runs with one query per scheduler, and judge those that have ended.
+    """Update the status of runs with one query per scheduler, and determine the verdicts of those that have ended.
 
-    ``warn`` receives the error of each run that cannot be judged. Without it, the first error is raised at the end.
+    ``warn`` receives the error for each run whose verdict cannot be determined. Without ``warn``, the first error is
+    raised at the end.
     """
     statuses = Watch(runs).poll()
     errors = []
@@ -63,7 +66,7 @@ def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None =
 
 
 def judge_if_ended(run: Run, status: Status) -> None:
-    """Judge an ended run, or diagnose it if it failed, unless that has already been done."""
+    """Write the verdict of an ended run, or the likely causes if it failed, unless these files already exist."""
     if not status.state.is_final or run.document("verdict") is not None:
         return
     plan = plan_of(run)
@@ -87,6 +90,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
     """
     plan = plan_of(run)
     status = status or read_status(run)
+    goodput = read_goodput(run, plan)
     unreadable: list[str] = []
     job, metrics, verdict, causes = (_read(run, name, unreadable) for name in ("job", "metrics", "verdict", "causes"))
     document = {
@@ -112,6 +116,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
             {"state": each.state.value, "started": each.started, "ended": each.ended, "hosts": list(each.hosts)}
             for each in run.attempts()
         ],
+        "goodput": goodput and asdict(goodput) | {"share": goodput.share, "summary": goodput.describe()},
         "steps": metrics.get("steps", []),
         "causes": causes.get("findings", []),
         "verdict": {key: verdict.get(key) for key in ("verdict", "reason", "hint", "study", "ranking", "pairs")}

@@ -144,9 +144,9 @@ ENOUGH = "enough"
 
 
 def count_complete_repetitions(run: Run, plan: Plan) -> int:
-    """Return the number of leading repetitions in which all steps have their metrics.
+    """Return the number of complete repetitions before the first one in which a step lacks its metrics.
 
-    A step whose metrics are read from its output is complete once the next one has started.
+    A step whose metrics are read from its output is complete once the next step has started.
     """
     running = run.status().step
     missing = [
@@ -222,7 +222,7 @@ def _program_metrics(place: Path, step: Step, promised: Mapping[str, Metric]) ->
 
 
 def _hosts(place: Path) -> list[str]:
-    """Return the host names in a host file for any launcher."""
+    """Return the host names in a step's host file, whose format depends on the launcher."""
     try:
         lines = (place / "hosts").read_text(encoding="utf-8").split("\n")
     except OSError:

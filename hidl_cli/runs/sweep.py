@@ -1,7 +1,7 @@
 """Sweeps whose points are separate jobs.
 
-A sweep is a directory with ``sweep.json``, which lists the points and their runs, and with the plan of each point, from
-which a failed point can be run again. Each run is a run like any other.
+A sweep is a directory. Its file ``sweep.json`` lists the points and their runs. The directory also contains the plan of
+each point, so that a failed point can be run again. The runs themselves do not differ from other runs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SCHEMA = "hidl.sweep/1"
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A point of a sweep: its parameters, and the ids of its runs, of which the last one counts."""
+    """A point of a sweep: its parameters, and the ids of its runs. The last run provides the result of the point."""
 
     parameters: Mapping[str, Any]
     runs: tuple[str, ...]
 
     @property
     def run(self) -> Run | None:
-        """The run that counts, or None if the point has not been submitted or its run has been removed."""
+        """The last run of the point, or None if the point has not been submitted or the run has been removed."""
         run = Run(paths.runs() / self.runs[-1]) if self.runs else None
         return run if run and (run.directory / "plan.json").is_file() else None
 
@@ -56,7 +56,7 @@ class Sweep:
 
     @property
     def at_most(self) -> int | None:
-        """The maximum number of jobs at the same time."""
+        """The maximum number of jobs that may be active at the same time, or None for no limit."""
         found: int | None = self._document()["at_most"]
         return found
 
@@ -66,17 +66,17 @@ class Sweep:
         return bool(self._document().get("cancelled"))
 
     def set_cancelled(self, cancelled: bool, tell: Callable[[str], None]) -> None:
-        """Forbid or permit further submissions, also by other commands; waits for a submission under way.
+        """Forbid or permit further submissions by any command, after waiting for a submission in progress.
 
         Args:
-            cancelled: Whether to forbid them.
-            tell: Function that receives a message while another command submits.
+            cancelled: Whether to forbid submissions.
+            tell: Function that receives a message while another command is submitting points.
         """
         with self.lock(tell):
             write_json(self.directory / "sweep.json", {**self._document(), "cancelled": cancelled})
 
     def lock(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
-        """Keep other commands from submitting points; ``tell`` receives a message if this has to wait."""
+        """Prevent other commands from submitting points; ``tell`` receives a message if this has to wait for them."""
         return hold_lock(self.directory / "lock", tell)
 
     @property
@@ -86,7 +86,7 @@ class Sweep:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs that count, in the order of the points."""
+        """The last run of each submitted point, in the order of ``points``."""
         return [point.run for point in self.points if point.run is not None]
 
     @property
@@ -96,7 +96,7 @@ class Sweep:
 
     @property
     def pending(self) -> list[int]:
-        """The indices of the points without a run, and of those whose last run has ended without success."""
+        """The indices of the points that have no run, or whose last run ended without success."""
         states = [read_status(point.run).state if point.run else None for point in self.points]
         return [
             index
@@ -114,7 +114,7 @@ class Sweep:
 
         Args:
             index: Index of the point.
-            after: Run whose job must have ended, in whatever way, before this one starts.
+            after: Run whose job must have ended, successfully or not, before the new job starts.
         """
         plan, now = self.plan(index), datetime.now(timezone.utc)
         header = plan.header
@@ -184,15 +184,16 @@ def find_sweep(name: str | None) -> Sweep | None:
 
 
 def submit_pending(sweep: Sweep, submitted: Callable[[int, Run], object], tell: Callable[[str], None]) -> None:
-    """Submit the pending points, at most ``at_most`` of which run at the same time, until the sweep is cancelled.
+    """Submit the pending points of a sweep, unless it is cancelled in the meantime.
 
-    A batch system keeps the limit by dependencies between the jobs. Without one, this function waits for runs to end.
-    Points that another command submits meanwhile are left to it.
+    At most ``at_most`` points run at the same time. With a batch system, dependencies between the jobs enforce this
+    limit; otherwise, this function waits for runs to end. Points that another command has submitted in the meantime are
+    skipped.
 
     Args:
         sweep: The sweep.
-        submitted: Function that receives each index and its run.
-        tell: Function that receives a message while another command submits.
+        submitted: Function that receives the index of each submitted point, and its run.
+        tell: Function that receives a message while another command is submitting points.
     """
     before = sweep.points
     for index in sweep.pending:
@@ -207,9 +208,9 @@ def _submit_point(
     submitted: Callable[[int, Run], object],
     tell: Callable[[str], None],
 ) -> list[Run]:
-    """Submit a point unless the sweep is cancelled or the point has other runs than ``runs``.
+    """Submit a point unless the sweep has been cancelled, or the point's runs are no longer ``runs``.
 
-    Returns the active runs if one of them must end first, or an empty list.
+    Returns the active runs if one of them must end before the point can be submitted, and an empty list otherwise.
     """
     with sweep.lock(tell):
         if sweep.is_cancelled or sweep.points[index].runs != tuple(runs):

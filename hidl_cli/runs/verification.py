@@ -1,6 +1,6 @@
 """Verify an installation in a job, on compute nodes and with the site's MPI library and launcher.
 
-Ranks on the login node would not test the library that runs use, and some sites forbid them.
+A check on the login node would not test the MPI library that runs use, and some sites forbid ranks there.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> 
 
 
 _MINUTES = 15.0
-#: File in an unpublished prefix that names the run that verifies it.
+#: File in an unpublished installation prefix with the directory of the run that verifies the installation.
 _MARK = "verification-run"
 
 

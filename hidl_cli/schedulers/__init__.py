@@ -16,7 +16,7 @@ def names() -> tuple[str, ...]:
     return SCHEDULERS.names()
 
 
-#: Suffix for the name of a scheduler that runs jobs in the allocation that surrounds hidl.
+#: Suffix that selects a variant of a scheduler: it runs jobs in the allocation in which hidl itself is running.
 IN_ALLOCATION = "-allocation"
 
 

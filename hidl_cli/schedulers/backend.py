@@ -76,7 +76,7 @@ class Scheduler(Protocol):
         """
 
     def release(self, run: Run) -> None:
-        """End the job and all remaining processes of an attended run.
+        """End the job of a run that ``attend`` started, and all of the run's remaining processes.
 
         Raises ``SchedulerUnreachable`` if the scheduler does not respond.
         """
@@ -129,7 +129,7 @@ class JobReference:
 def write_reference(run: Run, scheduler: str, reference: JobReference) -> JobReference:
     """Write ``job.json`` and return the reference.
 
-    If the disk is full, nothing is written: the job can still be found by its mark.
+    If the disk is full, nothing is written. The job can still be found by its mark, the text that identifies the run.
     """
     document: dict[str, object] = {"id": reference.id, "cluster": reference.cluster, "submitted": reference.submitted}
     if reference.directory is not None:
@@ -142,7 +142,10 @@ def write_reference(run: Run, scheduler: str, reference: JobReference) -> JobRef
 
 
 def read_reference(run: Run) -> JobReference:
-    """Read ``job.json``. If it is unreadable or a copy, the submission time is the time of the run's directory."""
+    """Read ``job.json``.
+
+    If the file is unreadable or a copy, the time at which the run's directory was changed replaces the submission time.
+    """
     document = read_job(run)
     if document is None or is_copied(document, run):
         return JobReference(None, None, change_time(run.directory), foreign=document is not None)
@@ -301,7 +304,8 @@ def complaint(completed: Completed) -> str:
     return "; ".join(line for line in short[-5:] if line) or f"status {completed.status}"
 
 
-# An attended job's guard is a process that cancels the job if hidl is killed while the client hangs.
+# The guard of an interactive job is a process that cancels the job if hidl is killed while the client, such as salloc,
+# hangs.
 
 
 _GRACE_SECONDS = 5
@@ -379,7 +383,7 @@ class Backend(ABC):
     grace_seconds = 60.0
     #: Shortest time between two queries, in seconds.
     first_interval = 1.0
-    #: True if ``history`` queries the server by job id, so that its pending and running jobs can be trusted.
+    #: True if ``history`` queries the server by job id. Jobs that it reports as pending or running are then trusted.
     asks_by_id = False
     #: Longest time that the system takes to end a job, in seconds.
     end_seconds = 90.0
@@ -431,9 +435,9 @@ class Backend(ABC):
         """Parse the lines of ``query``."""
 
     def belongs_to(self, job: Job, run: Run, reference: JobReference) -> bool:
-        """Return whether the job was submitted from the run's directory, according to its mark.
+        """Return whether the job was submitted from the run's directory, according to the job's mark.
 
-        The path may differ on the scheduler's host, but it always ends in the run's id.
+        The directory's path may differ on the scheduler's host, but it always ends in the run's id.
         """
         directory = reference.directory or run.directory
         if job.mark == realpath(directory):
@@ -448,9 +452,8 @@ class Backend(ABC):
     def find(self, jobs: Iterable[Job], run: Run, reference: JobReference) -> Job | None:
         """Return the run's job from ``jobs``, or None if it is missing.
 
-        If the job id is unknown, the latest match is used.
-
-        Ids alone are not trusted, since a reinstalled server reuses them.
+        Ids alone are not trusted, since a reinstalled server reuses them: if a job's mark is known, it must match too.
+        If the run's job id is unknown, the latest job with a matching mark is returned.
         """
         if reference.id is not None:
             same = (job for job in jobs if job.id == reference.id)
@@ -483,7 +486,7 @@ class Backend(ABC):
     def look_up(self, id: str, cluster: str | None) -> Job | None:
         """Query a job that ``query`` does not list. Returns None if the job's id is unknown to the system.
 
-        A listing may lack a job if it was cut off between two lines.
+        A listing that was cut off between two lines may lack a job.
         """
         return None
 

@@ -244,7 +244,7 @@ class BatchScheduler:
             run.end_as(state, reason="cancelled by hidl")
 
     def _kill_with_next(self, run: Run, id: str, cluster: str | None) -> None:
-        """Cancel a job, and before it the one that would continue the run."""
+        """Cancel the next job, which would continue the run, and then the job ``id``."""
         next_job = run.next_job()
         if next_job is not None and next_job != id:
             self.backend.kill(next_job, cluster)

@@ -26,7 +26,7 @@ _LONGEST_BUILD = 12 * 3600.0
 def build_job(site: Site, environ: Mapping[str, str], job: AllocationOptions) -> BuildJob | None:
     """Return the job that runs a build in an allocation of one whole node.
 
-    Returns None if the site builds on its login nodes, if it does not use Spack, and within an allocation. The name of
+    Returns None if the site builds on its login nodes, or if this process already runs in an allocation. The name of
     the job is unique, because the job is cancelled by its name: its id is unknown while it waits in the queue.
 
     Args:

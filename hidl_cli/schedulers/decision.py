@@ -194,7 +194,7 @@ def _began_since(recorded: Status, asked: float) -> bool:
 def _ended_by_itself(recorded: Status, title: str, job: Job, clock: Clock) -> Decision:
     """Determine the status of a job that ended by itself.
 
-    The status that it recorded counts as soon as it is visible.
+    The status that the job recorded takes precedence as soon as it is visible.
     """
     how = job.reason or f"{title} reports {job.word}"
     if recorded.state.is_final:

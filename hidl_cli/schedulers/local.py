@@ -71,8 +71,8 @@ def kill_job(directory: Path) -> None:
 def send(pid: int, number: signal.Signals, matches: Callable[[], bool]) -> None:
     """Send a signal to a process if ``matches()`` returns True and the process belongs to this user.
 
-    This restriction also applies to root. The process is opened before the check, so that a new process with the same
-    pid cannot receive the signal.
+    Even root only signals its own processes. The process is opened before the check, so that a new process with the
+    same pid cannot receive the signal.
     """
     with suppress(OSError):
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -123,15 +123,16 @@ def _has(pid: int, variable: str, matches: Callable[[str], bool]) -> bool:
 
 
 _GRACE_SECONDS = 10.0
-#: Seconds after the creation of its directory during which a run without a process counts as starting.
+#: A run that has no process yet counts as starting for this many seconds after its directory was created.
 _START_SECONDS = 60.0
 
 
 class Local:
     """Runs job scripts on this machine immediately.
 
-    If ``keeps_job`` is set, the script runs as part of the job that surrounds this process and sees its variables. By
-    default, these variables are removed, because frameworks would mistake the ranks for ranks of that job.
+    If ``keeps_job`` is set, the script runs as part of the batch job that surrounds this process and inherits the job's
+    variables. By default, these variables are removed, because frameworks would mistake the ranks for ranks of that
+    job.
     """
 
     name = "local"

@@ -51,7 +51,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         f"-l select={_select(allocation, policies)}",
         "-l place=scatter:excl" if allocation.is_exclusive(policies) else "-l place=scatter",
         *([f"-l walltime={limit}"] if limit else []),
-        *(["-V"] if policies.export != "none" else []),  # as other schedulers do by default
+        *(["-V"] if policies.export != "none" else []),  # other schedulers pass the environment by default
         f"-j oe -o {OUTPUT}",
         *policies.directives,
         *render_settings("pbs", allocation.settings, policies),

@@ -39,8 +39,8 @@ class Snapshot:
         answered: Time of the last response.
         error: Reason why the last query failed, or None if it succeeded.
         lines: Lines of the last response.
-        since: Start times of conditions, such as a missing job or a service that does not respond. Later polls need
-            their age, even in other processes.
+        since: Start times of conditions, such as a missing job or a service that does not respond. Later polls, even by
+            other processes, need to know how long each condition has persisted.
     """
 
     asked: float = 0.0
@@ -145,7 +145,7 @@ def _is_fresh(snapshot: Snapshot, max_age: float) -> bool:
 LAST_INTERVAL = 30.0
 #: Seconds after which a run without a job counts as never submitted.
 SUBMISSION_SECONDS = SUBMIT_SECONDS + 30.0
-#: Seconds without another query after the scheduler's records were unavailable.
+#: Seconds for which the scheduler's records are not queried again after they were unavailable.
 SILENCE_SECONDS = 300.0
 _SILENT = "records do not answer"
 
@@ -309,7 +309,7 @@ class _Response:
         return job is not None and job.state is State.PENDING and each.recorded.state is not State.PENDING
 
     def with_current_job(self, each: _OpenRun) -> _OpenRun:
-        """Return the run with the job that continues it if the job before has ended."""
+        """Return the run with the job that continues it, if there is one and the run's previous job has ended."""
         reference, _ = _current_job(self._backend, self._jobs, each.run, each.job)
         return each if reference == each.job else replace(each, job=reference)
 
@@ -364,7 +364,7 @@ class _Response:
         return decided if job is None else decision.decide(decision.read_status(each.run), title, job, None, clock)
 
     def _final_reason(self, each: _OpenRun, blocker: StartBlocker | None) -> str | None:
-        """Return the reason why a job will never start, once it has persisted long enough."""
+        """Return the reason why a job will never start, or None if it has not persisted long enough yet."""
         if blocker is None:
             return None
         name = _hopeless(each)

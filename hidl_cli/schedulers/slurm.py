@@ -175,7 +175,7 @@ _FOR_EVER = {
 #: before its database does not have any accounts yet.
 _AFTER = {"BadConstraints": 600.0, "InvalidAccount": 60.0, "InvalidQOS": 60.0}
 #: Per-job limits set by accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on
-#: a user's or account's jobs combined (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) are temporary.
+#: all jobs of a user or account together (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) are temporary.
 _PER_JOB_LIMIT = re.compile(r"(Assoc|QOS)(Max\w*Per(Job|Node)\w*|MaxWallDuration\w*|Min\w+)")
 
 _UNLIMITED = frozenset(("", "UNLIMITED", "INFINITE", "(null)"))
@@ -343,7 +343,8 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     ``KillWait`` seconds to record the end. Only runs with several jobs request a signal ahead of the limit, because it
     would end any other job early, and Slurm would report FAILED rather than TIMEOUT.
     """
-    tasks = 1 if allocation.cores_per_node else allocation.ranks_per_node  # srun may start more if the cores suffice
+    # If there are enough cores, srun may start more tasks than the job requests.
+    tasks = 1 if allocation.cores_per_node else allocation.ranks_per_node
     uses = {
         "partition": (policies.partition, allocation.queue),
         "time": (policies.time, _time(allocation.time_limit)),
@@ -397,7 +398,7 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
-    """Return the options that request cores, because Slurm counts hardware threads by default."""
+    """Return the options that request cores. By default, Slurm counts hardware threads instead."""
     cores = allocation.cores_per_node or allocation.cores_per_rank
     if (policies.cpus == "none" and allocation.exclusive is not False) or cores is None:
         return {}
@@ -517,9 +518,9 @@ def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None =
 
 
 def energy_plugins(cluster: str | None) -> list[str] | None:
-    """Return the names of the plugins by which Slurm counts energy, such as ``ipmi``.
+    """Return the names of the plugins with which Slurm measures energy, such as ``ipmi``.
 
-    Returns an empty list if it counts none, and None if Slurm does not answer.
+    Returns an empty list if Slurm does not measure energy, and None if Slurm does not respond.
     """
     config = _answer("scontrol", *on(cluster), "show", "config")
     if config is None:
@@ -530,9 +531,9 @@ def energy_plugins(cluster: str | None) -> list[str] | None:
 
 
 def consumed_energy(steps: Sequence[str], cluster: str | None) -> dict[str, int] | None:
-    """Return the joules of job steps (``JOB.STEP``), without those of which the accounting database has none.
+    """Return the energy in joules of each job step (``JOB.STEP``) for which the accounting database has a value.
 
-    Returns None if the database does not answer.
+    Returns None if the database does not respond.
     """
     fields = ("--noheader", "--parsable2", "--format=JobID,ConsumedEnergyRaw")
     found: dict[str, int] = {}
@@ -585,7 +586,7 @@ def _job(id: str, fields: Mapping[str, str]) -> SlurmJob:
     state = state_of(fields["State"])
     ended = _parse_time(fields["End"])
     if ended is None and state.is_final:
-        ended = 0.0  # a job without an end time ended long ago
+        ended = 0.0  # without an end time, the job counts as having ended long ago
     return SlurmJob(
         id=id,
         state=state,
@@ -722,7 +723,7 @@ class SlurmBackend(Backend):
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
-        """Return the jobs in the accounting database. Raises ``NoAnswer`` if there is none."""
+        """Return the jobs in the accounting database. Raises ``NoAnswer`` if there is no database."""
         known = [id for id in ids if id is not None]
         found = [job for some in batches(known) for job in self._accounted(sacct(cluster, ids=some))]
         return found + (self._accounted(sacct(cluster, since=since)) if len(known) < len(ids) else [])

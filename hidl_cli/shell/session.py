@@ -31,7 +31,7 @@ from hidl_cli.templates import render_script
 
 @dataclass(frozen=True)
 class ShellFiles:
-    """The texts of a shell's files; ``ranks_line`` is the command line that ``ranks PROGRAM`` runs."""
+    """The contents of the files for a shell; ``ranks_line`` is the command line that ``ranks PROGRAM`` runs."""
 
     script: str
     ranks: str
@@ -95,7 +95,7 @@ def _ranks(plan: Plan) -> tuple[str, str]:
 
 
 def _at(hosts: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Replace the host file with its absolute path, because ``ranks`` can be called in any directory."""
+    """Replace the host file's relative path with the absolute one, because ``ranks`` can be called in any directory."""
     return tuple(hosts if word == "steps/1/hosts" else word for word in words)
 
 
@@ -113,7 +113,7 @@ def _hints(plan: Plan, ranks_line: str) -> list[str]:
     ]
 
 
-# Resolve the options of ``hidl shell`` into a plan whose only step is the launch of ``ranks`` in the shell.
+# Resolve the options of ``hidl shell`` into a plan whose only step is the launch that ``ranks`` performs.
 
 
 #: Name of the workload in run listings.
@@ -175,15 +175,15 @@ def open_shell(plan: Plan, files: ShellFiles, *, terminal: bool) -> int:
 
     While the shell is open, ``hidl status`` lists it and ``hidl cancel`` ends it. The run is removed after the user
     leaves the shell, but kept if something else ended it. Raises ``SubmitRefused`` or ``SchedulerUnreachable`` if there
-    is no allocation, and ``JobFailed`` if the shell ended without the user's intent. An interrupt is raised again after
-    the cleanup.
+    is no allocation, and ``JobFailed`` if anything but the user ended the shell. An interrupt is raised again after the
+    cleanup.
     """
     run, batch = create_run(plan, files.script), scheduler(plan.scheduler)
     with process.signals_deferred() as deferred:
         try:
             files.write(run)
             client = batch.attend(run, plan.header, deferred, terminal=terminal)
-            interrupted = client == -signal.SIGINT  # Ctrl-C at the terminal, which the scheduler's client owned
+            interrupted = client == -signal.SIGINT  # Ctrl-C went to the client, which had the terminal
             status = _settle(run, batch, client, interrupted=interrupted or bool(deferred.arrived))
         except HidlError as error:
             # Keep the directory if a job exists, because it may still run, and `hidl status` then shows who ended it
@@ -198,7 +198,7 @@ def open_shell(plan: Plan, files: ShellFiles, *, terminal: bool) -> int:
 
 
 def _settle(run: Run, batch: Scheduler, client: int, *, interrupted: bool) -> int:
-    """Return the exit status of the shell after the cleanup; raises ``JobFailed`` if anything but the user ended it."""
+    """Clean up and return the shell's exit status. Raises ``JobFailed`` if anything but the user ended the shell."""
     status = _status(run)
     if status.state is State.COMPLETED and client >= 0 and not interrupted:
         return status.exit_status or 0
@@ -216,7 +216,7 @@ def _settle(run: Run, batch: Scheduler, client: int, *, interrupted: bool) -> in
 
 
 def _explained(run: Run, batch: Scheduler) -> Status:
-    """Return the status once it is final, or when the scheduler has had enough time to explain it."""
+    """Return the run's final status, or its last known status if the scheduler does not explain the end in time."""
     deadline = time.monotonic() + _EXPLAINING_SECONDS
     while True:
         (status,) = batch.poll([run])

@@ -87,7 +87,7 @@ def launchers(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def build_caches(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that only caches outside OCI registries are signed, and that a user has a password."""
+    """Require that caches in OCI registries are not signed, and that user and password are set together."""
     caches = mapping(mapping(data, "spack"), "build_caches")
     for name in caches:
         cache = mapping(caches, name)

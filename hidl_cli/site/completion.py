@@ -49,7 +49,7 @@ def complete(
 
     Nothing is probed if no value is missing and no modulefile has changed, if the site takes everything from this
     machine anyway (``spack: {detect: true}``), or if its ``match`` does not match this machine. If the site has no
-    ``match``, its nodes must have processors of this machine's family, and only what its own modules provide is saved.
+    ``match``, its nodes must have this machine's architecture, and only values from the site's modules are saved.
 
     Args:
         site: The site to complete.

@@ -1,4 +1,4 @@
-"""Batch system and launcher options that hidl writes itself, or that would change the nature of a run.
+"""Reserved options of batch systems and launchers: hidl writes them itself, or they would interfere with a run.
 
 Site files and ``--scheduler-option`` may contain any other option. The rejected options would silently replace hidl's
 own, because a batch system uses the last value of an option.
@@ -250,7 +250,7 @@ _LEFT_TO_SCRIPTS = re.compile(
 
 
 def reject_in_script(scheduler: str, text: str) -> Rejection | None:
-    """Return why hidl does not carry over an option of a batch script; None if it does."""
+    """Return why an option of a user's batch script is not copied to hidl's job script, or None if all are copied."""
     syntax = _SYNTAX[scheduler]
     for name, value in _split(text, syntax):
         for option in syntax.reserved:
@@ -261,9 +261,9 @@ def reject_in_script(scheduler: str, text: str) -> Rejection | None:
 
 
 def written_options(scheduler: str, words: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the name of each option in a line of a job script, its value, and both as in such a line.
+    """Yield each option in a line of a job script: its name, its value, and the option as written in a job script.
 
-    The name of a word that is no option is empty.
+    For a word that is not an option, the name is empty.
     """
     syntax, rest = _SYNTAX[scheduler], list(words)
     while rest:

@@ -56,7 +56,7 @@ class ProbeResults:
 def entries(site: Site, *, software: bool) -> Iterator[ProbeEntry]:
     """Return the entries that can be probed: MPI libraries and, with ``software``, compilers and externals for Spack.
 
-    If a site lists no compilers, there is a single compiler entry: the one that its MPI library was built with.
+    If a site lists no compilers, there is a single entry for the compiler that the default MPI library was built with.
     """
     for name, library in site.mpi.items():
         yield _entry(("mpi", name), library)
@@ -89,7 +89,7 @@ def probe(site: Site, wanted: Sequence[ProbeEntry], host: Host) -> ProbeResults:
 
 @dataclass
 class _Shells:
-    """Login shells with loaded modules, each of which is started once."""
+    """Login shells with loaded modules. Each shell is only started once."""
 
     host: Host
     started: dict[tuple[str, ...], probes.ModuleEnvironment] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class _Shells:
         return self.started[names]
 
     def is_there_without(self, program: str, place: str | None) -> bool:
-        """Return whether a login shell without modules finds ``program`` at the same path."""
+        """Return whether a login shell without modules finds ``program`` at ``place``, too."""
         return place is not None and ThisHost(self.loaded(()).environment).which(program) == place
 
 

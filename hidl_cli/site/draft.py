@@ -26,7 +26,7 @@ from hidl_cli.site.probes.host import Cards, architecture
 from hidl_cli.site.probes.survey import SurveyResult
 from hidl_cli.site.yamledit import YamlItem, document
 
-_ALIKE = 1.03  # firmware reserves different amounts of memory, so smaller differences do not define another node type
+_ALIKE = 1.03  # ratio of memory sizes up to which nodes have the same type; firmware reserves different amounts
 _PLACES = 3  # a feature with more numbered variants (rack1, rack2, ...) is a location, not a property of the nodes
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
 _MOST_CLASSES = 8  # maximum number of kinds with equal hardware; with more, the features describe something else
@@ -314,7 +314,7 @@ _QUEUES = {
 def open_questions(found: SurveyResult) -> dict[Topic, str]:
     """Return the facts missing from saved output, with the commands that record them.
 
-    The result is empty for a live machine.
+    The result is empty if the machine itself was probed.
     """
     if not found.read:
         return {}
@@ -374,7 +374,7 @@ def default_name(found: SurveyResult) -> str:
 
 
 def draft(found: SurveyResult, name: str) -> SiteDraft:
-    """Draft a site file from probe results. A machine without a scheduler extends ``local``."""
+    """Draft a site file from probe results. The file of a machine without a scheduler extends ``local``."""
     questions = open_questions(found)
     remarks = found.remarks
     if found.batch is None and not found.read:
@@ -689,7 +689,7 @@ def is_found(target: DraftTarget) -> bool:
 
 
 def hidden(target: DraftTarget) -> tuple[Path, ...]:
-    """Return the files with the same name that this file now hides."""
+    """Return the files that the drafted file now hides because they have the same name."""
     entries = [entry for entry in overlay.list_all(target.kind) if entry.path == target.file]
     return tuple(below.path for entry in entries for below in entry.shadows)
 

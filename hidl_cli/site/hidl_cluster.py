@@ -42,12 +42,12 @@ def default_directory() -> Path:
 
 
 def host_link(subnet: int) -> str:
-    """Return the network device that connects this machine to the cluster; its alias is the cluster's directory."""
+    """Return the name of the network device for the cluster on this machine; its alias is the cluster's directory."""
     return f"hidl{subnet}"
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return ``variables`` with ``SLURM_CONF`` for the default cluster, if it is running and the variable is unset."""
+    """Return ``variables``, with ``SLURM_CONF`` added if it is unset and hidl's default cluster is running."""
     if any(variables.get(name) for name in _ELSEWHERE):
         return dict(variables)
     directory = default_directory().resolve()

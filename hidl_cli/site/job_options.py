@@ -165,7 +165,7 @@ _FIELDS = {
     "--begin": "begin",
     "--comment": "comment",
 }
-#: Letters of the same options.
+#: Short names of scheduler options, with the long names that ``TERMS`` uses.
 _LETTERS = {
     "slurm": {"-d": "--dependency", "-H": "--hold", "-b": "--begin", "-L": "--licenses"},
 }
@@ -246,7 +246,7 @@ def line_after(scheduler: str, job: str) -> str:
 
 
 def _repeated(written: set[str], scheduler: str, line: str) -> set[str]:
-    """Return the options in ``written`` that a line repeats, also by a letter or an abbreviation."""
+    """Return the options in ``written`` that a line repeats, possibly with a short or abbreviated name."""
     names = [_LETTERS.get(scheduler, {}).get(name, name) for name in option_names(scheduler, line)]
     return {
         each

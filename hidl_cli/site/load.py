@@ -20,7 +20,7 @@ _OF_GPUS = ("gpu_model", "gpu_arch", "gpu_memory_gib")
 _OF_A_RUNNING_ONE = ("max_nodes", "max_wall")
 _OPTIONS = ("queue", "qos", "constraint")  # null: no such option
 
-#: Cores per twin node if the site file does not set them.
+#: Cores per node of a twin (a local copy of a site), if the site file does not set them.
 ASSUMED_CORES = 16
 
 
@@ -56,7 +56,7 @@ def _of_node_types(site: Site) -> Iterator[tuple[str, ...]]:
 
 def _is_moot(node: NodeType, key: str) -> bool:
     """Return whether a fact does not apply to a node type or is never needed."""
-    if key == "hosts":
+    if key in ("hosts", "mtbf_hours"):
         return True
     return (node.gpus == 0 and key in _OF_GPUS) or (node.detect and key in ("count", *_OF_GPUS[1:]))
 

@@ -1,4 +1,4 @@
-"""Detect this machine's resources that the current process may use.
+"""Detect the resources of this machine that the current process may use.
 
 All functions read below ``root``, which is ``/`` except in tests. Unknown facts are None.
 """
@@ -43,7 +43,7 @@ _NO_DRIVER, _NO_DEVICE = 9, 6  # nvidia-smi exit statuses (section "Return value
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine's resources that a process may use. The fields match those of a node type."""
+    """The resources of this machine that a process may use. The fields match those of a node type."""
 
     arch: str
     cpu: str | None
@@ -119,7 +119,7 @@ def gpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> Loc
 def _topology(root: Path, processors: list[int]) -> tuple[int, int | None, int | None]:
     """Return the number of physical cores, sockets and hardware threads per core for these logical processors.
 
-    The number of sockets is None if the sockets differ in usable cores, since placements divide the cores evenly.
+    The number of sockets is None if they differ in usable cores, because hidl assumes equally many cores per socket.
     """
     cores: dict[str, int] = {}
     sockets: dict[str, set[str]] = {}

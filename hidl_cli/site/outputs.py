@@ -53,7 +53,7 @@ class UnexpectedOutput(ValueError):
 class ParsedOutput:
     """The facts found in a program's output.
 
-    ``words`` is a summary, and ``launchers`` lists the launchers that the output shows to exist.
+    ``words`` is a summary, and ``launchers`` lists the launchers that exist according to the output.
     """
 
     words: str
@@ -114,7 +114,7 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-# Merge the output of several of a scheduler's commands, and find contradictions between them.
+# Merge the output of several scheduler commands, and find contradictions between them.
 
 
 T = TypeVar("T")
@@ -152,7 +152,10 @@ class _Differences:
 
 
 def merged(sources: Sequence[SchedulerOutput]) -> tuple[SchedulerFacts, tuple[str, ...]]:
-    """Merge descriptions of a scheduler. Also return contradictions, for which the first source takes precedence."""
+    """Merge descriptions of a scheduler; return the result and all contradictions.
+
+    If sources contradict each other, the first one takes precedence.
+    """
     first, *rest = sources
     total, files, differences = first.batch, first.files, _Differences()
     for source in rest:
@@ -564,7 +567,10 @@ def pbs_nodes(text: str) -> Mapping[str, Any]:
 
 
 def _blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Split the text into blocks, each with attributes below a name. More deeply indented lines continue a line."""
+    """Split the text into blocks, each with attributes below a name.
+
+    A line that is indented more deeply than an attribute continues the previous line.
+    """
     name, about, last = "", dict[str, Any](), ""
     attribute_indent = 0
     for number, line in enumerate(text.splitlines(), start=1):
@@ -833,8 +839,8 @@ def _driver(text: str) -> list[str]:
 class Output:
     """A kind of output that hidl can read, recognized by its text.
 
-    Output with ``read`` describes a host. All other output describes ``scheduler``: either one ``part`` of it, which
-    ``convert`` returns, or all of it, through ``batch``. All three functions raise ``UnexpectedOutput``.
+    Output that describes a host is parsed by ``read``. Other output describes a scheduler: ``batch`` returns a complete
+    description, or ``convert`` returns one part of it, named ``part``. All three functions raise ``UnexpectedOutput``.
 
     Attributes:
         title: The command as it is commonly written.
@@ -1171,7 +1177,7 @@ def survey_folder(directory: Path, *, alone: bool = False) -> SurveyResult:
 
 
 def foreign(host: RecordedHost) -> Sequence[Problem]:
-    """Return the files in a recording that contain output from a command other than the one in their names."""
+    """Return a problem for each file in a recording whose name and contents belong to different commands."""
     commands = {file_name(output.command): output for output in OUTPUTS if output.command}
     found = []
     for file in sorted(host.directory.glob("*.txt")):
@@ -1281,7 +1287,7 @@ def _batch(saved: Sequence[_SavedOutput]) -> tuple[SchedulerFacts | None, Sequen
 
 
 def _sources(scheduler: str, described: Sequence[_SavedOutput]) -> Iterator[SchedulerOutput]:
-    """Yield a description from the first file of each part, and one from each remaining file."""
+    """Yield one description that combines the first file for each part, and then one for each remaining file."""
     parts: dict[str, _SavedOutput] = {}
     alone = []
     for one in described:
@@ -1338,7 +1344,7 @@ def _filled(known: Any, others: Sequence[Any]) -> Any:
 
 
 def _on_its_nodes(found: SurveyResult, processor: Processor | None) -> SurveyResult:
-    """Add the processor and GPUs to the only kind of node that matches them."""
+    """Add the processor and the GPUs to the kind of node that matches them, if there is exactly one."""
     known = kinds(found.batch.nodes) if found.batch else ()
     own = Hardware()
     remarks, cards = list(found.remarks), found.cards

@@ -56,7 +56,7 @@ def read_record(site: str) -> DetectionRecord:
 def write_record(
     site: str, old: DetectionRecord, answers: Iterable[ProbedValue], files: Mapping[tuple[str, ...], Sequence[Path]]
 ) -> None:
-    """Add to a site's record. Raises ``OSError`` if it cannot be written."""
+    """Add values and modulefiles to a site's record. Raises ``OSError`` if the record cannot be written."""
     values = {**old.values, **{".".join(answer.path): answer.value for answer in answers}}
     seen = {".".join(entry): {str(place): _state(place) for place in _watched(each)} for entry, each in files.items()}
     documents.write_json(_record(site), {"schema": _SCHEMA, "values": values, "files": {**old.files, **seen}})

@@ -207,6 +207,9 @@ class NodeType(Strict):
     gpu_arch: str | None = Field(None, description="architecture of the GPU as named by compilers: sm_80, gfx90a, ...")
     gpu_memory_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="memory of one GPU, in GiB")
     count: Positive | None = Field(None, description="number of nodes of this type")
+    mtbf_hours: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="mean time between failures of one node, in hours, for the interval between checkpoints"
+    )
     hosts: SchedulerWord | None = Field(
         None, description="host names of these nodes, in Slurm's syntax: c[101-191]-[001-084]"
     )
@@ -490,12 +493,15 @@ class Site(Strict):
         return self.partitions.get(name or self.default_partition or "")
 
     def node_type(self, partition: str | None = None) -> NodeType:
-        """Return a partition's node type (default: the default partition's), or one without facts if there is none."""
+        """Return the node type of a partition (default: the default one), or an empty node type if there is none."""
         found = self.partition(partition)
         return self.node_types[found.node_type] if found else NodeType.model_validate({})
 
     def partition_with(self, device: Literal["cpu", "gpu"]) -> str | None:
-        """Return the first open partition whose nodes have GPUs (or are known to have none), or None if none exists."""
+        """Return the first open partition with nodes for a device, or None if there is none.
+
+        Nodes for ``gpu`` have GPUs; nodes for ``cpu`` are known to have none.
+        """
         for name, partition in self.partitions.items():
             gpus = self.node_types[partition.node_type].gpus
             if not partition.restricted and (bool(gpus) if device == "gpu" else gpus == 0):

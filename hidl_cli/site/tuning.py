@@ -22,9 +22,9 @@ from hidl_cli.site.yamledit import YamlItem, document
 
 
 def list_settings(names: frozenset[str]) -> list[dict[str, Any]]:
-    """Return every site, in order, that sets one of ``names`` for an MPI library, with the comment beside it.
+    """Return each setting of a variable in ``names``, with its site, its MPI library and the comment above it.
 
-    Invalid files are skipped.
+    Settings are ordered by site. Invalid site files are skipped.
     """
     return [
         {"site": entry.name, "mpi": key, "value": values[name], "why": _comment(entry.path, name)}
@@ -38,8 +38,9 @@ def list_settings(names: frozenset[str]) -> list[dict[str, Any]]:
 def save_tuning(site: str, library: Library, variables: Mapping[str, str], *, gpus: bool, why: str) -> Path:
     """Write variables into the user's own file for a site and return its path.
 
-    They are set for the site's MPI library with that name, or else for the libraries in stacks that belong to the same
-    family. The variables' older values are replaced, but the file's other keys, comments and order are kept.
+    The variables are set for the site's MPI library that has the same name as ``library``. If there is none, they are
+    set for all MPI libraries in stacks that belong to the same family as ``library``. Older values of the variables are
+    replaced, but the file's other keys, comments and order are kept.
 
     Args:
         site: Name of the site.

@@ -161,7 +161,7 @@ def _with(text: str, value: Value) -> str | None:
 
 
 def _appended(text: str, mapping: YamlNode, lines: str) -> str | None:
-    """Append lines, indented like its keys, to a block mapping. Returns None if that is not possible."""
+    """Append lines to a block mapping, indented like the mapping's keys. Returns None if that is not possible."""
     assert isinstance(mapping.content, dict)
     last = list(mapping.content.values())[-1]
     indent = _indent(text, last.key.start)

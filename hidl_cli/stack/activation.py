@@ -1,4 +1,4 @@
-"""Installation activation scripts and modulefiles, and the user's own environments as installations.
+"""Activation scripts and modulefiles of installations, and the user's own environments in place of a stack.
 
 Modulefiles are written in Tcl, the only language that both Environment Modules and Lmod support.
 """
@@ -59,14 +59,14 @@ def render(plan: InstallPlan) -> Activation:
 
 EnvironmentKind = Literal["venv", "conda", "prefix"]
 
-_OLDEST = (3, 10)  # Python version that hidl's modules support
+_OLDEST = (3, 10)  # oldest Python version that hidl's modules support
 _SECONDS = 60.0
 _PACKAGE = "hidl_workloads"
 
 
 @dataclass(frozen=True)
 class UserEnvironment:
-    """A description of an environment, as stored in ``plan.json``.
+    """A user's own Python environment, as described in ``plan.json``.
 
     Attributes:
         directory: Path of the environment.
@@ -106,7 +106,7 @@ class UserEnvironment:
 
 @dataclass(frozen=True)
 class EnvironmentInstallation(Installation):
-    """A user's own environment as an installation."""
+    """A user's own environment, used in place of an installed stack."""
 
     described: UserEnvironment
 
@@ -226,7 +226,7 @@ def _conda_packages(place: Path) -> dict[str, str]:
 
 
 def _own_mpi(place: Path, packages: Mapping[str, str]) -> tuple[Family, str | None] | None:
-    """Return the family and version of the environment's MPI library, or None if it has no library with mpiexec."""
+    """Return the family and version of the environment's MPI library, or None if it lacks the library or mpiexec."""
     abi = next((abi for name, abi in SONAMES.items() if (place / "lib" / name).exists()), None)
     if abi is None or not os.access(place / "bin" / "mpiexec", os.X_OK):
         return None

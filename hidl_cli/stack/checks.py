@@ -80,7 +80,7 @@ def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def requirements(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require normalized requirements for packages on an index, none of which is another MPI library."""
+    """Require requirements to be supported and in normal form, and not to add another MPI library."""
     from hidl_cli.stack import schema  # ``parse`` imports packaging, which only files with requirements need
 
     mpi = data.get("mpi")

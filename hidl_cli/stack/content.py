@@ -1,8 +1,8 @@
 """Record and compare the sizes, SHA-256 digests and owners of the files in an installation.
 
-``content.json`` in the prefix is written once, before the manifest. For files installed from wheels, it repeats the
-wheel's ``RECORD``, which also reveals a damaged cache; all other files are hashed. ``__pycache__`` directories are
-excluded.
+``content.json`` in the prefix is written once, before the manifest. For files installed from wheels, it contains the
+hashes in the wheels' ``RECORD`` files, so that a comparison also reveals files that were already damaged in uv's cache.
+All other files are hashed. ``__pycache__`` directories are excluded.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class ContentDifference:
 
 
 def record(prefix: Path) -> Content:
-    """Record a new prefix's content. Raises ``BuildFailed`` if the size of a file differs from its wheel."""
+    """Record a new prefix's content. Raises ``BuildFailed`` if a file's size differs from that in its wheel."""
     recorded = dict(_wheel_files(prefix))
     found, links = _scan(prefix)
     wrong = [path for path, file in recorded.items() if found.get(path) != file.size]

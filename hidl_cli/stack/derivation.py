@@ -70,7 +70,7 @@ class Requested:
         requirements: Normalized requirements and constraints.
         indexes: Package indexes without credentials.
         find_links: Pages and absolute directories with wheels, without credentials.
-        credentials: The URLs as typed, by the URL without credentials.
+        credentials: URLs with credentials, as typed, by the URL without them.
     """
 
     requirements: tuple[UserRequirement, ...]
@@ -156,7 +156,7 @@ class _Reader:
             raise InvalidInput(f"{count} invalid requirement{'s' if count > 1 else ''}", problems=self.problems)
 
     def lock_references(self, make_builder: MakeBuilder, say: Say) -> None:
-        """Lock the direct references, which may download and build them."""
+        """Lock the direct references. This may download and build packages."""
         typed = tuple(tuple(self.credentials.get(url, url) for url in each) for each in (self.indexes, self.find_links))
         builder = make_builder(StackSources(*typed))
         for reference in reversed(self.references):
@@ -196,7 +196,7 @@ class _Reader:
             self.requirements.append(UserRequirement(parsed, by, constraint))
 
     def add_source(self, url: str, mark: Mark | None, directory: Path, *, index: bool) -> None:
-        """Add a package index, or a page or directory with wheels, or a problem if its URL is unusable."""
+        """Add a package index or, without ``index``, a page or directory with wheels. An invalid one adds a problem."""
         try:
             if "://" not in url and not index:
                 place = (directory / Path(url).expanduser()).absolute()
@@ -446,7 +446,7 @@ def _format_stack(name: str, base: Stack, requested: Requested, command: str) ->
 
     Args:
         name: Name of the new stack.
-        base: Stack that it extends.
+        base: Stack that the new stack extends.
         requested: Requirements and package sources.
         command: Command line that made the stack.
     """

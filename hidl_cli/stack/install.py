@@ -117,7 +117,7 @@ Action = Literal["installed", "switched", "nothing to do"]
 
 @dataclass(frozen=True)
 class InstallResult:
-    """An order's result. ``switched`` is True if the stack was already installed, but not in use."""
+    """An order's result. The action is ``switched`` if the stack was already installed, but not in use."""
 
     action: Action
     installation: Installation
@@ -125,7 +125,7 @@ class InstallResult:
 
 @dataclass(frozen=True)
 class PlannedInstall:
-    """A request that has been planned as a dry run; ``plan`` is None if the stack must be locked first."""
+    """The planned installation of a stack; ``plan`` is None if the stack must be locked first."""
 
     provider: Provider
     target: Target

@@ -3,10 +3,11 @@
 ::
 
     <root>/<site>/<stack>/<id>/              a prefix; complete once its manifest.json exists, which is written last
-    <root>/<site>/<stack>/current            a link to the installation in use <root>/<site>/<stack>/previous a link to
-    the installation that was in use before <root>/modulefiles/<site>/<stack>/<id>   the modulefiles, and .version,
-    which names the default <root>/locks/                            lockfiles created here <root>/logs/ installation
-    logs
+    <root>/<site>/<stack>/current            a link to the installation in use
+    <root>/<site>/<stack>/previous           a link to the installation that was in use before
+    <root>/modulefiles/<site>/<stack>/<id>   the modulefiles, and .version, which names the default
+    <root>/locks/                            lockfiles created here
+    <root>/logs/                             installation logs
 """
 
 from __future__ import annotations
@@ -122,9 +123,9 @@ def _lock_error(file: Path, what: str) -> HidlError:
 def _hold_by_rename(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock on a file system without ``flock``, such as NFS without its lock daemon.
 
-    A directory with a file named after the owner is renamed to ``<file>.d``, which succeeds only if that directory is
-    missing or empty. If the owner was killed, a waiting process on the same host removes its file; on another host,
-    the user must remove it.
+    A directory with a file named after the owner is renamed to ``<file>.d``, which succeeds only if ``<file>.d`` is
+    missing or empty. If the owner was killed, a process that waits on the same host removes the owner's file. If all
+    waiting processes are on other hosts, the user must remove the file.
     """
     owner = f"{os.uname().nodename}:{os.getpid()}"
     place, mine = file.with_name(f"{file.name}.d"), file.with_name(f"{file.name}.{owner}")
@@ -249,7 +250,7 @@ UNUSABLE = (":", "$", "\n", "\r", "\0")
 
 @dataclass(frozen=True)
 class Installation:
-    """A published installation; ``manifest`` is its document of schema ``hidl.installation/1``."""
+    """A published installation; ``manifest`` is the content of its ``manifest.json``."""
 
     prefix: Path
     manifest: Mapping[str, Any] = field(repr=False)
@@ -281,7 +282,7 @@ class Installation:
 
     @property
     def mpiexec(self) -> Path:
-        """The mpiexec that belongs to the MPI library that mpi4py is linked to."""
+        """The ``mpiexec`` of the MPI library that mpi4py is linked to."""
         return self.prefix / "bin" / "mpiexec"
 
     @property
@@ -441,7 +442,7 @@ def current(stack_directory: Path, link: str = CURRENT) -> Path | None:
 
 
 def publish(prefix: Path) -> None:
-    """Make a complete installation visible to ``module avail`` and use it; each change is atomic.
+    """Make a complete installation visible to ``module avail``, and make it the one in use. Each change is atomic.
 
     The installation in use until now becomes the previous one. The modification time of its directory records when it
     was replaced.

@@ -73,7 +73,7 @@ class Lock:
 
     @property
     def wheels(self) -> Lock:
-        """The lockfile itself: all packages are wheels."""
+        """This lockfile, because all of its packages are wheels."""
         return self
 
     def without(self, names: Collection[str]) -> Lock:

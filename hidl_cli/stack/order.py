@@ -73,8 +73,8 @@ class InstallStep:
     """An installation command.
 
     ``variables`` are added to its environment. ``without_network`` is the same command without network access, which is
-    tried first because it takes half the time if everything is cached. ``cancel`` is the command that cancels the
-    command's job, if it runs in one.
+    tried first because it takes half the time if everything is cached. ``cancel`` is the command that cancels the job
+    in which the installation command runs, if any.
     """
 
     title: str

@@ -71,7 +71,7 @@ def describe(name: str, source: Path, *, version_file: Path) -> OwnWheel:
 
 
 def build(wheel: OwnWheel) -> None:
-    """Build the wheel if it is missing, offline from a copy of the sources, using hidl's own interpreter.
+    """Build the wheel if it is missing. The build runs offline in a copy of the sources, with hidl's own interpreter.
 
     Raises ``BuildFailed`` if the build fails.
     """

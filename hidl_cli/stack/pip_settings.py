@@ -130,7 +130,7 @@ def read(wheels: Wheels, environ: Mapping[str, str], *, link: str = "copy") -> S
 def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings as uv variables.
 
-    Of settings that the user has set, only the sources that the stack names are added.
+    If the user has already set one of these variables, only the sources that the stack names are added to it.
 
     By default, uv stops at the first index that has a package, even if the index lacks the required version. If there
     are several indexes, a strategy is selected that continues with the next index like pip, so that a site's incomplete

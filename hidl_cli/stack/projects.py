@@ -1,4 +1,4 @@
-"""Requirements in files of other tools: pyproject.toml, uv.lock, pylock.toml, and environment.yml of conda."""
+"""Requirements in files of other tools: pyproject.toml, uv.lock, pylock.toml, and conda's environment.yml."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hidl_cli.redaction import redact
 from hidl_cli.stack.references import read_toml
 from hidl_cli.stack.schema import WHEEL_EXPECTED, UnusableRequirement, applies
 
-#: Packages with separate builds for CPUs and GPUs: hidl selects the build, so the hashes of another one do not apply.
+#: Packages with separate builds for CPUs and GPUs. hidl selects the build, and the file's hashes may belong to
+#: another one.
 _BUILDS = ("torch", "torchvision", "torchaudio")
-#: Packages that a CUDA build of torch brings.
+#: Packages that a CUDA build of torch requires.
 _OF_CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
 _PYPI = ("https://pypi.org/simple", "https://pypi.org/simple/")
 _CONDA = ("micromamba", "mamba", "conda")
@@ -111,7 +112,7 @@ class _Toml:
             raise self.error(marker or "", f"invalid marker {marker!r}", "a marker (PEP 508)") from None
 
     def pyproject(self) -> ProjectFile:
-        """Return the dependencies in ``[project]`` with the settings of uv."""
+        """Return the dependencies in ``[project]``, with the sources, constraints and indexes in ``[tool.uv]``."""
         project = self.data.get("project", {})
         if "dependencies" in project.get("dynamic", []):
             raise UnusableRequirement(
@@ -203,7 +204,7 @@ class _Toml:
     def _reached(
         self, packages: Sequence[Mapping[str, Any]], roots: Sequence[Mapping[str, Any]]
     ) -> list[Mapping[str, Any]]:
-        """Return the packages in uv.lock that the roots require on the nodes, without those of groups."""
+        """Return the packages in uv.lock that the roots require on the nodes, ignoring dependency groups."""
         found: list[Mapping[str, Any]] = []
         waiting: list[tuple[Mapping[str, Any], tuple[str, ...]]] = [(root, ()) for root in roots]
         seen = []
@@ -223,7 +224,10 @@ class _Toml:
         return found
 
     def _leads_to(self, edge: Mapping[str, Any], package: Mapping[str, Any]) -> bool:
-        """Return True if a dependency is this package, which may be one of several forks."""
+        """Return True if a dependency refers to this package.
+
+        uv locks several packages of a name if its version depends on markers. Only those for the nodes count.
+        """
         same = all(edge.get(key) in (None, package.get(key)) for key in ("name", "version", "source"))
         markers = package.get("resolution-markers", ())
         return same and (not markers or any(map(self.applies, markers)))
@@ -353,7 +357,7 @@ def _file_hashes(package: Mapping[str, Any]) -> str:
 
 
 def _archive_hashes(hashes: Mapping[str, str]) -> str:
-    """Return pip's option for the SHA-256 of an archive, or for its other hashes, which are reported as unsupported."""
+    """Return pip's options for an archive's SHA-256 or, without one, for its other hashes, which are rejected later."""
     known = {"sha256": hashes["sha256"]} if "sha256" in hashes else hashes
     return "".join(f" --hash={name}:{value}" for name, value in known.items())
 

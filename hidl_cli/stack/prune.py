@@ -3,12 +3,14 @@
 ::
 
     installation   not in use, not the previous one, unused for a while, and not named by a run, process, file or recipe
-    unfinished     the prefix of an incomplete installation build          a product in the build cache log an
-    installation log bisect         a bisect and its runs; it protects the installations used by its two runs temporary
-    temporary files and directories left by killed processes
+    unfinished     the prefix of an incomplete installation
+    build          the result of a build, in the build cache
+    log            an installation log
+    bisect         a bisect and its runs; the installations used by the two compared runs are kept with it
+    temporary      temporary files and directories left by killed processes
 
 The last use of an installation is the access time of its ``pyvenv.cfg``, which Python reads when it starts. On a file
-system without access times (``noatime``), the age of the installation and the user's own runs count.
+system without access times (``noatime``), the last use is derived from the installation's age and the user's own runs.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Path]:
     """Return the prefixes that ``uninstall`` would remove.
 
-    This is the one in use or, with ``everything``, every prefix, including incomplete ones.
+    With ``everything``, these are all prefixes, including incomplete ones. Otherwise, it is only the prefix in use.
 
     Raises ``MissingPrecondition`` if nothing is installed, and ``UsageError`` if a prefix was not created by hidl (see
     ``is_ours``).
@@ -139,7 +141,7 @@ def _has_our_lock(prefix: Path) -> bool:
 
 
 _DAY = 86400.0
-#: Age at which killed processes' files are considered abandoned.
+#: Age at which the files of killed processes are considered abandoned.
 _LEFT_SECONDS = _DAY
 _TEMPORARY = re.compile(
     r"hidl-(bisect|capsule|dask|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
@@ -174,8 +176,8 @@ class PruneItem:
 class Pruning:
     """A search for a site's unused files below ``roots``; times are in seconds.
 
-    ``longest_job`` is the longest time limit of any job. Other users' jobs may still be using an installation that was
-    replaced more recently than that.
+    ``longest_job`` is the longest time limit of any job. For this long after an installation was replaced, other users'
+    jobs may still be using it.
     """
 
     site: Site
@@ -186,7 +188,7 @@ class Pruning:
 
     @classmethod
     def older_than(cls, days: float, site: Site, roots: tuple[Path, ...], longest_job: float) -> Pruning:
-        """Search for files that have not been used for a number of days."""
+        """Return a search for files that have not been used for a number of days."""
         return cls(site, roots, days * _DAY, time.time(), longest_job)
 
     def items(self) -> list[PruneItem]:
@@ -350,7 +352,7 @@ class Pruning:
         return _items(sorted(log for root in self.roots for log in self._logs_in(root)), item)
 
     def _logs_in(self, root: Path) -> Iterator[Path]:
-        """Yield the site's logs, but not the logs of sites whose names begin with its name (local-gpu)."""
+        """Yield the site's logs, but not those of another site whose name begins with this site's name (local-gpu)."""
         name = self.site.name
         sites = (
             {*(entry.name for entry in list_all("site")), *(each.name for each in root.glob(f"{name}-*"))}

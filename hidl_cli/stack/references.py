@@ -1,7 +1,7 @@
 """Direct references, which name a git repository, an archive or a directory instead of a package on an index.
 
-Stacks contain references that are locked to a commit or a SHA-256. Each is built once as a wheel, which is kept in the
-user's data directory, and whose hash the lockfile contains.
+Stacks contain references that are locked to a commit or a SHA-256. Each is built once as a wheel. The wheel is kept in
+the user's data directory, and the lockfile contains its hash.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _AUTHORITY = re.compile(r"(?<=://)[^/?#\s]*@")
 #: A token in the path of an index, as in conda's URLs.
 _PATH_TOKEN = re.compile(r"/t/[^/]{8,}")
-#: Users that a URL may contain: references to variables, and the user of ssh.
+#: Credentials that a URL may contain: references to variables, optionally after a user name.
 _PERMITTED_USER = re.compile(r"(\$\{\w+\}|[\w.-]*:\$\{\w+\}|\$\{\w+\}:\$\{\w+\})@")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-#: Files that building and using a package creates, and that its content does not depend on.
+#: Files that are created when a package is built or used, and that its content does not depend on.
 _IGNORED = re.compile(r"__pycache__|\.git|\.\w+_cache|.*\.egg-info|.*\.pyc")
 #: Directories that tools create beside a project's packages.
 _IGNORED_IN_PROJECT = re.compile(r"\.?venv|build|dist|\.tox|\.nox|node_modules")
@@ -72,17 +72,17 @@ class ReferenceBuilder:
     markers: Mapping[str, str] = field(default_factory=dict)
 
     def lock(self, text: str, directory: Path) -> str | None:
-        """Return the reference with its name, and locked to a commit or a SHA-256.
+        """Return the reference with the name of its package, locked to a commit or a SHA-256.
 
-        Returns None if its marker does not apply.
+        Returns None if the reference's marker does not apply.
 
         Args:
             text: A URL, a path or ``name @ URL``, with extras and a marker.
             directory: Directory that paths are relative to.
 
         Raises:
-            UnusableRequirement: The reference is invalid, its credentials cannot be removed, or its content has another
-                hash than the user's.
+            UnusableRequirement: The reference is invalid, its credentials cannot be removed, or its content has a hash
+                that differs from the one that the user specified.
             BuildFailed: The package cannot be built.
         """
         word, hashes = split_hashes(text)
@@ -120,7 +120,7 @@ class ReferenceBuilder:
         return f"{found}{extras} @ {locked}{f' ; {marker}' if marker else ''}"
 
     def wheel(self, url: str, name: str, *, full: str | None = None) -> Path:
-        """Return the wheel for a locked URL, which is built unless this was done before.
+        """Return the wheel for a locked URL. It is built on first use and then kept.
 
         Args:
             url: The locked URL.
@@ -128,7 +128,8 @@ class ReferenceBuilder:
             full: The URL with the user's credentials (default: ``url`` with its variables replaced).
 
         Raises:
-            MissingPrecondition: The wheel must be built, but its directory has changed or there is no network.
+            MissingPrecondition: The wheel must be built, but the source is missing or has changed, or the build is
+                offline.
             BuildFailed: The build failed.
         """
         place = paths.user_data() / "wheels" / hashlib.sha256(f"{self.tag} {url}".encode()).hexdigest()[:16]
@@ -149,7 +150,7 @@ class ReferenceBuilder:
             beside = place.with_name(f".{place.name}-{os.getpid()}")
             shutil.copytree(out, beside)
             documents.write_text(beside / "origin", f"{url}\n")
-            with suppress(OSError):  # another process has built it meanwhile
+            with suppress(OSError):  # another process has built the wheel in the meantime
                 beside.rename(place)
             shutil.rmtree(beside, ignore_errors=True)
         return next(iter(place.glob("*.whl")))
@@ -209,10 +210,9 @@ class ReferenceBuilder:
         return packages[0]
 
     def _write_requirement(self, file: Path, name: str | None, url: str) -> dict[str, str]:
-        """Write a requirement for pip or uv, and return the variables with which git logs in.
+        """Write a requirement for pip or uv without the login for git, and return variables that give git the login.
 
-        Other users can read the command line of a process, so that a login must not appear there. pip and uv would pass
-        it to git in the URL.
+        pip and uv would pass a login to git as part of the URL, but other users can read the command line of git.
         """
         plain, login = _git_login(url, self.environ)
         documents.write_text(file, f"{f'{name} @ ' if name else ''}{plain}\n", mode=0o600)
@@ -274,7 +274,7 @@ def split(reference: str) -> tuple[str, str, str]:
 
 
 def without_credentials(url: str) -> str:
-    """Return the URL without a user and a password; references to variables (``${NAME}``) and users of ssh are kept.
+    """Return the URL without credentials, except for references to variables (``${NAME}``) and the user name for ssh.
 
     Raises ``UnusableRequirement`` if the URL contains another secret.
     """
@@ -295,7 +295,7 @@ def without_credentials(url: str) -> str:
 
 
 def _git_login(url: str, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the URL of a repository without a login for HTTP, and the variables with git's setting for the login.
+    """Remove the HTTP login from a git URL, and return the URL and the variables that give git the login instead.
 
     Other URLs are returned unchanged.
     """
@@ -383,9 +383,9 @@ def _subdirectory(fragment: Mapping[str, str], sign: str) -> str:
 
 
 def _check_fragment(url: str, fragment: Mapping[str, str], hashes: Sequence[str], *, known: Collection[str]) -> None:
-    """Raise ``UnusableRequirement`` if the fragment has other assignments than the ``known`` ones.
+    """Raise ``UnusableRequirement`` if the fragment has assignments other than the ``known`` ones.
 
-    Values of ``--hash`` are rejected if there is no file that they could be the hash of.
+    Values of ``--hash`` (``hashes``) are rejected if the URL does not refer to a file.
     """
     if unknown := sorted(fragment.keys() - known):
         shown = f" {unknown[0]}=" if unknown[0].isidentifier() else ""  # it may be a part of a password
@@ -395,7 +395,10 @@ def _check_fragment(url: str, fragment: Mapping[str, str], hashes: Sequence[str]
 
 
 def _check_digest(url: str, fragment: Mapping[str, str], hashes: Sequence[str], digest: str) -> None:
-    """Raise ``UnusableRequirement`` unless the digest is one of ``hashes`` and that in the fragment, if given."""
+    """Raise ``UnusableRequirement`` if the digest is not one of ``hashes``, or differs from the one in the fragment.
+
+    A missing hash is not checked.
+    """
     permitted = [{f"sha256:{value.lower()}"} for name, value in fragment.items() if name.endswith("sha256")]
     for each in (set(hashes), *permitted):
         if each and f"sha256:{digest}" not in each:
@@ -407,10 +410,10 @@ def _path_of(url: str) -> Path:
 
 
 def list_files(project: Path) -> list[Path]:
-    """Return the relative paths of the files that make up a project: those that git does not ignore, or all of them.
+    """Return a project's files as relative paths: those that git or, outside of a repository, hidl does not ignore.
 
-    The files of submodules are included, and those below links to directories of the project. A link to another
-    directory counts as a file.
+    The result includes the files of submodules, and the files below links to directories inside the project. A link to
+    a directory elsewhere counts as a file.
     """
     return sorted(set(_files_below(project.resolve(), Path(), (), git=True)))
 
@@ -421,8 +424,8 @@ def _files_below(project: Path, at: Path, above: tuple[Path, ...], *, git: bool)
     Args:
         project: Real path of the project.
         at: Relative path of the directory.
-        above: Real paths of the directories that contain it, to which links are not followed.
-        git: Ask git for the files, also if the directory is not the top of a repository.
+        above: Real paths of the parent directories. Links to them are not followed.
+        git: List the files with git, even if the directory is not the top of a repository.
     """
     place = (project / at).resolve()
     if place in above:
@@ -437,7 +440,7 @@ def _files_below(project: Path, at: Path, above: tuple[Path, ...], *, git: bool)
 
 
 def _listed_by_git(directory: Path) -> list[Path]:
-    """Return the files, submodules and links that git does not ignore, or nothing outside of a repository."""
+    """Return the files, submodules and links that git does not ignore, or an empty list outside of a repository."""
     options = ("--cached", "--others", "--exclude-standard", "-z", ".")
     if not shutil.which("git"):
         return []

@@ -104,7 +104,7 @@ def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str 
 
 
 def serves_any(package: str, versions: str, gpu: str | None, machine: str) -> bool:
-    """Return True if a release in a version range supports the GPU, or if its support is unknown.
+    """Return True if a release in a version range supports the GPU, or if no information is available.
 
     Args:
         package: Name of the package.
@@ -133,10 +133,10 @@ def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:
 # The requirements (PEP 508) that stacks support.
 
 
-#: Expected instead of a package that is not available from an index.
+#: Text after "expected:" in errors about a package that is not available from an index.
 WHEEL_EXPECTED = "a package from an index or wheelhouse; build a wheel (uv build --wheel) and add its directory to \
 PIP_FIND_LINKS"
-#: Expected instead of a URL that may refer to other content tomorrow.
+#: Text after "expected:" in errors about a URL whose content may change.
 LOCKED_EXPECTED = "NAME @ URL with a full commit or #sha256=, which `hidl install STACK --with URL --as NAME` finds out"
 #: URLs that are locked to a commit, the hash of a file or the hash of a directory's files.
 _LOCKED_URL = re.compile(
@@ -187,7 +187,7 @@ def parse(text: str) -> str:
 def split_hashes(text: str) -> tuple[str, tuple[str, ...]]:
     """Return a requirement without its ``--hash`` options, and their values, such as ``sha256:...``.
 
-    Raises ``UnusableRequirement`` for other hashes than SHA-256.
+    Raises ``UnusableRequirement`` for hashes other than SHA-256.
     """
     hashes = tuple(sorted(set(_HASH.findall(text))))
     if others := [value for value in hashes if not _SHA256.fullmatch(value)]:
@@ -198,7 +198,7 @@ def split_hashes(text: str) -> tuple[str, tuple[str, ...]]:
 def applies(marker: str | None, markers: Mapping[str, str]) -> bool:
     """Return True if an environment marker holds for these values, or if there is no marker.
 
-    Values that are not given are those of this Python. Raises ``ValueError`` for an invalid marker.
+    Values missing from ``markers`` are those of this Python. Raises ``ValueError`` for an invalid marker.
     """
     from packaging.markers import Marker
 

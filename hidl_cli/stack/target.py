@@ -102,9 +102,9 @@ def _other_gpus(versions: Mapping[str, str], node: NodeType) -> str | None:
 
 
 def install_hint(stack: Stack, needed: Sequence[str], site: Site, node: NodeType) -> str | None:
-    """Return the commands that install and use the packages that these nodes need.
+    """Return the commands that install the ``needed`` packages for these nodes and then use them.
 
-    Returns None if there are no wheels.
+    Returns None if there are no suitable wheels.
     """
     model, machine = accelerator_of(node) if node.gpus else "cuda", node.arch or _MACHINE
     options = "" if site.name == "local" else f" --site {sh(site.name)}"
@@ -130,7 +130,7 @@ def install_hint(stack: Stack, needed: Sequence[str], site: Site, node: NodeType
 
 
 def _serves(stack: Stack, needed: Sequence[str], model: Accelerator, gpu: str | None, machine: str) -> bool:
-    """Return True if the stack has a variant that includes the ``needed`` packages in releases that support the GPU."""
+    """Return True if the stack has a variant with all ``needed`` packages, and its frameworks support the GPU."""
     from packaging.requirements import Requirement
 
     variant = stack.variant(model, machine)
@@ -196,7 +196,7 @@ class Target:
         version = f"{found[1]}.{found[2]}" if found else ""
         markers = {"platform_machine": self.machine}
         if version and version != ".".join(platform.python_version_tuple()[:2]):
-            # The patch release is unknown; requirements that exclude one exclude early ones.
+            # The patch release is unknown. It is assumed to be late, because requirements only exclude early ones.
             markers |= {"python_version": version, "python_full_version": f"{version}.99"}
         return markers
 
@@ -243,7 +243,7 @@ def site_for_accelerator(site: Site, accelerator: str | None) -> Site:
 
 
 def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str) -> bool:
-    """Return True if the stack has a build for the accelerator, either as a variant or on PyPI or a named index."""
+    """Return True if the stack has a build for the accelerator, as a variant, on PyPI, or on an additional index."""
     if stack.has_gpu_variants and accelerator != "cpu":
         return stack.variant(accelerator, machine) is not None
     named = (site.wheels.index_url, *site.wheels.extra_index_urls, *map(os.environ.get, _INDEXES))
@@ -251,7 +251,10 @@ def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str)
 
 
 def _gpus(site: Site) -> tuple[str, ...]:
-    """Return one vendor's GPU architectures in unrestricted partitions, starting with the default partition."""
+    """Return the GPU architectures of the nodes that stacks are installed for, and then of unrestricted partitions.
+
+    GPUs of a vendor other than the former nodes' are left out.
+    """
     first = site.node_of_stacks()
     others = (site.node_types[each.node_type] for each in site.partitions.values() if not each.restricted)
     same = [node.gpu_arch for node in (first, *others) if node.gpu_vendor == first.gpu_vendor and node.gpu_arch]

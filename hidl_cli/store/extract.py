@@ -21,7 +21,7 @@ from hidl_cli.redaction import redact_document, redact_variable
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A judged run in the store.
+    """A run in the store, with its verdict.
 
     ``efficiency`` is the efficiency of a study's largest step. ``metric`` is the workload's scaling metric, or else its
     first metric.
@@ -69,15 +69,15 @@ class RunWithSamples(StoredRun):
 
 
 def samples_of(run: Run) -> list[Sample]:
-    """Return the samples from a judged run: all numeric metrics of all steps.
+    """Return the samples of a run that has a verdict: all numeric metrics of all steps.
 
-    Raises ``HidlError`` if its documents cannot be read, or were written by another version of hidl.
+    Raises ``HidlError`` if the run's documents cannot be read, or were written by another version of hidl.
     """
     return list(record_of(run).samples)
 
 
 def record_of(run: Run, plan: Plan | None = None) -> RunWithSamples:
-    """Return a run's record. Propagates errors raised by ``samples_of``.
+    """Return a run with its samples. Raises the same errors as ``samples_of``.
 
     If the plan is not given, it is read from the run's directory.
     """
@@ -200,7 +200,7 @@ def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple
 
 
 def _number(value: Any) -> float | None:
-    """Convert a finite number. Returns None for text (such as a checksum) and all other values."""
+    """Return a finite number as a float, or None for text (such as a checksum) and all other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

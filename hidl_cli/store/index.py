@@ -20,11 +20,12 @@ from hidl_cli.store.store import Store
 #: Called with the number of directories read so far, and the total.
 Progress = Callable[[int, int], None]
 
-#: A function that judges runs that may have ended unattended, and returns their status. Raises ``HidlError`` if a
-#: scheduler does not respond.
+#: A function that receives runs that may have ended while no command was following them, writes the verdicts of those
+#: that have ended, and returns all statuses. It raises ``HidlError`` if a scheduler does not respond.
 Judge = Callable[[Sequence[Run]], Sequence[Status]]
 
-#: The plan versions that this version of hidl can read. Directories with other plans are read again by other versions.
+#: The plan schema that this version of hidl reads. Directories that it cannot read are skipped from then on, but tried
+#: again by other versions of hidl.
 _READS = f"{SCHEMA} {__version__}"
 
 #: Maximum time in seconds to wait for other writers at the end of a run.
@@ -41,13 +42,13 @@ class Indexed:
 
     Attributes:
         added: Number of added runs.
-        gone: Number of removed directories.
+        gone: Number of indexed directories that no longer exist.
         foreign: Number of directories written by another version of hidl.
         unreadable: Number of directories that cannot be read at the moment.
-        unfinished: Number of runs that are active or not judged.
+        unfinished: Number of runs that are active or have no verdict yet.
         unlistable: Roots that cannot be listed.
-        unjudged: Reason why ended runs could not be judged, such as an unresponsive scheduler or a full disk.
-        aside: New name of an unusable file found in place of the store.
+        unjudged: Reason why ended runs have no verdict, such as an unresponsive scheduler or a full disk.
+        aside: New name of an unusable file that was found in place of the store.
     """
 
     added: int = 0
@@ -61,7 +62,7 @@ class Indexed:
 
 
 def index_run(run: Run) -> None:
-    """Index a judged run. Errors are only logged, because ``reindex`` can repair the index."""
+    """Index a run that has a verdict. Errors are only logged, because ``reindex`` can repair the index."""
     store = Store(at_most=_AT_MOST)
     try:
         store.add([record_of(run)])
@@ -76,7 +77,7 @@ def index_run(run: Run) -> None:
 def update(store: Store, root: Path | None = None, *, judge: Judge, on_progress: Progress | None = None) -> Indexed:
     """Index new directories under ``root`` (default: this user's runs) without removing any records.
 
-    First, ``judge`` judges this user's runs that ended unattended. ``on_progress`` reports the progress.
+    First, ``judge`` writes the missing verdicts of this user's runs. ``on_progress`` reports the progress.
     """
     indexed = Indexed()
     place = (root or paths.runs()).resolve()
@@ -99,9 +100,9 @@ def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, on_progre
 
     Args:
         store: The store.
-        roots: Run directories' parents. If empty, this user's runs and all known roots are indexed. A missing root is
+        roots: Parents of run directories. If empty, this user's runs and all known roots are indexed. A missing root is
             removed from the index only if it is given here, because its file system may just not be mounted.
-        judge: Function that judges runs that ended unattended.
+        judge: Function that writes the missing verdicts of this user's runs.
         on_progress: Called with the number of directories read so far, and the total.
     """
     indexed = Indexed(aside=store.database.put_aside())
@@ -182,7 +183,7 @@ def _records(
 
 
 def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> dict[str, Status | None]:
-    """Judge this user's runs that ended unattended, and return the status of each run (None if unknown)."""
+    """Write the missing verdicts of this user's runs, and return the status of each run (None if unknown)."""
     found: dict[str, Status | None] = dict.fromkeys(names)
     if root != paths.runs().resolve():
         return found
@@ -196,7 +197,7 @@ def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> 
 
 
 def _may_have_results(run: Run) -> bool:
-    """Return False if the run has certainly failed.
+    """Return whether the run may have results, which is False only if it has certainly failed.
 
     A study that reached its time limit may have complete repetitions, and an unsettled status may come from a requeued
     job's first attempt.
@@ -217,6 +218,6 @@ def _status_time(directory: Path) -> str:
 
 
 def _is_revived(directory: Path, seen: str) -> bool:
-    """Return True if an ended job has written its status again since it was ``seen``."""
+    """Return whether a job that seemed to have ended has written its status again since the time ``seen``."""
     recent = seen.isdecimal() and time.time() - int(seen) / 1e9 < _REVIVAL_SECONDS
     return recent and _status_time(directory) != seen

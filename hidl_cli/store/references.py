@@ -20,7 +20,7 @@ from hidl_cli.plan.checks import load_workload
 
 
 def find_unmatched(references: Sequence[Reference]) -> Iterator[Problem]:
-    """Yield a problem for each workload, kind or metric that a reference names but that does not exist."""
+    """Yield a problem for each reference to an unknown workload, or to a workload with another kind or metric."""
     known = [entry.name for entry in list_all("workload")]
     for reference in references:
         for name in reference.workloads:

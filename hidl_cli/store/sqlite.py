@@ -25,10 +25,10 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def locks_hold(directory: Path) -> bool:
-    """Return False if SQLite's ``fcntl`` locks do not work across all machines that mount the file system.
+    """Return whether SQLite's ``fcntl`` locks work across all machines that mount the file system.
 
-    This is the case for Lustre without the mount option ``flock`` (mount.lustre(8): ``localflock``, ``noflock`` or, in
-    older versions, nothing) and NFS with ``nolock``, ``local_lock=all`` or ``local_lock=posix`` (nfs(5)). All other
+    They do not work on Lustre without the mount option ``flock`` (mount.lustre(8): ``localflock``, ``noflock`` or, in
+    older versions, nothing) and on NFS with ``nolock``, ``local_lock=all`` or ``local_lock=posix`` (nfs(5)). All other
     file systems are assumed to follow POSIX.
     """
     try:
@@ -174,7 +174,7 @@ class _LockWatch:
         self._since = time.monotonic()
 
     def is_stale(self, owner: dict[str, Any]) -> bool:
-        """Return True if the lock was abandoned."""
+        """Return whether the lock was abandoned."""
         if not owner:
             return False
         if owner != self._seen:
@@ -185,7 +185,7 @@ class _LockWatch:
 
 
 def _break(file: Path, owner: dict[str, Any]) -> None:
-    """Remove an abandoned lock. Only one process may do so for each token."""
+    """Remove an abandoned lock. Only one process may remove the lock with a given token."""
     claim = file.with_name(f"{file.name}.{owner.get('token')}.left")
     try:
         os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -364,7 +364,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection for reading. Close it soon, because it prevents writers from committing.
+        """Open a connection for reading. Keep the context short, because an open connection blocks writers' commits.
 
         Raises ``MissingStore``, ``UnusableStore``, ``OutdatedStore``, or ``HidlError`` for other SQLite errors.
         """
@@ -384,7 +384,7 @@ class Database:
         """Open the only write transaction, which is committed at the end of the block.
 
         Creates the file if necessary, with the permissions that the umask allows. ``renew`` replaces the tables written
-        by an earlier version of hidl with empty ones, keeping its roots. Raises the same errors as ``reading``.
+        by an earlier version of hidl with empty ones, keeping the list of roots. Raises the same errors as ``reading``.
         """
         with self._translate_errors():
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -546,13 +546,13 @@ def insert(connection: sqlite3.Connection, records: Iterable[RunWithSamples]) ->
 
 
 def note(connection: sqlite3.Connection, root: str, names: Mapping[str, str], outcome: str) -> None:
-    """Record directories without results, each with a stamp."""
+    """Record directories without results, each with a stamp of its plan or status."""
     for name, read_as in names.items():
         _note(connection, root, name, outcome, read_as)
 
 
 def drop(connection: sqlite3.Connection, root: str, names: Iterable[str]) -> None:
-    """Delete directories and their rows."""
+    """Delete the rows of directories and of their runs."""
     for name in names:
         for (id_,) in connection.execute("SELECT id FROM directories WHERE root = ? AND name = ?", (root, name)):
             _forget(connection, id_)

@@ -80,7 +80,7 @@ def match_samples(filters: Filters) -> SqlCondition:
 
 
 def match_series(filters: Filters) -> SqlCondition:
-    """Return the condition for a series's samples (``s``), steps (``t``) and runs (``r``), with any metric."""
+    """Return the condition for a series, whatever the metric: for samples (``s``), steps (``t``) and runs (``r``)."""
     samples = match_samples(replace(filters, metric=None))
     return _all([*_columns(filters), (samples.sql, samples.values)])
 
@@ -176,14 +176,14 @@ class Store:
                 note(connection, root, names, outcome)
 
     def drop(self, root: str, names: Iterable[str]) -> None:
-        """Delete directories and their records."""
+        """Delete the records of directories and of their runs."""
         remaining = iter(sorted(names))
         while batch := list(islice(remaining, _RUNS)):
             with self.database.writing() as connection:
                 drop(connection, root, batch)
 
     def drop_root(self, root: str) -> None:
-        """Delete the records of all directories under ``root``, and ``root`` itself."""
+        """Delete the records of all directories under ``root``, and that of ``root`` itself."""
         self.drop(root, self.known(root))
         with self.database.writing() as connection:
             connection.execute("DELETE FROM roots WHERE path = ?", (root,))
@@ -194,7 +194,7 @@ class Store:
             purge(connection)
 
     def renew(self) -> None:
-        """Replace the tables written by an earlier version of hidl with empty ones, keeping its roots."""
+        """Replace the tables written by an earlier version of hidl with empty ones, keeping the list of roots."""
         with self.database.writing(renew=True):
             pass
 
@@ -293,7 +293,7 @@ class Store:
             last = page[-1][0]
 
     def series(self, filters: Filters = _ANY) -> list[Series]:
-        """Return the series that contain matching samples, starting with the newest run."""
+        """Return the series that contain matching samples, starting with the series of the newest run."""
         runs = match_runs(Filters(workload=filters.workload, site=filters.site, stack=filters.stack))
         samples = match_samples(
             Filters(

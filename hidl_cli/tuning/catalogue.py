@@ -1,4 +1,4 @@
-"""The catalogue of MPI run-time variables: their types, values, and the MPI families that read them.
+"""The catalogue of MPI run-time variables: their types, values, and the families of MPI libraries that read them.
 
 ``recipes/tuning/variables.csv`` has one row for each variable and group of families that treat it alike. A name has
 several rows if, for example, a control variable has different values or defaults in MPICH and MVAPICH, but there is
@@ -222,14 +222,14 @@ TYPES: tuple[Type, ...] = get_args(Type)
 
 _PREFIXES = ("MPIR_CVAR_", "MV2_", "MVP_", "MPICH_", "MPIR_PARAM_")
 _READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?(?:<([0-9.]+))?")
-_WITHOUT_PREFIX = 0.9  # similarity required without a known prefix, because other programs use similar names
+_WITHOUT_PREFIX = 0.9  # similarity required of names without a known prefix, because other programs use similar names
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A family that reads a variable, and the versions that do so.
+    """An MPI family that reads a variable, and the library versions that do so.
 
     Attributes:
         relation: ``>=``, or ``>`` if ``since`` is the last version known not to read the variable.
@@ -263,14 +263,14 @@ class Reader:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable, as read by a group of families.
+    """A run-time variable, as a group of MPI families reads it.
 
     Attributes:
         values: Valid words for an enumeration (``a|b``; ``osu_*`` for any word with this prefix) or for
             case-insensitive text, or a number's limits (``low..high``, either of which may be omitted).
         default: The default value, which is empty if it is unknown or depends on the machine.
         also: Other names of the variable.
-        meaning_from: Source of ``meaning``, which is ``name`` if the meaning only spells out the name.
+        meaning_from: Source of ``meaning``. The source is ``name`` if the meaning only spells out the variable's name.
     """
 
     name: str
@@ -325,7 +325,7 @@ def names_of(name: str) -> frozenset[str]:
 
 
 def variable(name: str, family: Family) -> Variable | None:
-    """Return a variable as read by any version of a family, or None if the family does not read it."""
+    """Return a family's row for a variable, or None if no version of the family reads the variable."""
     return next((known for known in variables(name) if known.reader(family)), None)
 
 
@@ -336,9 +336,9 @@ def main_name(name: str, family: Family) -> str:
 
 
 def pattern(name: str, family: Family | None = None) -> VariablePattern | None:
-    """Return the matching pattern with the longest prefix.
+    """Return the pattern with the longest prefix that matches a name, or None if there is none.
 
-    If ``family`` is given, consider only patterns that the family reads.
+    If ``family`` is given, only patterns of variables that the family reads are considered.
     """
     matching = [known for known in patterns() if name.startswith(known.prefix) and len(name) > len(known.prefix)]
     if family is not None:
@@ -357,7 +357,7 @@ def all_names() -> Iterable[str]:
 
 
 def namesakes(name: str) -> tuple[str, ...]:
-    """Return known names that only differ from this one in their prefix, or in whether they have one."""
+    """Return the known names that differ from this one only in the prefix, which this name may lack."""
     folded = clipped(name).upper()
     rest = folded.removeprefix(next((prefix for prefix in _PREFIXES if folded.startswith(prefix)), ""))
     return tuple(prefix + rest for prefix in _PREFIXES if prefix + rest != name and prefix + rest in _by_name())
@@ -412,7 +412,10 @@ def rows_of(table: str) -> list[dict[str, str]]:
 
 
 def _by_prefix(name: str) -> str | None:
-    """Return the name in capitals if it only matches a pattern when capitalized."""
+    """Return the name with its prefix in capitals if this makes it match a pattern, and None otherwise.
+
+    A name in lower case is capitalized as a whole.
+    """
     folded = name.upper()
     found = pattern(folded)
     if found is None or name.startswith(found.prefix):

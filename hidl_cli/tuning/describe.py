@@ -43,7 +43,11 @@ def list_variables(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
 
 
 def format_rows(documents: Sequence[dict[str, Any]], mpi: str | None) -> list[dict[str, str | None]]:
-    """Convert the result of ``list_variables`` to table rows, with the versions for ``mpi`` or else for all readers."""
+    """Convert the result of ``list_variables`` to table rows.
+
+    If ``mpi`` is given, each row has the versions of that family that read the variable. Otherwise, it has all families
+    with their versions.
+    """
     family = parse_library(mpi)[0] if mpi else None
     rows = []
     for document in documents:

@@ -29,7 +29,7 @@ from hidl_cli.tuning.catalogue import (
 LD_PRELOAD = "LD_PRELOAD"
 #: Prefix that marks run-time variables among sweep parameters (``mpi.MV2_IBA_EAGER_THRESHOLD``).
 COMPARED = "mpi."
-#: Value of such a parameter that leaves the variable as it would be without the sweep.
+#: Value of a sweep parameter that leaves its run-time variable as it would be without the sweep.
 DEFAULT = "default"
 #: Origin of variables that a sweep sets.
 MATRIX = "--matrix"
@@ -62,7 +62,7 @@ def compared_variables(point: Mapping[str, Scalar]) -> dict[str, str]:
 
 
 def without_variables(point: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the program's parameters in a combination of sweep values."""
+    """Return a combination of sweep values without the run-time variables, which leaves the program's parameters."""
     return {name: value for name, value in point.items() if not name.startswith(COMPARED)}
 
 
@@ -103,7 +103,7 @@ def list_counterparts(name: str) -> tuple[VariableCounterpart, ...]:
 
 
 def _same_control_variable(name: str, family: Family) -> VariableCounterpart | None:
-    """Return an MPICH control variable with the prefix that it has in another MPICH derivative."""
+    """Return the counterpart of a control variable in an MPICH derivative that gives the variable another prefix."""
     for other in (other for known in variables(name) for other in known.names):
         if (found := variable(other, family)) and name not in found.names:
             return VariableCounterpart(name, (family,), found.name, "the same control variable", found.provenance)
@@ -121,7 +121,7 @@ def _all() -> tuple[VariableCounterpart, ...]:
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MISSPELLING = 0.95  # similarity to a known name above which a name that matches a pattern is a misspelling
+_MISSPELLING = 0.95  # a name that matches a pattern is a misspelling if it is this similar to a known name
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,9 @@ def format_readers(rows: tuple[Variable, ...]) -> str:
 
 
 def _unread(family: Family, name: str) -> InvalidSetting | None:
-    """Explain why a family does not read a name missing from its catalogue.
+    """Explain why a family does not read a variable that the catalogue does not list for this family.
 
-    Returns None if the name matches a pattern.
+    Returns None if the name matches a pattern and is not a misspelling.
     """
     if catalogue.pattern(name, family):
         known = catalogue.nearest_name(name, family, likeness=_MISSPELLING)
@@ -242,7 +242,7 @@ _Path = tuple[str | int, ...]
 
 
 def check_site(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check a site's ``mpi.<name>.tuning`` for the library's family and version, and its ``tuning.<family>``."""
+    """Check ``mpi.<name>.tuning`` in a site file for that library's family and version, and ``tuning.<family>``."""
     yield from check_by_family(data)
     libraries = mapping(data, "mpi")
     for name in libraries:
@@ -256,7 +256,7 @@ def check_site(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def check_by_family(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check a site's, a stack's or a workload's ``tuning.<family>`` for any version."""
+    """Check ``tuning.<family>`` in a site, stack or workload file, regardless of the library's version."""
     tuning = mapping(data, "tuning")
     for word in tuning:
         if family := _family(word):

@@ -168,7 +168,7 @@ def merge_layers(
     """Merge layers into the presets for the library's family. Later layers take precedence.
 
     A variable with several names is treated as a single variable, under its name in the last layer. Raises
-    ``InvalidInput`` with all variables that the library does not read, all invalid values and all conflicts.
+    ``InvalidInput``, which lists variables that the library does not read, invalid values and conflicts.
 
     Args:
         library: The MPI library of the run.
@@ -195,7 +195,7 @@ def merge_layers(
 
 
 def _check(library: Library, layer: Layer) -> tuple[dict[str, Setting], list[Problem]]:
-    """Return the valid settings of a layer, by main name, and its problems."""
+    """Return a layer's valid settings by main name, and the problems of all other settings."""
     settings: dict[str, Setting] = {}
     problems: list[Problem] = []
     for name, value in layer.values.items():

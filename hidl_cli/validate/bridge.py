@@ -1,4 +1,4 @@
-"""The bridge between hidl runs and ReFrame checks: hidl plans and judges a run, and ReFrame submits and awaits it.
+"""The bridge between hidl and ReFrame: hidl plans a run and determines its verdict; ReFrame submits it and waits.
 
 A check's job starts the same script that ``hidl run`` would submit, with the same allocation. All repetitions of a
 study therefore run in one allocation, with interleaved steps, and the verdict is computed by
@@ -159,7 +159,7 @@ def begin(planned: Plan) -> Run:
         with open(os.environ[RUNS_FILE], "a", encoding="utf-8") as file:  # noqa: PTH123 - appended in one write
             file.write(f"{run.directory}\n")
     if planned.scheduler == "local":
-        # Until the run's process is known, record this one. Otherwise, a concurrent query would report the run as lost.
+        # Record this process until the run's own is known. Otherwise, a concurrent query would report the run as lost.
         scheduler("local").adopt(run, str(os.getpid()), str(run.directory))
     return run
 
@@ -199,7 +199,7 @@ def ended(run: Run, *, seconds: float = _END_SECONDS) -> Status:
 
 
 def judge(run: Run) -> Conclusion:
-    """Judge a run whose job has ended. See ``conclude`` for exceptions."""
+    """Determine the verdict of a run whose job has ended. Raises the same errors as ``conclude``."""
     return conclude(run, plan_of(run), ended(run))
 
 

@@ -55,7 +55,7 @@ class Case:
 
 
 def judge_cases(entries: Sequence[Mapping[str, Any]]) -> list[Case]:
-    """Judge the cases in a ReFrame report, and record the end of runs that did not record their own end."""
+    """Return the cases in a ReFrame report with their verdicts, and record the end of runs that did not record it."""
     return [_case(entry) for entry in entries]
 
 

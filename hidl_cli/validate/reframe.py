@@ -46,7 +46,7 @@ class CheckScale:
 
     Attributes:
         fullest: Number of ranks that fill a node.
-        least: Minimum number of nodes in the partition, at which studies start.
+        least: Number of nodes at which studies start: the smallest number that a job in the partition may have.
         overhead: Number of ranks in each launch that do not compute, such as Dask's scheduler and client.
     """
 
@@ -119,12 +119,12 @@ def _count(site: Site, node: NodeType) -> int:
 
 
 def _default_ranks_per_node(node: NodeType) -> int:
-    """Return one rank per GPU, as ``hidl run`` does."""
+    """Return the default number of ranks per node, as for ``hidl run``: one per GPU, or one if there are no GPUs."""
     return node.gpus or 1
 
 
 def _ranks_per_node(node: NodeType) -> int:
-    """Return the number of ranks that fill a node: one per GPU or socket, or two if it has fewer than two of each."""
+    """Return the number of ranks that fill a node: one per GPU or socket. With fewer than two of each, it is 1 or 2."""
     if (node.gpus or 0) > 1:
         return int(node.gpus or 0)
     if (node.sockets or 0) > 1:
@@ -135,7 +135,7 @@ def _ranks_per_node(node: NodeType) -> int:
 # hidl launchers that are registered with ReFrame for checks that do not start a hidl run.
 
 
-#: Prefix for names in ReFrame, which rejects duplicate launchers (ReFrame 4.10 has its own ``ibrun``).
+#: Prefix of the names of hidl's launchers in ReFrame, which rejects duplicates (ReFrame 4.10 has its own ``ibrun``).
 _OURS_PREFIX = "hidl-"
 _HOSTS = "hidl-hosts"
 #: Placeholder for the program, which ReFrame itself appends to the command.

@@ -94,7 +94,7 @@ def configuration(
 
 
 def plain(name: str | None) -> dict[str, Any]:
-    """Return a site's configuration with all of its partitions, for use of ReFrame without ``hidl validate``.
+    """Return a site's configuration with all of its partitions, for using ReFrame without ``hidl validate``.
 
     ``name`` defaults to the detected site.
     """

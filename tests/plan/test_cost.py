@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from hidl_cli.errors import UsageError
+from hidl_cli.plan.cost import Estimate, cost_limits, estimate, format_estimate, limit_cost
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.options import RunRequest
-from hidl_cli.plan.planning import Estimate, estimate, format_estimate
 from hidl_cli.plan.prepare import prepare
 from hidl_cli.site.load import load_site
 
@@ -50,3 +53,42 @@ def test_people_read_it_in_three_lines() -> None:
         "cost: 3 per node-hour = at most 24 of the site's units",
         "limits: 1 to 16 nodes, 48:00:00 for a job of this size: allowed",
     ]
+
+
+def test_a_run_of_several_jobs_pays_for_each() -> None:
+    found, plan = estimated(until_done=True, max_jobs=3)
+    assert (found.jobs, found.node_hours, found.cost) == (3, 24.0, 72.0)
+    assert format_estimate(found, plan)[0] == (
+        "partition rtx of site frontera-rtx: at most 3 jobs on 8 node(s) for at most 01:00:00 each = "
+        "at most 24 node-hours"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "node_hours", "cost", "shown"),
+    [
+        ({"max_node_hours": 10}, 10.0, 30.0, "(--max-node-hours 10)"),
+        ({"max_cost": 60}, 20.0, 60.0, "(--max-cost 60)"),
+        ({"max_node_hours": 10, "max_cost": 60}, 10.0, 30.0, "(--max-node-hours 10, --max-cost 60)"),
+        ({"max_node_hours": 1e6}, 160.0, 480.0, "(--max-node-hours 1e+06)"),
+    ],
+)
+def test_a_limit_bounds_all_jobs(keys: dict[str, float], node_hours: float, cost: float, shown: str) -> None:
+    found, plan = estimated(until_done=True, **keys)
+    assert (found.node_hours, found.cost) == (node_hours, cost)
+    assert format_estimate(found, plan)[0].endswith(shown)
+
+
+def test_a_job_that_shares_its_node_uses_a_part_of_it() -> None:
+    _, plan = estimated(until_done=True, max_cost=60)
+    shared = replace(plan, allocation=replace(plan.allocation, share=0.25))
+    assert [each.per_second for each in cost_limits(shared)] == [pytest.approx(8 * 0.25 * 3 / 3600)]
+    assert limit_cost(shared, None, 6).max_cost == 6
+    with pytest.raises(UsageError, match="a single job may use 6 of the site's units"):
+        limit_cost(shared, None, 5.9)
+
+
+@pytest.mark.parametrize("keys", [{"max_cost": math.nan}, {"max_node_hours": math.inf}])
+def test_a_limit_is_finite(keys: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=r"invalid --max-(cost|node-hours) (nan|inf): must be finite"):
+        estimated(until_done=True, **keys)

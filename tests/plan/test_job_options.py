@@ -12,9 +12,9 @@ import yaml
 from hidl_cli.errors import HidlError, InvalidInput, SubmitRefused, UsageError
 from hidl_cli.launch.options import JobOptions
 from hidl_cli.launch.placement import Allocation
+from hidl_cli.plan.cost import estimate
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.options import RunRequest
-from hidl_cli.plan.planning import estimate
 from hidl_cli.plan.prepare import prepare
 from hidl_cli.schedulers import scheduler
 from hidl_cli.site.job_options import TERMS, JobSettings

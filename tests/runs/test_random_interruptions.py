@@ -26,6 +26,7 @@ KMEANS = ("points=6000", "columns=3", "clusters=20", "max_iterations=15", "steps
 SPREAD = 8
 INTERRUPTIONS = 3
 SEEDS = range(20)
+MODES = ("requeue", "dependency")
 
 
 def metrics_of(run: Path) -> dict[str, Any]:
@@ -104,7 +105,8 @@ def interrupt(run: Path, cluster: LivingCluster, chance: random.Random, mode: st
 
 
 @pytest.mark.parametrize(
-    ("mode", "seed"), [("requeue", 0), ("dependency", 0), *(deep("dependency", seed) for seed in SEEDS[1:])]
+    ("mode", "seed"),
+    [(mode, 0) for mode in MODES] + [deep(mode, seed) for mode in MODES for seed in SEEDS[1:]],
 )
 def test_a_clustering_ends_with_the_same_bits(
     on_cluster: Callable[..., Hidl], cluster: LivingCluster, mode: str, seed: int

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,11 @@ import pytest
 from hidl_cli.batch_systems import SYSTEMS
 from tests.cluster.cluster import LivingCluster
 from tests.cluster.own_ssh import with_own_ssh
-from tests.conftest import REPOSITORY, Hidl
+from tests.conftest import REPOSITORY, SHELLCHECK, Hidl
 from tests.waiting import until
 
 COUNTS = REPOSITORY / "tests" / "programs" / "counts.py"
+STEPS = REPOSITORY / "tests" / "programs" / "steps.py"
 OWN = ("--stack", "mpi", "--no-mpi", "--until-done")
 
 
@@ -103,6 +107,77 @@ def test_a_run_has_no_more_than_its_jobs(hidl_with: Callable[..., Hidl]) -> None
     assert printed(only_run(hidl)) == ["begins at 0", "begins at 1", "begins at 2"]
 
 
+def test_a_run_ends_before_a_job_that_could_exceed_its_node_hours(hidl_with: Callable[..., Hidl]) -> None:
+    """17 s of one node: a second job of at most 10 s starts after a first one of 5 s, but not a third."""
+    hidl = hidl_with("mpi")
+    limit = ("--time", "0:10", "--max-node-hours", "0.00473")
+    completed = hidl("run", *OWN, *limit, "--", "python", str(COUNTS), "9", "1,2,3", "")
+    assert completed.returncode == 8
+    found = re.search(
+        r"the run ends here: the next job could exceed --max-node-hours 0\.00473: ([0-9.]+) node-hours used, and a job "
+        r"may use 0\.002778",
+        completed.stderr,
+    )
+    assert found, completed.stderr
+    run = only_run(hidl)
+    before, status = attempts(run), json.loads((run / "status.json").read_text())
+    used = sum(each["ended"] - each["started"] for each in [*before, status])
+    assert float(found[1]) * 3600 == pytest.approx(used, abs=2)
+    assert used - (status["ended"] - status["started"]) + 10 < 17.03 < used + 10
+    assert printed(run) == [f"begins at {number}" for number in range(len(before) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "used", "exceeds"),
+    [
+        ([], 0, False),
+        ([(100, 160)], 60, False),
+        ([(100, 160), (200, 300)], 160, False),
+        ([(100, 160), (200, 500)], 360, True),
+        ([(100, None), (150, 160)], 60, False),  # killed: until the next job began
+        ([(100, None)], 300, False),  # and at most the time limit
+        ([None, (100, 160)], 360, True),  # a line that a full disk cut off counts as much
+    ],
+)
+def test_jobs_count_with_their_node_hours(
+    hidl: Hidl, tmp_path: Path, lines: list[tuple[int, int | None] | None], used: int, exceeds: bool
+) -> None:
+    """Four nodes for 5 minutes, and at most 650 s of them."""
+    plan = (
+        "run",
+        "gpt",
+        "--site",
+        "frontera",
+        "--nodes",
+        "4",
+        "--time",
+        "5",
+        "--dry-run",
+        "--no-check",
+        "--until-done",
+    )
+    script = hidl(*plan, "--max-node-hours", str(4 * 650 / 3600)).stdout
+    functions = re.findall(
+        r"^(?:ends_before_next_job|used_seconds|exceeds)\(\) {.*?^}$", script, re.MULTILINE | re.DOTALL
+    )
+    assert len(functions) == 3
+    recorded = [
+        "not a line" if line is None else json.dumps({"started": line[0] + 0.5, "ended": line[1] and line[1] + 0.5})
+        for line in lines
+    ]
+    (tmp_path / "attempts.jsonl").write_text("".join(f"{line}\n" for line in recorded))
+    text = [*functions, "used_seconds $started; echo", "ends_before_next_job 1 $started && echo ends"]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(["set -uo pipefail", "started=9000.5 idle=0 HIDL_CHECKPOINT=here", *text])],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.stdout.split() == [f"{used}.000", *(["ends"] if exceeds else [])], done.stderr
+    assert ("could exceed --max-node-hours 0.722222" in done.stderr) is exceeds
+
+
 def test_a_run_that_is_cancelled_does_not_continue(hidl_with: Callable[..., Hidl]) -> None:
     hidl = hidl_with("mpi")
     run = start(hidl, "--", "python", str(COUNTS), "3", "2")
@@ -118,12 +193,27 @@ def test_a_run_that_is_cancelled_does_not_continue(hidl_with: Callable[..., Hidl
         (["dask-merge", "--until-done"], "workload dask-merge cannot continue in another job: it has no checkpoints"),
         (["gpt", "--until-done", "--scale", "1,2"], "--until-done cannot be combined with --scale, --matrix or"),
         (["gpt", "--max-jobs", "3"], "--max-jobs requires --until-done"),
+        (["gpt", "--max-node-hours", "3"], "--max-node-hours requires --until-done"),
+        (["gpt", "--until-done", "--max-node-hours", "3"], "--max-node-hours requires a time limit for each job"),
+        (["gpt", "--until-done", "--time", "10", "--max-cost", "3"], "--max-cost requires a charge, which the site's"),
+        (["gpt", "--until-done", "--time", "60", "--max-node-hours", "0.5"], "a single job may use 1 node-hours"),
     ],
 )
 def test_what_cannot_continue_is_a_usage_error(hidl: Hidl, words: list[str], why: str) -> None:
     completed = hidl("run", *words, "--dry-run")
     assert completed.returncode == 2
     assert why in completed.stderr
+
+
+@pytest.mark.parametrize("limits", [(), ("--max-node-hours", "10", "--max-cost", "9")])
+@pytest.mark.parametrize("site", ["frontera", "summit"])
+def test_shellcheck_finds_nothing_in_the_script_of_several_jobs(hidl: Hidl, site: str, limits: tuple[str, ...]) -> None:
+    """Summit's jobs depend on each other; its file has no charge."""
+    words = ("--site", site, "--nodes", "4", "--time", "60", "--account", "abc", "--dry-run", "--no-check")
+    script = hidl("run", "gpt", *words, "--until-done", *(limits if site == "frontera" else limits[:2])).stdout
+    assert ("used_seconds" in script) is bool(limits)
+    checked = subprocess.run([SHELLCHECK, "-"], input=script, capture_output=True, text=True, check=False)
+    assert checked.stdout == ""
 
 
 def test_slurm_is_asked_for_a_signal_and_may_requeue(hidl: Hidl) -> None:
@@ -206,6 +296,25 @@ def test_slurm_continues_a_run_in_the_same_directory(
     assert json.loads((run / "job.json").read_text())["id"] == job
 
 
+def test_ranks_of_a_requeued_job_do_not_use_the_memory_of_killed_ones(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
+) -> None:
+    hidl = on_cluster("mpi")
+    program = tmp_path / "leaves_memory.py"
+    program.write_text((COUNTS.parent / program.name).read_text())
+    words = ("--site", "test-cluster", "--nodes", "1", "--ranks-per-node", "2", "--", "python", str(program))
+    completed = hidl("run", "--stack", "mpi", "--until-done", "--no-wait", "--json", *words)
+    assert completed.returncode == 0, completed.stderr
+    run = Path(json.loads(completed.stdout)["directory"])
+    until((run / "attempts.jsonl").exists, otherwise=(run / "stderr.log").read_text)
+    until(lambda: hidl.json("status", run.name)["state"] == "PENDING")
+    job = json.loads((run / "job.json").read_text())["id"]
+    cluster("scontrol", "update", f"JobId={job}", "StartTime=now")
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    assert (run / "stdout.log").read_text().splitlines() == ["other memory"] * 2
+
+
 def test_a_job_that_slurm_cancels_does_not_return(
     on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
 ) -> None:
@@ -284,6 +393,55 @@ def test_a_job_that_may_not_be_requeued_is_continued_by_one_that_depends_on_it(
     assert not (run / "next").exists()
 
 
+def is_rank_of(run: Path, process: Path) -> bool:
+    """Return whether a process in /proc is a rank of the program ``steps.py``."""
+    try:
+        of_run = f"HIDL_RUN_ID={run.name}".encode() in (process / "environ").read_bytes()
+        return of_run and b"steps.py" in (process / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_a_job_that_was_killed_counts_until_its_last_recorded_step(
+    without_requeue: Hidl, cluster: LivingCluster, tmp_path: Path
+) -> None:
+    hidl = without_requeue
+    program = tmp_path / "steps.py"
+    program.write_text(STEPS.read_text())
+    words = ("--site", "test-cluster", "--nodes", "2", "--ranks-per-node", "1", "--stack", "mpi", "--until-done")
+    completed = hidl("run", *words, "--no-wait", "--json", "--", "python", str(program), "25", "0.3")
+    assert completed.returncode == 0, completed.stderr
+    run = Path(json.loads(completed.stdout)["directory"])
+
+    def steps() -> int:
+        return max(
+            (int(json.loads(file.read_text())["step"]) for file in run.glob("checkpoint/.jobs/*.json")), default=0
+        )
+
+    until(lambda: steps() >= 5, otherwise=(run / "stderr.log").read_text)
+    for process in sorted(
+        Path("/proc").glob("[0-9]*"), key=lambda process: is_rank_of(run, process)
+    ):  # the script first
+        with suppress(OSError):
+            is_script = b"slurm_script" in (process / "cmdline").read_bytes() and (process / "cwd").resolve() == run
+            if is_script or is_rank_of(run, process):
+                os.kill(int(process.name), signal.SIGKILL)
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    (killed,) = attempts(run)
+    assert killed["ended"] is None
+    metrics = {
+        name: metric["value"]
+        for name, metric in json.loads((run / "metrics.json").read_text())["steps"][0]["metrics"].items()
+    }
+    last = json.loads((run / "status.json").read_text())
+    assert 5 * 0.3 <= metrics["lost_work"] <= 25 * 0.3 * 2
+    assert metrics["lost_node_hours"] == pytest.approx(2 * metrics["lost_work"] / 3600)
+    assert 0 < metrics["restart_time"] < last["ended"] - last["started"]
+    assert metrics["time_between_failures"] > last["ended"] - last["started"] + metrics["lost_work"]
+    assert 25 * 0.3 / metrics["time_between_failures"] <= metrics["goodput"] < 1
+
+
 @pytest.mark.parametrize("by", ["hidl", "scancel"])
 def test_the_next_job_is_cancelled_with_the_running_one(
     without_requeue: Hidl, cluster: LivingCluster, tmp_path: Path, by: str
@@ -344,6 +502,30 @@ def test_the_last_job_has_no_next_one(without_requeue: Hidl, cluster: LivingClus
     assert "it has used its 2 job(s) (--max-jobs)" in (run / "stderr.log").read_text()
     assert printed(run) == ["begins at 0", "begins at 1"]
     assert len(jobs_of(run, cluster)) == 2
+
+
+@pytest.mark.parametrize("ended_by", ["crash", "killed script"])
+def test_the_waiting_job_of_a_run_that_reaches_its_limit_does_not_train(
+    without_requeue: Hidl, cluster: LivingCluster, tmp_path: Path, ended_by: str
+) -> None:
+    """It is cancelled if the job before can do so, and otherwise ends at once."""
+    hidl = without_requeue
+    limit = ("--time", "5", "--max-node-hours", str(300 / 3600))
+    words = ("4", "", "1") if ended_by == "crash" else ("4", "1")
+    run = start_without_requeue(hidl, tmp_path, *words, options=limit)
+    if ended_by == "killed script":
+        reaches(run, "1")
+        until((run / "next").exists)
+        cluster("scancel", "--batch", "--signal=KILL", json.loads((run / "job.json").read_text())["id"])
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 8, completed.stderr
+    assert "the run ends here: the next job could exceed --max-node-hours 0.0833333: " in (
+        (run / "stderr.log").read_text()
+    )
+    assert printed(run) == ["begins at 0"]
+    assert until(lambda: not {"PENDING", "RUNNING"} & set(jobs_of(run, cluster).values()))
+    assert len(jobs_of(run, cluster)) == 2
+    assert not (run / "next").exists()
 
 
 @pytest.mark.parametrize("ended_by", ["request", pytest.param("crash", marks=pytest.mark.deep)])

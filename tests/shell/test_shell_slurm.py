@@ -94,12 +94,14 @@ def full(cluster: LivingCluster) -> Iterator[None]:
     job = cluster(
         "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600"
     ).stdout.strip()
-    until(
-        lambda: "RUNNING" in cluster("squeue", "--noheader", f"--job={job}", "--format=%T").stdout,
-        otherwise=lambda: job,
-    )
-    yield
-    cluster("scancel", job)
+    try:
+        until(
+            lambda: "RUNNING" in cluster("squeue", "--noheader", f"--job={job}", "--format=%T").stdout,
+            otherwise=lambda: cluster("squeue").stdout,
+        )
+        yield
+    finally:
+        cluster("scancel", job)
 
 
 @pytest.mark.parametrize("way", [deep("sighup"), deep("sigterm"), deep("kill -9 of hidl"), "the window is closed"])

@@ -121,8 +121,8 @@ def test_a_rank_that_is_killed_while_it_writes_costs_one_interval(
     assert killed.status != 0
     assert not (tmp_path / "never").exists()
     left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert len(left) == 4  # the unfinished one too
+    assert len(left) == 5  # the unfinished one and the jobs' records too
     after = ranks.results(prefix, 2, tmp_path, "killed_while_saving", directory, **every_step)
     assert after["begun"] == 6
     assert after["counts"] == [10, 1010]
-    assert after["names"] == ["owner.json", "step-000000000009", "step-000000000010"]
+    assert after["names"] == [".jobs", "owner.json", "step-000000000009", "step-000000000010"]

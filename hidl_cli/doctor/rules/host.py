@@ -273,7 +273,7 @@ def probe_network(context: Context) -> Network:
 
 
 def is_excluded(host: str, no_proxy: str) -> bool:
-    """Return whether no_proxy excludes ``host``: with ``*``, the host or one of its domains, as in urllib and curl."""
+    """Return whether no_proxy excludes ``host``: by ``*``, its name or one of its domains, as in urllib and curl."""
     words = [word.strip().lstrip(".").lower() for word in no_proxy.split(",") if word.strip()]
     return no_proxy.strip() == "*" or any(host.lower() == word or host.lower().endswith(f".{word}") for word in words)
 

@@ -30,7 +30,7 @@ _INTERPRETER_OF = {".py": "python", ".pl": "perl", ".jl": "julia", ".R": "Rscrip
 _STARTER = "hidl_workloads.own_program"
 _LARGEST = 2**20  # maximum size of a script to read, in bytes
 _HEAD = 256  # number of bytes in which the kernel looks for a #! line
-#: Searches for modules as the script does: in the script's directory instead of the current one.
+#: Program that searches for modules as the script does: in the script's directory instead of the current one.
 _NOT_FOUND = """import sys
 sys.path[0] = sys.argv[1]
 import importlib.util as util
@@ -50,8 +50,8 @@ class OwnProgram:
         is_executable: Whether the file is executable, or None if unknown or not required.
         missing_interpreter: Interpreter in a script's ``#!`` line, if the interpreter is not found. It is empty if a
             script has no ``#!`` line.
-        missing_packages: Packages that a Python script imports, but that its interpreter does not find. Each has a
-            stack that contains it, or None.
+        missing_packages: Packages that a Python script imports, but that its interpreter does not find. Each is paired
+            with a stack that contains it, or with None.
         stack: Stack of the plan.
         environment: Directory of the user's own environment, if this replaces the stack.
         linked: ABI of the MPI library that the program is linked to, or None if unknown or not linked.
@@ -135,7 +135,7 @@ def _chooses_gloo(script: Path) -> bool:
 
 
 def _is_found(program: str, plan: Plan, host: Host) -> bool:
-    """Return whether the job finds a program, either by its path, in the stack, or on PATH."""
+    """Return whether the job finds a program by its path, in the stack or on PATH."""
     if os.sep in program:
         return Path(program).exists()
     return (Path(plan.prefix) / "bin" / program).is_file() or host.which(program) is not None

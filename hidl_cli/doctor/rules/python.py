@@ -39,7 +39,7 @@ class SearchedDirectory:
 
 @dataclass(frozen=True)
 class Python:
-    """Directories outside of the stack that its Python searches.
+    """Directories outside of the stack that the stack's Python searches.
 
     Attributes:
         version: Version of the stack's Python, such as 3.11.

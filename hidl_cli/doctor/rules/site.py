@@ -188,7 +188,7 @@ def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> It
 
 
 def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> Iterator[str]:
-    """Yield the node sizes that exceed the size of the largest node.
+    """Yield the node sizes in the file that exceed those of the largest node.
 
     If jobs do not request GPUs, the scheduler may not list them. If jobs do not request memory, the file may contain
     the installed memory, part of which the operating system reserves.

@@ -77,7 +77,7 @@ def probe(context: Context) -> Tuning:
 
 
 def _selected(job: PlannedJob) -> tuple[str, str] | None:
-    """Return the name and value of the variable selecting the network module."""
+    """Return the name and value of the variable that selects the network module, or None if it is not set."""
     names = sorted(catalogue.names_of(_NETMOD))
     return next(((name, job.environment[name]) for name in names if job.environment.get(name)), None)
 

@@ -1,4 +1,4 @@
-"""Settings that make an MPI library bind ranks to cores as the placement does, without conflicting with the launcher.
+"""Settings with which an MPI library binds ranks to the cores of a placement, without conflicting with the launcher.
 
 By default, MVAPICH2 binds each rank to a single core, which all threads of the rank then share, even if the launcher
 has bound the rank to several (MVAPICH2 user guide, "Efficient Process Mapping Support").
@@ -19,7 +19,7 @@ _MVAPICH2_VARIABLES = (
 
 
 def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
-    """Return the variables that make MVAPICH2 2.x bind ranks as the placement does, or none for other libraries.
+    """Return the variables with which MVAPICH2 2.x binds ranks to the placement's cores (none for other libraries).
 
     If the request's environment already sets a binding, only the number of cores per rank is added, and only to the
     policy ``hybrid``. With ``launcher_binds``, the launcher binds the ranks and MVAPICH2's binding is disabled.
@@ -30,7 +30,8 @@ def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
     hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(placement.threads_per_rank)}
     ranks, node = placement.ranks_per_node, placement.node
     if placement.straddles_in_a_row and ranks % node.sockets == 0 and (node.cores or 0) % ranks == 0:
-        # "spread" starts each rank at its share of the node, so no rank straddles sockets that hold whole shares.
+        # "spread" divides the node evenly among the ranks. Because each socket has a whole number of these shares, no
+        # rank straddles sockets.
         hybrid["MV2_HYBRID_BINDING_POLICY"] = "spread"
     if any(name in request.environment for name in _MVAPICH2_VARIABLES):
         policy = request.environment.get("MV2_CPU_BINDING_POLICY", "").lower()
@@ -73,7 +74,7 @@ def open_mpi_rankfile(request: Request, mpirun: str) -> tuple[str, ...]:
 
 
 def open_mpi_options(request: Request) -> tuple[str, ...]:
-    """Return the options that make Open MPI's ``mpirun`` map and bind ranks as the placement does.
+    """Return the options with which Open MPI's ``mpirun`` maps and binds ranks to the placement's cores.
 
     A rank that uses all cores of its node is not bound, because PRRTE (Open MPI 5) refuses to map a rank to the cores
     of several packages. Placements for which ``open_mpi_needs_rankfile`` is true need a rankfile instead.
@@ -88,7 +89,7 @@ def open_mpi_options(request: Request) -> tuple[str, ...]:
 
 
 def open_mpi_under_ibrun(request: Request) -> dict[str, str]:
-    """Return the variable that passes ``open_mpi_options`` through ibrun, or none for other libraries.
+    """Return the variable with which ibrun passes ``open_mpi_options`` to Open MPI (none for other libraries).
 
     ibrun passes MY_OPENMPI_OPTIONS to Open MPI's mpirun and adds no binding options itself (source of 2018:
     github.com/cazes/ibrun). Open MPI's MCA parameters are no alternative: with a mapping policy in the environment,
@@ -98,13 +99,13 @@ def open_mpi_under_ibrun(request: Request) -> dict[str, str]:
         return {}
     options = open_mpi_options(request)
     if open_mpi_needs_rankfile(request.placement):
-        # ibrun chooses the hosts, so no rankfile can be written, and without one, bound ranks would fail to start.
+        # A rankfile cannot be written because ibrun chooses the hosts. Without one, bound ranks would fail to start.
         options = ("--map-by", f"ppr:{request.placement.ranks_per_node}:node", "--bind-to", "none")
     return {"MY_OPENMPI_OPTIONS": " ".join(options)}
 
 
 def intel(request: Request) -> dict[str, str]:
-    """Return the variables that make Intel MPI bind ranks as the placement does, or none for other libraries.
+    """Return the variables with which Intel MPI binds ranks to the placement's cores (none for other libraries).
 
     Each rank gets a domain of as many cores as it has threads, consecutive or distributed over the sockets (Intel MPI
     Library Developer Reference, "Process Pinning").

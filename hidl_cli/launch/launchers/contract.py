@@ -11,8 +11,8 @@ from hidl_cli.launchers import LauncherTraits
 from hidl_cli.mpi import Library
 
 #: Variables for a launcher that starts its daemons through srun. In a job with --threads-per-core=1, srun would bind
-#: the daemons to one core. With MpiDefault=pmix or pmi2, srun would set variables for the daemons that their ranks
-#: inherit: MPICH 5 then fails in MPI_Init ("Found both env vars PMI_SIZE and PMIX_NAMESPACE", pmodels/mpich#7957).
+#: the daemons to one core. With MpiDefault=pmix or pmi2, srun would set variables that the ranks inherit from the
+#: daemons: MPICH 5 then fails in MPI_Init ("Found both env vars PMI_SIZE and PMIX_NAMESPACE", pmodels/mpich#7957).
 DAEMONS_OF_SRUN = {"SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none"}
 
 

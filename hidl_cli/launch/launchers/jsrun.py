@@ -22,7 +22,7 @@ class Jsrun(Launcher):
 
         Without GPUs, each rank has its own resource set. With GPUs, the ranks of a host share one, so that each rank
         sees all GPUs (which direct transfers between GPUs require) and selects one by its local rank. A resource set
-        cannot be partly filled, so if the last host is not full, each rank has its own set with GPUs too.
+        cannot be partly filled: if the last host is not full, each rank has its own set even with GPUs.
         """
         require_fit(self, request.mpi)
         placement, gpus = request.placement, request.gpus or Gpus(0, 0)

@@ -9,7 +9,10 @@ from hidl_cli.mpi import MPICH_ON_ONE_HOST
 
 
 class Mpiexec(Launcher):
-    """The Hydra ``mpiexec`` of the MPI library itself, because another MPI's would start N singletons."""
+    """Hydra's ``mpiexec`` from the MPI library itself.
+
+    With the ``mpiexec`` of another library, each rank would run on its own, in an MPI world of size 1.
+    """
 
     name = "mpiexec"
     #: Each of these libraries comes with its own Hydra.

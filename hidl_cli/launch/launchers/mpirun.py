@@ -20,7 +20,10 @@ _DAEMONS = {"SLURM_EXPORT_ENV": "ALL", **DAEMONS_OF_SRUN}
 
 
 class Mpirun(Launcher):
-    """The ``mpirun`` of the MPI library itself, because another MPI's would start N singletons."""
+    """The ``mpirun`` of the MPI library itself.
+
+    With the ``mpirun`` of another library, each rank would run on its own, in an MPI world of size 1.
+    """
 
     name = "mpirun"
     #: The families that use Open MPI's own runtime (ORTE or PRRTE).

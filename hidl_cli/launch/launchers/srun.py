@@ -7,9 +7,9 @@ from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 from hidl_cli.mpi import WHEEL_OVER_PMI2, Library
 
-#: After a tree fence, a rank of Open MPI 5 that has left MPI_Init can crash one that has not, with its first message
-#: (open-mpi/ompi#12495). The ring leaves less time for that: on 4 nodes of Slurm 22.05 with Open MPI 5.0.11 over TCP,
-#: 0 of 230 starts failed with the ring, 21 of 80 with a tree and 2 of 40 with the default.
+#: With Open MPI 5, a rank that has left MPI_Init can send a message to a rank that has not, and crash it
+#: (open-mpi/ompi#12495). This is less likely after a ring fence than after a tree fence: on 4 nodes of Slurm 22.05 with
+#: Open MPI 5.0.11 over TCP, 0 of 230 starts failed with the ring, 21 of 80 with a tree and 2 of 40 with the default.
 _RING_FENCE = {"SLURM_PMIX_FENCE": "ring"}
 
 

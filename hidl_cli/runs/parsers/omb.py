@@ -246,7 +246,7 @@ def _tables(text: str) -> Iterator[_Table]:
 
 
 def _columns(line: str) -> tuple[Column, ...]:
-    """Return the columns of a header, or none for any other line. Without sizes, some versions omit the ``#``."""
+    """Return the columns of a header, or none for any other line. Some versions omit the ``#`` without sizes."""
     marked = line.startswith("#")
     titles = _BETWEEN_TITLES.split(line.removeprefix("#").strip())
     columns = tuple(column_of(title) for title in titles)

@@ -81,7 +81,7 @@ def _seconds(clock: re.Match[str]) -> float:
 
 #: Number of bytes to read at once, and length in bytes of the longest line that is searched as a whole.
 BLOCK = 1 << 18
-#: If a line is longer, number of bytes at the end of each piece that are searched again with the next piece.
+#: Number of bytes at the end of each piece of a longer line that are searched again with the next piece.
 OVERLAP = 1 << 12
 
 _TAIL = 1 << 16  # bytes at the end of a file to search for the last lines
@@ -130,7 +130,7 @@ def without_escapes(text: bytes) -> bytes:
 
 
 def last_lines(path: Path, count: int = 5, width: int = 160) -> list[str]:
-    """Return the last non-blank lines of a file, cleaned and shortened, or none if the file cannot be read."""
+    """Return a file's last non-blank lines, cleaned and shortened, or an empty list if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))

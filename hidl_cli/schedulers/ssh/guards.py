@@ -82,7 +82,7 @@ class Needs:
 
 
 class Guard:
-    """The guard on a host.
+    """The connection to a guard, which is the process that checks, locks and cleans up a host.
 
     Attributes:
         messages: The guard's messages so far, with the latest value of each.
@@ -159,7 +159,7 @@ class Guard:
 
 
 class Guards:
-    """A run's guards, one on each host. This is a context manager that ends them."""
+    """A context manager for a run's guards, one on each host, which ends them on exit."""
 
     def __init__(
         self, hosts: Sequence[str], run: str, needs: Needs, environment: Mapping[str, str] | None = None
@@ -227,7 +227,7 @@ class Guards:
                 yield Trouble(hosts[1], f"the same host as {hosts[0]} ({name})", "name each host once")
 
     def in_order(self) -> list[Guard]:
-        """Return the guards in the order in which all runs lock hosts, which prevents deadlocks."""
+        """Return the guards sorted by host name. All runs lock their hosts in this order, which prevents deadlocks."""
         return sorted(self.all, key=lambda guard: (guard.messages.get("name", ""), guard.host))
 
     def end(self) -> list[str]:

@@ -28,7 +28,7 @@ from hidl_cli.schedulers.ssh.jobs import HostsRequest, JobRecord, read_request
 #: Seconds between two messages to the guards; after 180 s without one, they assume that this machine is down.
 _BEAT = 15.0
 _PAUSE = 0.1
-#: File of a job script that is to be started again, as the next job of a run.
+#: File in the run's directory. If it exists when the job script ends, the script is started again as the next job.
 CONTINUED = "continued"
 _GRACE_SECONDS = 10.0
 
@@ -92,7 +92,7 @@ class Supervisor:
         return end
 
     def _clean_up(self, hosts: list[str], needs: Needs) -> list[str]:
-        """Start new guards to clean up hosts whose guards are gone; return the hosts that did not confirm."""
+        """Start new guards that clean up hosts whose guards are gone; return the hosts that did not confirm this."""
         with Guards(hosts, self._mark, needs) as guards:
             guards.look()
             for guard in guards.all:

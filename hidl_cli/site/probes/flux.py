@@ -1,4 +1,4 @@
-"""Probe the Flux instance that this host belongs to with ``flux resource`` and ``flux queue list``."""
+"""Probe this host's Flux instance with ``flux resource`` and ``flux queue list``."""
 
 from __future__ import annotations
 

@@ -135,7 +135,10 @@ def of_amd_json(text: str) -> Cards | None:
 
 
 def of_amd(cards: Sequence[Mapping[str, Any]]) -> Cards:
-    """Convert the values that ``rocm-smi`` prints for each GPU, whose capitalization differs between releases."""
+    """Convert the values that ``rocm-smi`` prints for each GPU.
+
+    The capitalization of their names differs between releases.
+    """
     sizes = [str(card.get("VRAM Total Memory (B)", "")) for card in cards]
     return Cards(
         len(cards),
@@ -208,7 +211,7 @@ def _models(names: Sequence[str]) -> str | None:
 
 
 def _common(values: Sequence[T]) -> T | None:
-    """Return the value that all of them share, or None."""
+    """Return the common value if all ``values`` are equal, or else None."""
     return values[0] if values and len(set(values)) == 1 else None
 
 

@@ -209,7 +209,7 @@ def _reason(queue: Mapping[str, Any]) -> str | None:
 
 
 def _limits(queue: Mapping[str, Any]) -> tuple[int, int | None, str | None]:
-    """Return a job's minimum and maximum number of nodes, and its wall time as ``hours:minutes:seconds``."""
+    """Return a job's minimum and maximum number of nodes, and its maximum run time as ``hours:minutes:seconds``."""
     least, most = _mapping(queue, "resources_min"), _mapping(queue, "resources_max")
     fewest, at_most = _number(least.get("nodect")) or 1, _number(most.get("nodect"))
     wall = str(most.get("walltime", ""))

@@ -1,4 +1,4 @@
-"""Run a stack's builds in a cache, and install their products into the prefix."""
+"""Build a stack's software in a cache, and install the results (the *products*) into the prefix."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Builder:
         return source
 
     def _make(self, build: PlannedBuild, source: Path, work: Path) -> None:
-        """Unpack, patch and build in ``work``, which receives the product in its subdirectory ``product``."""
+        """Unpack, patch and build the source in ``work``. The product is written to the subdirectory ``product``."""
         tools, what = work / "tools", f"{build.name} {build.version}"
         tools.mkdir()
         jobs = build_jobs(build.recipe.memory_per_job_gib)
@@ -345,7 +345,7 @@ def products() -> list[Path]:
 def last_used(product: Path) -> float:
     """Return the time when the product was created or last used, in seconds since the epoch.
 
-    Raises ``FileNotFoundError``.
+    Raises ``FileNotFoundError`` if the product does not exist.
     """
     whole = product / _INPUTS
     return (whole if whole.is_file() else product).stat().st_mtime

@@ -150,7 +150,10 @@ _NOTHING = "/dev/null"
 
 @dataclass(frozen=True)
 class Hunk:
-    """A hunk in a diff: ``new`` replaces ``old`` from line ``start`` on (counted from 1, with 0 before line 1)."""
+    """A hunk in a diff: ``new`` replaces ``old``, which begins at line ``start`` (counted from 1).
+
+    If ``old`` is empty, ``new`` is inserted after that line.
+    """
 
     start: int
     old: tuple[str, ...]

@@ -73,9 +73,8 @@ class Packager(Protocol):
 class _Autotools:
     """Builds with ``./configure && make && make install``, installed into the stack's prefix.
 
-    The product is a directory tree that contains the prefix with the installed files (DESTDIR).
-
-    The files contain the path of the prefix, for example in run paths, so a product can only be used under one prefix.
+    The product is the directory tree that ``make install`` writes to DESTDIR. The installed files are below the path of
+    the prefix in this tree. They contain that path, for example in run paths, so a product only works with one prefix.
     """
 
     relocatable = False
@@ -112,7 +111,7 @@ def _compile_object(file: Path, directory: Path) -> InstallStep:
 
 
 def _staged(product: Path, prefix: Path) -> Path:
-    """Return the directory in the product that DESTDIR maps the prefix to."""
+    """Return the prefix's directory inside the product, which ``make install`` uses as DESTDIR."""
     return product / prefix.relative_to(prefix.anchor)
 
 

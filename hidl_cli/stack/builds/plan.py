@@ -120,7 +120,7 @@ def _plan_build(recipe: Build, lock: Lock, root: Path, given: Path | None) -> Pl
 
 
 def _pin_requirements(recipe: Build, lock: Lock) -> dict[str, str]:
-    """Return the build requirements, pinned to the locked versions if the recipe has none."""
+    """Return the build requirements. Those without a version in the recipe get the locked version, if there is one."""
     locked = {name: lock.version(name_of(name)) for name, spec in recipe.requires.items() if not spec}
     return {**recipe.requires, **{name: f"=={version}" for name, version in locked.items() if version}}
 

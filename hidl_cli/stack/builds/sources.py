@@ -35,7 +35,7 @@ def find(file: str, root: Path) -> Path | None:
 
 
 def user_archive(recipe: Build, root: Path, given: Path | None) -> tuple[Path, Build]:
-    """Return the user's archive, and the recipe with its file name and version.
+    """Return the user's archive, and the recipe with the archive's file name and version.
 
     ``given`` is the file from the command line. Without it, the newest suitable version is selected from the first
     directory that has any. Raises ``MissingPrecondition`` if none is found.

@@ -201,9 +201,9 @@ class FromRpm(venv.FromWheels):
 
 
 def require_no_builds(order: Order) -> Order:
-    """Return the order if its stack has no builds, which would be linked to the MPI library in the lockfile.
+    """Return the order unchanged. Raises ``UsageError`` if its stack has builds.
 
-    Raises ``UsageError`` if the stack has builds.
+    Builds would be linked to the MPI library in the lockfile instead of the one in the RPM.
     """
     if order.stack.builds:
         names = ", ".join(build.name for build in order.stack.builds)

@@ -1,4 +1,4 @@
-"""The provider ``wheels``, which creates a virtual environment with a lockfile's packages, and builds against it."""
+"""The provider ``wheels``, which installs a lockfile's packages and the stack's builds in a virtual environment."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def lockfile_directories(order: Order) -> tuple[Path, ...]:
 
 
 def create_prefix(plan: InstallPlan) -> None:
-    """Create an empty prefix that contains its wheels lockfile, which marks the prefix as created by hidl."""
+    """Create a prefix that only contains the lockfile of its wheels, which marks the prefix as created by hidl."""
     installation.discard(plan.prefix)
     plan.prefix.mkdir(parents=True)
     documents.write_text(plan.lock_file, plan.lock.wheels.text())

@@ -42,7 +42,7 @@ _CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
 _CUDA_BUILD = re.compile(r"(.+)-cu(?:da)?(\d+)x?")
 #: File that contains the version of NVIDIA's driver. If it exists, uv selects the matching build of torch.
 _DRIVER = Path("/proc/driver/nvidia/version")
-#: Indexes that each contain one build of torch, so that hidl does not select another.
+#: Part of the URLs of PyTorch's indexes. Each index contains a single build of torch, so hidl does not select any.
 _TORCH_INDEX = "download.pytorch.org/whl/"
 _USE_SPACK = "build the stack with --provider spack"
 _NETWORK = re.compile(
@@ -85,7 +85,7 @@ class WheelInstaller:
 
         Args:
             extra: The stack's package sources and references.
-            target: The target, which decides about the markers of references.
+            target: The target, for which the markers of references are evaluated.
             offline: Do not use the network.
             lock: The stack's lockfile. References are not built if their locked wheels are in find-links, such as a
                 mirror.
@@ -108,7 +108,7 @@ class WheelInstaller:
         return replace(self, sources=sources.with_stack((), links), wheels=wheels)
 
     def reference_builder(self, target: Target, *, offline: bool) -> ReferenceBuilder:
-        """Return the builder for the direct references of stacks for the target."""
+        """Return the object that locks and builds direct references for the target."""
         tag = f"{target.python}-{target.platform}"
         return ReferenceBuilder(self.sources, self.environ, target.interpreter, tag, offline, target.markers)
 
@@ -234,7 +234,7 @@ class WheelInstaller:
         return InstallStep(title, argv, pip_settings.uv_variables(self.sources, self.environ))
 
     def download(self, title: str, requirements: Path, directory: Path, target: Target) -> InstallStep:
-        """Return the command that downloads the wheels listed in a requirements file for ``target`` with pip."""
+        """Return the pip command that downloads the wheels in a requirements file for ``target``."""
         options = ("--no-deps", "--only-binary", ":all:", "--dest", str(directory), "-r", str(requirements))
         flags = pip_settings.uv_flags(self.sources, self.environ)
         python = ("--no-project", "--isolated", *flags, "--python", str(target.interpreter), "--with", "pip")
@@ -325,7 +325,7 @@ class WheelInstaller:
         return ["--constraints", str(constraint)]
 
     def _torch_in_find_links(self, requirement: str, target: Target, directory: Path) -> str | None:
-        """Return a torch in the find-links that satisfies the requirement, as ``torch==<version>``, or None."""
+        """Return the torch version in find-links that satisfies the requirement, as ``torch==<version>``, or None."""
         if not self.sources.find_links and "UV_FIND_LINKS" not in self.environ:
             return None
         required = directory / "torch.in"
@@ -367,7 +367,7 @@ class WheelInstaller:
 
 
 def _find_wheel(sources: Sources, name: str, hashes: Collection[str]) -> Path | None:
-    """Return a package's wheel with one of these hashes in the directories of find-links, or None if there is none."""
+    """Return the package's wheel that has one of these hashes in a find-links directory, or None if there is none."""
     if not hashes:
         return None
     found = (file for place in pip_settings.directories(sources) for file in sorted(place.glob("*.whl")))

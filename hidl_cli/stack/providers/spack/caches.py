@@ -33,7 +33,7 @@ _HASH = re.compile(r"^([a-z2-7]{32})\s", re.MULTILINE)
 def available(
     part: SpackPart, environment: Path, log: Path, *, keys: Iterable[str], python: Path, no_network: bool
 ) -> frozenset[str]:
-    """Return the hashes of the packages in the caches of an environment, once the site's public keys are trusted."""
+    """Trust the site's public keys, and return the hashes of the packages in the environment's build caches."""
 
     def spack(title: str, *words: str) -> str:
         step = call.step(part.instance, environment, title, *words, python=python, offline=no_network)
@@ -46,7 +46,7 @@ def available(
 
 
 def to_build(lock: SpackLock, there: frozenset[str]) -> frozenset[str]:
-    """Return the hashes of the packages to build from source, if those in ``there`` are installed or in a cache.
+    """Return the hashes of the packages to build from source. Those in ``there`` are installed or in a build cache.
 
     A package from a cache only needs its link and run dependencies. A package that is built also needs its build tools.
     """
@@ -68,7 +68,7 @@ def to_build(lock: SpackLock, there: frozenset[str]) -> frozenset[str]:
 def push(
     plan: InstallPlan, part: SpackPart, site: Site, name: str, *, key: str | None, log: Path, progress: Progress
 ) -> str:
-    """Push an installation's packages to a build cache and update its index. Return the cache's URL.
+    """Push an installation's packages to a build cache, update the cache's index and return the cache's URL.
 
     Args:
         plan: The installation, whose packages are in the store.
@@ -94,13 +94,13 @@ def push(
         raise MissingPrecondition(
             f"build cache {name} requires signed packages", hint="--key KEY, or `signed: false` in the site's file"
         )
-    # A cache of the site is named, because Spack only then uses its user and password.
+    # Spack only uses the user and password of a cache in the site file if the cache is passed by name.
     mirror = mirror_name(name) if name in site.spack.build_caches else known.url
     signing = ("--key", key) if key else ("--unsigned",)
     title = f"push stack {plan.stack} to {name}"
     words = ("push", *signing, "--without-build-dependencies", "--update-index", mirror)
     with paths.temporary_directory("spack") as directory, progress.step(title, log):
-        # The environment of the installation may be older than the site's caches.
+        # The environment in the prefix may be older than the build caches in the site file.
         Path(directory, "spack.yaml").write_text(part.environment.text, encoding="utf-8")
         Path(directory, "spack.lock").write_text(part.lock.spack_lock, encoding="utf-8")
         step = call.step(part.instance, Path(directory), title, "buildcache", *words, python=None)
@@ -117,10 +117,11 @@ def export_environment(installation: Installation, directory: Path) -> str:
     """Copy an installation's environment for use with plain Spack, and return the shell commands that activate it.
 
     The copy installs into a store below ``directory`` and uses the packages of the installation as an upstream, so
-    ``spack add``, ``spack develop`` and ``spack containerize`` do not change the installation.
+    ``spack add``, ``spack develop`` and ``spack containerize`` do not change the installation. An environment that
+    already exists in ``directory`` is kept.
 
     Raises:
-        MissingPrecondition: Spack did not make the installation, or the directory contains another environment.
+        MissingPrecondition: The installation was not made by Spack.
     """
     import yaml
 

@@ -61,7 +61,7 @@ class Failure:
 
 
 def done(line: str) -> str | None:
-    """Return the package (``name-version``) that a line of Spack output reports as installed, or None for others."""
+    """Return the package (``name-version``) that a line of Spack's output reports as installed, if any."""
     found = next((found for pattern in _DONE if (found := pattern.match(line.strip()))), None)
     return found["what"].replace("@", "-") if found else None
 
@@ -110,7 +110,7 @@ def _minutes(seconds: float) -> str:
 
 
 def log_expected_times(part: SpackPart, building: frozenset[str], log: Path) -> None:
-    """Append the build time of each package to the log, if it or another version of it is in the store."""
+    """Append the expected build time of each package to the log, if any version of the package is in the store."""
     times: dict[str, float] = {}
     for tree in (part.environment.tree, *upstreams(part.environment)):
         for prefix in prefixes(tree).values():
@@ -151,9 +151,9 @@ def failure_in(lines: Iterable[str]) -> Failure:
 
 
 # Ends Spack's whole process group if hidl dies or is interrupted, and cancels the build job ($1) if there is one. A
-# client such as ``srun`` is killed after the grace period, and its job runs on if it has not ended by then. The job is
-# therefore cancelled by a process in its own session: immediately, and again when the client is dead, which may have
-# submitted the job in between.
+# client such as ``srun`` that has not ended after the grace period is killed, but its job would keep running. A process
+# in a separate session therefore cancels the job: immediately, and again when the client is dead, because the client
+# may have submitted the job in between.
 _GUARD = """\
 cancel=$1
 shift
@@ -209,7 +209,7 @@ def step(
     offline: bool = False,
     job: BuildJob | None = None,
 ) -> InstallStep:
-    """Return a Spack command that runs in the environment in a directory.
+    """Return a Spack command that uses the environment in a directory.
 
     Args:
         instance: The Spack instance.
@@ -299,7 +299,7 @@ SCHEMA = "hidl.mirror/1"
 
 
 def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] = frozenset()) -> None:
-    """Raise ``MissingPrecondition`` with each package whose source is missing or damaged.
+    """Raise ``MissingPrecondition`` with a list of all packages whose sources are missing or damaged, if any.
 
     Packages in ``cached`` come from build caches and need no source. Without a mirror, the fetch command reports the
     first source missing from Spack's cache before anything is built.

@@ -113,7 +113,7 @@ def _gpu_variants(site: Site) -> list[str]:
 
 
 def _variants_of_mpi(site: Site, library: Mpi) -> str:
-    """Return the variants of the site's MPI library: those in the site file, or else GPU variants if it has any.
+    """Return the variants of the site's MPI library: those in the site file, or else its GPU variants, if any.
 
     Spack links Cray MPICH's GPU transport layer (GTL) only with ``+cuda`` or ``+rocm`` and the GPUs' architecture.
     """
@@ -139,7 +139,7 @@ def _external(name: str, external: External, gaps: list[str]) -> dict[str, Any] 
 
 
 def _placed(entry: dict[str, Any], where: External | Compiler | Mpi) -> dict[str, Any]:
-    """Return the entry with its prefix and modules."""
+    """Add the prefix and modules of ``where`` to an entry, and return the entry."""
     if where.prefix:
         entry["prefix"] = where.prefix
     if where.modules:
@@ -310,7 +310,7 @@ _SCOPES = ("user", "site", "system", "defaults")
 
 
 def digest(directory: Path, files: Iterable[Path]) -> str:
-    """Return the SHA-256 of the names and contents of files, named by their paths in ``directory``."""
+    """Return the SHA-256 of the contents of files and of their paths relative to ``directory``."""
     total = hashlib.sha256()
     for file in sorted(files):
         if "__pycache__" not in file.parts and not file.is_dir():
@@ -359,8 +359,8 @@ _NO_CONFIG_INPUT = (
 class Environment:
     """The content of ``spack.yaml`` (``document``), with messages for the user in ``warnings`` and ``gaps``.
 
-    ``mpi`` is the family of the MPI library, ``mpi_version`` its version if it is already installed on the site.
-    ``lacks_mpi`` is the reason why Spack cannot build it if the site file does not locate it, or None.
+    ``mpi`` is the family of the MPI library, and ``mpi_version`` is its version if it is already installed on the site.
+    ``lacks_mpi`` is None, or the reason why Spack cannot build a library that the site file does not locate.
     """
 
     document: Mapping[str, Any]
@@ -491,7 +491,7 @@ def _merge(generated: Mapping[str, Any], changes: Mapping[Any, Any]) -> dict[str
 
 
 def _expand(place: str) -> str:
-    """Return an absolute path without ``~`` and variables."""
+    """Expand ``~`` and variables in a path."""
     return str(Path(os.path.expandvars(place)).expanduser())
 
 
@@ -522,7 +522,7 @@ def roots(site: Site, stack: Stack) -> list[str]:
 
 
 def _unbuildable(mpi: Family, admitted: str | None, release: tuple[int, int]) -> str | None:
-    """Return why Spack cannot build an MPI library.
+    """Return why Spack cannot build an MPI library, or None if it can.
 
     ``admitted`` is the reason why the stack allows deprecated versions.
     """
@@ -562,9 +562,10 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
 def _concretizer(site: Site, release: tuple[int, int]) -> dict[str, Any]:
     """Return settings that resolve one consistent set of packages.
 
-    By default it depends only on the recipes, so the result is the same everywhere. ``all`` requires the target, which
-    may be newer than the processor of a login node or a build host. Static analysis removes everything that the
-    requirements exclude from the search, which reduces its time to a fraction.
+    By default, the result depends only on the recipes, so it is the same everywhere. The required target may be newer
+    than the processor of a login node or a build host, so targets are not restricted to those that the host supports.
+    Static analysis excludes everything that contradicts the requirements before the search, which then takes a fraction
+    of the time.
     """
     settings: dict[str, Any] = {"unify": True, "reuse": site.spack.reuse, "targets": {"host_compatible": False}}
     return settings | ({"static_analysis": True} if release >= COMPILERS_ARE_PACKAGES else {})
@@ -600,12 +601,12 @@ def _mirrors(site: Site, where: Places) -> dict[str, Any]:
 
 
 def mirror_name(cache: str) -> str:
-    """Return Spack's name for a build cache of the site, which may have a source mirror of the same name."""
+    """Return Spack's name for a build cache in the site file, where a source mirror may have the same name."""
     return f"{cache}-binaries"
 
 
 def cache_of(site: Site, name: str) -> BuildCache:
-    """Return the build cache of that name. If the site has none, return the cache at that URL or path.
+    """Return the site's build cache ``name`` or, if there is none of that name, the cache at the URL or path ``name``.
 
     A cache in an OCI registry is unsigned: Spack neither signs its packages nor verifies signatures there.
     """
@@ -618,7 +619,7 @@ def cache_of(site: Site, name: str) -> BuildCache:
 
 
 def _modules(site: Site, where: Places) -> dict[str, Any]:
-    """Return the settings for Spack's own modulefiles: none, or those of one module system with hidden dependencies."""
+    """Return the settings for Spack's own modulefiles: none, or one module system with dependencies hidden."""
     kind = site.spack.modules
     if kind is None:
         return {"default": {"enable": []}}
@@ -703,7 +704,7 @@ class SpackPart:
 
 
 def part_of(plan: InstallPlan) -> SpackPart:
-    """Return the part of a plan that this provider made."""
+    """Return the Spack-specific part of a plan that this provider has made."""
     assert isinstance(plan.part, SpackPart)
     return plan.part
 

@@ -1,4 +1,4 @@
-"""A draft of a site's ``externals`` based on ``spack external find``, which users correct before they use it."""
+"""A draft of a site's ``externals``, based on ``spack external find``. Users correct the draft before they use it."""
 
 from __future__ import annotations
 

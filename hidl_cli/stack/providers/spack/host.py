@@ -1,6 +1,6 @@
 """Spack on this machine: its installation and directories, the Python that runs it, and the software that it can use.
 
-Compiler, Python and MPI library are detected only for sites with ``spack: {detect: true}``.
+The compiler, Python and the MPI library are detected only for sites with ``spack: {detect: true}``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _PADDING = "__spack_path_placeholder__"
 
 
 def padded(root: Path, length: int) -> Path:
-    """Return the directory of packages below ``root`` if Spack pads its path to ``length`` (``padded_length``)."""
+    """Return the package directory below ``root``, whose path Spack pads to ``length`` (``padded_length``)."""
     missing = length - len(str(root)) - 1
     if missing <= 0:
         return root
@@ -81,7 +81,7 @@ def padded(root: Path, length: int) -> Path:
 
 
 def padded_tree(root: Path) -> Path:
-    """Return the directory below ``root`` with the index of packages, which another Spack may have padded."""
+    """Return the directory below ``root`` that contains the package index. Another Spack may have padded its path."""
     nested = (each for each in root.glob("_*") if f"{_PADDING}_".startswith(each.name) and each.is_dir())
     found = [tree for each in nested if index_of(tree := padded_tree(each)).is_file()]
     if index_of(root).is_file() or not found:
@@ -197,7 +197,7 @@ def python(
         progress.step("create a Python environment with clingo for Spack", log),
     ):
         beside = Path(directory, "python")
-        # Scripts in it would name the temporary directory, but Spack uses only the interpreter.
+        # The environment's scripts would refer to the temporary directory, but Spack only uses the interpreter.
         options = ("--no-project", "--relocatable", "--python", str(target.interpreter))
         uv.run(InstallStep("make it", (find_uv_bin(), "venv", *options, str(beside))), log)
         asked = (*(("--find-links", str(wheels)) if wheels else ()), *(("--offline",) if offline else ()), CLINGO)

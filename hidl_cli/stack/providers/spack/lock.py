@@ -158,7 +158,7 @@ def why_unfit(lock: SpackLock, inputs: str, states: Mapping[str, str]) -> str | 
     Args:
         lock: The lockfile.
         inputs: The digest of the required environment.
-        states: The states of the repositories and of Spack's own configuration at this time.
+        states: The current states of the repositories and of Spack's own configuration.
     """
     if lock.inputs != inputs:
         return "the recipe, the site file or the machine's software has changed since it was created"

@@ -90,8 +90,8 @@ def host() -> str:
 def choose(site: Site) -> str | None:
     """Return the target of a site's packages: the newest one that all nodes can execute and the compiler supports.
 
-    Nodes of other families and nodes in partitions that are not open to all users do not count. The result is None if
-    neither the processor nor the architecture of the nodes that stacks are installed for is known.
+    Nodes of another generic architecture and nodes in partitions that are not open to all users do not count. The
+    result is None if neither the processor nor the architecture of the nodes that stacks are installed for is known.
     """
     from archspec import cpu
 
@@ -109,7 +109,7 @@ def choose(site: Site) -> str | None:
 
 
 def unknown_nodes(site: Site) -> list[str]:
-    """Return the node types with unknown processors that open partitions contain alongside known ones."""
+    """Return the node types in open partitions that ``choose`` ignores because their processors are unknown."""
     node = site.node_of_stacks()
     if site.spack.target or of_node(node) is None:
         return []

@@ -1,4 +1,4 @@
-"""The provider ``spack``: an environment that Spack resolves, fetches and builds, and wheels alongside its view."""
+"""The provider ``spack``, which installs an environment with Spack, and wheels alongside the environment's view."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class FromSpack:
         return self._drafted(order, target)[1].text
 
     def _refuse_what_cannot_be_resolved(self, order: Order, target: Target, generated: Environment) -> None:
-        """Raise ``MissingPrecondition`` if the MPI library is unknown or the processors belong to another family."""
+        """Raise ``MissingPrecondition`` if there is no MPI library, or if the site has processors of another family."""
         if generated.lacks_mpi:
             raise MissingPrecondition(
                 f"stack {order.stack.name} requires {generated.mpi}: the file of site {order.site.name} does not "
@@ -293,7 +293,7 @@ class FromSpack:
         return self._known[order.site.name]
 
     def _drafted(self, order: Order, target: Target) -> tuple[Instance, Environment, dict[str, str]]:
-        """Return the Spack instance, the environment with a preliminary view, and the repository and file states."""
+        """Return the Spack instance, the environment with a preliminary view, and the states of Spack's input files."""
         instance = find(order.site, order.spack, os.environ)
         where = places(order.site, order.root, order.mirror)
         states = layout.states(where, instance.root) | layout.included_files(order.site)
