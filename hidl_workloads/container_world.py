@@ -2,10 +2,11 @@
 
 ::
 
-    HIDL_WORLD_SIZE=2 mpiexec -n 2 ... python3 .../hidl_workloads/start.py hidl_workloads.container_world
+    HIDL_WORLD_SIZE=2 mpiexec -n 2 ... python3 .../hidl_workloads/start.py hidl_workloads.container_world COMMAND...
 
-The MPI library is the one that the dynamic linker finds, which is also that of the programs in the image. An image
-without one is not checked: its programs may meet through other libraries, whose worlds are checked in the program.
+The MPI library is that of COMMAND: the one that its executable is linked to, or that of the mpi4py of its Python. For
+any other command, it is the only one that the dynamic linker finds. If the library remains unknown (there is none, or
+there are several), the check fails, because N programs that are each alone would otherwise succeed.
 In a run on GPUs, each rank must find its GPU in the image.
 """
 
@@ -13,64 +14,238 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import filecmp
 import os
+import re
+import shutil
+import struct
+import subprocess
 import sys
 from contextlib import suppress
+
+TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EXPECTED_SIZE = "HIDL_WORLD_SIZE"
 WRONG_WORLD, NO_GPU = 86, 88
 """Exit statuses as of ``hidl_workloads.world``."""
 
+_MOUNTED = "HIDL_MOUNTED_MPI"
+_STARTED_BY = "HIDL_CHECKED_BY"
 _NAMES = ("libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi.so")
+_LIBRARY = re.compile(
+    r"\s*(?:\S*/)?lib(?:mpi|mpich|mpi_cray|mpi_gnu_\d+|mpi_abi)\.so[.\d]*(?:\s+=>\s+(?P<place>\S+))?(?:\s|$)"
+)
+_ABSENT = re.compile(r"libmpi\w*\.so[.\d]*")
+_PYTHON = re.compile(r"python(?:[23](?:\.\d+)?)?")
 _WORLD_OF_MPICH = 0x44000000
 _LONGEST = 8192
+#: Size of the header of a 64-bit ELF file, and the type of the entry with the path of the dynamic linker.
+_HEADER, _INTERPRETER = 64, 3
+_HOW = "next: skip the check with --no-mpi if the program does not use MPI"
 
 
-def main() -> int:
+class _Unknown(Exception):
+    """The library cannot be determined or loaded; the message says why, and what to do."""
+
+
+def main(command: Sequence[str]) -> int:
     """Return 0 if the world has the expected size, and an exit status otherwise."""
-    expected = int(os.environ[EXPECTED_SIZE])
     if os.environ.get("HIDL_DEVICE") == "gpu" and (fault := _without_gpu()):
         _say(fault)
         return NO_GPU
+    python = _python_of(command)
+    if python and os.path.abspath(sys.executable) != python and _STARTED_BY not in os.environ:  # noqa: PTH100
+        os.environ[_STARTED_BY] = sys.executable
+        start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")  # noqa: PTH100, PTH118, PTH120
+        os.execv(python, [python, start, "hidl_workloads.container_world", *command])
     try:
-        library = _load()
-    except OSError as error:
-        _say(f"hidl: the MPI library in the image cannot be loaded: {error}")
+        world = _world_of_mpi4py() if python else None
+        size, rank, name = world or _world_of(_load(_library_of(command)))
+    except _Unknown as error:
+        if os.environ.get("RANK", "0") == "0":
+            _say(f"hidl: {error}")
         return WRONG_WORLD
-    if library is None:
-        if os.environ.get("HIDL_RANK", "0") == "0":
-            _say("hidl: no MPI library in the image: only the worlds of frameworks are checked")
+    expected = int(os.environ[EXPECTED_SIZE])
+    if size == expected:
         return 0
-    if library.MPI_Init(None, None):
-        _say("hidl: MPI_Init failed in the image")
-        return WRONG_WORLD
-    world = _world(library)
-    size, rank = ctypes.c_int(), ctypes.c_int()
-    library.MPI_Comm_size(world, ctypes.byref(size))
-    library.MPI_Comm_rank(world, ctypes.byref(rank))
-    name = _version(library)
-    library.MPI_Finalize()
-    if size.value == expected:
-        return 0
-    if rank.value == 0 and os.environ.get("RANK", "0") == "0":
+    if rank == 0 and os.environ.get("RANK", "0") == "0":
         _say(
-            f"hidl: wrong world: MPI in the image has {size.value} rank(s), expected {expected} ({name})\n"
+            f"hidl: wrong world: MPI in the image has {size} rank(s), expected {expected} ({name})\n"
             "next: the launcher and the MPI library of the image do not understand each other: set `srun_mpi` of the "
             "library in the site file, or mount an MPI library of the site with --mpi NAME"
         )
     return WRONG_WORLD
 
 
-def _load() -> ctypes.CDLL | None:
-    """Load the MPI library of the image, or return None if there is none. Raises ``OSError`` if it cannot be loaded."""
-    found = ctypes.util.find_library("mpi") or ctypes.util.find_library("mpich")
-    for name in (*_NAMES, *([found] if found else ())):
-        try:
-            return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            if not str(error).startswith(f"{name}:"):  # it exists, but lacks a library that it is linked to
-                raise
+def _python_of(command: Sequence[str]) -> str | None:
+    """Return the interpreter of a Python program; None for any other program."""
+    program = _find(command)
+    if program is None:
+        return None
+    if _PYTHON.fullmatch(os.path.basename(program)):  # noqa: PTH119
+        return os.path.abspath(program)  # noqa: PTH100
+    with suppress(OSError), open(program, "rb") as file:  # noqa: PTH123
+        if file.read(2) == b"#!":
+            words = file.readline(_LONGEST).decode("utf-8", "replace").split()
+            if words and os.path.basename(words[0]) == "env":  # noqa: PTH119
+                words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+            if words and _PYTHON.fullmatch(os.path.basename(words[0])):  # noqa: PTH119
+                return shutil.which(words[0])
     return None
+
+
+def _find(command: Sequence[str]) -> str | None:
+    return shutil.which(command[0]) if command else None
+
+
+def _world_of_mpi4py() -> tuple[int, int, str] | None:
+    """Return size, rank and library of the world of this Python's mpi4py; None if it is not installed."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        if error.name == "mpi4py":
+            return None
+        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
+    except RuntimeError as error:
+        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
+    return MPI.COMM_WORLD.Get_size(), MPI.COMM_WORLD.Get_rank(), _first_line(MPI.Get_library_version())
+
+
+def _library_of(command: Sequence[str]) -> str:
+    """Return the path of the MPI library that a command loads. Raises ``_Unknown`` if it cannot be determined."""
+    program, name = _find(command), command[0] if command else "the program"
+    if program is not None and (linked := _linked_to(program)):
+        return linked
+    found = _different(list(filter(None, map(_resolve, [*_NAMES, *_known_to_ldconfig()]))))
+    places = [place for place in os.environ.get(_MOUNTED, "").split(os.pathsep) if place]
+    mounted = tuple(os.path.dirname(os.path.realpath(place)) + "/" for place in places)  # noqa: PTH120
+    if mounted and (own := [each for each in found if each.startswith(mounted)]):
+        return own[0]
+    if not found:
+        raise _Unknown(
+            f"no MPI library found in the image: {name} is not linked to one, its Python has no mpi4py, and the "
+            "dynamic linker finds none, so MPI's world cannot be checked\n"
+            f"{_HOW}, or mount an MPI library with --mpi NAME"
+        )
+    if len(found) > 1:
+        raise _Unknown(
+            f"the image has several MPI libraries ({', '.join(found)}), and which one {name} loads is unknown\n"
+            "next: start the executable itself instead of a shell, mount a library with --mpi NAME, or skip the check "
+            "with --no-mpi"
+        )
+    return found[0]
+
+
+def _different(places: Sequence[str]) -> list[str]:
+    """Return the files without copies of the same library, which an image may have instead of links."""
+    found: list[str] = []
+    for place in places:
+        if not any(place == other or filecmp.cmp(place, other, shallow=False) for other in found):
+            found.append(place)
+    return found
+
+
+def _linked_to(program: str) -> str | None:
+    """Return the MPI library that an executable is linked to, as the dynamic linker finds it; None if to none."""
+    interpreter = _interpreter(program)
+    if interpreter is None:
+        return None
+    words = [interpreter, "--list", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, errors="replace")
+    for line in done.stdout.splitlines():
+        if found := _LIBRARY.match(line):
+            return os.path.realpath(found["place"] or line.split()[0])
+    if absent := _ABSENT.search(done.stderr):
+        raise _Unknown(f"{program} requires an MPI library that the image lacks: {absent[0]}\n{_HOW}")
+    return None
+
+
+def _interpreter(program: str) -> str | None:
+    """Return the dynamic linker of an executable; None for scripts. Raises ``_Unknown`` if it is linked statically."""
+    with open(program, "rb") as file:  # noqa: PTH123
+        head = file.read(_HEADER)
+        if len(head) < _HEADER or head[:4] != b"\x7fELF":
+            return None
+        order = "<" if head[5] == 1 else ">"
+        (at,) = struct.unpack_from(order + "Q", head, 32)
+        size, count = struct.unpack_from(order + "HH", head, 54)
+        for number in range(count):
+            file.seek(at + number * size)
+            entry = file.read(size)
+            (kind,) = struct.unpack_from(order + "I", entry)
+            if kind == _INTERPRETER:
+                (place,), (length,) = (struct.unpack_from(order + "Q", entry, offset) for offset in (8, 32))
+                file.seek(place)
+                return file.read(length).rstrip(b"\0").decode()
+    raise _Unknown(f"{program} is linked statically, so the world of its MPI library cannot be checked\n{_HOW}")
+
+
+def _known_to_ldconfig() -> list[str]:
+    return [name for name in map(ctypes.util.find_library, ("mpi", "mpich")) if name]
+
+
+def _resolve(name: str) -> str | None:
+    """Return the path of a library that the dynamic linker finds; None if there is none.
+
+    A process of its own loads it, because two MPI libraries cannot share one. Raises ``_Unknown`` if it exists, but
+    cannot be loaded.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, _try(name).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    kind, _, rest = text.partition(" ")
+    if kind == "loaded":
+        return rest
+    if kind == "absent":
+        return None
+    raise _Unknown(f"the MPI library in the image cannot be loaded: {rest or name + ' ends the process'}\n{_HOW}")
+
+
+def _try(name: str) -> str:
+    """Load a library, and return ``loaded PATH``, ``absent`` or ``failed REASON``."""
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        text = str(error)
+        is_absent = text.startswith(f"{name}: cannot open shared object file: No such file") or text.startswith(
+            f"Error loading shared library {name}: No such file"  # musl
+        )
+        return "absent" if is_absent else f"failed {text[:_LONGEST]}"
+    base = name.partition(".so")[0] + ".so"
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
+        places = [line.split(maxsplit=5)[5].strip() for line in maps if f"/{base}" in line]
+    return f"loaded {os.path.realpath(places[0] if places else name)}"
+
+
+def _load(place: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise _Unknown(f"the MPI library in the image cannot be loaded: {error}\n{_HOW}") from error
+
+
+def _world_of(library: ctypes.CDLL) -> tuple[int, int, str]:
+    """Return size and rank of the world, and the name of the library."""
+    if library.MPI_Init(None, None):
+        raise _Unknown("MPI_Init failed in the image")
+    world = _world(library)
+    size, rank = ctypes.c_int(), ctypes.c_int()
+    library.MPI_Comm_size(world, ctypes.byref(size))
+    library.MPI_Comm_rank(world, ctypes.byref(rank))
+    text, length = ctypes.create_string_buffer(_LONGEST), ctypes.c_int()
+    library.MPI_Get_library_version(text, ctypes.byref(length))
+    library.MPI_Finalize()
+    return size.value, rank.value, _first_line(text.value.decode("utf-8", "replace"))
 
 
 def _world(library: ctypes.CDLL) -> ctypes.c_void_p | ctypes.c_int:
@@ -80,10 +255,8 @@ def _world(library: ctypes.CDLL) -> ctypes.c_void_p | ctypes.c_int:
     return ctypes.c_int(_WORLD_OF_MPICH)
 
 
-def _version(library: ctypes.CDLL) -> str:
-    text, length = ctypes.create_string_buffer(_LONGEST), ctypes.c_int()
-    library.MPI_Get_library_version(text, ctypes.byref(length))
-    return " ".join(text.value.decode("utf-8", "replace").splitlines()[0].split()) if text.value else "MPI"
+def _first_line(text: str) -> str:
+    return " ".join(text.splitlines()[0].split()) if text.strip() else "MPI"
 
 
 def _without_gpu() -> str | None:
@@ -103,4 +276,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -30,7 +30,7 @@ from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
-from hidl_workloads.own_program import CONTAINER, PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
+from hidl_workloads.own_program import CHECK, CONTAINER, PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
@@ -400,12 +400,14 @@ def _steps(
     can_check = context.environment is None or context.environment.has_mpi4py
     library = context.library
     if context.container is not None:
-        place = str(context.workload.program.directory)
-        world = (
-            *context.run_module("hidl_workloads.own_program"),
-            *encode([CONTAINER, context.container.document, place]),
+        compared = {name for point in context.matrix for name in compared_variables(point)}
+        container = replace(
+            context.container,
+            variables=tuple(sorted({*environment, *compared})),
+            checks_mpi=context.workload.program.mpi,
         )
-        library = _in_image(context, context.container, place)
+        context = replace(context, container=container)
+        library = _in_image(context, container, str(context.workload.program.directory))
 
     def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
         if context.workload.program.once:
@@ -435,6 +437,8 @@ def _steps(
         program = context.workload.program_for(parameters)
         gpu_aware = environment.get(DEVICE) == "gpu" and gives_gpu_memory(context.workload, parameters)
         check = (*world, GPU_AWARE) if gpu_aware else world
+        if context.container is not None:
+            check = _check_in_image(context, program, parameters, placement)
         words = _rank_command(context, program, parameters, placement, gpu_aware=gpu_aware)
         has_scheduler = context.scheduler != "local"
         return Step(
@@ -468,10 +472,20 @@ def _in_image(context: _StepContext, container: Container, directory: str) -> Li
         ContainerMount(str(paths.runs()), str(paths.runs())),
         ContainerMount(directory, directory),
     ]
+    container.require_mountable(needed)
     if not (options := container.srun_options(needed)):
         return context.library
     arguments = dict(context.library.launcher_arguments)
     return replace(context.library, launcher_arguments=arguments | {"srun": (*arguments.get("srun", ()), *options)})
+
+
+def _check_in_image(
+    context: _StepContext, program: Program, parameters: Mapping[str, Value], placement: Placement
+) -> tuple[str, ...]:
+    """Return the argv of a rank that checks the world of the program's MPI library in the image."""
+    words = _program_command(context, program, parameters, placement, gpu_aware=False)
+    at = words.index(CONTAINER) + 2  # after the document
+    return (*words[:at], CHECK, *words[at:])
 
 
 def _once(context: _StepContext, words: tuple[str, ...]) -> Launch:

@@ -373,7 +373,7 @@ class Containers(Strict):
     """Settings for programs that run in container images."""
 
     runtime: ContainerRuntime | None = Field(
-        None, description="runtime that starts images; null for the first one that is installed where hidl runs"
+        None, description="runtime that starts images; null for the first installed one that can start the image"
     )
     arguments: list[Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)]] = Field(
         default_factory=list, description="additional arguments for the runtime; for pyxis, options of srun"

@@ -78,3 +78,12 @@ def test_ranks_on_two_nodes_are_one_world_in_the_image(
     assert wrong.returncode == 8, wrong.stderr
     assert "MPI in the image has 1 rank(s), expected 4" in wrong.stderr
     assert printed(hidl) == []
+
+    for name in ("libmpi.so*", "mpich"):  # where programs find it through RPATH, and the dynamic linker does not
+        for library in (image / "usr" / "lib").glob(name):
+            (image / "opt" / "mpi" / "lib").mkdir(parents=True, exist_ok=True)
+            library.rename(image / "opt" / "mpi" / "lib" / library.name)
+    unknown = hidl(*options, *program)
+    assert unknown.returncode == 8, unknown.stderr
+    assert "no MPI library found in the image" in unknown.stderr
+    assert printed(hidl) == []
