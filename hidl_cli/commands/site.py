@@ -233,6 +233,12 @@ def new(
             "of Spack, Stackinator, ReFrame or Benchpark; may be repeated.",
         ),
     ] = None,
+    no_isolation: Annotated[
+        bool,
+        typer.Option(
+            "--no-isolation", help="Execute a settings.py of --from even if hidl cannot isolate it on this machine."
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Draft a site file from this machine: its scheduler, nodes, GPUs, network and MPI libraries.
@@ -256,7 +262,8 @@ def new(
     places = [Path(one) for one in from_ or ()]
     if files := configuration_files(places):
         stem = None if output in (None, "-") else Path(output).stem
-        default, drafted = draft_from_files(files, name or stem)
+        named = [place for place in places if not place.is_dir()]
+        default, drafted = draft_from_files(files, name or stem, named=named, isolated=not no_isolation)
     else:
         if places:
             found, failures = survey_from(places[0], alone=alone)

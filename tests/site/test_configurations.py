@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hidl_cli import process
-from hidl_cli.errors import HidlError, InvalidInput, ProcessFailed, UsageError
+from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, ProcessFailed, UsageError
 from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.site.checks import RULES
@@ -23,6 +23,8 @@ from hidl_cli.site.configurations import reframe
 from hidl_cli.site.configurations.draft import configuration_files, draft_from_files
 from hidl_cli.site.configurations.spack import ParsedSpec, parse_spec
 from hidl_cli.site.draft import SiteDraft
+from hidl_cli.site.schema import Site
+from tests.conftest import Hidl
 
 PACKAGES = """\
 packages:
@@ -238,6 +240,151 @@ def test_reframe_settings_become_partitions_and_nodes(tmp_path: Path) -> None:
     assert "ghp_" not in made.text
 
 
+def settings_of(*partitions: dict[str, Any], **values: Any) -> str:
+    """Settings with these partitions of Slurm, in one environment ``gnu`` unless ``environments`` is given."""
+    default = {"scheduler": "slurm", "launcher": "srun", "environs": ["gnu"]}
+    system = {"name": "grove", "hostnames": [], "partitions": [{**default, **one} for one in partitions]}
+    system |= values.pop("system", {})
+    environments = values.pop("environments", [{"name": "gnu", "modules": ["openmpi/5.0.5"]}])
+    return json.dumps({"systems": [system], "environments": environments, **values})
+
+
+SECRETS = {
+    "partition": "partition-0123",
+    "environment": "environment-0123",
+    "command": "command-0123",
+    "header": "header-0123",
+    "address": "address-0123",
+    "nested": "nested-0123",
+    "compiler": "compiler-0123",
+    "key": "ghp_0123456789abcdef0123456789abcdef0123",
+}
+
+
+def test_no_secret_of_any_file_is_shown(tmp_path: Path) -> None:
+    gpu = {
+        "name": "gpu",
+        "access": ["-p gpu"],
+        "env_vars": [["WANDB_API_KEY", SECRETS["partition"]]],
+        "prepare_cmds": [f"vault login {SECRETS['command']}"],
+        "extras": {"registry": {"password": SECRETS["nested"]}, "pair": ["DB_PASSWORD", SECRETS["nested"]]},
+    }
+    environments = [
+        {"name": "gnu", "modules": ["openmpi/5.0.5"], "variables": {"GITHUB_TOKEN": SECRETS["environment"]}},
+        {"name": "unused", "env_vars": {"X": SECRETS["environment"]}},
+    ]
+    handler = {
+        "type": "httpjson",
+        "url": f"https://a:{SECRETS['address']}@b/",
+        "extra_headers": {"X": SECRETS["header"]},
+    }
+    text = settings_of(
+        gpu, environments=environments, logging=[{"handlers": [handler]}], **{SECRETS["key"]: {"url": "x"}}
+    )
+    compilers = COMPILERS.replace(
+        "    flags:", f"    environment: {{set: {{LICENSE: {SECRETS['compiler']}}}}}\n    flags:"
+    )
+    made, _ = drafted(tmp_path, settings__json=text, compilers__yaml=compilers)
+
+    shown = made.text + "".join(made.remarks)
+    assert [name for name, secret in SECRETS.items() if secret in shown] == []
+    for name in ("WANDB_API_KEY", "GITHUB_TOKEN", "prepare_cmds", "environment"):
+        assert left_out(made, name), name
+
+
+@pytest.mark.parametrize("value", ["$HOME/scratch", "${A}", "`hostname`", "~/x", "a b", '"a"', "a;b", "$(id)", "x\\y"])
+def test_variables_that_a_shell_expands_are_left_out(value: str, tmp_path: Path) -> None:
+    pairs = [["SCRATCH_X", value], ["FI_PROVIDER", "cxi"], ["PATH", "/opt/tools/bin"], ["EMPTY", ""]]
+    made, site = drafted(tmp_path, settings__json=settings_of({"name": "cpu"}, system={"env_vars": pairs}))
+
+    assert site["policies"]["environment"] == {"FI_PROVIDER": "cxi"}
+    assert left_out(made, "SCRATCH_X", "shell")
+    assert left_out(made, "PATH: /opt/tools/bin", "value of the job")
+
+
+def test_policies_are_those_on_which_all_partitions_agree(tmp_path: Path) -> None:
+    def policies(*partitions: dict[str, Any]) -> tuple[SiteDraft, dict[str, Any]]:
+        made, site = drafted(tmp_path, settings__json=settings_of(*partitions))
+        return made, site.get("policies", {})
+
+    memory = [{"name": "mem", "options": ["--mem={size}"]}]
+    gres = [{"name": "gpu", "options": ["--gres=gpu:{n}"]}]
+    per_node = [{"name": "gpu", "options": ["--gpus-per-node={n}"]}]
+    devices = [{"type": "gpu", "num_devices": 4}]
+    one = {"name": "gpu", "access": ["-p gpu", "--exclusive"], "resources": [*memory, *gres], "devices": devices}
+    two = {"name": "cpu", "access": ["-p cpu"]}
+    made, found = policies(one, two)
+    assert found == {"gpus": "gres"}
+    for words in (("--exclusive", "policies.exclusive"), ("--mem={size}", "policies.memory")):
+        assert left_out(made, *words, "partitions differ"), words
+    assert policies(one)[1] == {"exclusive": True, "memory": "mem", "gpus": "gres"}
+    both = policies(one, {**two, "access": ["-p cpu", "--exclusive"], "resources": memory})[1]
+    assert both == {"exclusive": True, "memory": "mem", "gpus": "gres"}
+    assert "gpus" not in policies(one, {"name": "b", "access": ["-p b"], "devices": devices})[1]
+    assert "gpus" not in policies(one, {"name": "b", "access": ["-p b"], "resources": per_node})[1]
+    assert left_out(policies({**one, "resources": [*gres, *per_node]})[0], "gpus-per-node", "differs")
+
+
+def test_partitions_of_another_scheduler_are_left_out(tmp_path: Path) -> None:
+    other = {"name": "b", "scheduler": "pbs", "launcher": "mpiexec", "access": ["-q bq"]}
+    made, site = drafted(tmp_path, settings__json=settings_of({"name": "a", "access": ["-p a"]}, other))
+
+    assert ([*site["partitions"]], site["scheduler"], site["launchers"]) == (["a"], "slurm", ["srun"])
+    assert left_out(made, "partitions[1]", "its scheduler is pbs")
+
+
+def test_options_are_accounts_of_their_scheduler_only(tmp_path: Path) -> None:
+    made, _ = drafted(tmp_path, settings__json=settings_of({"name": "a", "access": ["-p a", "-G 4", "-A x"]}))
+    assert left_out(made, "-G 4", "policies.directives")
+    assert left_out(made, "-A x", "account")
+
+
+def test_the_environment_of_a_partition_is_the_most_specific_one(tmp_path: Path) -> None:
+    environments = [
+        {"name": "gnu", "modules": ["mpich/4.2"]},
+        {"name": "gnu", "modules": ["openmpi/5.0.5"], "target_systems": ["grove:b"]},
+        {"name": "gnu", "modules": ["openmpi/4.1.6"], "target_systems": ["elsewhere"]},
+    ]
+
+    def libraries(*names: str) -> set[str]:
+        partitions = [{"name": name, "access": [f"-p {name}"]} for name in names]
+        made, site = drafted(tmp_path, settings__json=settings_of(*partitions, environments=environments))
+        assert left_out(made, "openmpi/4.1.6", "no partition of this draft uses it")
+        return {*site["mpi"]}
+
+    assert libraries("a", "b") == {"mpich", "openmpi"}
+    assert libraries("b") == {"openmpi"}
+    assert libraries("a") == {"mpich"}
+
+
+def test_settings_of_packages_without_a_key_are_left_out(tmp_path: Path) -> None:
+    text = PACKAGES.replace("variants: amdgpu_target=gfx90a", "variants: [amdgpu_target=gfx90a, +shared]")
+    text = text.replace("  gcc:\n", "  gcc:\n    buildable: false\n").replace("{c: /opt", "{hip: /opt/hipcc, c: /opt")
+    made, site = drafted(tmp_path, "grove", packages__yaml=text)
+
+    assert site["compilers"]["gcc"]["c"] == "gcc-12"
+    for words in (("cray-mpich.buildable", "false"), ("gcc.buildable", "false"), ("+shared",), ("hip /opt/hipcc",)):
+        assert left_out(made, *words), words
+
+
+def test_files_of_a_directory_that_nothing_reads_are_skipped(tmp_path: Path) -> None:
+    directory = tmp_path / "spack"
+    directory.mkdir()
+    (directory / "packages.yaml").write_text(PACKAGES)
+    (directory / "config.yaml").write_text("config:\n  build_jobs: 4\n")
+    files = configuration_files([directory])
+    made = draft_from_files(files, "grove", named=[])[1]("grove")
+
+    assert "skipped config.yaml: it is of no supported kind" in made.remarks
+    assert "openmpi" in yaml.safe_load(made.text)["mpi"]
+    for named in (files, None):
+        with pytest.raises(InvalidInput, match=r"config\.yaml is of no supported kind"):
+            draft_from_files(files, "grove", named=named)
+    (directory / "packages.yaml").unlink()
+    with pytest.raises(InvalidInput, match="no file is of a supported kind"):
+        draft_from_files(configuration_files([directory]), "grove", named=[])
+
+
 def test_several_files_complete_each_other_and_contradictions_are_named(tmp_path: Path) -> None:
     made, site = drafted(tmp_path, packages__yaml=PACKAGES, settings__py=SETTINGS.replace("'cpu', 's", "'gpu2', 's"))
 
@@ -334,13 +481,19 @@ def test_a_folder_of_outputs_is_no_configuration(tmp_path: Path) -> None:
 # Settings that misbehave.
 
 
-def test_settings_have_no_network_no_variables_and_leave_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def isolated() -> None:
+    """Skip the test if the kernel does not permit the isolation."""
     try:
         process.run([*reframe.ISOLATED, "true"])
     except ProcessFailed:
         pytest.skip("unshare is not permitted here")
+
+
+@pytest.mark.usefixtures("isolated")
+def test_settings_have_no_network_no_variables_and_leave_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PRIVATE", "value")
     late = tmp_path / "late"
     with socket.socket() as server:
@@ -362,6 +515,113 @@ def test_settings_have_no_network_no_variables_and_leave_no_process(
     assert found == {"systems": [], "reached": "no", "private": None}
     assert remark is None
     assert not late.exists()
+
+
+ATTEMPTS = """
+import ctypes, os, socket, subprocess
+done = {}
+def attempt(name, act):
+    try:
+        done[name] = str(act() or 'done')
+    except (OSError, PermissionError) as error:
+        done[name] = 'rejected'
+def connect():
+    with socket.socket(socket.AF_UNIX) as own:
+        own.connect(SOCKET)
+def mount(*words):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(*words):
+        raise OSError(ctypes.get_errno(), 'mount')
+def environ():
+    for each in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            if b'PRIVATE=value' in open(f'/proc/{each}/environ', 'rb').read():
+                return 'readable'
+        except OSError:
+            pass
+    raise PermissionError
+attempt('write beside', lambda: open(os.path.join(os.path.dirname(__file__), 'written'), 'w').write('x'))
+attempt('write elsewhere', lambda: open(os.path.join(ELSEWHERE, 'written'), 'w').write('x'))
+attempt('read elsewhere', lambda: open(os.path.join(ELSEWHERE, 'own')).read())
+attempt('read home', lambda: open(os.path.join(OF_USER, 'own')).read())
+attempt('unix socket', connect)
+attempt('remount', lambda: mount(None, b'/', None, 32 | 4096, None))
+attempt('unmount', lambda: mount(b'tmpfs', b'/etc', b'tmpfs', 0, None))
+attempt('environment', environ)
+attempt('temporary', lambda: open('/tmp/own', 'w').close())
+attempt('program', lambda: subprocess.run(['true'], check=True) and None)
+attempt('module', lambda: __import__('beside').VALUE)
+site_configuration = {'systems': [], 'done': done}
+"""
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("place", ["directory", "home"])
+def test_isolated_settings_change_and_reach_nothing(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    directory = home if place == "home" else tmp_path / "site"
+    for each in (home, elsewhere, tmp_path / "site"):
+        each.mkdir()
+    (elsewhere / "own").write_text("private")
+    (home / "own").write_text("private")
+    (directory / "beside.py").write_text("VALUE = 'imported'")
+    monkeypatch.setenv("PRIVATE", "value")
+    monkeypatch.setenv("HOME", str(home))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(directory / "s"))
+        server.listen()
+        names = {"SOCKET": str(directory / "s"), "ELSEWHERE": str(elsewhere), "OF_USER": str(home)}
+        file = directory / "settings.py"
+        file.write_text("\n".join(f"{name} = {value!r}" for name, value in names.items()) + ATTEMPTS)
+        if place == "home":
+            with pytest.raises(InvalidInput, match="beside"):  # only the file itself is there
+                reframe.execute_settings(file)
+            file.write_text(file.read_text().replace("attempt('module'", "0 and attempt('module'"))
+        found, remark = reframe.execute_settings(file)
+
+    rejected = ("write beside", "write elsewhere", "read elsewhere", "read home", "unix socket", "remount", "unmount")
+    expected = dict.fromkeys((*rejected, "environment"), "rejected") | {"temporary": "done", "program": "done"}
+    if place == "home":
+        expected["write beside"] = "1"  # into a temporary directory in place of the home
+    else:
+        expected["module"] = "imported"
+    assert found["done"] == expected
+    assert remark is None
+    assert {each.name for each in (*directory.iterdir(), *elsewhere.iterdir())} <= {
+        "settings.py", "beside.py", "own", "s", "__pycache__",
+    }  # fmt: skip
+
+
+def test_settings_that_cannot_be_isolated_are_refused_unless_requested(
+    hidl: Hidl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, proof = tmp_path / "settings.py", tmp_path / "executed"
+    file.write_text(f"open({str(proof)!r}, 'w')\nsite_configuration = {{'systems': []}}\n")
+    for command in (("false",), ("absent-program",), ("env", "HIDL=1")):  # the last one isolates nothing
+        monkeypatch.setattr(reframe, "ISOLATED", command)
+        with pytest.raises(MissingPrecondition, match="cannot isolate it on this machine"):
+            reframe.execute_settings(file)
+        assert not proof.exists()
+        found, remark = reframe.execute_settings(file, required=False)
+        assert (found, "access to your files, variables and network" in str(remark)) == ({"systems": []}, True)
+        proof.unlink()
+
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "unshare").write_text("#!/bin/sh\necho not permitted >&2; exit 1\n")
+    (tmp_path / "bin" / "unshare").chmod(0o755)
+    hidl.environment["PATH"] = f"{tmp_path}/bin:{hidl.environment['PATH']}"
+    file.write_text(SETTINGS)
+    refused = hidl("site", "new", "--from", str(file), "--output", "-")
+    assert (refused.returncode, "--no-isolation" in refused.stderr, "not permitted" in refused.stderr) == (
+        4,
+        True,
+        True,
+    )
+    requested = hidl("site", "new", "--from", str(file), "--output", "-", "--no-isolation")
+    assert requested.returncode == 0, requested.stderr
+    assert "executed with access to your files" in requested.stderr
 
 
 @pytest.mark.parametrize(
@@ -430,6 +690,7 @@ def test_hostile_values_never_leave_their_place(value: str, tmp_path: Path) -> N
     file.write_text(text)
     _, draft = draft_from_files([file], "grove")
     site = yaml.safe_load(draft("grove").text)
+    Site.model_validate(site)  # which rejects unknown keys at all levels
 
     assert site["name"] == "grove"
     assert {*site} <= {

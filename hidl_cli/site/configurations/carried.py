@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hidl_cli.inputs.problems import clipped
+from hidl_cli.redaction import HIDDEN, redact, redact_variable
 
 Key = str | int
 #: Name of the node type in files that describe the nodes of a machine without naming a type.
 ANY_NODES = "*"
 _MOST_LINES = 200  # values left out, listed per file
 _LONGEST = 100
+#: Keys below which only names are shown, because the values are the user's: variables, commands and headers.
+_PRIVATE = ("env_vars", "environment", "prepare_cmds", "prebuild_cmds", "logging", "extra_headers", "mirrors")
 
 #: Replaces the values that a reader has taken, so that the numbers of list items do not change.
 _TAKEN = object()
@@ -56,7 +59,7 @@ class ConfigurationFile:
     def carry(self, path: Sequence[str], value: Any, why: str = "") -> None:
         """Carry a value over, unless it is None or empty."""
         if value is not None and value not in ("", [], {}):
-            self.values.append(CarriedValue(tuple(path), value, f"{self.name}: {why}" if why else self.name))
+            self.values.append(CarriedValue(tuple(path), value, redact(f"{self.name}: {why}" if why else self.name)))
 
     def peek(self, *path: Key) -> Any:
         """Return the value at a path without taking it, or None if it is missing or was taken."""
@@ -112,12 +115,12 @@ class ConfigurationFile:
         """Leave the value at a path out, with a reason."""
         found = self.take(*path)
         if not _is_empty(found):
-            self.reasons.append(f"{_dotted(path)}: {_shown(found)} ({why})")
+            self.reasons.append(f"{_dotted(path)}: {_shown(path, found)} ({why})")
 
     def left_out(self) -> list[str]:
         """Return all values that no reader took, with their paths."""
-        rest = [f"{_dotted(path)}: {_shown(value)}" for path, value in _untaken(self.data, self._original, ())]
-        lines = [f"{self.name}: {line}" for line in (*self.reasons, *rest)]
+        rest = [f"{_dotted(path)}: {_shown(path, value)}" for path, value in _untaken(self.data, self._original, ())]
+        lines = [redact(f"{self.name}: {line}") for line in (*self.reasons, *rest)]
         more = len(lines) - _MOST_LINES
         return lines if more <= 0 else [*lines[:_MOST_LINES], f"{self.name}: {more} more values"]
 
@@ -150,10 +153,48 @@ def _dotted(path: Sequence[Key]) -> str:
     return text.removeprefix(".")
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, str):
-        return clipped(value, _LONGEST)
-    return clipped(json.dumps(value, default=lambda _: "...", ensure_ascii=False), _LONGEST)
+def _shown(path: Sequence[Key], value: Any) -> str:
+    """Format a value without secrets, which may be recognizable by the names around it only."""
+    names = [key for key in path if isinstance(key, str)]
+    private = next((key for key in names if _is_private(key, names)), "")
+    shown = _without_secrets(value, private or (names[-1] if names else ""), names)
+    if isinstance(shown, str):
+        return clipped(shown, _LONGEST)
+    return clipped(json.dumps(shown, default=lambda _: "...", ensure_ascii=False), _LONGEST)
+
+
+def _is_private(key: str, names: Sequence[str]) -> bool:
+    """Return whether only names are shown below a key; ``variables`` are those of a shell in ReFrame's settings."""
+    return key in _PRIVATE or (key == "variables" and names[:1] in (["systems"], ["environments"]))
+
+
+def _without_secrets(value: Any, name: str, names: Sequence[str]) -> Any:
+    """Return plain data without secrets. ``name`` is the key of the value, and ``names`` those on its path."""
+    if _is_private(name, names):
+        return _names_of(value)
+    if isinstance(value, dict):
+        return {redact(str(key)): _without_secrets(one, str(key), names or [str(key)]) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        is_pair = len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], (str, int, float))
+        if is_pair:  # a variable
+            return [redact(value[0]), _without_secrets(value[1], value[0], names)]
+        return [_without_secrets(one, name, names) for one in value]
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        shown = redact_variable(name, redact(str(value)))
+        return value if shown == str(value) else shown
+    return "..." if value is _TAKEN else value
+
+
+def _names_of(value: Any) -> str:
+    """Return the names of variables, or the number of other values."""
+    if isinstance(value, dict):
+        names = [str(key) for key, one in value.items() if one is not _TAKEN]
+    else:
+        found = value if isinstance(value, (list, tuple)) else [value]
+        names = [str(one[0]) for one in found if isinstance(one, (list, tuple)) and len(one) == 2]
+        if len(names) < len(found):
+            names = []
+    return f"{redact(', '.join(names))}: {HIDDEN}" if names else HIDDEN
 
 
 def first(values: Mapping[Any, Any], *keys: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hidl_cli.inputs import yamlfile
 from hidl_cli.inputs.problems import clipped
 from hidl_cli.inputs.source import plain, read_source
 from hidl_cli.launchers import LAUNCHERS
+from hidl_cli.redaction import redact
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.configurations import benchpark, reframe, spack
 from hidl_cli.site.configurations.carried import ANY_NODES, CarriedValue, ConfigurationFile, Reader
@@ -45,6 +46,10 @@ _SECTIONS = (
 #: Facts about nodes that each node type in the draft lists, so that the null ones can be filled in.
 _OF_NODES = ("cpu", "arch", "sockets", "cores", "threads_per_core", "memory_gib", "gpus", "count")
 _MISSING = "not in these files"
+
+
+class UnknownKind(InvalidInput):
+    """A file that no reader supports."""
 
 
 @dataclass(frozen=True)
@@ -108,25 +113,43 @@ def configuration_files(places: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def draft_from_files(files: Sequence[Path], name: str | None) -> tuple[str, Callable[[str], SiteDraft]]:
+def draft_from_files(
+    files: Sequence[Path],
+    name: str | None,
+    *,
+    named: Collection[Path] | None = None,
+    isolated: bool = True,
+) -> tuple[str, Callable[[str], SiteDraft]]:
     """Read configuration files, and return the name of the machine and a function that drafts its site under a name.
 
     Args:
         files: The files, the most reliable first: if they contradict each other, the first one counts.
         name: Name of the machine to describe if a file describes several; None if there is only one.
+        named: Files that must be of a supported kind; others, found in directories, are skipped. None requires all.
+        isolated: Whether to reject a ``settings.py`` that cannot be isolated on this machine.
 
-    Raises ``InvalidInput`` if a file cannot be read or is of no supported kind, and ``UsageError`` if no file contains
-    the name of the machine and ``name`` is None.
+    Raises:
+        InvalidInput: A file cannot be read or is of no supported kind.
+        MissingPrecondition: A ``settings.py`` cannot be isolated.
+        UsageError: No file contains the name of the machine, and ``name`` is None.
     """
     read: list[ConfigurationFile] = []
     remarks: list[str] = []
     names = _short_names(files)
     for file in files:
-        kind, data, remark = _parsed(file)
+        try:
+            kind, data, remark = _parsed(file, isolated=isolated)
+        except UnknownKind:
+            if named is None or file in named:
+                raise
+            remarks.append(f"skipped {names[file]}: it is of no supported kind")
+            continue
         remarks += [remark] if remark else []
         one = ConfigurationFile(names[file], data, kind.tool)
         kind.read(one, name)
         read.append(one)
+    if not read:
+        raise InvalidInput(f"{', '.join(map(str, files))}: no file is of a supported kind", hint=f"give {_SUPPORTED}")
     cluster = next((one.cluster for one in read if one.cluster), name)
     if cluster is None:
         raise UsageError(
@@ -142,13 +165,13 @@ def _short_names(files: Sequence[Path]) -> dict[Path, str]:
     return {file: file.name if names.count(file.name) == 1 else f"{file.parent.name}/{file.name}" for file in files}
 
 
-def _parsed(file: Path) -> tuple[_Kind, Any, str | None]:
+def _parsed(file: Path, *, isolated: bool) -> tuple[_Kind, Any, str | None]:
     """Recognize and parse a file. The last value is a remark about how it was read."""
     if file.suffix == ".py":
         text = read_source(file).text
         if benchpark.is_system(file, text):
             return _BENCHPARK, benchpark.parse_system(file.name, text), None
-        found, remark = reframe.execute_settings(file)
+        found, remark = reframe.execute_settings(file, required=isolated)
         return _kind_of(file, _bounded(file, found)), found, remark
     if file.suffix == ".json":
         try:
@@ -168,7 +191,7 @@ def _kind_of(file: Path, data: Any) -> _Kind:
         for kind in _KINDS:
             if kind.fits(file, data):
                 return kind
-    raise InvalidInput(f"{file} is of no supported kind", hint=f"give {_SUPPORTED}")
+    raise UnknownKind(f"{file} is of no supported kind", hint=f"give {_SUPPORTED}")
 
 
 def _bounded(file: Path, data: Any) -> Any:
@@ -195,7 +218,8 @@ def _draft(read: Sequence[ConfigurationFile], name: str, remarks: Sequence[str])
     values = merged.finish()
     data, dropped = _valid(name, values)
     kept = {path: value for path, value in values.items() if _contains(data, path)}
-    left_out = [*merged.left_out, *dropped, *(line for file in read for line in file.left_out())]
+    left_out = [redact(line) for line in (*merged.left_out, *dropped)]
+    left_out += [line for file in read for line in file.left_out()]
     site = Site.model_validate(data)
     missing = [*(".".join(path) for path in unknown_facts(site))]
     if not site.partitions:

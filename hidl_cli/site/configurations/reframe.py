@@ -7,45 +7,36 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from archspec.cpu import TARGETS
 
 from hidl_cli import paths, process
-from hidl_cli.errors import InvalidInput, ProcessFailed, UsageError
+from hidl_cli.errors import InvalidInput, MissingPrecondition, ProcessFailed, UsageError
 from hidl_cli.inputs.problems import clipped
 from hidl_cli.mpi import library_of_module
 from hidl_cli.redaction import redact_variable
+from hidl_cli.site.configurations import isolation
 from hidl_cli.site.configurations.carried import ConfigurationFile, Key
 from hidl_cli.site.draft import simple
 
-_SECONDS = 20.0
-_MEMORY, _OUTPUT = 2 << 30, 16 << 20  # bytes that the settings may allocate and print
+_SECONDS = float(isolation.SECONDS)
 #: Puts the process into namespaces of its own, in which there is no network and nothing survives it.
-ISOLATED = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
+ISOLATED = ("unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount")
 _VARIABLES = ("PATH", "LANG", "LC_ALL")
-_EXECUTE = f"""
-import json, os, resource, runpy, sys
-for limit, most in ((resource.RLIMIT_AS, {_MEMORY}), (resource.RLIMIT_FSIZE, {_OUTPUT}),
-                    (resource.RLIMIT_CPU, {_SECONDS:.0f}), (resource.RLIMIT_CORE, 0)):
-    resource.setrlimit(limit, (most, most))
-result = os.dup(1)
-os.dup2(2, 1)
-file = sys.argv[1]
-sys.path.insert(0, os.path.dirname(file))
-found = runpy.run_path(file).get("site_configuration")
-if not isinstance(found, dict):
-    sys.exit("it defines no site_configuration")
-def as_text(one):
-    return os.fspath(one) if isinstance(one, os.PathLike) else f"<{{type(one).__name__}}>"
-text = json.dumps(found, default=as_text)
-with os.fdopen(result, "w") as out:
-    out.write(text)
-    out.flush()
-    os._exit(0)
-"""
+_SEARCH_PATHS = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LIBRARY_PATH",
+    "CPATH",
+    "PYTHONPATH",
+    "MANPATH",
+    "LD_PRELOAD",
+    "MODULEPATH",
+)
+_TEMPORARY = ("/tmp", "/var/tmp", "/run", "/dev/shm")
 
 _SCHEDULERS = {
     "slurm": "slurm",
@@ -89,37 +80,91 @@ _RESOURCES = (
     (re.compile(r"--mem-per-cpu=(?P<model>){\w+}"), "memory", "mem-per-cpu"),
 )
 _OWN = ("logging", "general", "modes", "storage", "autodetect_methods")
-_ACCOUNT = ("A", "account", "P", "G", "bank", "B")
+_ACCOUNTS = {
+    "slurm": ("A", "account"),
+    "lsf": ("P", "G"),
+    "pbs": ("A", "P"),
+    "flux": ("B", "bank"),
+}
+#: A policy, the value that a partition implies, and its source.
+_Policies = dict[str, tuple[Any, str]]
+#: Most specific first: which definitions of an environment apply to a partition.
+_TARGETS = ("{system}:{partition}", "{system}:*", "{system}", "*:{partition}", "*:*", "*")
 
 
-def execute_settings(file: Path) -> tuple[Any, str | None]:
-    """Execute a ``settings.py`` and return its ``site_configuration``, and a remark if it had access to the network.
+def execute_settings(file: Path, *, required: bool = True) -> tuple[Any, str | None]:
+    """Execute a ``settings.py`` and return its ``site_configuration``, and a remark if the process was not isolated.
 
-    The process has a time limit, little memory and no variables of the user, and no network if the kernel permits
-    that. Raises ``InvalidInput`` if the file cannot be executed or defines no configuration.
+    Args:
+        file: The settings.
+        required: Whether to reject settings that cannot be isolated on this machine.
+
+    Raises:
+        MissingPrecondition: The kernel does not permit the isolation, and it is required.
+        InvalidInput: The file cannot be executed or defines no configuration.
     """
-    remark = None
+    file = file.resolve()
     with paths.temporary_directory("reframe") as directory:
-        environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ} | {"HOME": str(directory)}
-        command = [sys.executable, "-I", "-c", _EXECUTE, str(file.resolve())]
-        prefix: Sequence[str] = ISOLATED
+        environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
         try:
+            text = _execute(file, directory, environment | {"HOME": "/tmp"}, isolated=True)
+            remark = None
+        except MissingPrecondition as error:
+            if required:
+                raise
+            text = _execute(file, directory, environment | {"HOME": str(directory)}, isolated=False)
+            remark = f"{file} was executed with access to your files, variables and network ({error.message})"
+    try:
+        return json.loads(text), remark
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{file} cannot be read: its site_configuration is not valid as JSON") from error
+
+
+def _execute(file: Path, directory: Path, environment: dict[str, str], *, isolated: bool) -> str:
+    """Return what the settings print, from a process with limits."""
+    private = _private_directories()
+    hidden = [
+        place for place in private if not any(Path(place).is_relative_to(one) and place != one for one in private)
+    ]
+    parts = {file if str(file.parent) in private else file.parent, *map(Path, (sys.prefix, sys.base_prefix))}
+    kept = sorted({*map(str, parts), *(str(part.resolve()) for part in parts)})
+    given = {"file": str(file), "isolated": isolated, "hidden": hidden, "kept": kept}
+    document = json.dumps(given | {"outside": str(Path("/proc/self/ns/mnt").readlink())})
+    command = [sys.executable, "-I", str(Path(isolation.__file__)), document]
+    prefix: Sequence[str] = ISOLATED if isolated else ()
+    try:
+        if isolated:
             process.run([*prefix, "true"], env=environment, timeout=_SECONDS)
-        except ProcessFailed:
-            prefix, remark = (), f"{file} was executed with access to the network: unshare is not permitted here"
-        try:
-            done = process.run([*prefix, *command], cwd=directory, env=environment, timeout=_SECONDS)
-            return json.loads(done.stdout), remark
-        except ProcessFailed as error:
-            lines = [line for line in (error.output or "").strip().splitlines() if line.strip()]
-            reason = clipped(lines[-1], 200) if lines else f"exit status {error.status}"
-            raise InvalidInput(
-                f"{file} cannot be executed: {reason}",
-                hint="it runs with hidl's Python and without your variables; write its dictionary to a JSON file, and "
-                "give that",
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"{file} cannot be read: its site_configuration is not valid as JSON") from error
+    except ProcessFailed as error:
+        raise _not_isolated(file, error) from error
+    try:
+        return process.run([*prefix, *command], cwd=directory, env=environment, timeout=_SECONDS).stdout
+    except ProcessFailed as error:
+        if isolated and error.status == isolation.NOT_ISOLATED:
+            raise _not_isolated(file, error) from error
+        raise InvalidInput(
+            f"{file} cannot be executed: {_last_line(error)}",
+            hint="it runs with hidl's Python, and without your variables and files; write its dictionary to a JSON "
+            "file, and give that",
+        ) from error
+
+
+def _private_directories() -> list[str]:
+    """Return the directories with files and sockets of the user and of services."""
+    places = map(Path, [*_TEMPORARY, str(Path.home()), os.environ.get("XDG_RUNTIME_DIR", "/run")])
+    return sorted({str(place.resolve()) for place in places if place.is_dir()} - {"/"})
+
+
+def _not_isolated(file: Path, error: ProcessFailed) -> MissingPrecondition:
+    return MissingPrecondition(
+        f"{file} is a program, and hidl cannot isolate it on this machine: {_last_line(error)}",
+        hint="write its dictionary to a JSON file where you trust it, and give that, or add --no-isolation",
+    )
+
+
+def _last_line(error: ProcessFailed) -> str:
+    lines = [line for line in (error.output or "").strip().splitlines() if line.strip()]
+    return clipped(lines[-1], 200) if lines else f"exit status {error.status}"
 
 
 def read_settings(file: ConfigurationFile, wanted: str | None) -> None:
@@ -141,13 +186,17 @@ def read_settings(file: ConfigurationFile, wanted: str | None) -> None:
         _read_variables(file, (*at, key))
     for key in _OWN:
         file.leave(key, why="settings of ReFrame itself")
-    used: list[str] = []
+    first = _first_scheduler(file, at)
+    used: dict[str, list[str]] = {}
+    policies: dict[str, _Policies] = {}
     for number in file.keys(*at, "partitions"):
-        used += _read_partition(file, (*at, "partitions", number))
+        _read_partition(file, (*at, "partitions", number), first, used, policies)
+    _carry_policies(file, policies)
     _request_no_partition(file)
     file.values = [value for value in file.values if value.path != ("partitions", value.value, "queue")]
+    chosen = {number for partition, names in used.items() for number in _environments_of(file, name, partition, names)}
     for number in file.keys("environments"):
-        _read_environment(file, ("environments", number), used)
+        _read_environment(file, ("environments", number), is_used=number in chosen)
 
 
 def _choose(file: ConfigurationFile, wanted: str | None) -> int:
@@ -168,30 +217,64 @@ def _choose(file: ConfigurationFile, wanted: str | None) -> int:
 
 
 def _read_variables(file: ConfigurationFile, at: tuple[Key, ...]) -> None:
-    """Carry variables over, which are a mapping or, in older files, pairs; not those that may hold a secret."""
+    """Carry variables over, which are a mapping or, in older files, pairs.
+
+    Variables that may hold a secret are left out, and those that a shell would expand, because a site file's variables
+    are set literally.
+    """
     found = file.peek(*at)
     for key in file.keys(*at):
         pair = (key, found[key]) if isinstance(found, dict) else found[key]
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
             continue
         variable, value = pair[0], pair[1]
-        if not isinstance(value, (str, int, float)) or redact_variable(variable, str(value)) != str(value):
-            file.take(*at, key)
-            file.reasons.append(f"{variable}: not shown (it may contain a secret)")
-            continue
         file.take(*at, key)
-        file.carry(("policies", "environment", variable), str(value), "variables of the system")
+        if not isinstance(value, (str, int, float)) or redact_variable(variable, str(value)) != str(value):
+            file.reasons.append(f"{variable}: not shown (it may contain a secret)")
+        elif variable in _SEARCH_PATHS:
+            file.reasons.append(f"{variable}: {clipped(str(value))} (it would replace the value of the job)")
+        elif value != "" and shlex.quote(str(value)) != str(value):
+            file.reasons.append(
+                f"{variable}: {clipped(str(value))} (ReFrame lets a shell expand it; policies.environment is literal)"
+            )
+        else:
+            file.carry(("policies", "environment", variable), str(value), "variables of the system")
 
 
-def _read_partition(file: ConfigurationFile, at: tuple[Key, ...]) -> list[str]:
-    """Read a partition, and return the names of its environments."""
+def _first_scheduler(file: ConfigurationFile, at: tuple[Key, ...]) -> str | None:
+    """Return the scheduler of the first partition that has a supported one: a site has only one."""
+    for number in file.keys(*at, "partitions"):
+        if found := _SCHEDULERS.get(str(file.peek(*at, "partitions", number, "scheduler"))):
+            return found
+    return None
+
+
+def _read_partition(
+    file: ConfigurationFile,
+    at: tuple[Key, ...],
+    first: str | None,
+    used: dict[str, list[str]],
+    policies: dict[str, _Policies],
+) -> None:
+    """Read a partition.
+
+    Args:
+        file: The settings.
+        at: Path of the partition.
+        first: The scheduler of the site.
+        used: Receives the names of its environments by the name of the partition.
+        policies: Receives its policies by the key of the partition.
+    """
     name = str(file.peek(*at, "name"))
     key = simple(name)
     scheduler = _SCHEDULERS.get(str(file.peek(*at, "scheduler")))
     if scheduler is None or not key:
         why = f"its scheduler is {file.peek(*at, 'scheduler')}" if key else "its name is not valid"
         file.leave(*at, why=f"{why}, so hidl cannot submit jobs to it")
-        return []
+        return
+    if scheduler != first:
+        file.leave(*at, why=f"its scheduler is {scheduler}, but a site has only one, here {first}")
+        return
     why = f"partition {name}"
     for one in ("name", "scheduler"):
         file.take(*at, one)
@@ -202,15 +285,30 @@ def _read_partition(file: ConfigurationFile, at: tuple[Key, ...]) -> list[str]:
     if descr := file.text(*at, "descr"):
         why += f": {descr}"
     file.carry(("partitions", key, "node_type"), key, why)
-    _read_access(file, at, key, scheduler, why)
+    own = policies.setdefault(key, {})
+    _read_access(file, at, key, scheduler, why, policies=own)
     _read_hardware(file, at, key, why)
     for number in file.keys(*at, "container_platforms"):
         if runtime := _RUNTIMES.get(str(file.peek(*at, "container_platforms", number, "type"))):
             file.take(*at, "container_platforms", number, "type")
             file.carry(("containers", "runtime"), runtime, why)
     for number in file.keys(*at, "resources"):
-        _read_resource(file, (*at, "resources", number), key, why)
-    return file.words(*at, "environs")
+        _read_resource(file, (*at, "resources", number), key, why, own)
+    used[name] = file.words(*at, "environs")
+
+
+def _carry_policies(file: ConfigurationFile, policies: Mapping[str, _Policies]) -> None:
+    """Carry a policy over if all partitions agree on it, because a site has one for all; for GPUs, those with GPUs."""
+    with_gpus = {value.path[1] for value in file.values if value.path[::2] == ("node_types", "gpus")}
+    for name in dict.fromkeys(name for own in policies.values() for name in own):
+        concerned = [own for key, own in policies.items() if name != "gpus" or name in own or key in with_gpus]
+        if all(name in own and own[name][0] == concerned[0][name][0] for own in concerned):
+            file.carry(("policies", name), *concerned[0][name])
+            continue
+        for own in policies.values():
+            if name in own:
+                value, why = own[name]
+                file.reasons.append(f"{why}: policies.{name} {value} (other partitions differ; a site has one policy)")
 
 
 def _request_no_partition(file: ConfigurationFile) -> None:
@@ -227,20 +325,22 @@ def _request_no_partition(file: ConfigurationFile) -> None:
             )
 
 
-def _read_access(file: ConfigurationFile, at: tuple[Key, ...], key: str, scheduler: str, why: str) -> None:
+def _read_access(
+    file: ConfigurationFile, at: tuple[Key, ...], key: str, scheduler: str, why: str, *, policies: _Policies
+) -> None:
     """Read the options that give access to a partition."""
     for option, value, text in _options(file.words(*at, "access")):
         field = _ACCESS.get(scheduler, {}).get(option)
         if field and value:
             file.carry(("partitions", key, field), value, f"{why}; access {text}")
-        elif option in _ACCOUNT:
+        elif option in _ACCOUNTS.get(scheduler, ()):
             file.reasons.append(f"{why}: access {text} (an account is a user's: hidl run --account)")
         elif scheduler == "slurm" and option == "exclusive":
-            file.carry(("policies", "exclusive"), True, f"{why}; access {text}")
+            policies["exclusive"] = (True, f"{why}; access {text}")
         elif scheduler == "slurm" and option == "gres" and str(value).startswith("gpu"):
-            file.carry(("policies", "gpus"), "gres", f"{why}; access {text}")
+            _imply(file, policies, "gpus", "gres", f"{why}; access {text}")
         elif scheduler == "slurm" and option == "gpus-per-node":
-            file.carry(("policies", "gpus"), "gpus-per-node", f"{why}; access {text}")
+            _imply(file, policies, "gpus", "gpus-per-node", f"{why}; access {text}")
         else:
             file.reasons.append(f"{why}: access {text} (options for all jobs belong in policies.directives)")
 
@@ -297,7 +397,13 @@ def _read_hardware(file: ConfigurationFile, at: tuple[Key, ...], key: str, why: 
         file.carry((*node, "gpu_arch"), file.text(*device, "arch"), why)
 
 
-def _read_resource(file: ConfigurationFile, at: tuple[Key, ...], key: str, why: str) -> None:
+def _imply(file: ConfigurationFile, policies: _Policies, name: str, value: str, why: str) -> None:
+    """Record what a partition implies for a policy. The first value counts, and others are reported."""
+    if policies.setdefault(name, (value, why))[0] != value:
+        file.reasons.append(f"{why}: policies.{name} {value} ({policies[name][1]} differs)")
+
+
+def _read_resource(file: ConfigurationFile, at: tuple[Key, ...], key: str, why: str, policies: _Policies) -> None:
     """Read how a partition requests GPUs and memory."""
     if not _is_texts(file.peek(*at, "options")):
         return
@@ -309,7 +415,7 @@ def _read_resource(file: ConfigurationFile, at: tuple[Key, ...], key: str, why: 
             continue
         file.take(*at, "name")
         pattern, policy, value = form
-        file.carry(("policies", policy), value, f"{why}; resource {option}")
+        _imply(file, policies, policy, value, f"{why}; resource {option}")
         if (found := pattern.fullmatch(option)) and found["model"]:
             file.carry(("node_types", key, "gpu_model"), found["model"], f"{why}; resource {option}")
 
@@ -318,13 +424,33 @@ def _is_texts(found: Any) -> bool:
     return isinstance(found, list) and all(isinstance(one, str) for one in found)
 
 
-def _read_environment(file: ConfigurationFile, at: tuple[Key, ...], used: Sequence[str]) -> None:
+def _environments_of(file: ConfigurationFile, system: str, partition: str, names: Sequence[str]) -> Iterator[int]:
+    """Yield the indices of a partition's environments: of those with the same name, the one most specific to it."""
+    targets = [target.format(system=system, partition=partition) for target in _TARGETS]
+    for name in names:
+        ranked = [
+            (min(targets.index(one) for one in fitting), -number)
+            for number in file.keys("environments")
+            if str(file.peek("environments", number, "name")) == name
+            and (fitting := [one for one in _target_systems(file, number) if one in targets])
+        ]
+        if ranked:
+            yield -min(ranked)[1]
+
+
+def _target_systems(file: ConfigurationFile, number: int) -> list[str]:
+    found = file.peek("environments", number, "target_systems")
+    return [str(one) for one in found] if isinstance(found, list) else ["*"]
+
+
+def _read_environment(file: ConfigurationFile, at: tuple[Key, ...], *, is_used: bool) -> None:
     """Read the MPI library among the modules of an environment."""
     name = str(file.peek(*at, "name"))
-    if name not in used:
-        file.leave(*at, why="no partition of this system uses it")
+    if not is_used:
+        file.leave(*at, why="no partition of this draft uses it")
         return
     file.take(*at, "name")
+    file.take(*at, "target_systems")
     modules = file.peek(*at, "modules")
     if isinstance(modules, str):
         modules = [modules]

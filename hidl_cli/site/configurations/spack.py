@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from hidl_cli.inputs.problems import clipped
 from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.site.configurations.carried import ANY_NODES, ConfigurationFile, Key, first
 from hidl_cli.site.draft import unique
@@ -155,11 +156,16 @@ def _read_all(file: ConfigurationFile, root: tuple[str, ...]) -> None:
                 file.take(*at, key)
                 file.carry(("spack", "target"), name, f"packages.all.{key}")
     variants = file.peek(*at, "variants")
-    for variant in [variants] if isinstance(variants, str) else variants if isinstance(variants, list) else ():
+    words = variants.split() if isinstance(variants, str) else variants if isinstance(variants, list) else []
+    for number, variant in enumerate(words):
         if isinstance(variant, str) and (found_arch := _GPU_ARCH.fullmatch(variant.strip())):
             file.take(*at, "variants")
             arch = found_arch["amd"] or f"sm_{found_arch['nvidia']}"
             file.carry(("node_types", ANY_NODES, "gpu_arch"), arch, f"packages.all.variants: {variant}")
+            if others := [*words[:number], *words[number + 1 :]]:
+                shown = " ".join(map(str, others))
+                file.reasons.append(f"packages.all.variants: {clipped(shown)} (a site file has no key for it)")
+            break
     providers = file.words(*at, "providers", "mpi")
     if providers and (spec := parse_spec(providers[0])):
         file.carry(("default_mpi",), spec.name, f"packages.all.providers.mpi: {', '.join(providers)}")
@@ -174,8 +180,6 @@ def _read_externals(file: ConfigurationFile, at: tuple[str, ...], package: str) 
     found.sort(key=lambda each: _order(each[1].version), reverse=True)
     keys: list[str] = []
     buildable = file.peek(*at, "buildable")
-    if found and isinstance(buildable, bool):
-        file.take(*at, "buildable")
     for number, (index, spec) in enumerate(found):
         place: tuple[Key, ...] = (*at, "externals", index)
         compilers = file.peek(*place, "extra_attributes", "compilers")
@@ -196,6 +200,8 @@ def _read_externals(file: ConfigurationFile, at: tuple[str, ...], package: str) 
             _carry_mpi(file, key, spec, str(text))
         else:
             section = ("externals", key)
+            if isinstance(buildable, bool):
+                file.take(*at, "buildable")
             file.carry((*section, "version"), spec.version, str(text))
             file.carry((*section, "variants"), spec.variants, str(text))
             file.carry((*section, "buildable"), buildable if buildable is True else None, str(text))
@@ -219,6 +225,9 @@ def _read_compiler(
         _carry_compiler(file, key, spec, (None, None, fortran), prefix=prefix, why=text)
         return
     given = (first(programs, "c"), first(programs, "cxx", "c++"), first(programs, "fortran"))
+    for language, program in programs.items():
+        if language not in ("c", "cxx", "c++", "fortran"):
+            file.reasons.append(f"compiler {key}: {language} {clipped(str(program))} (a site file has no key for it)")
     _carry_compiler(file, key, spec, given, prefix=prefix, why=text)
 
 
