@@ -415,21 +415,31 @@ def containerize(
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
-    from hidl_cli.stack.image import define_image, write_image
+    from hidl_cli.stack.image import define_image, platform_of, write_image
     from hidl_cli.stack.install import plan_install
     from hidl_cli.stack.order import Order
 
     where = for_device(load_site(site), device)
-    order = Order(where, load_stack(name), installation.installation_root(where, prefix), locked=True)
+    root = installation.installation_root(where, prefix)
+    order = Order(where, load_stack(name), root, locked=True, platform=platform_of(where))
     planned = plan_install(order).plan
     assert planned is not None  # the lockfile is required
-    definition = define_image(planned, base=base)
+    definition = define_image(planned, where.wheels, base=base)
     place = Path(output or f"{name}-image")
     write_image(definition, place, force=force)
     if json:
-        emit_json("hidl.stack-containerize/1", stack=name, directory=str(place), files=sorted(definition.files))
+        emit_json(
+            "hidl.stack-containerize/1",
+            stack=name,
+            directory=str(place),
+            platform=planned.target.platform,
+            files=sorted(definition.files),
+            notes=list(definition.notes),
+        )
         return
-    say(f"wrote {', '.join(sorted(definition.files))} and wheels/ to {place}")
+    for note in definition.notes:
+        say(note)
+    say(f"wrote {', '.join(sorted(definition.files))} and wheels/ for {planned.target.platform} to {place}")
     say(f"next: docker build -t {name} {place}, or cd {place} && apptainer build {name}.sif {name}.def")
 
 
