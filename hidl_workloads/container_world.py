@@ -21,6 +21,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
@@ -40,6 +41,7 @@ _LIBRARY = re.compile(
 _ABSENT = re.compile(r"libmpi\w*\.so[.\d]*")
 _PYTHON = re.compile(r"python(?:[23](?:\.\d+)?)?")
 _WORLD_OF_MPICH = 0x44000000
+_GATHERING_SECONDS = 2.0
 _LONGEST = 8192
 #: Size of the header of a 64-bit ELF file, and the type of the entry with the path of the dynamic linker.
 _HEADER, _INTERPRETER = 64, 3
@@ -62,20 +64,30 @@ def main(command: Sequence[str]) -> int:
         os.execv(python, [python, start, "hidl_workloads.container_world", *command])
     try:
         world = _world_of_mpi4py() if python else None
-        size, rank, name = world or _world_of(_load(_library_of(command)))
+        size, name = world or _world_of(_load(_library_of(command)))
     except _Unknown as error:
-        if os.environ.get("RANK", "0") == "0":
-            _say(f"hidl: {error}")
-        return WRONG_WORLD
+        return _fail(f"hidl: {error}")
     expected = int(os.environ[EXPECTED_SIZE])
     if size == expected:
         return 0
-    if rank == 0 and os.environ.get("RANK", "0") == "0":
-        _say(
-            f"hidl: wrong world: MPI in the image has {size} rank(s), expected {expected} ({name})\n"
-            "next: the launcher and the MPI library of the image do not understand each other: set `srun_mpi` of the "
-            "library in the site file, or mount an MPI library of the site with --mpi NAME"
-        )
+    return _fail(
+        f"hidl: wrong world: MPI in the image has {size} rank(s), expected {expected} ({name})\n"
+        "next: the launcher and the MPI library of the image do not understand each other: set `srun_mpi` of the "
+        "library in the site file, or mount an MPI library of the site with --mpi NAME"
+    )
+
+
+def _fail(text: str) -> int:
+    """Print the text on the first rank that fails. Others wait: a launcher ends all ranks when one has failed."""
+    try:
+        place = os.path.join(os.path.dirname(os.environ["HIDL_METRICS"]), ".container-world")  # noqa: PTH118, PTH120
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        time.sleep(_GATHERING_SECONDS)
+        return WRONG_WORLD
+    except (KeyError, OSError):
+        pass
+    _say(text)
     return WRONG_WORLD
 
 
@@ -100,8 +112,13 @@ def _find(command: Sequence[str]) -> str | None:
     return shutil.which(command[0]) if command else None
 
 
-def _world_of_mpi4py() -> tuple[int, int, str] | None:
-    """Return size, rank and library of the world of this Python's mpi4py; None if it is not installed."""
+def _world_of_mpi4py() -> tuple[int, str] | None:
+    """Return the size of the world of this Python's mpi4py, and its library; None if it is not installed.
+
+    The directory of this package may contain the mpi4py of a stack, which the program does not import.
+    """
+    if sys.path[0] == os.path.dirname(os.path.dirname(os.path.abspath(__file__))):  # noqa: PTH100, PTH120
+        del sys.path[0]
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -110,7 +127,7 @@ def _world_of_mpi4py() -> tuple[int, int, str] | None:
         raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
     except RuntimeError as error:
         raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
-    return MPI.COMM_WORLD.Get_size(), MPI.COMM_WORLD.Get_rank(), _first_line(MPI.Get_library_version())
+    return MPI.COMM_WORLD.Get_size(), _first_line(MPI.Get_library_version())
 
 
 def _library_of(command: Sequence[str]) -> str:
@@ -220,7 +237,8 @@ def _try(name: str) -> str:
         is_absent = text.startswith(f"{name}: cannot open shared object file: No such file") or text.startswith(
             f"Error loading shared library {name}: No such file"  # musl
         )
-        return "absent" if is_absent else f"failed {text[:_LONGEST]}"
+        is_text = name.endswith(".so") and text.endswith(("file too short", "invalid ELF header"))  # for the linker
+        return "absent" if is_absent or is_text else f"failed {text[:_LONGEST]}"
     base = name.partition(".so")[0] + ".so"
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
         places = [line.split(maxsplit=5)[5].strip() for line in maps if f"/{base}" in line]
@@ -234,18 +252,17 @@ def _load(place: str) -> ctypes.CDLL:
         raise _Unknown(f"the MPI library in the image cannot be loaded: {error}\n{_HOW}") from error
 
 
-def _world_of(library: ctypes.CDLL) -> tuple[int, int, str]:
-    """Return size and rank of the world, and the name of the library."""
+def _world_of(library: ctypes.CDLL) -> tuple[int, str]:
+    """Return the size of the world, and the name of the library."""
     if library.MPI_Init(None, None):
         raise _Unknown("MPI_Init failed in the image")
     world = _world(library)
-    size, rank = ctypes.c_int(), ctypes.c_int()
+    size = ctypes.c_int()
     library.MPI_Comm_size(world, ctypes.byref(size))
-    library.MPI_Comm_rank(world, ctypes.byref(rank))
     text, length = ctypes.create_string_buffer(_LONGEST), ctypes.c_int()
     library.MPI_Get_library_version(text, ctypes.byref(length))
     library.MPI_Finalize()
-    return size.value, rank.value, _first_line(text.value.decode("utf-8", "replace"))
+    return size.value, _first_line(text.value.decode("utf-8", "replace"))
 
 
 def _world(library: ctypes.CDLL) -> ctypes.c_void_p | ctypes.c_int:
@@ -271,8 +288,12 @@ def _without_gpu() -> str | None:
 
 
 def _say(text: str) -> None:
+    from hidl_workloads import streams
+
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+    with suppress(OSError):  # it is closed
+        streams.wait_until_read(2)
 
 
 if __name__ == "__main__":

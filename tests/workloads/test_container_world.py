@@ -22,7 +22,6 @@ LIBRARY = """
 int MPI_Init(void *a, void *b) { return 0; }
 int MPI_Finalize(void) { return 0; }
 int MPI_Comm_size(int world, int *size) { *size = atoi(getenv("STAND_IN_SIZE")); return 0; }
-int MPI_Comm_rank(int world, int *rank) { *rank = 0; return 0; }
 int MPI_Get_library_version(char *text, int *length) { *length = sprintf(text, "stand-in %s", NAME); return 0; }
 """
 PROGRAM = "int MPI_Init(void *, void *); int main(void) { return MPI_Init(0, 0); }"
@@ -44,7 +43,9 @@ def program(directory: Path, *words: str | Path) -> Path:
     return file
 
 
-def check(*command: str | Path, places: tuple[Path, ...] = (), size: int = 2, **more: str) -> tuple[int, str]:
+def check(
+    *command: str | Path, places: tuple[Path, ...] = (), size: int = 2, start: Path = START, **more: str
+) -> tuple[int, str]:
     """Return the exit status and the messages of the check of a run with two ranks."""
     environment = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -54,7 +55,7 @@ def check(*command: str | Path, places: tuple[Path, ...] = (), size: int = 2, **
         **more,
     }
     done = subprocess.run(
-        [sys.executable, START, "hidl_workloads.container_world", *command],
+        [sys.executable, start, "hidl_workloads.container_world", *command],
         env=environment,
         capture_output=True,
         text=True,
@@ -91,12 +92,19 @@ def test_an_image_in_which_no_library_is_found_fails(tmp_path: Path) -> None:
     for command in (["true"], [script], [sys.executable, "x.py"], ["absent"]):
         status, said = check(*command)
         assert (status, "no MPI library found in the image" in said, "--no-mpi" in said) == (86, True, True), said
-    assert "no MPI library" not in check("true", RANK="1")[1]
+
+
+def test_the_first_rank_that_fails_says_why(tmp_path: Path) -> None:
+    """The others wait, because a launcher ends all ranks when one has failed."""
+    beside = {"HIDL_METRICS": str(tmp_path / "metrics.json")}
+    assert "no MPI library found" in check("true", RANK="1", **beside)[1]
+    assert check("true", RANK="0", **beside) == (86, "")
 
 
 def test_the_only_library_on_the_linkers_path_counts(tmp_path: Path) -> None:
     place = library(tmp_path / "only", "libmpi.so.12").parent
-    shutil.copy(place / "libmpi.so.12", place / "libmpi.so")
+    shutil.copy(place / "libmpi.so.12", place / "libmpich.so.12")
+    (place / "libmpi.so").write_text("INPUT(libmpi.so.12)\n")  # for the linker of a compiler
 
     assert check("true", places=(place,)) == (0, "")
     assert check("true", places=(place,), size=1)[0] == 86
@@ -136,6 +144,17 @@ def test_a_static_program_fails(tmp_path: Path) -> None:
     assert (status, "linked statically" in said) == (86, True), said
 
 
+def test_an_mpi4py_beside_hidls_package_is_not_the_programs(tmp_path: Path) -> None:
+    """A stack's site-packages contain both, and a runtime may mount all of them."""
+    package = tmp_path / "stack" / "hidl_workloads"
+    shutil.copytree(START.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "stack" / "mpi4py").mkdir()
+    (tmp_path / "stack" / "mpi4py" / "__init__.py").write_text("raise RuntimeError('of the stack')\n")
+
+    status, said = check(sys.executable, "x.py", start=package / "start.py")
+    assert (status, "no MPI library found in the image" in said) == (86, True), said
+
+
 @pytest.mark.parametrize("start", ["#!{python}", "#!/usr/bin/env -S python3"])
 def test_a_python_program_is_checked_with_its_own_mpi4py(start: str, tmp_path: Path) -> None:
     """mpi4py is a stand-in that finds one rank; the library on the linker's path has two."""
@@ -143,7 +162,7 @@ def test_a_python_program_is_checked_with_its_own_mpi4py(start: str, tmp_path: P
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").touch()
     (tmp_path / "mpi4py" / "MPI.py").write_text(
-        "class COMM_WORLD:\n    Get_size = staticmethod(lambda: 1)\n    Get_rank = staticmethod(lambda: 0)\n"
+        "class COMM_WORLD:\n    Get_size = staticmethod(lambda: 1)\n"
         "def Get_library_version(): return 'that of mpi4py\\nx'\n"
     )
     script = tmp_path / "train.py"
