@@ -257,6 +257,7 @@ SECRETS = {
     "address": "address-0123",
     "nested": "nested-0123",
     "compiler": "compiler-0123",
+    "word": "swordfish",
     "key": "ghp_0123456789abcdef0123456789abcdef0123",
 }
 
@@ -270,7 +271,12 @@ def test_no_secret_of_any_file_is_shown(tmp_path: Path) -> None:
         "extras": {"registry": {"password": SECRETS["nested"]}, "pair": ["DB_PASSWORD", SECRETS["nested"]]},
     }
     environments = [
-        {"name": "gnu", "modules": ["openmpi/5.0.5"], "variables": {"GITHUB_TOKEN": SECRETS["environment"]}},
+        {
+            "name": "gnu",
+            "modules": ["openmpi/5.0.5"],
+            "variables": {"GITHUB_TOKEN": SECRETS["environment"]},
+            "password": SECRETS["word"],
+        },
         {"name": "unused", "env_vars": {"X": SECRETS["environment"]}},
     ]
     handler = {
