@@ -17,6 +17,7 @@ from hidl_cli.schedulers.backend import SUBMIT_SECONDS, Programs, options
 from hidl_cli.templates import render_script
 from hidl_cli.tuning.judge import LD_PRELOAD
 from hidl_cli.tuning.layers import preloads
+from hidl_workloads.container import OF_THE_NODE
 
 if TYPE_CHECKING:
     from hidl_cli.batch_systems import BatchSystem
@@ -43,6 +44,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "activate": None if plan.workload.program.once else plan.activate,
         "own_programs": f"{plan.prefix}/bin",
         "mpi": None if plan.mpi_of_the_stack else plan.mpi,
+        "of_the_node": OF_THE_NODE if plan.container is not None and plan.container.runtime == "pyxis" else (),
         "environment": plan.environment,
         "launcher": LAUNCHERS.get(plan.launcher) if plan.steps else None,
         "origins": {setting.name: setting.origin for setting in plan.tuning},

@@ -13,6 +13,7 @@ from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SCHEDULERS
 from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
 from hidl_cli.inputs.options import command_line_options
+from hidl_cli.launch.container import container_for
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
@@ -56,6 +57,7 @@ from hidl_cli.tuning.judge import (
     without_variables,
 )
 from hidl_cli.tuning.layers import merge_layers
+from hidl_workloads.container import NEVER_PASSED
 
 #: The option that sets the MPI library's run-time variables, recorded as the origin of their values.
 _TUNE = "--tune"
@@ -118,6 +120,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         judged=request.scale is not None or bool(request.axes),
         scaling=request.scaling,
     )
+    _check_container(request, is_script=script is not None)
     if script is not None and ranks_kept(workload.program.patterns) is not None:
         raise UsageError(
             "a batch script starts its ranks itself: --metric cannot choose ranks", hint="omit ranks from --metric"
@@ -458,9 +461,15 @@ def _resolve_options(
         accelerator=None if described else installed.manifest.get("accelerator"),
         environment=described.directory if described else None,
     )
-    library = library_for(site, own, request.mpi, gpus=gpus)
-    layers = _layers(request, site, stack, workload, library)
-    tuning = merge_layers(library, layers, gpus=gpus, compared=request.is_compared)
+    library, layers = own, tuple[Layer, ...]()
+    tuning = tuple[Setting, ...]()
+    if request.container is not None and request.mpi is None:  # the image's own library, of the family of the stack's
+        _require_no_tuning(request, matrix)
+    else:
+        library = library_for(site, own, request.mpi, gpus=gpus)
+        layers = _layers(request, site, stack, workload, library)
+        tuning = merge_layers(library, layers, gpus=gpus, compared=request.is_compared)
+    started_by = launcher(launcher_for(site, library, request.launcher))
     if described and library is own and own.name == stack.name:
         described = replace(described, mpi_stack=stack.name)
     return ResolvedOptions(
@@ -470,7 +479,7 @@ def _resolve_options(
         stack=described.name if described else stack.name,
         installation=installed,
         library=library,
-        launcher=launcher(launcher_for(site, library, request.launcher)),
+        launcher=started_by,
         tuning=tuning,
         matrix=_checked(matrix, library, layers, tuning, gpus=gpus),
         environment=described,
@@ -478,7 +487,42 @@ def _resolve_options(
         recipe=None if described else stack,
         stdin=request.stdin_file,
         profile=request.profile,
+        container=None
+        if request.container is None
+        else container_for(
+            site,
+            fspath(request.container),
+            request.mounts or (),
+            library=None if request.mpi is None else library,
+            gpus=site.node_type(use.partition).gpu_vendor if use.device == "gpu" else None,
+            launcher=started_by.name,
+        ),
     )
+
+
+def _check_container(request: RunRequest, *, is_script: bool) -> None:
+    """Raise ``UsageError`` if the container, if any, cannot have the program or the variables of the options."""
+    if request.container is None:
+        return
+    if is_script:
+        raise UsageError(
+            "--container cannot be combined with a batch script, which starts its ranks itself",
+            hint="start the container in the script, or run its program: hidl run --container IMAGE -- PROGRAM",
+        )
+    if kept := sorted({*request.rank_variables} & {*NEVER_PASSED}):
+        raise UsageError(
+            f"--env-var {kept[0]} does not reach a program in a container, which has its own",
+            hint=f"set it in the image: hidl run --container IMAGE -- env {kept[0]}=VALUE PROGRAM",
+        )
+
+
+def _require_no_tuning(request: RunRequest, matrix: Sequence[Mapping[str, Value]]) -> None:
+    """Raise ``UsageError`` if the options tune the MPI library of an image, which is unknown."""
+    if request.variables or any(map(compared_variables, matrix)):
+        raise UsageError(
+            "the MPI library of the image is unknown, so its run-time variables cannot be checked",
+            hint=f"omit {_TUNE}, mount a library with --mpi NAME, or set the variable itself with --env-var NAME=VALUE",
+        )
 
 
 def _environment(request: RunRequest, site: Site) -> EnvironmentInstallation | None:

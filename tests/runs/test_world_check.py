@@ -94,6 +94,42 @@ def test_the_check_leaves_the_program_its_own_sitecustomize(tmp_path: Path) -> N
     assert done.stdout == plain.stdout
 
 
+@pytest.mark.real
+def test_mpi4py_in_an_image_must_form_the_launched_world(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
+    (installed,) = hidl_with("mpi").json("install", "mpi")["installations"]
+    programs = Path(installed["prefix"]) / "bin"
+    check = Path(__file__).parents[2] / "hidl_workloads" / "world_check"
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(check),
+        "HIDL_RANK": "0",
+        "HIDL_EXPECTED_WORLD": "2",
+        "HIDL_METRICS": str(tmp_path / "metrics.json"),
+        "HIDL_CHECKS_MPI": "1",
+    }
+
+    def run(text: str, *launcher: str, **more: str) -> subprocess.CompletedProcess[str]:
+        words = [*launcher, str(programs / "python"), "-c", text]
+        return subprocess.run(words, env={**environment, **more}, capture_output=True, text=True, check=False)
+
+    late = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; MPI.Init(); print('trained')"
+    for text in ("from mpi4py import MPI; print('trained')", late):
+        alone = run(text)
+        assert (alone.returncode, alone.stdout) == (86, ""), alone.stderr
+        (tmp_path / ".wrong-world").unlink()
+        assert "mpi4py: its world has 1 process(es), but 2 were launched" in alone.stderr
+    assert run(late, HIDL_EXPECTED_WORLD="1").stdout == "trained\n"
+    environment.pop("HIDL_CHECKS_MPI")
+    assert run(late).stdout == "trained\n"
+
+    own = (
+        "import os, subprocess; os.environ['HIDL_RANK'] = os.environ['PMI_RANK']; from mpi4py import MPI; "
+        "subprocess.run(['sh', '-c', 'echo ${HIDL_CHECKS_MPI-None}'])"
+    )
+    both = run(own, str(programs / "mpiexec"), "-n", "2", HIDL_CHECKS_MPI="1")
+    assert (both.returncode, both.stdout) == (0, "None\n" * 2), both.stderr
+
+
 FRAMEWORKS = {
     "jax": "import jax; jax.distributed.initialize(); found = jax.process_index(), jax.process_count()",
     "accelerate": """

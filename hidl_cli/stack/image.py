@@ -1,0 +1,178 @@
+"""Definitions of container images that contain the packages of a stack's lockfile.
+
+The packages are those with the lockfile's hashes. The base image is a tag, which may move, and hidl's own wheels are
+the files beside the definition.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hidl_cli import documents
+from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.quoting import sh, sh_line
+from hidl_cli.redaction import holds_secret, redact
+from hidl_cli.stack import PORTABLE_PLATFORMS, own_wheel
+from hidl_cli.stack.installation import variables
+from hidl_cli.stack.own_wheel import OwnWheel
+from hidl_cli.stack.plan import InstallPlan
+from hidl_cli.templates import render_script
+
+if TYPE_CHECKING:
+    from hidl_cli.site.schema import Site, Wheels
+
+_ROOT = Path("/opt/hidl")
+_PYTHON = re.compile(r"cp(\d)(\d+)")
+#: Suffix of a version of torch from one of PyTorch's own indexes, of which each contains one build.
+_BUILD_OF_TORCH = re.compile(r"\+(cpu|cu\d+|rocm[\d.]+|xpu)")
+_TORCH_INDEX = "https://download.pytorch.org/whl"
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+
+
+#: Architectures as ``uname -m`` prints them, and as images are named.
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True)
+class ImageDefinition:
+    """The files from which an image is built.
+
+    Attributes:
+        files: Texts by the name of the file.
+        wheels: Wheels of hidl's own distributions.
+        notes: Package sources of the site that the image does not use, and why.
+    """
+
+    files: Mapping[str, str]
+    wheels: tuple[OwnWheel, ...]
+    notes: tuple[str, ...] = ()
+
+
+def platform_of(site: Site) -> str:
+    """Return the platform of the nodes that stacks are for; that of this machine if the site's file has none.
+
+    Raises ``UsageError`` if there are no lockfiles for it.
+    """
+    found = f"linux-{site.node_of_stacks().arch or platform.machine()}"
+    if found not in PORTABLE_PLATFORMS:
+        raise UsageError(
+            f"the nodes of site {site.name} are {found}, for which there are no lockfiles",
+            hint=f"supported: {', '.join(PORTABLE_PLATFORMS)}",
+        )
+    return found
+
+
+def define_image(plan: InstallPlan, wheels: Wheels, *, base: str | None = None) -> ImageDefinition:
+    """Return the definitions of an image that contains a stack.
+
+    Args:
+        plan: The plan of an installation from wheels, for the platform of the image.
+        wheels: The site's sources of wheels.
+        base: The image to start from, which has the Python of the lockfile; None selects Python's official image.
+
+    Raises:
+        UsageError: The stack consists of more than wheels, or of wheels in directories that the image does not have, or
+            the base is not the name of an image.
+    """
+    if plan.provider != "wheels":
+        raise UsageError(
+            f"stack {plan.stack} is not installed from wheels, but by {plan.provider}",
+            hint="use --provider wheels, or `spack containerize` in the stack's Spack environment",
+        )
+    if missing := [build.recipe.name for build in plan.builds] + list(plan.extra.references):
+        raise UsageError(
+            f"stack {plan.stack} contains {', '.join(missing)}, which hidl builds from source",
+            hint="choose a stack of wheels only, or install the stack in the image: pip install hidl, hidl install",
+        )
+    if local := [place for place in plan.extra.find_links if not _is_remote(place)]:
+        raise UsageError(
+            f"stack {plan.stack} has wheels in {redact(local[0])}, a directory that the image does not have",
+            hint="name a page or an index with these wheels in the stack",
+        )
+    version = _PYTHON.fullmatch(plan.target.python)
+    if base is None and version is None:
+        raise UsageError(f"no official image for Python {plan.target.python}", hint="name one with --base")
+    if base is not None and not _IMAGE.fullmatch(base):
+        raise UsageError(f"invalid --base {base!r}", hint="use the name of an image, such as python:3.11-slim")
+    name, prefix = plan.lock.filename, _ROOT / plan.stack
+    values = {
+        "stack": plan.stack,
+        "title": plan.title,
+        "lock": name,
+        "base": base or (f"python:{version[1]}.{version[2]}-slim" if version else ""),
+        "machine": plan.target.machine,
+        "platform": f"linux/{_ARCHITECTURES[plan.target.machine]}",
+        "commands": list(_commands(plan, wheels, prefix)),
+        "variables": variables(prefix, plan.stack),
+        "bin": str(prefix / "bin"),
+        "lib": str(prefix / "lib"),
+    }
+    return ImageDefinition(
+        {
+            "Dockerfile": render_script("Dockerfile.j2", values),
+            f"{plan.stack}.def": render_script("apptainer.def.j2", values),
+            name: plan.lock.wheels.text(),
+        },
+        plan.own,
+        tuple(_notes(wheels)),
+    )
+
+
+def _notes(wheels: Wheels) -> Iterator[str]:
+    """Yield the sources of the site that are not written into the definition."""
+    for place in wheels.find_links:
+        if not _is_remote(place):
+            yield f"the image does not use {redact(place)}: it is a directory of the site"
+    for place in filter(None, (wheels.index_url, *wheels.extra_index_urls, *wheels.find_links)):
+        if _is_remote(place) and holds_secret(place):
+            yield f"the image does not use {redact(place)}: its credentials would be in the image"
+
+
+def _is_remote(place: str) -> bool:
+    return place.startswith(("https://", "http://"))
+
+
+def _usable(places: Iterable[str | None]) -> list[str]:
+    return [place for place in places if place and _is_remote(place) and not holds_secret(place)]
+
+
+def _commands(plan: InstallPlan, wheels: Wheels, prefix: Path) -> Iterator[str]:
+    """Yield the shell commands that install the stack in the image."""
+    pip = [str(prefix / "bin" / "pip"), "install", "--no-cache-dir", "--no-deps"]
+    torch = _BUILD_OF_TORCH.search(plan.lock.version("torch") or "")
+    indexes = [*plan.extra.indexes, *_usable(wheels.extra_index_urls)]
+    indexes += [f"{_TORCH_INDEX}/{torch[1]}"] if torch else []
+    machine = plan.target.machine
+    yield f'[ "$(uname -m)" = {sh(machine)} ] || {{ echo {sh(f"this image is for {machine}")} >&2; exit 1; }}'
+    yield sh_line(["python3", "-m", "venv", str(prefix)])
+    sources = [f"--index-url={url}" for url in _usable([wheels.index_url])]
+    sources += [f"--extra-index-url={url}" for url in dict.fromkeys(indexes)]
+    sources += [f"--find-links={place}" for place in (*plan.extra.find_links, *_usable(wheels.find_links))]
+    yield sh_line([*pip, "--require-hashes", *sources, "-r", str(_ROOT / "lock.txt")])
+    yield sh_line([*pip, "--no-index", *(str(_ROOT / "wheels" / wheel.file.name) for wheel in plan.own)])
+
+
+def write_image(definition: ImageDefinition, directory: Path, *, force: bool = False) -> None:
+    """Write the files, and build the wheels, below a directory.
+
+    Raises ``UsageError`` if a file exists already and ``force`` is not set, and ``HidlError`` if it cannot be written.
+    """
+    if not force and (existing := [name for name in definition.files if (directory / name).exists()]):
+        raise UsageError(f"{directory / existing[0]} already exists", hint="overwrite it with --force")
+    try:
+        (directory / "wheels").mkdir(parents=True, exist_ok=True)
+        for old in (directory / "wheels").glob("*.whl"):  # the image would contain them
+            old.unlink()
+        for wheel in definition.wheels:
+            own_wheel.build(wheel)
+            shutil.copyfile(wheel.file, directory / "wheels" / wheel.file.name)
+        for name, text in definition.files.items():
+            documents.write_text(directory / name, text)
+    except OSError as error:
+        raise HidlError(f"{directory} cannot be written: {error.strerror}", hint="choose another --output") from error
