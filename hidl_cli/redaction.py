@@ -603,7 +603,9 @@ def _in_any_notation(text: str) -> str:
     Notations may be nested, as in JSON within JSON, so any number of backslashes may precede an escaped character.
     """
     units = re.findall(r"(\\*)('+|\"+|.|\Z)", text, re.DOTALL)
-    word = "".join(_unit(len(backslashes), characters) for backslashes, characters in units)
+    # The quotes of a shell could match a long run of quotes in too many ways.
+    in_shell = not re.search(r"(?:['\"]\\*){16}", text)
+    word = "".join(_unit(len(backslashes), characters, in_shell) for backslashes, characters in units)
     return word if len(text) >= _LEAST_PART else rf"(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])"
 
 
@@ -616,10 +618,15 @@ _LETTERS = {"\n": "n", "\r": "r", "\t": "t"}
 
 
 @lru_cache(maxsize=1024)
-def _unit(backslashes: int, characters: str) -> str:
+def _unit(backslashes: int, characters: str, in_shell: bool) -> str:
     """Return a regular expression for a number of backslashes, followed by a character or several equal quotes.
 
     Only one part of it matches a variable number of backslashes, as backtracking would take too long otherwise.
+
+    Args:
+        backslashes: Number of backslashes in front of the character.
+        characters: One character, several equal quotes, or nothing at the end of a text.
+        in_shell: Whether to include single quotes as written within a shell's single quotes.
     """
     before = f"{_BACKSLASH}{{{backslashes},}}" if backslashes else ""
     if not characters or (characters.isascii() and (characters.isalnum() or characters == "_")):
@@ -641,7 +648,7 @@ def _unit(backslashes: int, characters: str) -> str:
     ]
     if character in "'\"" and number == 1:
         plain.insert(0, character * 2)  # in YAML and CSV
-    if character == "'":
+    if character == "'" and in_shell:
         plain.insert(0, _SHELL_QUOTES)
     alone = f"(?i:{'|'.join((*escaped, *plain))})"
     usual = f"(?i:{_BACKSLASH}+(?:{'|'.join(escaped)})|{_BACKSLASH}*(?:{'|'.join(plain)}))"

@@ -25,6 +25,7 @@ from hidl_cli.redaction import HIDDEN, Secrets, fill, is_secret_name, names_in, 
 from hidl_workloads.own_program import decode, encode
 from tests.conftest import REPOSITORY
 from tests.plan import golden_scripts
+from tests.waiting import patience
 
 
 @pytest.mark.parametrize(
@@ -422,3 +423,12 @@ def test_a_long_word_takes_linear_time() -> None:
 
     seconds(10)  # compiles the regular expressions
     assert seconds(1600) < 10 * max(0.01, min(seconds(400) for _ in range(3)))
+
+
+@pytest.mark.parametrize("unit", ["\"'", "'", '"', "\\'", '\\"', "'\\\"", "%25", "&amp;", "\\\\n"])
+@pytest.mark.parametrize("times", [7, 40])
+def test_a_secret_of_many_quotes_is_searched_quickly(unit: str, times: int) -> None:
+    secrets = Secrets().learn({"password": f"{unit * times}x1234567"})
+    began = time.process_time()
+    assert secrets.hide(f"{unit * 100}y") == f"{unit * 100}y"
+    assert time.process_time() - began < patience(5)
