@@ -633,6 +633,7 @@ def capsule_of(run: Run) -> Capsule:
     lock, text = _lock(run, plan)
     secrets = Secrets(named=True)
     members = _read_members(run, plan, secrets)
+    _require_visible_names(plan, secrets)
     content = text.decode(errors="surrogateescape")
     if secrets.hide(content) != content:
         raise MissingPrecondition(
@@ -680,6 +681,17 @@ def _read_members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
     return members
 
 
+def _require_visible_names(plan: Plan, secrets: Secrets) -> None:
+    """Raise ``UsageError`` if a secret is also part of a name that a replay requires."""
+    names = {"run": plan.run, "workload": plan.workload.name, "stack": plan.stack, "site": plan.site}
+    for kind, name in names.items():
+        if hidden := names_in(secrets.hide(name)):
+            raise UsageError(
+                f"the capsule of run {plan.run} cannot hide {hidden[0]}: the {kind}'s name contains the same word",
+                hint="use a secret that is not an ordinary word, and run it again; or rename the program",
+            )
+
+
 def keeps_sources(run: Run) -> bool:
     """Return whether the run kept its site and its stack's recipe.
 
@@ -709,10 +721,16 @@ def _read_back(capsule: Capsule) -> None:
                 if name.endswith(".json"):
                     original.run.document(Path(name).stem)
     except InvalidInput as error:
-        raise HidlError(
-            "\n".join([f"cannot read the capsule back: {error.message}", *(each.message for each in error.problems)]),
-            hint="check whether a hidden word is part of a name (hidl run --dry-run); otherwise report this as a bug",
-        ) from error
+        message = "\n".join(
+            [f"cannot read the capsule back: {error.message}", *(each.message for each in error.problems)]
+        )
+        if capsule.hidden:
+            names = ", ".join(each.name for each in capsule.hidden)
+            raise UsageError(
+                f"{message}\nhidden words: {names}",
+                hint="use secrets that are not ordinary words, because every occurrence of a secret is hidden",
+            ) from error
+        raise HidlError(message, hint="report this as a bug") from error
 
 
 def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
 from typing import Any, TypeVar
-from urllib.parse import quote, quote_plus
 
 T = TypeVar("T")
 
@@ -187,6 +186,14 @@ _SETS_VARIABLE = frozenset({"-env", "-genv", "setenv"})
 #: Characters with a special meaning in a shell.
 _SYNTAX = _Pattern(r"[^\w@%+=:,./#~^*?!{}\[\]<>-]")
 
+#: The module that starts a user's program. Its words are encoded: a line end is ``%0A`` (see ``own_program.encode``).
+_STARTER = "hidl_workloads.own_program"
+_IS_ENCODED = _Pattern(r"(?:[^%]|%[0-9A-F]{2})*|%")
+#: A word as quoted by hidl.
+_QUOTED_WORD = r"(?:'[^'\n]*'|\"'\"|[^\s'\"\\$`;&|<>()]+)+"
+#: The encoded words in a script that hidl has written.
+_STARTED = _Pattern(rf"(?<={re.escape(_STARTER)})(?:[ \t]+{_QUOTED_WORD})+")
+
 #: Shorter values are hidden where they were found, but not elsewhere.
 _LEAST_WORD = 4
 #: Smaller numbers are not secrets.
@@ -243,6 +250,7 @@ class Secrets:
 
     def learn_output(self, text: str) -> Secrets:
         """Find the secrets in a program's output, except values that could be words in a sentence."""
+        text = _STARTED.sub("", text) if _STARTER in text else text  # hidl's own command lines are learned as documents
         for span in _spans(text, self._parameters):
             if len(span.value) >= _LEAST_PART and any(map(str.isdigit, span.value)):
                 self._remember(span.name, span.value)
@@ -256,10 +264,16 @@ class Secrets:
             where: The text's location, which is recorded in ``places``.
             literal: True if no shell expands the text, so that ``$NAME`` is a value.
         """
+        parts, last = [], 0
+        if _STARTER in text and (started := list(_STARTED.finditer(text))):
+            for found in started:
+                before = self.hide(text[last : found.start()], where, literal=literal)
+                parts += [before, self._hide_started(found[0], where)]
+                last = found.end()
+            return "".join([*parts, self.hide(text[last:], where, literal=literal)])
         spans = _union([*_spans(text, self._parameters, literal=literal), *self._known(text)])
         if not spans:
             return text
-        parts, last = [], 0
         for span in spans:
             parts += [text[last : span.start], self._mark(span.name, text[span.start : span.end], span.value, where)]
             for part in span.parts:
@@ -284,8 +298,8 @@ class Secrets:
                 for key, each in value.items()
             }
         if isinstance(value, (list, tuple)):
-            of_programs = _secrets_of_programs(value, self._parameters)
-            found = [self._element(value, at, name, f"{where}[{at}]", of_programs.get(at)) for at in range(len(value))]
+            start = value.index(_STARTER) + 1 if _STARTER in value else len(value)
+            found = self._hide_words(value[:start], value[start:], name, [f"{where}[{at}]" for at in range(len(value))])
             return found if isinstance(value, list) else tuple(found)
         if is_dataclass(value) and not isinstance(value, type):
             own = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
@@ -293,6 +307,30 @@ class Secrets:
             changed = {key: each for key, each in shown.items() if each != own[key]}
             return replace(value, **changed) if changed else value
         return value
+
+    def _hide_started(self, line: str, where: str) -> str:
+        """Return the quoted and encoded words of a user's program without secrets."""
+        quoted = re.findall(_QUOTED_WORD, line)
+        words = ["".join(shlex.split(word)) for word in quoted]
+        hidden = self._hide_words([], words, "", [where] * len(words))
+        shown = (raw if new == word else shlex.quote(new) for raw, word, new in zip(quoted, words, hidden, strict=True))
+        return re.sub(_QUOTED_WORD, lambda _: next(shown), line)
+
+    def _hide_words(self, words: Sequence[Any], encoded: Sequence[Any], name: str, places: Sequence[str]) -> list[Any]:
+        """Return the elements of a list without secrets.
+
+        Args:
+            words: First elements.
+            encoded: Other elements, which are encoded (see ``own_program.encode``).
+            name: Name of the list.
+            places: Locations of all elements.
+        """
+        every = [*words, *map(_decoded, encoded)]
+        of_programs = _secrets_of_programs(every, self._parameters)
+        found = [self._element(every, at, name, place, of_programs.get(at)) for at, place in enumerate(places)]
+        for at, word in enumerate(encoded, len(words)):
+            found[at] = word if found[at] == every[at] else _encoded(found[at])
+        return found
 
     def _element(self, words: Sequence[Any], at: int, name: str, where: str, secret: _Span | None) -> Any:
         """Return a list element without secrets.
@@ -348,6 +386,7 @@ class Secrets:
         """Return a value's name: that of its option, with a number if another value already has this name."""
         if value not in self._names:
             base = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") or "SECRET"
+            base = f"SECRET_{base}" if base[0].isdigit() else base  # a variable may have this name
             taken = {*self._names.values(), *self._literal}
             numbered = (f"{base}_{number}" for number in range(2, len(taken) + 3))
             self._names[value] = base if base not in taken else next(each for each in numbered if each not in taken)
@@ -358,15 +397,15 @@ class Secrets:
         if not self._spread:
             return
         if self._pattern is None:
-            forms = {form: value for value in self._spread for form in _forms(value)}
-            self._values = forms
-            longest_first = sorted(forms, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(_as_pattern, longest_first)))
+            parts = {part: value for value in self._spread for part in _parts(value)}
+            longest_first = sorted(parts, key=len, reverse=True)
+            self._values = {_in_any_notation(part): parts[part] for part in longest_first}
+            self._pattern = re.compile("|".join(self._values))
         marks = [mark.span() for mark in _MARK.finditer(text)] if HIDDEN in text else []
         for found in self._pattern.finditer(text):
             if any(start <= found.start() < end for start, end in marks):
                 continue
-            value = self._values[found[0]]
+            value = next(self._values[each] for each in self._values if re.fullmatch(each, found[0]))
             yield _Span(found.start(), found.end(), self._spread[value], value)
 
 
@@ -547,23 +586,89 @@ def _is_telling(value: str) -> bool:
     return not (value.isdigit() and len(value) < _LEAST_PART - 2)
 
 
-def _forms(value: str) -> set[str]:
-    """Return the value unchanged, and as written in Python, JSON, URLs, HTML and one or two levels of shell quoting."""
-    once = value.replace("'", "'\"'\"'")
-    page = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    forms = {value, once, once.replace("'", "'\"'\"'"), quote(value, safe=""), quote(value), quote_plus(value), page}
-    forms.add(repr(value)[1:-1])
-    forms |= {page.replace('"', "&#34;").replace("'", "&#39;"), page.replace('"', "&quot;").replace("'", "&#x27;")}
-    forms |= {json.dumps(form, ensure_ascii=ascii)[1:-1] for form in list(forms) for ascii in (True, False)}
-    lines = [line for line in value.splitlines() if len(line) >= 2 * _LEAST_PART] if "\n" in value else []
+def _parts(value: str) -> Iterator[str]:
+    """Yield the value, and the parts of it that may be printed alone."""
+    yield value
+    if "\n" in value:
+        yield from (line for line in value.splitlines() if len(line) >= 2 * _LEAST_PART)
     # A shell prints the text around a variable unchanged.
     around = _EXPANSION.split(value) if "$" in value else []
-    return {*forms, *lines, *(part.strip() for part in around if _is_telling(part.strip()))}
+    yield from (part.strip() for part in around if _is_telling(part.strip()))
 
 
-def _as_pattern(form: str) -> str:
-    word = re.escape(form)
-    return word if len(form) >= _LEAST_PART else rf"(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])"
+@lru_cache(maxsize=1024)
+def _in_any_notation(text: str) -> str:
+    """Return a regular expression for the text as written in Python, JSON, YAML, CSV, shells, URLs and HTML.
+
+    Notations may be nested, as in JSON within JSON, so any number of backslashes may precede an escaped character.
+    """
+    units = re.findall(r"(\\*)('+|\"+|.|\Z)", text, re.DOTALL)
+    # The quotes of a shell could match a long run of quotes in too many ways.
+    in_shell = not re.search(r"(?:['\"]\\*){16}", text)
+    word = "".join(_unit(len(backslashes), characters, in_shell) for backslashes, characters in units)
+    return word if len(text) >= _LEAST_PART else rf"(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])"
+
+
+_BACKSLASH = r"(?:\\|%(?:25)*5[Cc])"
+#: A single quote as written in a shell's word in single quotes, and in such a word within another one.
+_SHELL_QUOTE = rf"'{_BACKSLASH}*\"'{_BACKSLASH}*\"'"
+_SHELL_QUOTES = rf"{_SHELL_QUOTE}{_BACKSLASH}*\"{_SHELL_QUOTE}{_BACKSLASH}*\"{_SHELL_QUOTE}|{_SHELL_QUOTE}|'\\+''"
+_ENTITIES = {"'": "|apos", '"': "|quot", "<": "|lt", ">": "|gt"}
+_LETTERS = {"\n": "n", "\r": "r", "\t": "t"}
+
+
+@lru_cache(maxsize=1024)
+def _unit(backslashes: int, characters: str, in_shell: bool) -> str:
+    """Return a regular expression for a number of backslashes, followed by a character or several equal quotes.
+
+    Only one part of it matches a variable number of backslashes, as backtracking would take too long otherwise.
+
+    Args:
+        backslashes: Number of backslashes in front of the character.
+        characters: One character, several equal quotes, or nothing at the end of a text.
+        in_shell: Whether to include single quotes as written within a shell's single quotes.
+    """
+    before = f"{_BACKSLASH}{{{backslashes},}}" if backslashes else ""
+    if not characters or (characters.isascii() and (characters.isalnum() or characters == "_")):
+        return before + characters
+    character, number = characters[0], len(characters)
+    code, data = ord(character), character.encode("utf-8", "surrogatepass")
+    escaped = [
+        f"{_BACKSLASH}+".join(f"x{byte:02x}" for byte in data),
+        f"{_BACKSLASH}+".join(f"{byte:03o}" for byte in data),
+        *(f"x{code:02x}", f"u{code:04x}", rf"u\{{0*{code:x}\}}", f"U{code:08x}", *_LETTERS.get(character, "")),
+    ]
+    if code > 0xFFFF:  # JSON uses two surrogates
+        high, low = divmod(code - 0x10000, 0x400)
+        escaped.append(rf"u{0xD800 + high:04x}{_BACKSLASH}+u{0xDC00 + low:04x}")
+    plain = [
+        "".join(f"%(?:25)*{byte:02x}" for byte in data),
+        f"&(?:amp;)*(?:#0*{code}|#x0*{code:x}{_ENTITIES.get(character, '')});",
+        {" ": "[ +]", "&": "&(?:amp;)*"}.get(character) or re.escape(character),
+    ]
+    if character in "'\"" and number == 1:
+        plain.insert(0, character * 2)  # in YAML and CSV
+    if character == "'" and in_shell:
+        plain.insert(0, _SHELL_QUOTES)
+    alone = f"(?i:{'|'.join((*escaped, *plain))})"
+    usual = f"(?i:{_BACKSLASH}+(?:{'|'.join(escaped)})|{_BACKSLASH}*(?:{'|'.join(plain)}))"
+    first = before + alone if backslashes else usual
+    return first if number == 1 else f"{first}{usual}{{{number - 1},{2 * number - 1}}}"
+
+
+def _encoded(word: str) -> str:
+    from hidl_workloads.own_program import encode
+
+    return encode([word])[0]
+
+
+def _decoded(word: Any) -> Any:
+    """Return the word that ``own_program.encode`` was given, or else the word unchanged."""
+    if not isinstance(word, str) or "%" not in word or not _IS_ENCODED.fullmatch(word):
+        return word
+    from hidl_workloads.own_program import decode
+
+    return decode(word)
 
 
 def _spans(text: str, parameters: Collection[str] = (), *, literal: bool = False) -> Iterator[_Span]:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import csv
+import html
+import io
+import json
 import re
 import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from urllib.parse import quote, quote_plus
+from xml.sax import saxutils
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hidl_cli import redaction
 from hidl_cli.redaction import HIDDEN, Secrets, fill, is_secret_name, names_in, redact, redact_document, redact_variable
+from hidl_workloads.own_program import decode, encode
 from tests.conftest import REPOSITORY
 from tests.plan import golden_scripts
+from tests.waiting import patience
 
 
 @pytest.mark.parametrize(
@@ -252,6 +261,103 @@ def test_a_command_line_hides_the_same_as_a_list_and_as_text(secret: str, place:
         assert shlex.split(redact(shlex.join(words))) == shown
 
 
+SCRIPTS = (
+    "set -e\nexport HF_TOKEN={}\npython3 prog.py y",
+    "python3 prog.py --password {}\n./a",
+    "cat <<EOF\nhf_token: {}\nEOF\n./a",
+    "export HF_TOKEN='{}\nx'; ./a",
+    "curl -u me:{} https://host\tx",
+)
+
+
+@given(secret=WORD | st.just("x") | st.just("ab%0Acd12"), script=st.sampled_from(SCRIPTS))
+def test_encoded_words_hide_the_same_under_the_same_names(secret: str, script: str) -> None:
+    words = ["bash", "-c", script.format(secret), ":", ""]
+    argv = ["mpiexec", "-n", "1", "python", "-m", "hidl_workloads.own_program", *encode(["/a b", *words])]
+    document = {"arguments": words, "steps": [{"argv": argv}]}
+    secrets = Secrets(named=True).learn(document)
+    shown = secrets.hide_document(document)
+    shown_argv = shown["steps"][0]["argv"]
+    assert shown_argv[:7] == argv[:7]
+    assert [decode(word) for word in shown_argv[7:]] == shown["arguments"]
+    line = f"if true; then\nUCX_TLS='^tcp' timed launch 1 {shlex.join(argv)} 6<&-\nelse :; fi\n"
+    before, clean, after = secrets.hide(line).splitlines()
+    assert (before, after) == ("if true; then", "else :; fi")
+    assert shlex.split(clean) == ["UCX_TLS=^tcp", "timed", "launch", "1", *shown_argv, "6<&-"]
+    assert len(secrets.places) <= 1
+
+
+def test_the_name_of_a_hidden_word_can_be_that_of_a_variable() -> None:
+    assert Secrets(named=True).hide_document(["--0a-token", "s3cr3tVALUE"])[1] == "***SECRET_0A_TOKEN***"
+
+
+def in_csv(text: str) -> str:
+    file = io.StringIO()
+    csv.writer(file).writerow([text])
+    return file.getvalue()
+
+
+def in_bash(text: str) -> str:
+    """The word as bash's ``set -x`` prints it in the C locale."""
+    escaped = repr(text.encode() + b"'\"")[2:-4]
+    return f"$'{re.sub(r'.x([0-9a-f]{2})', lambda byte: chr(92) + format(int(byte[1], 16), '03o'), escaped)}'"
+
+
+NOTATIONS: dict[str, Callable[[str], str]] = {
+    "repr": repr,
+    "ascii": ascii,
+    "bytes": lambda text: repr(text.encode()),
+    "both quotes": lambda text: repr(f"{text}'\""),
+    "JSON": json.dumps,
+    "JSON in Unicode": lambda text: json.dumps(text, ensure_ascii=False),
+    "JSON within JSON": lambda text: json.dumps({"a": json.dumps({"b": text})}),
+    "JSON within JSON within JSON": lambda text: json.dumps(json.dumps(json.dumps(text))),
+    "JSON of PHP": lambda text: json.dumps(text).replace("/", "\\/"),
+    "JSON of Go": lambda text: json.dumps(text).replace("&", "\\u0026").replace("<", "\\u003C"),
+    "repr of JSON": lambda text: repr([json.dumps([text])]),
+    "URL": lambda text: quote(text, safe=""),
+    "URL in lower case": lambda text: re.sub("%..", lambda byte: byte[0].lower(), quote(text, safe="")),
+    "URL within URL": lambda text: quote(quote(text), safe=""),
+    "form": quote_plus,
+    "HTML": html.escape,
+    "HTML in ASCII": lambda text: html.escape(text).encode("ascii", "xmlcharrefreplace").decode(),
+    "XML": lambda text: saxutils.escape(text, {'"': "&quot;", "'": "&apos;"}),
+    "HTML of JSON": lambda text: html.escape(json.dumps(text)),
+    "YAML": lambda text: yaml.safe_dump([text], width=10**6, allow_unicode=True),
+    "YAML in ASCII": lambda text: yaml.safe_dump([text], width=10**6, default_style='"'),
+    "CSV": in_csv,
+    "shell": shlex.quote,
+    "JSON of shell": lambda text: json.dumps(shlex.quote(text)),
+    "CSV of JSON": lambda text: in_csv(json.dumps(text)),
+    "URL of JSON": lambda text: quote(json.dumps(text)),
+    "shell within shell": lambda text: shlex.quote(f"bash -c {shlex.quote(text)}"),
+    "trace of bash": in_bash,
+    "words of hidl": lambda text: encode([text])[0],
+}
+
+
+@given(
+    middle=st.text("aF29äß€😀'\"\\/%& <>$:;@+=~", max_size=12) | st.text("a\\'\"", max_size=8),
+    notation=st.sampled_from(sorted(NOTATIONS)),
+)
+@example("a/b", "URL in lower case").via("only upper case was known")
+@example("ä", "ascii").via("only repr was known")
+@example("ä", "bytes").via("only repr was known")
+@example('ä"\\', "JSON within JSON").via("only JSON was known")
+def test_a_known_secret_is_hidden_in_any_notation(middle: str, notation: str) -> None:
+    secret = f"s3cr{middle}9xyz"
+    text = f"printed: {NOTATIONS[notation](secret)}\n"
+    shown = Secrets().learn({"password": secret}).hide(text)
+    assert "s3cr" not in shown
+    assert "9xyz" not in shown
+
+
+@pytest.mark.parametrize("notation", [repr, json.dumps, quote, lambda text: encode([text])[0], in_bash])
+def test_a_secret_of_several_lines_is_hidden_in_any_notation(notation: Callable[[str], str]) -> None:
+    secrets = Secrets().learn({"password": "s3cr\ntwo\t9xyz"})
+    assert secrets.hide(f"{notation('s3cr' + chr(10) + 'two' + chr(9) + '9xyz')}").strip("$'\"") == HIDDEN
+
+
 @pytest.mark.parametrize("reference", ["{key}", "{token}", "{key?--api-key}"])
 def test_a_placeholder_of_a_parameter_stays(reference: str) -> None:
     words = ["train", "--api-key", reference, f"--password={reference}"]
@@ -317,3 +423,12 @@ def test_a_long_word_takes_linear_time() -> None:
 
     seconds(10)  # compiles the regular expressions
     assert seconds(1600) < 10 * max(0.01, min(seconds(400) for _ in range(3)))
+
+
+@pytest.mark.parametrize("unit", ["\"'", "'", '"', "\\'", '\\"', "'\\\"", "%25", "&amp;", "\\\\n"])
+@pytest.mark.parametrize("times", [7, 40])
+def test_a_secret_of_many_quotes_is_searched_quickly(unit: str, times: int) -> None:
+    secrets = Secrets().learn({"password": f"{unit * times}x1234567"})
+    began = time.process_time()
+    assert secrets.hide(f"{unit * 100}y") == f"{unit * 100}y"
+    assert time.process_time() - began < patience(5)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Manage stacks.")
 
+#: Longest list of files in a message.
+_MOST_NAMES = 10
+
 StackArgument = Annotated[str, typer.Argument(help="Name of the stack.", autocompletion=complete_stacks)]
 
 
@@ -605,7 +608,11 @@ def audit(
     prefix: PrefixOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check installed stacks for published vulnerabilities, offline; the exit code is 4 if there are any."""
+    """Check installed stacks for published vulnerabilities, offline.
+
+    The exit code is 4 if there are any, and 11 if there may be some, because advisories were not read or do not
+    determine which versions are affected.
+    """
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.errors import ExitCode
     from hidl_cli.inventory.audit import audit as find_vulnerabilities
@@ -614,27 +621,35 @@ def audit(
 
     where = load_site(site)
     installations = select_installations(where, prefix, names or [], every=every)
-    vulnerabilities = find_vulnerabilities(installations, advisories or [], ignore or [])
-    found = list(zip(installations, vulnerabilities, strict=True))
+    result = find_vulnerabilities(installations, advisories or [], ignore or [])
+    found = list(zip(installations, result.found, strict=True))
     if json:
         documents = [
             {
                 "stack": each.prefix.parent.name,
                 "prefix": str(each.prefix),
                 "current": each.is_current,
-                "vulnerabilities": [one.to_json() for one in known],
+                "vulnerabilities": [one.to_json() for one in known if not one.undecided],
+                "undecided": [one.to_json() for one in known if one.undecided],
             }
             for each, known in found
         ]
-        emit_json("hidl.stack-audit/1", site=where.name, installations=documents)
+        emit_json("hidl.stack-audit/1", site=where.name, installations=documents, unread=list(result.unread))
     else:
         for each, known in found:
             for one in known:
                 rated = f", {one.severity}" if one.severity else ""
                 write(printable(f"{one.id}{rated}: {one.package} {one.version} of {each.prefix.parent.name}\n"))
                 write(printable(f"  what: {one.text}\n"))
-                write(printable(f"  {'ignored' if one.handled else 'fix'}: {one.handled or one.advice}\n"))
-        count = sum(one.handled is None for _, known in found for one in known)
-        say(f"{len(found)} installation(s), {count} known vulnerabilities to fix")
-    if any(one.handled is None for _, known in found for one in known):
+                label = "ignored" if one.handled else "undecided" if one.undecided else "fix"
+                write(printable(f"  {label}: {one.handled or one.advice}\n"))
+        for name in result.unread[:_MOST_NAMES]:
+            say(f"not read: {printable(name)}", style="yellow")
+        more = f", {result.undecided} undecided" if result.undecided else ""
+        more += f"; {len(result.unread)} file(s) were not read" if result.unread else ""
+        count = f"{result.counted}" if result.is_complete else f"at least {result.counted}"
+        say(f"{len(found)} installation(s), {count} known vulnerabilities to fix{more}")
+    if result.counted:
         raise typer.Exit(ExitCode.MISSING_PRECONDITION)
+    if not result.is_complete:
+        raise typer.Exit(ExitCode.INCONCLUSIVE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import yaml
@@ -25,6 +26,15 @@ ECOSYSTEM = "PyPI"
 
 _SUFFIXES = (".json", ".yaml", ".yml")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+#: Suffixes of other files that may contain advisories: formats that hidl does not read, and incomplete downloads.
+_UNSUPPORTED = frozenset(
+    [
+        *(".7z", ".bz2", ".gz", ".lz4", ".rar", ".tbz2", ".txz", ".xz", ".zst"),
+        *(".csv", ".db", ".jsonl", ".ndjson", ".sqlite", ".xml"),
+        *(".crdownload", ".download", ".part", ".partial"),
+        *(*_SUFFIXES, *_ARCHIVES),
+    ]
+)
 _MAX_BYTES = 16 * 1024 * 1024  # limit per record or list of records
 _MAX_FILES = 500_000  # limit per archive or directory; PyPI's export contains 30,000 in 2026
 
@@ -90,10 +100,11 @@ class OsvRecord(_Record):
         """Return the normalized names of the affected PyPI packages, or none if the advisory was withdrawn."""
         return set() if self.withdrawn else {canonicalize_name(name) for name, _ in self._of_pypi()}
 
-    def affects(self, package: str, version: str) -> bool:
-        """Return whether this version of a package is affected."""
+    def affects(self, package: str, version: str) -> bool | None:
+        """Return whether this version of a package is affected, or None if the advisory does not determine it."""
         found = [affected for name, affected in self._of_pypi() if canonicalize_name(name) == package]
-        return any(_includes(affected, version) for affected in found)
+        answers = {_includes(affected, version) for affected in found}
+        return True if True in answers else None if None in answers else False
 
     def fixed(self, package: str, version: str) -> str | None:
         """Return the next version that fixes the vulnerability, or None if there is none."""
@@ -115,31 +126,36 @@ class OsvRecord(_Record):
                 yield each.package.name, each
 
 
-def read(file: Path, packages: set[str]) -> list[OsvRecord]:
+def read(file: Path, packages: set[str], unread: list[str] | None = None) -> list[OsvRecord]:
     """Read the advisories for ``packages`` (normalized names) from a file.
 
     The file may be JSON or YAML with a record or a list of records, a zip or tar archive of such files (osv.dev
-    exports zip), or a directory tree such as PyPA's advisory-database. Raises ``UsageError`` if it cannot be read, and
+    exports zip), or a directory tree such as PyPA's advisory-database. Files in an archive or a directory that may
+    contain advisories in another form are added to ``unread``. Raises ``UsageError`` if the file cannot be read, and
     ``InvalidInput`` if it contains anything else or no advisory about a PyPI package.
     """
     found, known = [], False
+    skipped: list[str] = []
     try:
-        for record in _records(file):
+        for record in _records(file, skipped):
             known = known or record.is_of_pypi
             if record.packages() & packages:
                 found.append(record)
     except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
         raise UsageError(f"cannot read the advisories {file}: {error}") from error
     if not known:
+        others = f" in a supported form (not read: {', '.join(skipped[:3])})" if skipped else ""
         raise InvalidInput(
-            f"{file} contains no advisory about a PyPI package",
+            f"{file} contains no advisory about a PyPI package{others}",
             hint="use PyPI's export from osv.dev (PyPI/all.zip) or a clone of PyPA's advisory-database",
         )
+    if unread is not None:
+        unread += skipped
     return found
 
 
-def _records(file: Path) -> Iterator[OsvRecord]:
-    for count, (name, text) in enumerate(_texts(file)):
+def _records(file: Path, unread: list[str]) -> Iterator[OsvRecord]:
+    for count, (name, text) in enumerate(_texts(file, unread)):
         if count >= _MAX_FILES:
             raise InvalidInput(f"{file} contains more than {_MAX_FILES:,} files")
         try:
@@ -159,25 +175,53 @@ def _document(name: str, text: bytes) -> Any:
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def _texts(file: Path) -> Iterator[tuple[str, bytes]]:
+def _texts(file: Path, unread: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and texts of advisories in a file or directory, and add other files' names to ``unread``."""
     if file.is_dir():
-        wanted = (*_SUFFIXES, *_ARCHIVES)
-        for each in sorted(each for each in file.rglob("*") if each.name.lower().endswith(wanted) and each.is_file()):
-            yield from _texts(each)
+        yield from _texts_in_directory(file, unread)
     elif zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if member.filename.lower().endswith(_SUFFIXES):
                     with archive.open(member) as opened:
                         yield f"{file}: {member.filename}", _bounded(opened.read(_MAX_BYTES + 1), member.filename)
+                elif _may_contain_advisories(member.filename):
+                    unread.append(f"{file}: {member.filename}")
     elif file.name.lower().endswith(_ARCHIVES):
         with tarfile.open(file) as tar:
             for entry in tar:
                 if entry.name.lower().endswith(_SUFFIXES) and (content := tar.extractfile(entry)):
                     yield f"{file}: {entry.name}", _bounded(content.read(_MAX_BYTES + 1), entry.name)
+                elif not entry.isdir() and _may_contain_advisories(entry.name):
+                    unread.append(f"{file}: {entry.name}")
     else:
         with file.open("rb") as opened:
             yield str(file), _bounded(opened.read(_MAX_BYTES + 1), str(file))
+
+
+def _texts_in_directory(directory: Path, unread: list[str]) -> Iterator[tuple[str, bytes]]:
+    for each in _files(directory):
+        if each.name.lower().endswith((*_SUFFIXES, *_ARCHIVES)) and each.is_file():
+            yield from _texts(each, unread)
+        elif each.is_dir() or _may_contain_advisories(each.name):  # a directory behind a link is not entered
+            unread.append(str(each))
+
+
+def _files(directory: Path) -> list[Path]:
+    """Return the files and links below a directory; raises ``OSError`` if a directory cannot be read."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    found = []
+    for place, directories, names in os.walk(directory, onerror=fail):
+        links = [name for name in directories if Path(place, name).is_symlink()]
+        found += [Path(place, name) for name in (*names, *links)]
+    return sorted(found)
+
+
+def _may_contain_advisories(name: str) -> bool:
+    return any(suffix in _UNSUPPORTED for suffix in PurePath(name.lower()).suffixes)
 
 
 def _bounded(text: bytes, name: str) -> bytes:
@@ -193,12 +237,20 @@ def _first(error: Exception) -> str:
     return str(error)
 
 
-def _includes(affected: _Affected, version: str) -> bool:
-    """Return whether a version is affected, following the evaluation algorithm in the OSV specification."""
+def _includes(affected: _Affected, version: str) -> bool | None:
+    """Return whether a version is affected, following the evaluation algorithm in the OSV specification.
+
+    Returns None if the entry only has ranges of commits, or if versions that must be compared are not valid.
+    """
     now = _parsed(version)
     if version in affected.versions or (now is not None and any(_parsed(each) == now for each in affected.versions)):
         return True
-    return now is not None and any(_in_range(each, now) for each in affected.ranges if each.type == "ECOSYSTEM")
+    ranges = [each for each in affected.ranges if each.type == "ECOSYSTEM"]
+    if now is not None and any(_in_range(each, now) for each in ranges):
+        return True
+    begins = [event.introduced for each in ranges for event in each.events if event.introduced is not None]
+    is_complete = bool(begins or affected.versions) and all(text == "0" or _parsed(text) for text in begins)
+    return False if now is not None and is_complete else None
 
 
 def _in_range(range_: _Range, now: Version) -> bool:
@@ -235,7 +287,8 @@ def _parsed(version: str) -> Version | None:
 class Vulnerability:
     """A vulnerability in a package.
 
-    ``fixed`` is the first version without the vulnerability, and ``handled`` is the reason to ignore it.
+    ``fixed`` is the first version without the vulnerability, and ``handled`` is the reason to ignore it. If it is
+    ``undecided``, the advisory does not determine whether the version is affected.
     """
 
     id: str
@@ -248,10 +301,13 @@ class Vulnerability:
     severity: str | None
     source: str
     handled: str | None = None
+    undecided: bool = False
 
     @property
     def advice(self) -> str:
         """The recommended action."""
+        if self.undecided:
+            return f"read the advisory, and use --ignore {self.id} if it does not apply to this version"
         return f"{self.package} {self.fixed} or newer" if self.fixed else self.fix or "read the advisory"
 
     def to_json(self) -> dict[str, Any]:
@@ -259,10 +315,31 @@ class Vulnerability:
         return asdict(self)
 
 
-def audit(
-    installations: Sequence[Installation], files: Sequence[Path] = (), ignored: Collection[str] = ()
-) -> list[list[Vulnerability]]:
-    """Return each installation's known vulnerabilities without duplicates, with ignored ones at the end.
+@dataclass(frozen=True)
+class Audit:
+    """The vulnerabilities of each installation, and files that may contain more advisories but were not read."""
+
+    found: Sequence[Sequence[Vulnerability]]
+    unread: Sequence[str]
+
+    @property
+    def counted(self) -> int:
+        """The number of vulnerabilities to fix."""
+        return sum(one.handled is None and not one.undecided for each in self.found for one in each)
+
+    @property
+    def undecided(self) -> int:
+        """The number of advisories that may apply."""
+        return sum(one.handled is None and one.undecided for each in self.found for one in each)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if there are no other vulnerabilities according to the advisories."""
+        return not self.unread and not self.undecided
+
+
+def audit(installations: Sequence[Installation], files: Sequence[Path] = (), ignored: Collection[str] = ()) -> Audit:
+    """Find each installation's known vulnerabilities without duplicates, with ignored ones at the end.
 
     Args:
         files: Advisories in OSV format.
@@ -272,11 +349,13 @@ def audit(
     """
     inventories = [components(installation) for installation in installations]
     packages = {component.name for found in inventories for component in found if component.is_of_pypi}
-    records = [(record, str(file)) for file in files for record in read(file, packages)]
-    return [
-        _audit(found, installation.manifest.get("advisories", ()), records, ignored)
-        for installation, found in zip(installations, inventories, strict=True)
+    unread: list[str] = []
+    records = [(record, str(file)) for file in files for record in read(file, packages, unread)]
+    found = [
+        _audit(inventory, installation.manifest.get("advisories", ()), records, ignored)
+        for installation, inventory in zip(installations, inventories, strict=True)
     ]
+    return Audit(found, unread)
 
 
 def _audit(
@@ -288,7 +367,7 @@ def _audit(
     handled = {each["id"]: each["text"] for each in recipe if "id" in each}
     merged = _merge([*_of_osv(found, records), *_shipped(found)])
     judged = [replace(each, handled=_handled(each, handled, ignored)) for each in merged]
-    return sorted(judged, key=lambda each: (each.handled is not None, each.package, each.id))
+    return sorted(judged, key=lambda each: (each.handled is not None, each.undecided, each.package, each.id))
 
 
 def _handled(found: Vulnerability, handled: Mapping[str, str], ignored: Collection[str]) -> str | None:
@@ -310,10 +389,11 @@ def _of_osv(found: Sequence[Component], records: Sequence[tuple[OsvRecord, str]]
     for record, source in records:
         for package in sorted(record.packages() & set(versions)):
             version = versions[package]
-            if record.affects(package, version):
+            affected = record.affects(package, version)
+            if affected is not False:
                 fixed = record.fixed(package, version)
                 known = (record.id, tuple(record.aliases), package, version, record.text)
-                yield Vulnerability(*known, fixed, None, record.severity, source)
+                yield Vulnerability(*known, fixed, None, record.severity, source, undecided=affected is None)
 
 
 def _merge(found: Sequence[Vulnerability]) -> list[Vulnerability]:
@@ -331,6 +411,7 @@ def _merge(found: Sequence[Vulnerability]) -> list[Vulnerability]:
                 text=same.text or each.text,
                 fixed=same.fixed or each.fixed,
                 severity=same.severity or each.severity,
+                undecided=same.undecided and each.undecided,
             )
             kept[kept.index(same)] = merged
     return kept

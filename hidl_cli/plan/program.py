@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import dropwhile
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
@@ -212,13 +213,42 @@ OWN_TARGET = 0.8
 #: For each kind of scaling, the metric from which efficiency is computed. The job itself measures it.
 TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 
-_INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
-_SHELLS = re.compile(r"(bash|sh|zsh)[0-9.]*")
-_INLINE = re.compile(r"-[A-Za-z]*c")
-# Substitutions and separators of the commands in a script, and commands that start no program.
-_SUBSTITUTION = re.compile(r"\$\([^()]*\)|`[^`]*`")
-_SEPARATOR = re.compile(r"[;&|(){}\n]+")
-_BUILTINS = {"cd", "exec", "export", "set", "source", ".", "time", "trap", "ulimit", "umask", "unset"}
+_INTERPRETERS = re.compile(r"(?P<kind>python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
+_SHELLS = ("bash", "sh", "zsh")
+#: Letters of an interpreter's options that are followed by the text of a program, or by a program's arguments.
+_TEXT_OPTIONS = {
+    **dict.fromkeys(_SHELLS, "cs"),
+    **dict.fromkeys(("python", "pypy"), "c"),
+    **dict.fromkeys(("perl", "ruby", "Rscript", "julia"), "eE"),
+    "env": "S",
+}
+_LONG_TEXT_OPTIONS = ("--eval", "--print", "--split-string")
+# Words of a shell. Substitutions within quotes or other substitutions are not supported.
+_SUBSTITUTION = r"\$\([^()'\"`\\]*\)|\$\{[^{}'\"`\\]*\}|`[^`'\"\\]*`"
+_QUOTED = rf"'[^']*'|\$'(?:[^'\\]|\\.)*'|\"(?:[^\"\\`$]|\\.|\$(?![({{])|{_SUBSTITUTION})*\""
+_SHELL_WORD = rf"(?:[^\s;&|()<>'\"\\`$]|\\.|\$(?!['({{])|{_SUBSTITUTION}|{_QUOTED})+"
+_TOKEN = re.compile(
+    rf"(?P<redirection>(?:&|\d*)(?:>>|>\||<>|[<>])(?![<(])&?[ \t]*{_SHELL_WORD})"
+    rf"|(?P<separator>[;&|()\n]+)|(?P<blank>[ \t\r]+|#[^\n]*)|(?P<word>{_SHELL_WORD})",
+    re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_SIMPLY_QUOTED = re.compile(r"'(?P<single>[^']*)'|\"(?P<double>[^\"\\$`]*)\"")
+_PLAIN_WORD = re.compile(r"[\w./+@%~-]+")
+#: Words before a command, commands that start no program, and commands whose end is hard to find.
+_BEFORE_COMMAND = frozenset(
+    [
+        *("{", "}", "!", "if", "then", "elif", "else", "fi", "while", "until", "do", "done"),
+        *("command", "exec", "nohup", "time"),
+    ]
+)
+_BUILTINS = frozenset(
+    [
+        *(".", ":", "[", "alias", "cd", "declare", "export", "for", "local", "read", "readonly", "set", "shopt"),
+        *("source", "test", "trap", "true", "typeset", "ulimit", "umask", "unset", "wait"),
+    ]
+)
+_UNSUPPORTED = frozenset({"[[", "case", "function", "select"})
 _COMPILERS = {".c": "mpicc", **dict.fromkeys((".cc", ".cpp", ".cxx"), "mpicxx")}
 _FORTRAN = (".f", ".f90", ".f95", ".f03", ".f08")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -306,7 +336,8 @@ def name_of(command: Sequence[str]) -> str:
 def stem_of(command: Sequence[str]) -> str:
     """Return the program's file name without its suffix, as a valid workload name such as ``train``.
 
-    The text of ``bash -c TEXT`` may contain secrets, so only the file name of its first program is used.
+    The text of ``bash -c TEXT`` may contain secrets, so only the file name of its first program is used, or else the
+    shell's name. The same applies to other interpreters.
     """
     stem = PurePath(_program_in(command) or command[0]).name.partition(".")[0].lower()
     name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:48].strip("-")
@@ -315,24 +346,60 @@ def stem_of(command: Sequence[str]) -> str:
 
 def _program_in(words: Sequence[str]) -> str | None:
     """Return the first word that is neither an option nor a variable nor an interpreter, or None if there is none."""
-    interpreter = None
-    for word, following in zip(words, [*words[1:], None], strict=True):
-        if interpreter and following and _INLINE.fullmatch(word):
-            return _program_in_script(following) if _SHELLS.fullmatch(interpreter) else interpreter
+    interpreter = kind = ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if kind and _precedes_text(kind, word):
+            is_script = kind in _SHELLS and "c" in word
+            return (_program_in_script(following) if is_script else None) or interpreter
         if word.startswith("-") or _VARIABLE.match(word):
             continue
-        if not _INTERPRETERS.fullmatch(name := PurePath(word).name):
+        found = _INTERPRETERS.fullmatch(PurePath(word).name)
+        if not found:
             return word
-        interpreter = name
+        interpreter, kind = word, found["kind"]
     return None
+
+
+def _precedes_text(kind: str, option: str) -> bool:
+    """Return True if no program file follows an interpreter's option, because the program is text or standard input."""
+    is_short = re.match(rf"-[A-Za-z]*[{_TEXT_OPTIONS[kind]}]", option)
+    return option == "-" or option.startswith(_LONG_TEXT_OPTIONS) or bool(is_short)
 
 
 def _program_in_script(text: str) -> str | None:
-    for command in _SEPARATOR.split(_SUBSTITUTION.sub("", text)):
-        words = command.split()
-        if words and words[0] not in _BUILTINS and (found := _program_in(words)):
-            return found
+    """Return the first program that a shell script starts, or None if there is any doubt about it."""
+    for words in _commands(text):
+        command = list(dropwhile(lambda word: word in _BEFORE_COMMAND or _VARIABLE.match(word), words))
+        if not command or command[0] in _BUILTINS:
+            continue
+        if command[0] in _UNSUPPORTED:
+            return None
+        if found := _program_in(command):
+            return found if _PLAIN_WORD.fullmatch(found) else None
     return None
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command in a shell script, up to the first construct that is not supported.
+
+    Quotes are removed if a word contains nothing else. Here-documents, arrays and nested quotes are not supported.
+    """
+    text = _ESCAPED.sub(lambda found: "" if found[1] == "\n" else found[0], text)
+    words: list[str] = []
+    at, previous = 0, ""
+    while (token := _TOKEN.match(text, at)) and not (previous == "word" and token[0].startswith("(")):
+        at, previous = token.end(), token.lastgroup or ""
+        if previous == "word":
+            words.append(_unquoted(token[0]))
+        elif previous == "separator":
+            yield words
+            words = []
+    yield words
+
+
+def _unquoted(word: str) -> str:
+    found = _SIMPLY_QUOTED.fullmatch(word)
+    return word if found is None else found["single"] or found["double"] or ""
 
 
 def compiled_by(file: str) -> str | None:

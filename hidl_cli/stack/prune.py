@@ -21,7 +21,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -296,20 +296,19 @@ class Pruning:
 
     @cached_property
     def _processes(self) -> Mapping[str, int]:
-        """For each prefix, a process on this machine that has mapped files in the prefix or was started from it.
+        """For each prefix, a process on this machine that uses it (see ``_places_of``), except this process.
 
-        The Python of a virtual environment is a link to a file elsewhere, so a process that has not imported any
-        extension module is only recognized by its command line. Other users' processes may not be visible.
+        Other users' processes may not be visible, or only their command lines.
         """
         places = "|".join(re.escape(str(place.resolve())) for place in self._site_directories)
         place = re.compile(rf"(?:{places})/[^/\n\0]+/[0-9a-f]{{12}}(?=/)")
+        own = set(_environment_places(os.environ, Path("/proc/self/cwd")))
         found: dict[str, int] = {}
         for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                words = (process / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
-                starts = [f"{Path(word).parent.resolve()}/" for word in words[:2] if word.startswith("/")]
-                maps = (process / "maps").read_text(encoding="utf-8", errors="replace")
-                found.update(dict.fromkeys(place.findall("\n".join([*starts, maps])), int(process.name)))
+            pid = int(process.name)
+            if pid != os.getpid():
+                used = "\n".join(_places_of(process, own if _is_in_our_group(pid) else set()))
+                found.update(dict.fromkeys(place.findall(used), pid))
         return found
 
     @cached_property
@@ -395,6 +394,92 @@ def _items(places: Iterable[Path], item: Callable[[Path], PruneItem | None]) -> 
             continue
         if found is not None:
             yield found
+
+
+def _places_of(process: Path, ignored: Collection[str]) -> Iterator[str]:
+    """Yield the files and directories that a process uses: its program, working directory, open and mapped files.
+
+    The Python of a virtual environment is a link to a file elsewhere, which is all that the kernel knows. Therefore,
+    the directories of the words that started the process also count, and those that its environment activates, because
+    programs that it starts later are found there.
+
+    Args:
+        process: Directory of the process in ``/proc``.
+        ignored: Directories that do not count if only the environment contains them.
+    """
+    for link in (process / "exe", process / "cwd", *_entries(process / "fd")):
+        if target := _target(link):
+            yield f"{target}/"
+    with suppress(OSError):
+        yield (process / "maps").read_text(encoding="utf-8", errors="replace")
+    directory = process / "cwd"
+    environment = dict(part.partition("=")[::2] for part in _strings(process / "environ"))
+    program, *others = _strings(process / "cmdline")[:2] or [""]
+    if program and "/" not in program:
+        searched = (Path(directory, place or ".", program) for place in environment.get("PATH", "").split(":"))
+        program = str(next(filter(_is_file, searched), ""))
+    for word in (program, *others):
+        if "/" in word:
+            yield f"{_resolved(Path(directory, word).parent)}/"
+    yield from (place for place in _environment_places(environment, directory) if place not in ignored)
+
+
+#: Variables with directories in which a process finds programs, libraries and modules.
+_SEARCHED = ("VIRTUAL_ENV", "PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+
+
+def _environment_places(environment: Mapping[str, str], directory: Path) -> Iterator[str]:
+    """Yield the directories that a process with this environment searches; ``directory`` is its working directory."""
+    for name in _SEARCHED:
+        for place in filter(None, environment.get(name, "").split(":")):
+            yield f"{_resolved(Path(directory, place))}/"
+
+
+def _is_in_our_group(pid: int) -> bool:
+    """Return True if the process belongs to this process's group, such as the other programs of a pipeline.
+
+    If hidl is called in an activated shell, they have the same environment without using the installation.
+    """
+    try:
+        return os.getpgid(pid) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _target(link: Path) -> Path | None:
+    try:
+        return link.readlink()
+    except OSError:
+        return None
+
+
+def _strings(file: Path) -> list[str]:
+    """Return the strings in a file of ``/proc``, which are separated by NUL characters."""
+    try:
+        return [os.fsdecode(each) for each in file.read_bytes().split(b"\0")]
+    except OSError:
+        return []
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        return path
 
 
 def _names_prefix(prefix: Path, mention: str) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import hidl_cli.api as hidl
+from hidl_cli.api.software import arrange
+from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.site.schema import Site
+from hidl_cli.stack.options import InstallOptions
 from tests.conftest import Hidl
 
 
@@ -62,6 +67,25 @@ def test_misfits_are_usage_errors(options: dict[str, object], message: str, conf
     assert isinstance(stacks, list)
     with pytest.raises(hidl.UsageError, match=message):
         hidl.install(*stacks, **options)  # type: ignore[arg-type]
+
+
+def test_options_for_jobs_reach_the_build_job(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (config / "sites").mkdir(parents=True)
+    (config / "sites" / "ours.yaml").write_text(
+        "name: ours\ntitle: ours\nscheduler: slurm\nlaunchers: [srun]\nspack: {detect: true, build_on: allocation}\n"
+        "node_types: {node: {cores: 4}}\npartitions: {normal: {node_type: node}}\ndefault_partition: normal\n"
+    )
+    seen: list[AllocationOptions] = []
+
+    def build_job(site: Site, environ: Mapping[str, str], job: AllocationOptions) -> None:
+        seen.append(job)
+        raise hidl.SubmitRefused("no job in this test", hint="")
+
+    monkeypatch.setattr("hidl_cli.schedulers.build_allocation.build_job", build_job)
+    options = InstallOptions(stacks=["mpi"], site="ours", provider="spack", account="abc", time=60)
+    with pytest.raises(hidl.SubmitRefused, match="no job in this test"):
+        arrange(options, keep=False, say=print)
+    assert [(job.account, job.time_limit) for job in seen] == [("abc", 60)]
 
 
 @pytest.mark.real

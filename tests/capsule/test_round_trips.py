@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hidl_cli.capsule import capsule_of, parse, request_of, required_words, unpacked
-from hidl_cli.errors import HidlError
+from hidl_cli.errors import UsageError
 from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
@@ -32,7 +32,19 @@ ODD = st.sampled_from(
     ["it's", "a b", "$HOME", "`id`", "{y}", "{{x}}", "***", "--", "%d", "a\\b", "\n", '"', "x;y", "--n=1", "*.h5"]
 )
 HIDDEN = st.sampled_from(
-    [f"--hf-token={SECRET}", f"https://u:{SECRET}@host/a?token={SECRET}", f"export HF_TOKEN={SECRET}; x", f"{SECRET}"]
+    [
+        *(
+            f"--hf-token={SECRET}",
+            f"https://u:{SECRET}@host/a?token={SECRET}",
+            f"export HF_TOKEN={SECRET}; x",
+            f"{SECRET}",
+        ),
+        *(
+            f"set -e\nexport HF_TOKEN={SECRET}\n./a y",
+            f"cat <<E\nhf_token: {SECRET}\nE\n",
+            f"a --password {SECRET}\n./b",
+        ),
+    ]
 )
 
 
@@ -80,6 +92,7 @@ def test_plan_and_capsule_of_any_run_are_read_back_and_mean_the_same(tmp_path: P
     places = {each.name for each in capsule.hidden or ()}
     words = {name: value for name in required_words(capsule) for value in [f"u:{SECRET}" if "USER" in name else SECRET]}
     assert words.keys() <= places
+    assert len(words) <= 2, "one for the secret, and one for the user of a URL"
     with unpacked(capsule, words) as original:
         machine = load_site("local")
         request = request_of(original, machine, None, AllocationOptions(), None)
@@ -117,12 +130,46 @@ def test_a_run_of_several_jobs_keeps_their_time_limit_and_the_interval_between_c
 
 
 @pytest.mark.usefixtures("stack")
-def test_a_capsule_that_no_replay_could_read_is_not_made(tmp_path: Path) -> None:
-    """A secret that is also the site's name is hidden in the site's file too."""
-    plan = prepare(RunRequest(command=["./program", "--password", "local"], directory="/", site="local", stack="mpi"))
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("set -e\nexport HF_TOKEN=x\npython3 prog.py y", {"HF_TOKEN": "x"}),
+        ("set -e\npython3 prog.py --password x\npython3 prog.py", {"PASSWORD": "x"}),
+        ("cat <<EOF\nhf_token: geheim1\nEOF\n./a", {"HF_TOKEN": "geheim1"}),
+        ("export HF_TOKEN='two\nlines1'\n./a", {"HF_TOKEN": "two\nlines1"}),
+        ("export HF_TOKEN=ab%0Acd12; ./a", {"HF_TOKEN": "ab%0Acd12"}),
+    ],
+)
+def test_a_capsule_requires_the_words_that_were_typed(tmp_path: Path, script: str, words: dict[str, str]) -> None:
+    command = ["bash", "-c", script]
+    plan = prepare(RunRequest(command=command, directory="/", site="local", stack="mpi", hypothetical=True))
     run = create_run(plan, job_script(plan), root=tmp_path)
     measured(run, plan)
-    with pytest.raises(HidlError, match="cannot read the capsule back"):
+    capsule = parse(capsule_of(run).to_bytes())
+    assert required_words(capsule) == tuple(words)
+    assert tuple(each.name for each in capsule.hidden or ()) == tuple(words)
+    with unpacked(capsule, words) as original:
+        assert original.plan.workload.program.arguments == command[1:]
+
+
+@pytest.mark.usefixtures("stack")
+@pytest.mark.parametrize(("secret", "name"), [("local", "site"), ("program", "run")])
+def test_a_secret_that_is_also_a_name_is_a_usage_error(tmp_path: Path, secret: str, name: str) -> None:
+    command = ["./program", "--password", secret]
+    plan = prepare(RunRequest(command=command, directory="/", site="local", stack="mpi"))
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    with pytest.raises(UsageError, match=f"cannot hide PASSWORD: the {name}'s name contains the same word"):
+        capsule_of(run)
+
+
+@pytest.mark.usefixtures("stack")
+def test_a_secret_that_is_also_a_keyword_of_the_plan_is_a_usage_error(tmp_path: Path) -> None:
+    command = ["./program", "--password", "ranks"]
+    plan = prepare(RunRequest(command=command, directory="/", site="local", stack="mpi"))
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    with pytest.raises(UsageError, match="hidden words: PASSWORD"):
         capsule_of(run)
 
 

@@ -41,11 +41,11 @@ FIXED = [{"introduced": "1.0"}, {"fixed": "1.5"}, {"introduced": "2.0"}, {"fixed
         ([{"introduced": "0"}, {"last_affected": "3.1"}], "3.1.1", False, None),
         ([{"fixed": "1.5"}, {"introduced": "0"}], "1.4", True, "1.5"),
         ([{"introduced": "0"}, {"fixed": "no version"}], "1.4", True, None),
-        ([{"introduced": "0"}], "no version", False, None),
+        ([{"introduced": "0"}], "no version", None, None),
     ],
 )
 def test_a_version_in_a_range_is_affected(
-    events: list[dict[str, str]], version: str, affected: bool, fixed: str | None
+    events: list[dict[str, str]], version: str, affected: bool | None, fixed: str | None
 ) -> None:
     found = OsvRecord.model_validate(record(events))
     assert found.affects("some-package", version) is affected

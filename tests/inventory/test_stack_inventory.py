@@ -49,3 +49,20 @@ def test_an_audit_names_what_counts_and_ends_with_4(hidl_with: Callable[..., Hid
     assert installed["stack"] == "mpi"
     assert [each["handled"] for each in installed["vulnerabilities"]] == ["ignored (--ignore)"]
     assert hidl("stack", "audit", "--advisories", "/etc/passwd").returncode == 3
+    beside = tmp_path / "advisories"
+    beside.mkdir()
+    (beside / "a.json").write_text(json.dumps(record([{"introduced": "0"}], "unrelated")))
+    assert hidl("stack", "audit", "--advisories", str(beside)).returncode == 0
+    (beside / "b.json.gz").write_text("")
+    incomplete = hidl("stack", "audit", "--advisories", str(beside))
+    assert incomplete.returncode == 11
+    assert "at least 0 known vulnerabilities" in incomplete.stderr
+    assert "b.json.gz" in incomplete.stderr
+    told = hidl.json("stack", "audit", "--advisories", str(beside), status=11)
+    assert told["unread"] == [str(beside / "b.json.gz")]
+    (beside / "b.json.gz").unlink()
+    by_commit = record([], "mpi4py")
+    by_commit["affected"][0]["ranges"].pop(0)
+    (beside / "b.json").write_text(json.dumps(by_commit))
+    undecided = hidl("stack", "audit", "mpi", "--advisories", str(beside))
+    assert (undecided.returncode, "undecided: read the advisory" in undecided.stdout) == (11, True)

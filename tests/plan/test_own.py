@@ -13,7 +13,7 @@ from hidl_cli.errors import InvalidInput, UsageError
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare
-from hidl_cli.plan.program import compiled_by, name_of, own_workload
+from hidl_cli.plan.program import compiled_by, name_of, own_workload, stem_of
 from hidl_workloads.own_program import decode, encode
 
 DIRECTORY = "/home/me/project"
@@ -47,6 +47,31 @@ def words_of(*command: str, **request: object) -> list[list[str]]:
         (["bash", "-lc", "set -e\ncd x && ./a --token abcd1234efgh5678"], "a"),
         (["bash", "-c", "export KEY=0123456789abcdef0123; KEY=$(cat f) python3 -u prog.py"], "prog"),
         (["bash", "-c", "export KEY=0123456789abcdef0123"], "bash"),
+        (["bash", "-c", "export KEY='ab;cdefgh12345'; ./a"], "a"),
+        (["bash", "-c", "HF_TOKEN='x|geheim998877' ./a; ./b"], "a"),
+        (["bash", "-c", "HF_TOKEN='two\nlines99' ./a"], "a"),
+        (["bash", "-c", "T=\\\nabc12345 ./a"], "a"),
+        (["bash", "-c", "python \\\n  train.py"], "train"),
+        (["bash", "-c", 'T="$(cat f)" U=${X:-y} ./a'], "a"),
+        (["bash", "-c", "T=(geheim1 geheim2); ./a"], "bash"),
+        (["bash", "-c", "T=$(echo 'a;geheim1') ./a"], "bash"),
+        (["bash", "-c", 'T="$(echo "a;geheim1")" ./a'], "bash"),
+        (["bash", "-c", "read T <<< geheim1; ./a"], "bash"),
+        (["bash", "-c", "export T <<EOF\ngeheim1\nEOF\n./a"], "bash"),
+        (["bash", "-c", "case $T in geheim1) ./a;; esac"], "bash"),
+        (["bash", "-c", "[[ $T == (geheim1|x) ]] && ./a"], "bash"),
+        (["bash", "-c", "export T='geheim1"], "bash"),
+        (["bash", "-c", '"$PROGRAM" geheim1'], "bash"),
+        (["bash", "-c", "perl -e \"my $t='geheim1;x'\""], "perl"),
+        (["bash", "-c", "bash -c 'T=\"a;geheim1\" ./a'"], "a"),
+        (["bash", "-c", "# geheim1; x\nexec > log 2>&1; if [ x = geheim1 ]; then time ./a; fi"], "a"),
+        (["bash", "-ce", "export T='geheim1;x'; ./a"], "a"),
+        (["bash", "-s", "geheim1"], "bash"),
+        (["env", "T=x", "bash", "-c", "export T='a;geheim1'"], "bash"),
+        (["env", "-S", "train --password geheim1"], "env"),
+        (["perl", "-ne", "print 'geheim1'"], "perl"),
+        (["julia", "--eval", "geheim1"], "julia"),
+        (["python", "-", "geheim1"], "python"),
         (["python", "-c", "print('hf_0123456789')"], "python"),
         (["python", "resnet50.py"], "own-resnet50"),
         (["./3d"], "own-3d"),
@@ -58,6 +83,30 @@ def words_of(*command: str, **request: object) -> list[list[str]]:
 def test_the_file_names_the_workload(command: list[str], name: str) -> None:
     assert name_of(command) == name
     assert own_workload(command, directory="/").name == name
+
+
+QUOTES = {"'": "'{}'", '"': '"{}"', "$'": "$'{}'", "nested": "\"$(echo '{}')\""}
+SCRIPTS = (
+    "export T={}; ./a",
+    "T={} ./a",
+    "if true; then U=1 T={} ./a; fi",
+    "cd x && perl -e {}",
+    "T=({} x); ./a",
+    "for t in {}; do ./a; done",
+    "read t <<< {}; ./a",
+    "bash -c {}",
+    "set -- {}\n./a",
+)
+
+
+@given(
+    text=st.text("abc;|&(){}<>\n \t#$`\\=", max_size=12),
+    quotes=st.sampled_from(sorted(QUOTES)),
+    script=st.sampled_from(SCRIPTS),
+)
+def test_nothing_within_quotes_names_the_workload(text: str, quotes: str, script: str) -> None:
+    word = QUOTES[quotes].format(f"x;geheim{text} geheim|geheim")
+    assert "geheim" not in stem_of(["bash", "-c", script.format(word)])
 
 
 @given(

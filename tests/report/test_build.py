@@ -311,6 +311,14 @@ class TestProvenance:
         assert page_about(run).runs[0].hosts == "gpu01,<b>"
 
 
+def test_a_secret_of_a_parameter_is_hidden_in_the_stderr_of_a_failed_run(nights: example.Nights) -> None:
+    request = RunRequest("kmeans", nodes=1, parameters=["note=https://user:s3cr3tVALUE@host/"])
+    stderr = "cannot log in with s3cr3tVALUE\n"
+    html = to_html(page_about(nights.run(request, 0, lambda _: [], state=State.FAILED, stderr=stderr)))
+    assert "cannot log in with ***" in html
+    assert "s3cr3tVALUE" not in html
+
+
 def test_a_run_whose_metrics_are_half_gone_is_still_shown(nights: example.Nights) -> None:
     run = nights.run(STUDY, 0, nights.training())
     run.metrics_file(1).unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,47 @@ def test_a_python_that_has_mapped_no_file_of_the_prefix_keeps_it(hidl: Hidl, pre
         refused = hidl("uninstall", "mpi")
         assert (refused.returncode, f"process {live.pid} uses it" in refused.stderr) == (4, True), refused.stderr
         live.communicate(b"\n")
+
+
+#: Processes that use an installation without a word of their command line that begins with its path.
+USERS = {
+    "python of the activated stack": (["bash", "-c", ". {prefix}/activate.sh; exec python -c 'print(); input()'"], "/"),
+    "python by PATH alone": (["env", "PATH={prefix}/bin:/usr/bin:/bin", "python", "-c", "print(); input()"], "/"),
+    "python in its directory": (["./python", "-c", "print(); input()"], "{prefix}/bin"),
+    "python below": (["bin/python", "-c", "print(); input()"], "{prefix}"),
+    "python by the current link": (["mpi/current/bin/python", "-c", "print(); input()"], "{prefix}/../.."),
+    "shell of the activated stack": (["bash", "-c", ". {prefix}/activate.sh; exec bash -c 'echo; read; :'"], "/"),
+    "working directory": (["bash", "-c", "echo; read; :"], "{prefix}/lib"),
+    "prefix as working directory": (["bash", "-c", "echo; read; :"], "{prefix}"),
+    "open file": (["bash", "-c", "exec 7< {prefix}/manifest.json; echo; read; :"], "/"),
+}
+
+
+def test_a_process_that_uses_it_in_any_way_keeps_it(hidl: Hidl, prefix: Path) -> None:
+    for user, (words, directory) in USERS.items():
+        with subprocess.Popen(
+            [word.format(prefix=prefix) for word in words],
+            cwd=directory.format(prefix=prefix),
+            env={"PATH": "/usr/bin:/bin"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as live:
+            assert live.stdout is not None
+            live.stdout.readline()
+            refused = hidl("uninstall", "mpi", "--yes")
+            live.communicate(b"\n")
+        assert refused.returncode == 4, user
+        assert f"process {live.pid} uses it" in refused.stderr, user
+        assert (prefix / "manifest.json").is_file()
+    assert hidl.json("uninstall", "mpi")["removed"] == [str(prefix)]
+
+
+def test_the_pipeline_of_an_activated_shell_does_not_keep_it(hidl: Hidl, prefix: Path) -> None:
+    script = f". {prefix}/activate.sh; sleep 300 & {sys.executable} -m hidl_cli uninstall mpi --yes; kill $!"
+    done = subprocess.run(
+        ["setsid", "bash", "-c", script], env=hidl.environment, capture_output=True, text=True, check=False
+    )
+    assert f"removed {prefix}" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
