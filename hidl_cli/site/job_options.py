@@ -236,7 +236,7 @@ _AFTER_ANY = {
 
 
 def starts_after(scheduler: str) -> bool:
-    """Return True if the scheduler can start a job after another."""
+    """Return True if the scheduler can start a job after another job has ended."""
     return scheduler in _AFTER_ANY
 
 

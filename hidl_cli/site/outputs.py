@@ -42,7 +42,7 @@ from hidl_cli.site.probes.survey import RecordedHost, SurveyResult, file_name
 
 
 class UnexpectedOutput(ValueError):
-    """A line (counted from 1, or 0 for the whole text) that the program would not print."""
+    """Raised for a line that the program would not print. Lines start at 1, and 0 stands for the whole text."""
 
     def __init__(self, line: int, expected: str, found: str) -> None:
         super().__init__(f"line {line}: expected {expected}, found {found}")
@@ -104,7 +104,7 @@ def table(text: str, titles: Sequence[str], numbers: Sequence[str] = ()) -> list
 
 
 def quoted(text: str) -> str:
-    """Quote the beginning of a text for messages."""
+    """Return the beginning of a text in quotes, for use in messages."""
     words = " ".join(text.split())
     return f"`{words[:60]}…`" if len(words) > 60 else f"`{words}`" if words else "nothing"
 
@@ -118,7 +118,7 @@ def count(number: int, word: str) -> str:
 
 
 T = TypeVar("T")
-_WIDTH = 40  # characters of node names in a message
+_WIDTH = 40  # maximum length of node names in a message
 
 
 @dataclass(frozen=True)
@@ -858,7 +858,7 @@ class Output:
     command: tuple[str, ...] = ()
 
 
-#: Functions that describe a scheduler from its saved parts.
+#: Functions that describe a scheduler from saved outputs. Each argument is one kind of output (``Output.part``).
 DESCRIBE: Mapping[str, Callable[..., SchedulerFacts]] = {
     "slurm": slurm.describe,
     "lsf": lsf.describe,
@@ -869,7 +869,7 @@ DESCRIBE: Mapping[str, Callable[..., SchedulerFacts]] = {
 
 #: A line printed by ``nvidia-smi --query-gpu=name,compute_cap,memory.total``.
 _CARD = r"[^,\n]{3,80}, (?:\d{1,3}\.\d|\[N/A\]), (?:\d{1,9}|\[N/A\])"
-_SAMPLE, _LINE = 100_000, 4000  # numbers of characters to examine in a text and in a line
+_SAMPLE, _LINE = 100_000, 4000  # maximum numbers of characters to examine: in a file, and in a line
 
 
 def _lines(pattern: str) -> re.Pattern[str]:
@@ -1101,7 +1101,7 @@ OUTPUTS: Sequence[Output] = (
 
 
 def recognize(text: str) -> Output | None:
-    """Return the kind of output that a text is, or None if it is unknown."""
+    """Return the kind of output that a text contains, or None if it is not recognized."""
     sample = "\n".join(line[:_LINE].rstrip() for line in text[:_SAMPLE].splitlines())
     return next((output for output in OUTPUTS if output.looks_like.search(sample)), None)
 
@@ -1121,7 +1121,7 @@ _HINT = (
 
 @dataclass(frozen=True)
 class _SavedOutput:
-    """A file with recognized output. ``value`` is the converted text, and ``parsed`` contains the facts in it."""
+    """A file whose output was recognized. ``value`` is the converted text; ``parsed`` contains its facts."""
 
     file: Path
     output: Output
@@ -1262,7 +1262,7 @@ def _saved(file: Path, output: Output, text: str) -> _SavedOutput:
     return _SavedOutput(file, output, value, ParsedOutput(", ".join(words) or "read", batch=batch))
 
 
-#: The entries without which a part is useless.
+#: The kind of entry that each output (``Output.part``) must contain.
 _MUST_HAVE = {"nodes": "node", "queues": "queue", "partitions": "partition", "resources": "node", "server": "server"}
 
 
@@ -1287,7 +1287,7 @@ def _batch(saved: Sequence[_SavedOutput]) -> tuple[SchedulerFacts | None, Sequen
 
 
 def _sources(scheduler: str, described: Sequence[_SavedOutput]) -> Iterator[SchedulerOutput]:
-    """Yield one description that combines the first file for each part, and then one for each remaining file."""
+    """Yield a description that combines the first file of each kind (``part``), and then one for each other file."""
     parts: dict[str, _SavedOutput] = {}
     alone = []
     for one in described:
@@ -1376,7 +1376,7 @@ def _on_its_nodes(found: SurveyResult, processor: Processor | None) -> SurveyRes
 
 
 def _added(found: SurveyResult, own: Hardware) -> SurveyResult:
-    """Add the facts about the examined host to the nodes of its kind."""
+    """Add the hardware of the examined host (``own``) to all nodes of the same kind."""
     if found.batch is None or not found.batch.nodes:
         return replace(found, unknown_nodes=own)
     cards = ("gpus", "gpu_model")
