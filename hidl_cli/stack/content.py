@@ -111,7 +111,7 @@ class File:
 
 @dataclass(frozen=True)
 class Content:
-    """An installation's files and the targets of its symbolic links, by path below the prefix."""
+    """An installation's files and the targets of its symbolic links, by path relative to the prefix."""
 
     files: Mapping[str, File]
     links: Mapping[str, str]

@@ -73,7 +73,7 @@ class Lock:
 
     @property
     def wheels(self) -> Lock:
-        """This lockfile, because all of its packages are wheels."""
+        """The lockfile of the wheels, which is this one, because all of its packages are wheels."""
         return self
 
     def without(self, names: Collection[str]) -> Lock:

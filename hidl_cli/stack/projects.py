@@ -27,7 +27,7 @@ _PROJECT_EXPECTED = "a [project] table with `dependencies`"
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """The content of a project's file.
+    """The requirements in another tool's file, such as pyproject.toml.
 
     Attributes:
         lines: Requirements and options in pip's format.
@@ -43,7 +43,7 @@ class ProjectFile:
 
 
 def read_project(file: Path, text: str, markers: Mapping[str, str] | None = None) -> ProjectFile | None:
-    """Return the requirements in a project's file, or None if it is a requirements file.
+    """Return the requirements in another tool's file, or None if it is a requirements file in pip's format.
 
     Args:
         file: The file.
@@ -75,7 +75,7 @@ def read_project(file: Path, text: str, markers: Mapping[str, str] | None = None
 
 @dataclass(frozen=True)
 class _Toml:
-    """A file in TOML, with its text and the values of environment markers on the nodes."""
+    """A TOML file, and the values of environment markers on the nodes."""
 
     file: Path
     text: str
@@ -357,7 +357,7 @@ def _file_hashes(package: Mapping[str, Any]) -> str:
 
 
 def _archive_hashes(hashes: Mapping[str, str]) -> str:
-    """Return pip's options for an archive's SHA-256 or, without one, for its other hashes, which are rejected later."""
+    """Return pip's option for an archive's SHA-256. Without one, return its other hashes, which are rejected later."""
     known = {"sha256": hashes["sha256"]} if "sha256" in hashes else hashes
     return "".join(f" --hash={name}:{value}" for name, value in known.items())
 

@@ -96,7 +96,10 @@ def _replaced(path: str, prefix: Path, other: Path, expected: Content) -> bool:
 
 
 def _only(plan: InstallPlan, owners: set[str]) -> InstallPlan:
-    """Restrict the plan to packages that own damaged files. The plan is unchanged if an owner is unknown or a build."""
+    """Restrict the plan to packages that own damaged files.
+
+    The plan is unchanged if a file belongs to a build or to an unknown package.
+    """
     own = {wheel.name for wheel in plan.own}
     built = {build.name for build in plan.builds}
     packages = {package.name for package in plan.lock.wheels.packages}

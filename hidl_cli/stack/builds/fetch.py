@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def unpack(archive: Path, directory: Path) -> Path:
-    """Unpack a tar archive below ``directory`` and return its top directory.
+    """Unpack a tar archive into ``directory`` and return its top-level directory.
 
-    Raises ``BuildFailed`` unless the archive has exactly one top directory, and all members are regular files,
+    Raises ``BuildFailed`` unless the archive has exactly one top-level directory, and all members are regular files,
     directories or links inside of it.
     """
     try:
