@@ -117,7 +117,7 @@ def read_run(run: Run) -> ComparedRun:
     if found is None or found.lock != plan.lock:
         raise MissingPrecondition(
             f"stack {plan.stack} of run {run.id} (lock {plan.lock[:12]}) is no longer installed in {plan.prefix}",
-            hint="pass the capsule of the run instead (hidl capsule creates one while the stack is installed)",
+            hint="pass a capsule of the run instead, if hidl capsule created one while the stack was installed",
         )
     if foreign := installation.version_mismatch(found):
         raise MissingPrecondition(foreign, hint=f"run hidl capsule {run.id} -o FILE, then pass FILE instead of the run")
@@ -211,7 +211,7 @@ def _check_plan(plan: Plan) -> Plan:
     if plan.user_environment is not None:
         raise MissingPrecondition(
             f"run {plan.run} used the environment {plan.user_environment.directory}, which has no lockfile",
-            hint="bisect requires runs in a stack",
+            hint="bisect requires runs that used a stack",
         )
     if plan.points != ({},):
         raise UsageError(
@@ -732,7 +732,7 @@ def _read(file: Path, schema: str, adapter: TypeAdapter[Any]) -> Any:
     try:
         document = read_json(file)
         if document.pop("schema", None) != schema:
-            raise ValueError(f"not a document of schema {schema}")
+            raise ValueError(f"its schema is not {schema}")
         return adapter.validate_python(document)
     except (OSError, ValueError, ValidationError, AttributeError) as error:
         raise HidlError(

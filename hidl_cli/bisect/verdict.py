@@ -297,6 +297,6 @@ def require_end(job: Run, status: Status) -> None:
         return
     tail = "\n".join(last_lines(job.stderr, _TAIL_LINES, width=_TAIL_WIDTH))
     raise JobFailed(
-        f"the bisect job ended as {status.state.value}{f' ({status.reason})' if status.reason else ''}\n{tail}",
+        f"the bisect job ended in state {status.state.value}{f' ({status.reason})' if status.reason else ''}\n{tail}",
         hint=f"run the command again to continue (measurements are kept); the output is in {job.directory}",
     )
