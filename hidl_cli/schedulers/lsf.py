@@ -141,7 +141,7 @@ def options(script: str) -> list[str]:
         if not at_the_top:
             raise InvalidInput(
                 f"line {number} of the job script begins with {_MARK}, and LSF would read it as an option",
-                hint="change the argument or variable that the line is part of",
+                hint="change the argument or variable that contains this line",
             )
         words += shlex.split(line.lstrip()[len(_MARK) :])
     return words
