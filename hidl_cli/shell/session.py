@@ -143,7 +143,7 @@ def plan_shell(request: RunRequest, site: Site, command: Sequence[str]) -> Plan:
     if not line:
         raise MissingPrecondition(
             f"hidl shell is not supported with scheduler {plan.scheduler}",
-            hint=f"open a shell on a node as the site documents it, and run: source {plan.activate}",
+            hint=f"open a shell on a node as the site's documentation describes, and run: source {plan.activate}",
         )
     if not request.hypothetical and shutil.which(line[0]) is None:
         raise MissingPrecondition(f"{line[0]} not found on this host", hint=f"use a login host of site {site.name}")
