@@ -141,7 +141,7 @@ def _mpi(entry: ProbeEntry, library: Mpi, shell: Host, shells: _Shells, results:
         Problem(
             f"mpi.{entry.path[1]} is {library.family} in the site file, but {family} {other.version or ''} in "
             f"{other.prefix} on this machine ({other.source})",
-            f"`family: {family}`, or the modules of {library.family}",
+            f"`family: {family}`, or modules that provide {library.family}",
             (*entry.path, "family"),
         )
     )
@@ -229,7 +229,7 @@ def _compare(entry: ProbeEntry, file: str | None, machine: str | None, source: s
         results.contradictions.append(
             Problem(
                 f"{'.'.join(entry.path)} is {file} in the site file, but {machine} on this machine ({source})",
-                f"`version: {machine}`, or the modules of {file}",
+                f"`version: {machine}`, or modules that provide version {file}",
                 (*entry.path, "version"),
             )
         )

@@ -88,7 +88,7 @@ def table(text: str, titles: Sequence[str], numbers: Sequence[str] = ()) -> list
     lines = text.splitlines()
     at = heading(lines, *titles)
     if at is None:
-        raise UnexpectedOutput(0, f"a line with the titles {' '.join(titles)}", "none")
+        raise UnexpectedOutput(0, f"a line with the column headings {' '.join(titles)}", "none")
     found: list[tuple[int, Mapping[str, str]]] = []
     for number in range(at + 1, len(lines)):
         if not is_row(lines[number]):
@@ -360,7 +360,7 @@ def modules(text: str) -> ParsedOutput:
             sections[-1][1].extend(filter(None, map(software.read_name, words)))
     everything = [module for _, its in sections for module in its]
     if not everything:
-        raise UnexpectedOutput(0, "names of modules below the name of a directory", "none")
+        raise UnexpectedOutput(0, "the name of a directory, followed by the names of its modules", "none")
     loaded = {module.name for module in everything if module.is_loaded}
     listed = [
         software.AvailableModule(module.name, module.is_default, module.is_loaded, _needed(directory, loaded))
@@ -620,7 +620,9 @@ def pbs_node_table(text: str) -> Mapping[str, Any]:
             raise UnexpectedOutput(number, "mem, ncpus, nmics and ngpus as free/total", quoted(" ".join(words)))
         total = [pair[2] for pair in pairs]
         if not re.fullmatch(r"[0-9]+[kmgtp]?b", total[0]) or not all(one.isdecimal() for one in total[1:]):
-            raise UnexpectedOutput(number, "sizes and numbers after each /", quoted(" ".join(words[5:9])))
+            raise UnexpectedOutput(
+                number, "a memory size after the first /, and numbers after the others", quoted(" ".join(words[5:9]))
+            )
         resources = {"mem": total[0], "ncpus": total[1], "ngpus": total[3]}
         nodes[words[0]] = {"state": words[1], "resources_available": resources}
     return {"nodes": nodes}
@@ -660,7 +662,7 @@ def _pbs_rows(text: str, *titles: str) -> Iterator[tuple[int, list[str]]]:
     lines = text.splitlines()
     at = heading(lines, *titles)
     if at is None:
-        raise UnexpectedOutput(0, f"a line with the titles {', '.join(titles[:-1])} and {titles[-1]}", "none")
+        raise UnexpectedOutput(0, f"a line with the column headings {', '.join(titles[:-1])} and {titles[-1]}", "none")
     for number, line in enumerate(lines[at + 1 :], start=at + 2):
         if line.strip() and not _ROWS_OF_PBS.match(line):
             yield number, line.split()
@@ -897,7 +899,7 @@ def _partitions(text: str) -> str:
 def _assignments(text: str, first: str) -> str:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and "=" not in line:
-            raise UnexpectedOutput(number, f"`{first}=...`, or fields of it", f"`{line.strip()[:60]}`")
+            raise UnexpectedOutput(number, f"`{first}=...` or another field (`KEY=VALUE`)", f"`{line.strip()[:60]}`")
     return text
 
 
@@ -1197,7 +1199,7 @@ def _read(directory: Path) -> tuple[list[_SavedOutput], list[Problem], list[Prob
         files = sorted(file for file in directory.iterdir() if not file.name.startswith(".") and not file.is_dir())
     except OSError as error:
         raise UsageError(
-            f"{directory} cannot be read: {error.strerror}", hint="give a directory of saved outputs"
+            f"{directory} cannot be read: {error.strerror}", hint="pass a directory that contains saved program output"
         ) from error
     if not files:
         raise UsageError(f"{directory} contains no recorded outputs", hint=_HINT)
@@ -1210,7 +1212,7 @@ def _read(directory: Path) -> tuple[list[_SavedOutput], list[Problem], list[Prob
             output = recognize(text)
             if output is None:
                 first = next(filter(str.strip, text.splitlines()), "")
-                raise _UnknownOutput(1 if first else 0, "the output of a program that hidl can read", quoted(first))
+                raise _UnknownOutput(1 if first else 0, "the output of a supported program", quoted(first))
             saved.append(_saved(file, output, text))
         except _UnknownOutput as error:
             unrecognized.append(_problem(file, error))

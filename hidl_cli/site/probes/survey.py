@@ -309,7 +309,7 @@ def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> S
         program = SYSTEMS[batch.scheduler].shows
         raise SchedulerUnreachable(
             "; ".join(host.failures) or f"`{program}` did not respond",
-            hint=f"run `{program}` and try again, or use --alone to draft this machine without a scheduler",
+            hint=f"run `{program}` and try again, or use --alone to draft a site for this machine without a scheduler",
         )
     return SurveyResult(
         hostname=host.hostname,
