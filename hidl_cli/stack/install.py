@@ -378,7 +378,7 @@ def _explain_os_errors(order: Order) -> Iterator[None]:
                 hint="free some space, or choose another directory with --prefix",
             ) from error
         raise MissingPrecondition(
-            f"cannot install below {order.root}: {error.strerror or error}: {where}",
+            f"cannot install in {order.root}: {error.strerror or error}: {where}",
             hint="install it for yourself with --own, or choose a writable directory with --prefix"
             if order.root != installation.own_root()
             else "choose a writable directory with --prefix or `install.root` in the site file",

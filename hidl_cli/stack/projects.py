@@ -117,7 +117,7 @@ class _Toml:
         if "dependencies" in project.get("dynamic", []):
             raise UnusableRequirement(
                 f"the dependencies of {self.file} are computed by its build",
-                f"the project itself: --with {self.file.parent}",
+                f"the project itself, passed as --with {self.file.parent}",
             )
         if "dependencies" not in project:
             poetry = "; for Poetry: poetry export -o requirements.txt" if "poetry" in self.data.get("tool", {}) else ""
@@ -162,7 +162,7 @@ class _Toml:
             raise self.error(
                 name,
                 f"{name} is restricted to the index {source['index']}, but a stack takes packages from all its indexes",
-                "the uv.lock of the project (uv lock), whose hashes select the files",
+                "the project's uv.lock (written by `uv lock`), whose hashes select the files",
             )
         if "git" in source:
             revision = next((source[key] for key in ("rev", "tag", "branch") if key in source), None)
@@ -180,7 +180,7 @@ class _Toml:
         roots = [each for each in packages if _place(each) == "."]
         roots = roots or [each for each in packages if each["name"] in members]
         if not roots:
-            raise UnusableRequirement(f"{self.file} has no project", "a uv.lock of a project (uv lock)")
+            raise UnusableRequirement(f"{self.file} has no project", "the uv.lock that `uv lock` writes for a project")
         reached = self._reached(packages, roots)
         # uv installs the dependencies of virtual packages, but not the packages themselves.
         requiring = [*roots, *(each for each in reached if "virtual" in each["source"])]
@@ -322,7 +322,7 @@ def _environment(file: Path, text: str) -> ProjectFile:
     except yaml.YAMLError as error:
         raise UnusableRequirement(f"{file}: {' '.join(str(error).split())}", "an environment.yml") from None
     if not isinstance(data, Mapping) or not isinstance(data.get("dependencies"), list):
-        raise UnusableRequirement(f"{file} is not an environment", "a file of conda with `dependencies`")
+        raise UnusableRequirement(f"{file} is not an environment", "a conda environment file with `dependencies`")
     packages = [str(each) for each in data["dependencies"] if not isinstance(each, Mapping)]
     pip = [line for each in data["dependencies"] if isinstance(each, Mapping) for line in each.get("pip") or []]
     left_out = [name for name in packages if name != "pip"]

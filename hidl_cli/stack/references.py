@@ -137,7 +137,7 @@ class ReferenceBuilder:
             return existing
         if self.offline and not url.startswith("file:"):
             raise MissingPrecondition(
-                f"{redact(url)} has not been built here, which requires the network", hint="omit --offline"
+                f"{redact(url)} has not been built here, and building it requires the network", hint="omit --offline"
             )
         with paths.temporary_directory("wheel") as temporary:
             out = Path(temporary, "out")
@@ -167,7 +167,7 @@ class ReferenceBuilder:
             if hash_files(place) != fragment.get("tree-sha256"):
                 raise MissingPrecondition(
                     f"{place} has changed since the stack was defined",
-                    hint="run the command in the first line of the stack's file again to install its present content",
+                    hint="to install its current content, rerun the command in the first line of the stack's file",
                 )
             copy_files(place, copy)
             arguments = ["build", "--wheel", "--out-dir", str(out), "--python", str(self.interpreter), str(copy)]
@@ -198,7 +198,9 @@ class ReferenceBuilder:
 
     def _resolve(self, name: str | None, url: str) -> dict[str, Any]:
         if self.offline:
-            raise MissingPrecondition(f"{redact(url)} is not locked, which requires the network", hint="omit --offline")
+            raise MissingPrecondition(
+                f"{redact(url)} is not locked, and locking it requires the network", hint="omit --offline"
+            )
         with paths.temporary_directory("reference") as directory:
             file = Path(directory, "requirement.in")
             login = self._write_requirement(file, name, url)

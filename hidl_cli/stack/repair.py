@@ -38,7 +38,7 @@ def repair(order: Order, prefix: Path, wrong: ContentDifference, progress: Progr
         reason = "its lockfile or hidl has changed" if from_wheels else "it was not installed from wheels"
         raise MissingPrecondition(
             f"{prefix} cannot be repaired: {reason}",
-            hint=f"hidl uninstall {plan.stack if plan else order.stack.name} --all, then install it again",
+            hint=f"run hidl uninstall {plan.stack if plan else order.stack.name} --all, then install it again",
         )
     log = new_log(plan)
     with site_permissions(order.site, order.root), hold_lock(order.stack_directory / ".lock", progress.say):

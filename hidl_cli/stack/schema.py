@@ -230,7 +230,7 @@ def check_build(requirement: str, *, mpi: Family, accelerator: Accelerator | Non
         title = ABI_TITLES[TRAITS[mpi].abi]
         raise UnusableRequirement(
             f"{name} is an MPI library, but the stack uses {mpi}",
-            f"mpi4py, which the stack provides for {title}, or a stack with another MPI library (hidl stack list)",
+            f"mpi4py, which the stack provides for {title}, or a stack that uses another MPI library (hidl stack list)",
         )
     version = bare(requirement).partition(";")[0].strip()
     if accelerator == "cpu" and (build := _GPU_BUILD.search(version)):

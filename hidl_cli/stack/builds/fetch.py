@@ -33,7 +33,9 @@ def unpack(archive: Path, directory: Path) -> Path:
             members = [_check_member(member, archive) for member in tar.getmembers()]
             tops = {PurePosixPath(member.name).parts[0] for member in members if PurePosixPath(member.name).parts}
             if len(tops) != 1:
-                raise BuildFailed(f"{archive} must contain one top directory, not {', '.join(sorted(tops)) or 'none'}")
+                raise BuildFailed(
+                    f"{archive} must contain exactly one top-level directory, not {', '.join(sorted(tops)) or 'none'}"
+                )
             # Older patch releases of Python 3.10 and 3.11 lack filters, but the members have already been checked.
             options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(directory, members=members, **options)  # type: ignore[arg-type]

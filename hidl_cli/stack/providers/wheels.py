@@ -396,7 +396,7 @@ def _check_hardware(stack: Stack, target: Target, packages: Iterable[Package]) -
         hardware = "CPUs" if target.accelerator == "cpu" else "GPUs of another vendor"
         raise BuildFailed(
             f"stack {stack.name} is for {hardware} but resolves to CUDA packages: {', '.join(cuda)}",
-            hint="constrain the package that requires them to another build, or set "
+            hint="add a constraint for another build of the package that requires them, or set "
             f"UV_TORCH_BACKEND={TORCH_BACKENDS[target.accelerator]}; stacks for NVIDIA GPUs need "
             "`devices: [cpu, gpu]`",
         )

@@ -348,7 +348,7 @@ def _brought(mirror: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     raise MissingPrecondition(
-        f"{mirror} was not created by `hidl stack fetch`", hint="pass the directory given to its option --to"
+        f"{mirror} was not created by `hidl stack fetch`", hint="pass the --to directory of `hidl stack fetch`"
     )
 
 

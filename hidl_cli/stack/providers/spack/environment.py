@@ -729,7 +729,7 @@ def interpreter(plan: InstallPlan) -> Path:
     if not place.exists():
         raise BuildFailed(
             f"Python not found: {place}",
-            hint="`prefix` of python in the site's `externals` must be the parent directory of its bin",
+            hint="`prefix` of python in the site's `externals` must be the directory that contains bin/python3",
         )
     return place.resolve()
 

@@ -136,7 +136,7 @@ def _builtin(site: Site, brought: Path | None) -> Path | None:
             f"${PLACES_VARIABLE}" if os.environ.get(PLACES_VARIABLE) else "`spack.packages` of the site or the mirror"
         )
         raise MissingPrecondition(
-            f"{origin}: {place} is not a repository of Spack's packages",
+            f"{origin}: {place} is not a Spack package repository",
             hint="set it to a clone of spack-packages, or to the directory with repo.yaml in a clone",
         )
     return found
@@ -321,7 +321,7 @@ def _at(root: Path, origin: str) -> Instance:
         text = (root / "lib" / "spack" / "spack" / "__init__.py").read_text(encoding="utf-8")
     except OSError as error:
         raise MissingPrecondition(
-            f"{origin}: {root} is not an installation of Spack: {error.strerror}",
+            f"{origin}: {root} is not a Spack installation: {error.strerror}",
             hint="set it to the directory that contains bin/spack",
         ) from error
     found = _VERSION.search(text)

@@ -132,15 +132,15 @@ class FromSpack:
         """Raise ``MissingPrecondition`` if there is no MPI library, or if this machine has another processor family."""
         if generated.lacks_mpi:
             raise MissingPrecondition(
-                f"stack {order.stack.name} requires {generated.mpi}: the file of site {order.site.name} does not "
-                f"locate it, and {generated.lacks_mpi}",
+                f"stack {order.stack.name} requires {generated.mpi}, but the file of site {order.site.name} "
+                f"does not specify where it is, and {generated.lacks_mpi}",
                 hint=f"add its version and prefix to `mpi` of site {order.site.name} in your own site file",
             )
         built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
         if built and microarchitecture.family(built) != microarchitecture.family(here):
             raise MissingPrecondition(
-                f"the processors of site {order.site.name} are {microarchitecture.family(built)}, but this "
-                f"machine is {microarchitecture.family(here)}; Spack can only resolve and build for its own family",
+                f"site {order.site.name} has {microarchitecture.family(built)} processors, but this machine has "
+                f"{microarchitecture.family(here)}; Spack can only resolve and build for this machine's family",
                 hint="run hidl on a login node of the site; on this machine, --dry-run prints the spack.yaml",
             )
 
