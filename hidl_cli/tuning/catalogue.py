@@ -155,7 +155,7 @@ def _within(variable: Variable, number: int) -> str:
     if high is not None and number > high:
         raise InvalidValue(f"{number} exceeds {high}", format_expectation(variable))
     if number > _MAX:
-        raise InvalidValue(f"{number} exceeds {_MAX}, the library's largest number", f"at most {_MAX}")
+        raise InvalidValue(f"{number} exceeds {_MAX}, the library's maximum", f"at most {_MAX}")
     return str(number)
 
 
@@ -463,7 +463,9 @@ def _other_name(name: str, word: str) -> str:
 def _reader(word: str) -> Reader:
     match = _READER.fullmatch(word)
     if match is None:
-        raise ValueError(f"invalid reader {word!r}: expected FAMILY, with optional >=VERSION or >VERSION, and <VERSION")
+        raise ValueError(
+            f"invalid reader {word!r}: expected FAMILY, optionally followed by >=VERSION or >VERSION, and by <VERSION"
+        )
     return Reader(_family(match[1]), match[2] or "", match[3] or "", match[4] or "")
 
 

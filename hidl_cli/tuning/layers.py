@@ -55,7 +55,7 @@ def conflict(settings: Iterable[Setting], environment: Mapping[str, str]) -> Pro
         return None
     return Problem(
         f"{chosen.name}=1 ({chosen.origin}) and preloading libmpi.so with {LD_PRELOAD} ({origin}) cannot be combined",
-        f"only one of the two: either no {LD_PRELOAD}, or {chosen.name}=0",
+        f"either no {LD_PRELOAD} or {chosen.name}=0",
         (LD_PRELOAD,),
     )
 
