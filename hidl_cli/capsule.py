@@ -618,6 +618,11 @@ def capsule_of(run: Run) -> Capsule:
             f"run {run.id} has no metrics: it has failed, or has no verdict yet",
             hint=f"check it with: hidl status {run.id}",
         )
+    if plan.container is not None:
+        raise MissingPrecondition(
+            f"run {run.id} used the image {plan.container.image}, which has no lockfile",
+            hint="keep the image and the command line instead",
+        )
     if plan.user_environment is not None:
         raise MissingPrecondition(
             f"run {run.id} used the environment {plan.user_environment.directory}, which has no lockfile",

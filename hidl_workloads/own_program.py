@@ -2,7 +2,7 @@
 
 ::
 
-    mpiexec -n 2 python -m hidl_workloads.own_program [--stdin FILE] DIRECTORY COMMAND [ARG...]
+    mpiexec -n 2 python -m hidl_workloads.own_program [--stdin FILE] [--container JSON] DIRECTORY [COMMAND [ARG...]]
 
 All words are encoded (``encode``), because launchers take some for their own: ``:`` begins another program, for one.
 The process becomes COMMAND (``execvp``). Its environment gets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and, where the
@@ -45,6 +45,9 @@ SEPARATE_RANKS = "HIDL_SEPARATE_RANKS"
 STDIN = "--stdin"
 """The option before the file that is rank 0's standard input; a directory is an absolute path, and never reads so."""
 
+CONTAINER = "--container"
+"""The option before the container in which COMMAND starts; without COMMAND, the world is checked there."""
+
 _CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "world_check")  # noqa: PTH100, PTH118, PTH120
 
 _DELETE = 127
@@ -54,7 +57,7 @@ NO_DIRECTORY, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 
 def main(arguments: list[str]) -> int:
     """Become the program; returns an exit status only if that fails."""
-    file, (directory, *command) = _split(list(map(decode, arguments)))
+    file, container, (directory, *command) = _split(list(map(decode, arguments)))
     try:
         variables = rank_variables(os.environ)
     except ValueError as error:
@@ -86,6 +89,14 @@ def main(arguments: list[str]) -> int:
         print(fault, file=sys.stderr)
         return NO_GPU
     command = with_rendezvous(command, os.environ)
+    if container is not None:
+        from hidl_workloads import container as containers
+
+        try:
+            command = containers.enter(container, command, directory, os.environ)
+        except containers.NoRuntime as error:
+            _tell(containers.message(error))
+            return NOT_FOUND
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -93,9 +104,14 @@ def main(arguments: list[str]) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def _split(words: list[str]) -> tuple[str, list[str]]:
-    """Return the file of the standard input, and the directory with the program's words."""
-    return (words[1], words[2:]) if words[0] == STDIN else (os.devnull, words)
+def _split(words: list[str]) -> tuple[str, str | None, list[str]]:
+    """Return the file of the standard input, the container, and the directory with the program's words."""
+    file, container = os.devnull, None
+    if words[0] == STDIN:
+        file, words = words[1], words[2:]
+    if words[0] == CONTAINER:
+        container, words = words[1], words[2:]
+    return file, container, words
 
 
 def _correct_temporary_directory() -> None:

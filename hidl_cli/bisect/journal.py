@@ -208,6 +208,11 @@ def side_of(run: ComparedRun, measure: Measure) -> Side:
 
 def _check_plan(plan: Plan) -> Plan:
     """Return the plan. Raises ``UsageError`` or ``MissingPrecondition`` if bisect does not support it."""
+    if plan.container is not None:
+        raise MissingPrecondition(
+            f"run {plan.run} used the image {plan.container.image}, which has no lockfile",
+            hint="bisect requires runs in a stack",
+        )
     if plan.user_environment is not None:
         raise MissingPrecondition(
             f"run {plan.run} used the environment {plan.user_environment.directory}, which has no lockfile",

@@ -144,6 +144,9 @@ def describe_program(plan: Plan) -> None:
         else "without checking MPI's world: each rank only checks the number of ranks reported by its launcher"
     )
     say(f"starts in {program.directory}, {check}", style="dim")
+    if plan.container is not None:
+        mpi = f"with {plan.mpi.name} mounted" if plan.container.prefixes else "with its own MPI library"
+        say(f"in image {plan.container.image} ({plan.container.runtime}), {mpi}", style="dim")
     if plan.stdin is not None:
         say(f"standard input of rank 0: {plan.stdin}", style="dim")
     if plan.is_study and scaling is not None and plan.target is not None:

@@ -225,17 +225,26 @@ def new(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     alone: Annotated[bool, typer.Option("--alone", help="Describe only this machine, without its scheduler.")] = False,
     from_: Annotated[
-        str | None,
-        typer.Option("--from", metavar="DIR", help="Describe the machine recorded in DIR (see hidl doctor --collect)."),
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="DIR|FILE",
+            help="Describe the machine recorded in DIR (see hidl doctor --collect), or the one in configuration files "
+            "of Spack, Stackinator, ReFrame or Benchpark; may be repeated.",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Draft a site file from this machine: its scheduler, nodes, GPUs, network and MPI libraries.
 
-    Unknown facts are null. Run this on a login node of the cluster that you want to describe.
+    With --from, draft it from saved outputs or from the configuration files of other tools. Unknown facts are null. Run
+    this on a login node of the cluster that you want to describe.
     """
+    from functools import partial
+
     from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.site import draft as drafts
+    from hidl_cli.site.configurations.draft import configuration_files, draft_from_files
     from hidl_cli.site.draft import default_name, draft
     from hidl_cli.site.probes.host import ThisHost
     from hidl_cli.site.probes.survey import survey
@@ -244,14 +253,20 @@ def new(
     if name is not None or output not in (None, "-"):  # fail before the probes, which can take seconds
         drafts.require_free(drafts.target(name, output, ""), force=force)
     failures: Sequence[str] = ()
-    if from_ is None:
-        host = ThisHost()
-        found, failures = survey(host, alone=alone), host.failures
+    places = [Path(one) for one in from_ or ()]
+    if files := configuration_files(places):
+        stem = None if output in (None, "-") else Path(output).stem
+        default, drafted = draft_from_files(files, name or stem)
     else:
-        found, failures = survey_from(Path(from_), alone=alone)
-    target = drafts.target(name, output, default_name(found))
+        if places:
+            found, failures = survey_from(places[0], alone=alone)
+        else:
+            host = ThisHost()
+            found, failures = survey(host, alone=alone), host.failures
+        default, drafted = default_name(found), partial(draft, found)
+    target = drafts.target(name, output, default)
     drafts.require_free(target, force=force)
-    made = draft(found, target.name)
+    made = drafted(target.name)
     if target.file is not None:
         drafts.write(made, target.file)
     remarks = [*made.remarks, *failures]

@@ -391,6 +391,48 @@ def _show(switch: Switch, *, json: bool) -> None:
     write(printable(f"{used.parent.name}: {used} is in use ({was})\n"))
 
 
+@app.command()
+def containerize(
+    name: StackArgument,
+    *,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Directory to write to (default: ./STACK-image)."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", metavar="IMAGE", help="Image to start from (default: Python's official image)."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    device: StackDeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a Dockerfile and an Apptainer definition of an image that contains the packages of a stack's lockfile."""
+    from hidl_cli.api.software import for_device
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+    from hidl_cli.stack.checks import load_stack
+    from hidl_cli.stack.image import define_image, write_image
+    from hidl_cli.stack.install import plan_install
+    from hidl_cli.stack.order import Order
+
+    where = for_device(load_site(site), device)
+    order = Order(where, load_stack(name), installation.installation_root(where, prefix), locked=True)
+    planned = plan_install(order).plan
+    assert planned is not None  # the lockfile is required
+    definition = define_image(planned, base=base)
+    place = Path(output or f"{name}-image")
+    write_image(definition, place, force=force)
+    if json:
+        emit_json("hidl.stack-containerize/1", stack=name, directory=str(place), files=sorted(definition.files))
+        return
+    say(f"wrote {', '.join(sorted(definition.files))} and wheels/ to {place}")
+    say(f"next: docker build -t {name} {place}, or cd {place} && apptainer build {name}.sif {name}.def")
+
+
 @app.command("exec")
 def exec_(
     name: StackArgument,

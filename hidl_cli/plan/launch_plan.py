@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError, hint_for
+from hidl_cli.launch.container import Container
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Allocation, Placement
 from hidl_cli.mpi import Library
@@ -105,6 +106,7 @@ class Plan:
         precision: Largest relative half-width of an efficiency's interval. If the interval is wider, there is no
             verdict; None permits any width.
         profile: Whether recording the ranks' MPI calls is required or optional; None if they are not recorded.
+        container: Container in which the user\'s program runs; None if it runs on the nodes themselves.
         sources: Documents of the site and the stack, which are stored beside ``plan.json``.
     """
 
@@ -143,6 +145,7 @@ class Plan:
     max_node_hours: float | None = None
     max_cost: float | None = None
     profile: Profiling | None = None
+    container: Container | None = None
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

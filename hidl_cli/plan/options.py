@@ -131,6 +131,21 @@ class RunOptions(JobOptions):
         help="Run in your own venv or conda environment; --stack then provides the MPI library.",
         panel=_SOFTWARE,
     )
+    container: str | PathLike[str] | None = option(
+        None,
+        "--container",
+        metavar="IMAGE",
+        help="Run your own program inside a container image, with the site's container runtime.",
+        panel=_SOFTWARE,
+    )
+    mounts: Sequence[str] | None = option(
+        None,
+        "--mount",
+        metavar="SRC[:DST[:ro]]",
+        help="Mount a directory in the container (default DST: SRC); repeatable.",
+        repeatable=True,
+        panel=_SOFTWARE,
+    )
     launcher: str | None = option(
         None,
         "--launcher",
@@ -371,6 +386,18 @@ class RunOptions(JobOptions):
             raise UsageError(
                 "--scaling and --no-mpi require a program after --", hint="for a workload, set both in its file"
             )
+        if self.container is None:
+            if self.mounts:
+                raise UsageError("--mount requires --container", hint="add --container IMAGE, or omit --mount")
+            return
+        if not self.command:
+            raise UsageError(
+                f"--container requires a program after --: workload {self.workload} runs on its stack",
+                hint="use hidl run --container IMAGE -- PROGRAM",
+            )
+        for name, value in (("--env", self.env), ("--profile", self.profile)):
+            if value is not None:
+                raise UsageError(f"--container and {name} cannot be combined", hint=f"omit {name}")
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli import batch_systems
+from hidl_cli import batch_systems, paths
 from hidl_cli.batch_systems import SSH, SYSTEMS
 from hidl_cli.errors import UsageError
+from hidl_cli.launch.container import Container, ContainerMount
 from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.launch.placement import Allocation, Placement, allocate, missing, requested_gpus
@@ -29,7 +30,7 @@ from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
-from hidl_workloads.own_program import PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
+from hidl_workloads.own_program import CONTAINER, PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class ResolvedOptions:
         script: The batch script, if the program is one.
         enclosing: The allocation in which hidl itself runs, if the run uses it.
         profile: See ``Plan``.
+        container: See ``Plan``.
     """
 
     site: Site
@@ -117,6 +119,7 @@ class ResolvedOptions:
     script: BatchScript | None = None
     enclosing: EnclosingJob | None = None
     profile: Profiling | None = None
+    container: Container | None = None
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -142,6 +145,13 @@ class _StepContext:
     environment: UserEnvironment | None
     stdin: str | None
     profile: Profiling | None
+    container: Container | None
+
+    def run_module(self, module: str) -> tuple[str, ...]:
+        """Return the command that starts a module on a rank, which pyxis starts inside the image."""
+        if self.container is not None and self.container.runtime == "pyxis":
+            return ("python3", f"{self.installation.own_package}/start.py", module)
+        return self.installation.run_module(module)
 
 
 def make_plan(
@@ -205,6 +215,7 @@ def make_plan(
         options.environment,
         options.stdin,
         options.profile,
+        options.container,
     )
     steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
     header = batch.header(allocation, site.policies)
@@ -253,6 +264,7 @@ def make_plan(
         device=options.use.device,
         stdin=options.stdin,
         profile=options.profile,
+        container=options.container,
         sources=options.sources,
     )
 
@@ -300,6 +312,7 @@ def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
         plan.user_environment,
         plan.stdin,
         plan.profile,
+        plan.container,
     )
     per_node, per_rank = plan.allocation.gpus_per_node, plan.environment.get(GPUS_PER_RANK)
     gpus = Gpus(per_node, int(per_rank)) if per_node and per_rank else None
@@ -385,6 +398,14 @@ def _steps(
     """Return the steps in order of execution."""
     world = context.installation.run_module("hidl_workloads.world")
     can_check = context.environment is None or context.environment.has_mpi4py
+    library = context.library
+    if context.container is not None:
+        place = str(context.workload.program.directory)
+        world = (
+            *context.run_module("hidl_workloads.own_program"),
+            *encode([CONTAINER, context.container.document, place]),
+        )
+        library = _in_image(context, context.container, place)
 
     def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
         if context.workload.program.once:
@@ -394,7 +415,7 @@ def _steps(
         request = Request(
             placement,
             words,
-            context.library,
+            library,
             environment={**environment, **variables},
             forward=(
                 *SET_BY_THE_SCRIPT,
@@ -438,6 +459,19 @@ def _steps(
         for position in range(points)
     ]
     return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
+
+
+def _in_image(context: _StepContext, container: Container, directory: str) -> Library:
+    """Return the MPI library with the options that make srun start its tasks in the image, if the runtime is pyxis."""
+    needed = [
+        ContainerMount(context.installation.own_package, context.installation.own_package, read_only=True),
+        ContainerMount(str(paths.runs()), str(paths.runs())),
+        ContainerMount(directory, directory),
+    ]
+    if not (options := container.srun_options(needed)):
+        return context.library
+    arguments = dict(context.library.launcher_arguments)
+    return replace(context.library, launcher_arguments=arguments | {"srun": (*arguments.get("srun", ()), *options)})
 
 
 def _once(context: _StepContext, words: tuple[str, ...]) -> Launch:
@@ -490,7 +524,7 @@ def _rank_command(
     words = _program_command(context, program, parameters, placement, gpu_aware=gpu_aware)
     whose = ranks_kept(program.patterns)
     if whose is not None:
-        words = (*context.installation.run_module("hidl_workloads.rank_output"), whose, *words)
+        words = (*context.run_module("hidl_workloads.rank_output"), whose, *words)
     return (*STARTER, *words) if context.profile else words
 
 
@@ -514,10 +548,12 @@ def _program_command(
         return (*installation.run_module(starter), *options, program.module, *after)
     first, *rest = command(program, parameters)
     of_the_stack = installation.prefix / "bin" / first
-    words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *after)
+    is_installed = of_the_stack.is_file() and context.container is None
+    words = (str(of_the_stack) if is_installed else first, *rest, *after)
     if program.once:
         return (first, *rest, *after)
     if program.directory is None:
         return (*installation.run_module("hidl_workloads.local_rank"), *words) if gpu_aware else words
-    input_ = () if context.stdin is None else (STDIN, context.stdin)
-    return (*installation.run_module("hidl_workloads.own_program"), *encode([*input_, program.directory, *words]))
+    given = [] if context.stdin is None else [STDIN, context.stdin]
+    given += [] if context.container is None else [CONTAINER, context.container.document]
+    return (*context.run_module("hidl_workloads.own_program"), *encode([*given, program.directory, *words]))

@@ -13,6 +13,7 @@ from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SCHEDULERS
 from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
 from hidl_cli.inputs.options import command_line_options
+from hidl_cli.launch.container import container_for
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
@@ -118,6 +119,11 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         judged=request.scale is not None or bool(request.axes),
         scaling=request.scaling,
     )
+    if script is not None and request.container is not None:
+        raise UsageError(
+            "--container cannot be combined with a batch script, which starts its ranks itself",
+            hint="start the container in the script, or run its program: hidl run --container IMAGE -- PROGRAM",
+        )
     if script is not None and ranks_kept(workload.program.patterns) is not None:
         raise UsageError(
             "a batch script starts its ranks itself: --metric cannot choose ranks", hint="omit ranks from --metric"
@@ -461,6 +467,7 @@ def _resolve_options(
     library = library_for(site, own, request.mpi, gpus=gpus)
     layers = _layers(request, site, stack, workload, library)
     tuning = merge_layers(library, layers, gpus=gpus, compared=request.is_compared)
+    started_by = launcher(launcher_for(site, library, request.launcher))
     if described and library is own and own.name == stack.name:
         described = replace(described, mpi_stack=stack.name)
     return ResolvedOptions(
@@ -470,7 +477,7 @@ def _resolve_options(
         stack=described.name if described else stack.name,
         installation=installed,
         library=library,
-        launcher=launcher(launcher_for(site, library, request.launcher)),
+        launcher=started_by,
         tuning=tuning,
         matrix=_checked(matrix, library, layers, tuning, gpus=gpus),
         environment=described,
@@ -478,6 +485,16 @@ def _resolve_options(
         recipe=None if described else stack,
         stdin=request.stdin_file,
         profile=request.profile,
+        container=None
+        if request.container is None
+        else container_for(
+            site,
+            fspath(request.container),
+            request.mounts or (),
+            library=None if request.mpi is None else library,
+            gpus=site.node_type(use.partition).gpu_vendor if use.device == "gpu" else None,
+            launcher=started_by.name,
+        ),
     )
 
 

@@ -366,6 +366,20 @@ class Match(Strict):
     )
 
 
+ContainerRuntime = Literal["charliecloud", "podman", "podman-hpc", "apptainer", "shifter", "pyxis"]
+
+
+class Containers(Strict):
+    """Settings for programs that run in container images."""
+
+    runtime: ContainerRuntime | None = Field(
+        None, description="runtime that starts images; null for the first one that is installed where hidl runs"
+    )
+    arguments: list[Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)]] = Field(
+        default_factory=list, description="additional arguments for the runtime; for pyxis, options of srun"
+    )
+
+
 class Install(Strict):
     """Settings for installations."""
 
@@ -461,6 +475,7 @@ class Site(Strict):
         default_factory=dict, description="run-time variables of the stacks' own MPI libraries, by MPI family"
     )
     policies: Policies = Field(default_factory=Policies, description="rules for the options in job scripts")
+    containers: Containers = Field(default_factory=Containers, description="how programs run in container images")
     install: Install = Field(default_factory=Install, description="where and how stacks are installed")
     wheels: Wheels = Field(default_factory=Wheels, description="sources of wheels")
     compilers: dict[Name, Compiler] = Field(default_factory=dict, description="compilers of the site")

@@ -270,6 +270,12 @@ class Installation:
         """The Python interpreter."""
         return self.prefix / "bin" / "python"
 
+    @property
+    def own_package(self) -> str:
+        """The directory of hidl's package for jobs."""
+        found = sorted(self.prefix.glob("lib/python3*/site-packages/hidl_workloads"))
+        return str(found[0] if found else self.prefix / "lib" / "python3" / "site-packages" / "hidl_workloads")
+
     def run_module(self, module: str) -> tuple[str, ...]:
         """Return the start of the command line that runs one of hidl's modules."""
         return (str(self.python), "-m", module)

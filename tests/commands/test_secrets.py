@@ -83,6 +83,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "site new": [["drafted"]],
     "site schema": [[]],
     "site show": [["local"]],
+    "stack containerize": [["mpi", "-o", "{root}/image"]],
     "stack audit": [["mpi", "--advisories", "{root}"]],
     "stack env": [["mpi"]],
     "stack list": [[]],

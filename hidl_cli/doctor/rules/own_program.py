@@ -81,7 +81,7 @@ def probe(context: Context) -> OwnProgram:
     """Examine the planned run's program, if it is the user's own and this host is part of the site."""
     plan = context.plan
     program = plan.workload.program_for(plan.parameters) if plan is not None else None
-    if plan is None or program is None or program.directory is None or not context.is_here:
+    if plan is None or program is None or program.directory is None or not context.is_here or plan.container:
         return OwnProgram()
     words = [*command(program, plan.parameters), *arguments(program, plan.parameters, plan.workload.parameters)]
     directory = Path(program.directory)

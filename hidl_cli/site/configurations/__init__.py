@@ -1,0 +1,1 @@
+"""Draft a site file from the configuration files that a centre wrote for other tools."""

@@ -1,0 +1,161 @@
+"""Values that are carried over from configuration files, and the values that are left out."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hidl_cli.inputs.problems import clipped
+
+Key = str | int
+#: Name of the node type in files that describe the nodes of a machine without naming a type.
+ANY_NODES = "*"
+_MOST_LINES = 200  # values left out, listed per file
+_LONGEST = 100
+
+#: Replaces the values that a reader has taken, so that the numbers of list items do not change.
+_TAKEN = object()
+
+
+@dataclass(frozen=True)
+class CarriedValue:
+    """A value for the key at ``path`` in the site file; ``why`` names its source."""
+
+    path: tuple[str, ...]
+    value: Any
+    why: str
+
+
+@dataclass
+class ConfigurationFile:
+    """A parsed configuration file. Readers take values from ``data``; those that they do not take are left out.
+
+    Attributes:
+        name: Name of the file in messages.
+        data: The parsed contents.
+        tool: Name of the tool that the file belongs to.
+        values: Values for the site file.
+        reasons: Values that a reader left out, with its reasons.
+        cluster: Name of the machine, if the file contains it.
+    """
+
+    name: str
+    data: Any
+    tool: str = ""
+    values: list[CarriedValue] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    cluster: str | None = None
+    _original: Any = None
+
+    def __post_init__(self) -> None:
+        self._original = copy.deepcopy(self.data)
+
+    def carry(self, path: Sequence[str], value: Any, why: str = "") -> None:
+        """Carry a value over, unless it is None or empty."""
+        if value is not None and value not in ("", [], {}):
+            self.values.append(CarriedValue(tuple(path), value, f"{self.name}: {why}" if why else self.name))
+
+    def peek(self, *path: Key) -> Any:
+        """Return the value at a path without taking it, or None if it is missing or was taken."""
+        found: Any = self.data
+        for key in path:
+            try:
+                found = found[key] if isinstance(found, dict) or isinstance(key, int) else None
+            except (KeyError, IndexError, TypeError):
+                return None
+            if found is _TAKEN:
+                return None
+        return found
+
+    def take(self, *path: Key) -> Any:
+        """Take the value at a path. Returns None if it is missing or was taken."""
+        found = self.peek(*path)
+        if found is not None:
+            self.peek(*path[:-1])[path[-1]] = _TAKEN
+        return found
+
+    def text(self, *path: Key) -> str | None:
+        """Take the text or number at a path. Other values are left in place."""
+        found = self.peek(*path)
+        return str(self.take(*path)) if isinstance(found, (str, int, float)) and not isinstance(found, bool) else None
+
+    def number(self, *path: Key) -> int | None:
+        """Take the whole number at a path, which may be quoted. Other values are left in place."""
+        found = self.peek(*path)
+        if isinstance(found, str) and found.strip().isascii() and found.strip().isdigit() and len(found) < 10:
+            found = int(found)
+        if not isinstance(found, int) or isinstance(found, bool):
+            return None
+        self.take(*path)
+        return found
+
+    def words(self, *path: Key) -> list[str]:
+        """Take the list of texts at a path, or the single text. Other values are left in place."""
+        found = self.peek(*path)
+        if isinstance(found, str):
+            return [str(self.take(*path))]
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            return []
+        return list(self.take(*path))
+
+    def keys(self, *path: Key) -> list[Any]:
+        """Return the keys of the mapping, or the indices of the list, at a path."""
+        found = self.peek(*path)
+        if isinstance(found, dict):
+            return [key for key, value in found.items() if value is not _TAKEN]
+        return [at for at, value in enumerate(found) if value is not _TAKEN] if isinstance(found, list) else []
+
+    def leave(self, *path: Key, why: str) -> None:
+        """Leave the value at a path out, with a reason."""
+        found = self.take(*path)
+        if not _is_empty(found):
+            self.reasons.append(f"{_dotted(path)}: {_shown(found)} ({why})")
+
+    def left_out(self) -> list[str]:
+        """Return all values that no reader took, with their paths."""
+        rest = [f"{_dotted(path)}: {_shown(value)}" for path, value in _untaken(self.data, self._original, ())]
+        lines = [f"{self.name}: {line}" for line in (*self.reasons, *rest)]
+        more = len(lines) - _MOST_LINES
+        return lines if more <= 0 else [*lines[:_MOST_LINES], f"{self.name}: {more} more values"]
+
+
+#: Reads what it knows from a file. ``wanted`` is the machine to describe if the file describes several.
+Reader = Callable[[ConfigurationFile, str | None], None]
+
+
+def _untaken(data: Any, original: Any, path: tuple[Key, ...]) -> Iterator[tuple[tuple[Key, ...], Any]]:
+    """Yield untouched values; a mapping or list from which something was taken is divided into its parts."""
+    if data is _TAKEN or _is_empty(data):
+        return
+    if not isinstance(data, (dict, list)) or (path and data == original):
+        yield path, data
+        return
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        yield from _untaken(value, original[key], (*path, key))
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether a value says nothing: null, or a container of nothing."""
+    if isinstance(value, dict):
+        return all(_is_empty(one) for one in value.values())
+    return value is None or value == "" or (isinstance(value, list) and all(_is_empty(one) for one in value))
+
+
+def _dotted(path: Sequence[Key]) -> str:
+    """Format a path: ``packages.gcc.externals[0].spec``."""
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{clipped(str(key))}" for key in path)
+    return text.removeprefix(".")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return clipped(value, _LONGEST)
+    return clipped(json.dumps(value, default=lambda _: "...", ensure_ascii=False), _LONGEST)
+
+
+def first(values: Mapping[Any, Any], *keys: str) -> str | None:
+    """Return the first text in a mapping, by key."""
+    return next((values[key] for key in keys if isinstance(values.get(key), str) and values[key]), None)

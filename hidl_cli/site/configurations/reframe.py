@@ -1,0 +1,344 @@
+"""Read ReFrame's settings. A ``settings.py`` is executed by a separate process, which only returns JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from archspec.cpu import TARGETS
+
+from hidl_cli import paths, process
+from hidl_cli.errors import InvalidInput, ProcessFailed, UsageError
+from hidl_cli.inputs.problems import clipped
+from hidl_cli.mpi import library_of_module
+from hidl_cli.redaction import redact_variable
+from hidl_cli.site.configurations.carried import ConfigurationFile, Key
+from hidl_cli.site.draft import simple
+
+_SECONDS = 20.0
+_MEMORY, _OUTPUT = 2 << 30, 16 << 20  # bytes that the settings may allocate and print
+#: Puts the process into namespaces of its own, in which there is no network and nothing survives it.
+ISOLATED = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
+_VARIABLES = ("PATH", "LANG", "LC_ALL")
+_EXECUTE = f"""
+import json, os, resource, runpy, sys
+for limit, most in ((resource.RLIMIT_AS, {_MEMORY}), (resource.RLIMIT_FSIZE, {_OUTPUT}),
+                    (resource.RLIMIT_CPU, {_SECONDS:.0f}), (resource.RLIMIT_CORE, 0)):
+    resource.setrlimit(limit, (most, most))
+result = os.dup(1)
+os.dup2(2, 1)
+file = sys.argv[1]
+sys.path.insert(0, os.path.dirname(file))
+found = runpy.run_path(file).get("site_configuration")
+if not isinstance(found, dict):
+    sys.exit("it defines no site_configuration")
+def as_text(one):
+    return os.fspath(one) if isinstance(one, os.PathLike) else f"<{{type(one).__name__}}>"
+text = json.dumps(found, default=as_text)
+with os.fdopen(result, "w") as out:
+    out.write(text)
+    out.flush()
+    os._exit(0)
+"""
+
+_SCHEDULERS = {
+    "slurm": "slurm",
+    "squeue": "slurm",
+    "lsf": "lsf",
+    "pbs": "pbs",
+    "torque": "pbs",
+    "flux": "flux",
+    "ssh": "ssh",
+}
+_LAUNCHERS = {
+    "srun": "srun",
+    "srunalloc": "srun",
+    "ibrun": "ibrun",
+    "mpiexec": "mpiexec",
+    "mpirun": "mpirun",
+    "mpirun-openmpi": "mpirun",
+    "mpirun-intelmpi": "mpiexec",
+}
+_RUNTIMES = {"Apptainer": "apptainer", "Singularity": "apptainer", "Shifter": "shifter"}
+_ANY_HOST = {"", ".", ".*", ".+", "^.*", "^.*$", "^.+$"}
+#: Options in `access` by their short or long names, and the keys of a partition that they correspond to.
+_ACCESS = {
+    "slurm": {
+        "p": "queue",
+        "partition": "queue",
+        "q": "qos",
+        "qos": "qos",
+        "C": "constraint",
+        "constraint": "constraint",
+    },
+    "lsf": {"q": "queue"},
+    "pbs": {"q": "queue"},
+    "flux": {"q": "queue", "queue": "queue"},
+}
+#: Options of `resources`, and the policies that they correspond to.
+_RESOURCES = (
+    (re.compile(r"--gres=gpu:(?:(?P<model>[A-Za-z0-9_-]+):)?{\w+}"), "gpus", "gres"),
+    (re.compile(r"--gpus-per-node=(?:(?P<model>[A-Za-z0-9_-]+):)?{\w+}"), "gpus", "gpus-per-node"),
+    (re.compile(r"--mem=(?P<model>){\w+}"), "memory", "mem"),
+    (re.compile(r"--mem-per-cpu=(?P<model>){\w+}"), "memory", "mem-per-cpu"),
+)
+_OWN = ("logging", "general", "modes", "storage", "autodetect_methods")
+_ACCOUNT = ("A", "account", "P", "G", "bank", "B")
+
+
+def execute_settings(file: Path) -> tuple[Any, str | None]:
+    """Execute a ``settings.py`` and return its ``site_configuration``, and a remark if it had access to the network.
+
+    The process has a time limit, little memory and no variables of the user, and no network if the kernel permits
+    that. Raises ``InvalidInput`` if the file cannot be executed or defines no configuration.
+    """
+    remark = None
+    with paths.temporary_directory("reframe") as directory:
+        environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ} | {"HOME": str(directory)}
+        command = [sys.executable, "-I", "-c", _EXECUTE, str(file.resolve())]
+        prefix: Sequence[str] = ISOLATED
+        try:
+            process.run([*prefix, "true"], env=environment, timeout=_SECONDS)
+        except ProcessFailed:
+            prefix, remark = (), f"{file} was executed with access to the network: unshare is not permitted here"
+        try:
+            done = process.run([*prefix, *command], cwd=directory, env=environment, timeout=_SECONDS)
+            return json.loads(done.stdout), remark
+        except ProcessFailed as error:
+            lines = [line for line in (error.output or "").strip().splitlines() if line.strip()]
+            reason = clipped(lines[-1], 200) if lines else f"exit status {error.status}"
+            raise InvalidInput(
+                f"{file} cannot be executed: {reason}",
+                hint="it runs with hidl's Python and without your variables; write its dictionary to a JSON file, and "
+                "give that",
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"{file} cannot be read: its site_configuration is not valid as JSON") from error
+
+
+def read_settings(file: ConfigurationFile, wanted: str | None) -> None:
+    """Read the settings of one system: its partitions, their nodes, and the MPI libraries of its environments."""
+    at = ("systems", _choose(file, wanted))
+    name = file.text(*at, "name") or ""
+    file.cluster = simple(name) or None
+    for other in file.keys("systems"):
+        if other != at[1]:
+            file.leave("systems", other, why=f"this draft is for system {name}")
+    file.carry(("title",), file.text(*at, "descr"), f"system {name}")
+    hosts = [one for one in file.words(*at, "hostnames") if one not in _ANY_HOST]
+    if hosts:
+        file.carry(("match", "hostname"), f"({'|'.join(hosts)}).*", "hostnames, which ReFrame matches at the beginning")
+    file.leave(*at, "modules_system", why="hidl detects the module system")
+    if modules := file.words(*at, "modules"):
+        file.carry(("policies", "modules"), modules, f"modules of system {name}")
+    for key in ("env_vars", "variables"):
+        _read_variables(file, (*at, key))
+    for key in _OWN:
+        file.leave(key, why="settings of ReFrame itself")
+    used: list[str] = []
+    for number in file.keys(*at, "partitions"):
+        used += _read_partition(file, (*at, "partitions", number))
+    _request_no_partition(file)
+    file.values = [value for value in file.values if value.path != ("partitions", value.value, "queue")]
+    for number in file.keys("environments"):
+        _read_environment(file, ("environments", number), used)
+
+
+def _choose(file: ConfigurationFile, wanted: str | None) -> int:
+    """Return the index of the system to describe, which is the only one or the one with the name ``wanted``."""
+    systems: dict[str, int] = {str(file.peek("systems", at, "name")): at for at in file.keys("systems")}
+    named = {name: at for name, at in systems.items() if name != "generic"} or systems
+    if not named:
+        raise InvalidInput(f"{file.name} describes no system", hint="give the file with `systems`")
+    if len(named) == 1:
+        return next(iter(named.values()))
+    for name, at in named.items():
+        if wanted is not None and wanted in (name, simple(name)):
+            return at
+    raise UsageError(
+        f"{file.name} describes several systems: {', '.join(map(clipped, named))}",
+        hint=f"name one: hidl site new {simple(next(iter(named))) or 'NAME'} --from {file.name}",
+    )
+
+
+def _read_variables(file: ConfigurationFile, at: tuple[Key, ...]) -> None:
+    """Carry variables over, which are a mapping or, in older files, pairs; not those that may hold a secret."""
+    found = file.peek(*at)
+    for key in file.keys(*at):
+        pair = (key, found[key]) if isinstance(found, dict) else found[key]
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
+            continue
+        variable, value = pair[0], pair[1]
+        if not isinstance(value, (str, int, float)) or redact_variable(variable, str(value)) != str(value):
+            file.take(*at, key)
+            file.reasons.append(f"{variable}: not shown (it may contain a secret)")
+            continue
+        file.take(*at, key)
+        file.carry(("policies", "environment", variable), str(value), "variables of the system")
+
+
+def _read_partition(file: ConfigurationFile, at: tuple[Key, ...]) -> list[str]:
+    """Read a partition, and return the names of its environments."""
+    name = str(file.peek(*at, "name"))
+    key = simple(name)
+    scheduler = _SCHEDULERS.get(str(file.peek(*at, "scheduler")))
+    if scheduler is None or not key:
+        why = f"its scheduler is {file.peek(*at, 'scheduler')}" if key else "its name is not valid"
+        file.leave(*at, why=f"{why}, so hidl cannot submit jobs to it")
+        return []
+    why = f"partition {name}"
+    for one in ("name", "scheduler"):
+        file.take(*at, one)
+    file.carry(("scheduler",), scheduler, why)
+    if launcher := _LAUNCHERS.get(str(file.peek(*at, "launcher"))):
+        file.take(*at, "launcher")
+        file.carry(("launchers",), [launcher], why)
+    if descr := file.text(*at, "descr"):
+        why += f": {descr}"
+    file.carry(("partitions", key, "node_type"), key, why)
+    _read_access(file, at, key, scheduler, why)
+    _read_hardware(file, at, key, why)
+    for number in file.keys(*at, "container_platforms"):
+        if runtime := _RUNTIMES.get(str(file.peek(*at, "container_platforms", number, "type"))):
+            file.take(*at, "container_platforms", number, "type")
+            file.carry(("containers", "runtime"), runtime, why)
+    for number in file.keys(*at, "resources"):
+        _read_resource(file, (*at, "resources", number), key, why)
+    return file.words(*at, "environs")
+
+
+def _request_no_partition(file: ConfigurationFile) -> None:
+    """Request no partition of the scheduler if no `access` names one, or else report those that name none."""
+    queues = {value.path[1]: value.value for value in file.values if value.path[::2] == ("partitions", "queue")}
+    partitions = [value.path[1] for value in file.values if value.path[::2] == ("partitions", "node_type")]
+    if partitions and not queues:
+        file.carry(("policies", "partition"), "never", "no `access` names a partition of the scheduler")
+        return
+    for key in partitions:
+        if key not in queues:
+            file.reasons.append(
+                f"partition {key}: `access` names no queue, so hidl requests the queue {key}: correct it"
+            )
+
+
+def _read_access(file: ConfigurationFile, at: tuple[Key, ...], key: str, scheduler: str, why: str) -> None:
+    """Read the options that give access to a partition."""
+    for option, value, text in _options(file.words(*at, "access")):
+        field = _ACCESS.get(scheduler, {}).get(option)
+        if field and value:
+            file.carry(("partitions", key, field), value, f"{why}; access {text}")
+        elif option in _ACCOUNT:
+            file.reasons.append(f"{why}: access {text} (an account is a user's: hidl run --account)")
+        elif scheduler == "slurm" and option == "exclusive":
+            file.carry(("policies", "exclusive"), True, f"{why}; access {text}")
+        elif scheduler == "slurm" and option == "gres" and str(value).startswith("gpu"):
+            file.carry(("policies", "gpus"), "gres", f"{why}; access {text}")
+        elif scheduler == "slurm" and option == "gpus-per-node":
+            file.carry(("policies", "gpus"), "gpus-per-node", f"{why}; access {text}")
+        else:
+            file.reasons.append(f"{why}: access {text} (options for all jobs belong in policies.directives)")
+
+
+def _options(access: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
+    """Yield the name, the value and the text of each option in ``-p gpu``, ``-pgpu``, ``--partition=gpu``."""
+    for one in access:
+        try:
+            words = shlex.split(one)
+        except ValueError:
+            words = [one]
+        at = 0
+        while at < len(words):
+            word, value = words[at], None
+            text = word
+            if word.startswith("--"):
+                name, equals, given = word[2:].partition("=")
+                value = given if equals else None
+            else:
+                name, value = word[1:2], word[2:] or None
+            if value is None and at + 1 < len(words) and not words[at + 1].startswith("-"):
+                at += 1
+                value, text = words[at], f"{word} {words[at]}"
+            yield name, value, text
+            at += 1
+
+
+def _read_hardware(file: ConfigurationFile, at: tuple[Key, ...], key: str, why: str) -> None:
+    """Read the processor and the GPUs. ReFrame counts hardware threads as processors."""
+    node, processor = ("node_types", key), (*at, "processor")
+    model, target = file.text(*processor, "model"), file.text(*processor, "arch")
+    file.carry((*node, "cpu"), model, why)
+    known = TARGETS.get(target or "")
+    if target and known is None:
+        file.reasons.append(f"{why}: processor.arch {clipped(target)} (unknown to archspec)")
+    platform = file.text(*processor, "platform")
+    file.carry((*node, "arch"), platform or (str(known.family) if known else None), f"{why}, processor {target}")
+    if known and known.ancestors:
+        file.carry(("spack", "target"), known.name, f"{why}, processor.arch")
+    threads = file.number(*processor, "num_cpus_per_core")
+    total = file.number(*processor, "num_cpus")
+    file.carry((*node, "sockets"), file.number(*processor, "num_sockets"), why)
+    if total and threads and total % threads == 0:
+        file.carry((*node, "cores"), total // threads, f"{why}: {total} hardware threads")
+    elif total:
+        file.reasons.append(f"{why}: processor.num_cpus {total} (hardware threads; the threads per core are unknown)")
+    file.carry((*node, "threads_per_core"), threads, why)
+    gpus = [number for number in file.keys(*at, "devices") if str(file.peek(*at, "devices", number, "type")) == "gpu"]
+    if len(gpus) == 1:
+        device = (*at, "devices", gpus[0])
+        file.take(*device, "type")
+        file.carry((*node, "gpus"), file.number(*device, "num_devices") or 1, why)
+        file.carry((*node, "gpu_model"), file.text(*device, "model"), why)
+        file.carry((*node, "gpu_arch"), file.text(*device, "arch"), why)
+
+
+def _read_resource(file: ConfigurationFile, at: tuple[Key, ...], key: str, why: str) -> None:
+    """Read how a partition requests GPUs and memory."""
+    if not _is_texts(file.peek(*at, "options")):
+        return
+    name = file.peek(*at, "name")
+    for option in file.words(*at, "options"):
+        form = next((form for form in _RESOURCES if form[0].fullmatch(option)), None)
+        if form is None:
+            file.reasons.append(f"{why}: resource {name}: {option} (hidl does not request it)")
+            continue
+        file.take(*at, "name")
+        pattern, policy, value = form
+        file.carry(("policies", policy), value, f"{why}; resource {option}")
+        if (found := pattern.fullmatch(option)) and found["model"]:
+            file.carry(("node_types", key, "gpu_model"), found["model"], f"{why}; resource {option}")
+
+
+def _is_texts(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(one, str) for one in found)
+
+
+def _read_environment(file: ConfigurationFile, at: tuple[Key, ...], used: Sequence[str]) -> None:
+    """Read the MPI library among the modules of an environment."""
+    name = str(file.peek(*at, "name"))
+    if name not in used:
+        file.leave(*at, why="no partition of this system uses it")
+        return
+    file.take(*at, "name")
+    modules = file.peek(*at, "modules")
+    if isinstance(modules, str):
+        modules = [modules]
+    if not _is_texts(modules):
+        return
+    libraries = [(one, library_of_module(one)) for one in modules]
+    for module, library in libraries:
+        if library is not None:
+            file.take(*at, "modules")
+            why = f"environment {name}, module {module}"
+            key: str = library.family
+            if any(value.path == ("mpi", key, "modules") and value.value != modules for value in file.values):
+                key = simple(f"{key}-{name}") or key
+            file.carry(("mpi", key, "family"), library.family, why)
+            file.carry(("mpi", key, "version"), library.version, why)
+            file.carry(("mpi", key, "modules"), modules, why)
+            return

@@ -1,0 +1,497 @@
+"""Sites drafted from the configuration files of Spack, Stackinator, ReFrame and Benchpark."""
+
+from __future__ import annotations
+
+import ast
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hidl_cli import process
+from hidl_cli.errors import HidlError, InvalidInput, ProcessFailed, UsageError
+from hidl_cli.inputs.load import examine
+from hidl_cli.inputs.overlay import at_path
+from hidl_cli.site.checks import RULES
+from hidl_cli.site.configurations import reframe
+from hidl_cli.site.configurations.draft import configuration_files, draft_from_files
+from hidl_cli.site.configurations.spack import ParsedSpec, parse_spec
+from hidl_cli.site.draft import SiteDraft
+
+PACKAGES = """\
+packages:
+  all:
+    providers: {mpi: [cray-mpich, openmpi]}
+    require: target=zen3
+    variants: amdgpu_target=gfx90a
+    permissions: {read: world}
+  cray-mpich:
+    buildable: false
+    externals:
+    - spec: cray-mpich@8.1.28 %gcc@12.3
+      modules: [cray-mpich/8.1.28]
+      prefix: /opt/cray/pe/mpich/8.1.28
+  openmpi:
+    externals:
+    - {spec: openmpi@4.1.6, prefix: /sw/openmpi/4.1.6}
+    - {spec: openmpi@5.0.5 +cuda fabrics=ofi, prefix: /sw/openmpi/5.0.5}
+  gcc:
+    externals:
+    - spec: gcc@12.3.0 languages:='c,c++,fortran'
+      prefix: /usr
+      extra_attributes:
+        compilers: {c: /opt/gcc/bin/gcc-12, cxx: /opt/gcc/bin/g++-12, fortran: /opt/gcc/bin/gfortran-12}
+  cuda:
+    require: ['@12:']
+    externals:
+    - {spec: cuda@11.8.0, prefix: /sw/cuda/11.8}
+    - {spec: cuda@12.6.2, prefix: /sw/cuda/12.6}
+"""
+COMPILERS = """\
+compilers:
+- compiler:
+    spec: gcc@12.2.0
+    paths: {cc: /opt/gcc/12.2/bin/gcc, cxx: /opt/gcc/12.2/bin/g++, f77: null, fc: null}
+    flags: {cflags: -O2}
+    operating_system: rhel8
+    target: x86_64
+    modules: [gcc/12.2.0]
+- compiler:
+    spec: clang@16.0.0
+    paths: {cc: /opt/rocm/bin/amdclang, cxx: /opt/rocm/bin/amdclang++, f77: None, fc: /opt/rocm/bin/amdflang}
+"""
+SETTINGS = """\
+import os
+print('settings are printed to nobody')
+site_configuration = {
+    'systems': [{
+        'name': 'grove', 'descr': 'Grove', 'hostnames': [r'login\\d+'], 'modules_system': 'lmod',
+        'env_vars': [['FI_PROVIDER', 'cxi'], ['API_TOKEN', 'ghp_0123456789abcdef0123456789abcdef0123']],
+        'partitions': [
+            {'name': 'login', 'scheduler': 'local', 'launcher': 'local', 'environs': ['builtin']},
+            {'name': 'GPU', 'descr': 'four A100', 'scheduler': 'slurm', 'launcher': 'srun',
+             'access': ['-p gpu', '-A hpcroot', '--constraint=a100', '--switches=1'], 'environs': ['gnu', 'cuda'],
+             'max_jobs': 100, 'container_platforms': [{'type': 'Singularity', 'modules': ['apptainer']}],
+             'processor': {'arch': 'zen3', 'num_cpus': 128, 'num_cpus_per_core': 2, 'num_sockets': 2},
+             'devices': [{'type': 'gpu', 'arch': 'sm_80', 'num_devices': 4}],
+             'resources': [{'name': '_rfm_gpu', 'options': [
+                 '--gpus-per-node=a100:{num_gpus_per_node}', '--time=1:00']}]},
+            {'name': 'cpu', 'scheduler': 'squeue', 'launcher': 'mpirun', 'environs': ['gnu']},
+        ]}],
+    'environments': [
+        {'name': 'gnu', 'modules': ['gcc/12.3', 'openmpi/5.0.5'], 'cc': 'mpicc'},
+        {'name': 'cuda', 'modules': ['nvhpc/23.11', 'openmpi/4.1.6']},
+        {'name': 'intel', 'modules': ['intel/2024', 'impi/2021']},
+    ],
+    'general': [{'check_search_path': [os.path.join('a', 'b')]}],
+}
+"""
+VARIABLES = (
+    "variables: {scheduler: flux, sys_cores_per_node: '64', sys_gpus_per_node: 4, rocm_arch: gfx90a, n_nodes: '1'}\n"
+)
+DEFINITION = """\
+system_definition:
+  name: Tioga
+  site: LLNL
+  processor: {vendor: AMD, name: EPYC-Zen3, ISA: x86_64, uArch: zen3}
+  accelerator: {vendor: AMD, name: MI250X, ISA: GCN, uArch: gfx90a}
+  interconnect: {vendor: HPECray, name: Slingshot11}
+"""
+SYSTEM = """\
+from benchpark.system import System
+raise SystemExit("executed")
+class Lab(System):
+    id_to_resources = {
+        "dane": {"sys_cores_per_node": 112, "sys_mem_per_node_GB": 256, "hardware_key": str(place) + "/dane"},
+        "ruby": {"sys_cores_per_node": 56},
+    }
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.scheduler = "slurm"
+    def compute_packages_section(self):
+        return {}
+"""
+
+
+def drafted(directory: Path, name: str | None = None, /, **files: str) -> tuple[SiteDraft, dict[str, Any]]:
+    """The draft from these files (NAME__yaml), which is valid, and its contents."""
+    places = []
+    for key, text in files.items():
+        places.append(directory / key.replace("__", "."))
+        places[-1].write_text(text)
+    default, draft = draft_from_files(configuration_files(places), name)
+    made = draft(name or default)
+    file = directory / f"{made.name}.yaml"
+    file.write_text(made.text)
+    examined = examine(RULES, at_path("site", file))
+    assert examined.model is not None, examined.problems
+    return made, yaml.safe_load(made.text)
+
+
+def left_out(made: SiteDraft, *words: str) -> bool:
+    """Whether some line about what was left out has all these words."""
+    lines = [line for line in made.remarks if line.startswith("left out: ")]
+    return any(all(word in line for word in words) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("openmpi@5.0.5 fabrics=ofi", ParsedSpec("openmpi", "5.0.5", "fabrics=ofi", "")),
+        ("cray-mpich@8.1.26%cce@16.0.0 ~gtl", ParsedSpec("cray-mpich", "8.1.26", "~gtl", "%cce@16.0.0")),
+        ("curl@7.61.1+gssapi+ldap~x", ParsedSpec("curl", "7.61.1", "+gssapi +ldap ~x", "")),
+        ("gcc@=12 languages:='c,c++' arch=linux", ParsedSpec("gcc", "12", "languages:='c,c++'", "arch=linux")),
+        ("cmake@3.20: ^zlib", ParsedSpec("cmake", None, "", "@3.20: ^zlib")),
+        ("xpmem@git.3bcab55=master", ParsedSpec("xpmem", None, "", "@git.3bcab55=master")),
+        ("slurm", ParsedSpec("slurm", None, "", "")),
+        ("  ", None),
+    ],
+)
+def test_specs_are_divided(text: str, spec: ParsedSpec | None) -> None:
+    assert parse_spec(text) == spec
+
+
+def test_spack_packages_become_libraries_compilers_and_externals(tmp_path: Path) -> None:
+    made, site = drafted(tmp_path, "grove", packages__yaml=PACKAGES)
+
+    assert {name: library["version"] for name, library in site["mpi"].items()} == {
+        "cray-mpich": "8.1.28",
+        "openmpi": "5.0.5",
+        "openmpi-4.1.6": "4.1.6",
+    }
+    assert site["mpi"]["openmpi"]["variants"] == "+cuda fabrics=ofi"
+    assert site["mpi"]["cray-mpich"]["modules"] == ["cray-mpich/8.1.28"]
+    assert site["default_mpi"] == "cray-mpich"
+    assert site["compilers"]["gcc"] == {
+        "package": "gcc",
+        "version": "12.3.0",
+        "prefix": "/opt/gcc",
+        "c": "gcc-12",
+        "cxx": "g++-12",
+        "fortran": "gfortran-12",
+    }
+    assert site["externals"] == {"cuda": {"version": "12.6.2", "prefix": "/sw/cuda/12.6"}}
+    assert site["spack"] == {"target": "zen3", "require": {"cuda": ["@12:"]}}
+    assert (site["scheduler"], site["partitions"]) == (None, {})
+    assert left_out(made, "cuda@11.8.0", "one external per package")
+    assert left_out(made, "%gcc@12.3")
+    assert left_out(made, "packages.all.permissions")
+    assert "scheduler" in made.open
+
+
+def test_compilers_of_older_spack_are_carried_over(tmp_path: Path) -> None:
+    made, site = drafted(tmp_path, "grove", compilers__yaml=COMPILERS)
+
+    assert site["compilers"]["gcc"] == {
+        "package": "gcc",
+        "version": "12.2.0",
+        "prefix": "/opt/gcc/12.2",
+        "modules": ["gcc/12.2.0"],
+    }
+    assert site["compilers"]["llvm"]["c"] == "amdclang"
+    assert left_out(made, "flags", "-O2")
+
+
+def test_reframe_settings_become_partitions_and_nodes(tmp_path: Path) -> None:
+    made, site = drafted(tmp_path, settings__py=SETTINGS)
+
+    assert (site["name"], site["title"], site["scheduler"], site["launchers"]) == (
+        "grove",
+        "Grove",
+        "slurm",
+        ["srun", "mpirun"],
+    )
+    assert site["match"] == {"hostname": r"(login\d+).*"}
+    assert site["partitions"]["gpu"] | {"max_nodes": None} == {
+        "node_type": "gpu",
+        "constraint": "a100",
+        "max_nodes": None,
+        "max_wall": None,
+    }
+    node = site["node_types"]["gpu"]
+    assert [node[key] for key in ("arch", "sockets", "cores", "threads_per_core", "gpus", "gpu_model", "gpu_arch")] == [
+        "x86_64", 2, 64, 2, 4, "a100", "sm_80",
+    ]  # fmt: skip
+    assert site["node_types"]["cpu"]["cores"] is None
+    assert site["policies"] == {"environment": {"FI_PROVIDER": "cxi"}, "gpus": "gpus-per-node"}
+    assert site["containers"] == {"runtime": "apptainer"}
+    assert site["mpi"]["openmpi"]["modules"] == ["gcc/12.3", "openmpi/5.0.5"]
+    assert site["mpi"]["openmpi-cuda"]["version"] == "4.1.6"
+    for words in (
+        ("partitions[0]", "scheduler is local"),
+        ("-A hpcroot", "--account"),
+        ("--switches=1", "policies.directives"),
+        ("max_jobs: 100",),
+        ("API_TOKEN", "secret"),
+        ("--time=1:00",),
+        ("intel", "no partition"),
+        ("partition cpu", "names no queue"),
+        ("general",),
+    ):
+        assert left_out(made, *words), words
+    assert "ghp_" not in made.text
+
+
+def test_several_files_complete_each_other_and_contradictions_are_named(tmp_path: Path) -> None:
+    made, site = drafted(tmp_path, packages__yaml=PACKAGES, settings__py=SETTINGS.replace("'cpu', 's", "'gpu2', 's"))
+
+    assert site["mpi"]["openmpi"] == {
+        "family": "openmpi",
+        "version": "5.0.5",
+        "variants": "+cuda fabrics=ofi",
+        "prefix": "/sw/openmpi/5.0.5",
+        "modules": ["gcc/12.3", "openmpi/5.0.5"],
+    }
+    one = SETTINGS.replace("{'name': 'cpu', 'scheduler': 'squeue', 'launcher': 'mpirun', 'environs': ['gnu']},", "")
+    made, site = drafted(tmp_path, packages__yaml=PACKAGES, settings__py=one)
+    assert site["node_types"]["gpu"]["gpu_arch"] == "sm_80"
+    assert left_out(made, "gfx90a", "sm_80 in settings.py")
+
+
+def test_one_of_several_systems_is_chosen_by_name(tmp_path: Path) -> None:
+    systems = [{"name": name, "hostnames": [".*"], "partitions": []} for name in ("alvis", "vera", "generic")]
+    text = json.dumps({"systems": systems, "environments": []})
+
+    with pytest.raises(UsageError, match="several systems: alvis, vera") as error:
+        drafted(tmp_path, settings__json=text)
+    made, site = drafted(tmp_path, "vera", settings__json=text)
+
+    assert "hidl site new alvis" in str(error.value.hint)
+    assert (site["name"], "match" in site) == ("vera", False)
+    assert left_out(made, "systems[0]", "this draft is for system vera")
+
+
+def test_without_a_queue_in_any_access_no_partition_is_requested(tmp_path: Path) -> None:
+    part = {"name": "2xv100", "scheduler": "slurm", "launcher": "srun", "access": ["-C 2xV100"], "environs": []}
+    text = json.dumps({"systems": [{"name": "alvis", "partitions": [part]}]})
+
+    assert drafted(tmp_path, settings__json=text)[1]["policies"] == {"partition": "never"}
+
+
+def test_benchpark_files_describe_the_only_node_type(tmp_path: Path) -> None:
+    made, site = drafted(tmp_path, variables__yaml=VARIABLES, system_definition__yaml=DEFINITION)
+
+    assert (site["name"], site["title"], site["scheduler"]) == ("tioga", "Tioga (LLNL)", "flux")
+    assert site["interconnect"] == "HPECray Slingshot11"
+    node = site["node_types"]["node"]
+    assert [node[key] for key in ("cpu", "cores", "gpus", "gpu_model", "gpu_arch")] == [
+        "AMD EPYC-Zen3", 64, 4, "AMD MI250X", "gfx90a",
+    ]  # fmt: skip
+    assert left_out(made, "n_nodes", "benchmarks")
+
+
+def test_a_benchpark_program_is_read_but_not_executed(tmp_path: Path) -> None:
+    made, site = drafted(tmp_path, "dane", system__py=SYSTEM)
+
+    assert (site["scheduler"], site["node_types"]["node"]["cores"]) == ("slurm", 112)
+    assert site["node_types"]["node"]["memory_gib"] == 256
+    assert left_out(made, "hardware_key", "str(place)")
+    assert left_out(made, "compute_packages_section", "benchpark system init")
+    with pytest.raises(UsageError, match="dane, ruby"):
+        drafted(tmp_path, system__py=SYSTEM)
+
+
+def test_a_stackinator_recipe_gives_its_mpi_libraries(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe"
+    recipe.mkdir()
+    (recipe / "config.yaml").write_text("name: prgenv\nstore: /user-environment\nspack: {repo: x, commit: y}\n")
+    (recipe / "compilers.yaml").write_text("gcc: {version: '13'}\n")
+    (recipe / "environments.yaml").write_text(
+        "gnu: {compiler: [gcc], network: {mpi: cray-mpich@8.1.30 +cuda}, specs: [hdf5], variants: [+mpi]}\n"
+    )
+    _, draft = draft_from_files(configuration_files([recipe]), "daint")
+    made = draft("daint")
+    site = yaml.safe_load(made.text)
+
+    assert site["mpi"] == {"cray-mpich-8.1.30": {"family": "cray-mpich", "version": "8.1.30", "variants": "+cuda"}}
+    assert left_out(made, "gcc", "built by the recipe")
+    assert left_out(made, "gnu.specs", "hdf5")
+    assert left_out(made, "config.yaml", "store")
+
+
+def test_a_folder_of_outputs_is_no_configuration(tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    (outputs / "lscpu.txt").write_text("x")
+    file = tmp_path / "packages.yaml"
+    file.write_text(PACKAGES)
+
+    assert configuration_files([outputs]) == ()
+    with pytest.raises(UsageError, match="no configuration file"):
+        configuration_files([outputs, file])
+    with pytest.raises(UsageError, match="not found"):
+        configuration_files([tmp_path / "absent.yaml"])
+    with pytest.raises(UsageError, match="name of the machine"):
+        draft_from_files([file], None)
+
+
+# Settings that misbehave.
+
+
+def test_settings_have_no_network_no_variables_and_leave_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        process.run([*reframe.ISOLATED, "true"])
+    except ProcessFailed:
+        pytest.skip("unshare is not permitted here")
+    monkeypatch.setenv("PRIVATE", "value")
+    late = tmp_path / "late"
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        file = tmp_path / "settings.py"
+        file.write_text(
+            "import os, socket, subprocess\n"
+            f"subprocess.Popen(['sh', '-c', 'sleep 2; touch {late}'], start_new_session=True)\n"
+            "try:\n"
+            f"    socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 2); reached = 'yes'\n"
+            "except OSError:\n"
+            "    reached = 'no'\n"
+            "site_configuration = {'systems': [], 'reached': reached, 'private': os.environ.get('PRIVATE')}\n"
+        )
+        found, remark = reframe.execute_settings(file)
+    time.sleep(3)
+
+    assert found == {"systems": [], "reached": "no", "private": None}
+    assert remark is None
+    assert not late.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("while True: pass", "stopped by hidl"),
+        ("x = bytearray(10 ** 11)", "MemoryError"),
+        ("raise ValueError('no such system')", "no such system"),
+        ("import os; os._exit(3)", "exit status 3"),
+        ("site_configuration = 3", "no site_configuration"),
+        ("import absent_module", "absent_module"),
+        (
+            "site_configuration = {'a': {}}\nfor _ in range(2000): site_configuration = {'a': site_configuration}",
+            "Recursion",
+        ),
+        ("a = {}; a['a'] = a; site_configuration = a", "Circular"),
+        ("def :", "invalid syntax"),
+        ("site_configuration = {(1, 2): 3}", "keys must be"),
+    ],
+)
+def test_settings_that_cannot_be_executed_are_errors(
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reframe, "_SECONDS", 1.5)
+    file = tmp_path / "settings.py"
+    file.write_text(text)
+
+    with pytest.raises(InvalidInput, match=reason):
+        reframe.execute_settings(file)
+
+
+def test_values_that_are_not_data_are_named_by_their_type(tmp_path: Path) -> None:
+    file = tmp_path / "settings.py"
+    file.write_text("import pathlib\nsite_configuration = {'a': len, 'b': pathlib.Path('/x'), 'c': (1, 2)}\n")
+
+    assert reframe.execute_settings(file)[0] == {"a": "<builtin_function_or_method>", "b": "/x", "c": [1, 2]}
+
+
+HOSTILE = [
+    "a\nname: other",
+    "'; rm -rf /",
+    "x" * 5000,
+    "{{}}",
+    "\x1b[31m",
+    "-1",
+    "null",
+    "true",
+    "é",
+    "a: b # c",
+    "~",
+    "%",
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_values_never_leave_their_place(value: str, tmp_path: Path) -> None:
+    text = json.dumps({
+        "packages": {
+            "all": {"target": [value], "providers": {"mpi": [value]}},
+            "openmpi": {"externals": [{"spec": "openmpi@5.0.5", "prefix": value, "modules": [value]}]},
+            "cuda": {"require": value, "externals": [{"spec": f"cuda@{value}", "prefix": f"/x/{value}"}]},
+            value: {"externals": [{"spec": "x@1", "prefix": "/usr"}]},
+        }
+    })  # fmt: skip
+    file = tmp_path / "packages.json"
+    file.write_text(text)
+    _, draft = draft_from_files([file], "grove")
+    site = yaml.safe_load(draft("grove").text)
+
+    assert site["name"] == "grove"
+    assert {*site} <= {
+        "name", "title", "sources", "interconnect", "scheduler", "launchers", "node_types", "partitions",
+        "default_partition", "mpi", "externals", "spack", "default_mpi",
+    }  # fmt: skip
+
+
+WORDS = st.sampled_from(
+    [
+        "packages", "all", "externals", "spec", "prefix", "modules", "openmpi", "gcc", "openmpi@5.0.5 +x", "/usr",
+        "systems", "name", "partitions", "scheduler", "slurm", "access", "-p gpu", "devices", "type", "gpu", "arch",
+        "environments", "compilers", "compiler", "paths", "cc", "cxx", "/usr/bin/gcc", "variables", "mpi", "",
+        "system_definition", "resources", "options", "--mem={size}", "extra_attributes", "require", "providers",
+        "target", "processor", "num_cpus", "env_vars", "hostnames", "(", "software", "queue", "launcher", "srun",
+    ]
+)  # fmt: skip
+SCALARS = st.one_of(
+    WORDS, st.none(), st.booleans(), st.integers(-5, 10**12), st.floats(allow_nan=False), st.text(max_size=5)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=5)),
+    max_leaves=8,
+)
+REAL = [
+    yaml.safe_load(PACKAGES),
+    yaml.safe_load(COMPILERS),
+    yaml.safe_load(VARIABLES),
+    yaml.safe_load(DEFINITION),
+    ast.literal_eval(SETTINGS.partition("site_configuration = ")[2].replace("os.path.join('a', 'b')", "'a'")),
+]
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Any:
+    """A real document, in which up to three values are replaced with others."""
+    document = json.loads(json.dumps(draw(st.sampled_from(REAL))))
+    for _ in range(draw(st.integers(0, 3))):
+        here = document
+        while True:
+            keys = list(here) if isinstance(here, dict) else list(range(len(here)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(here[key], (dict, list)) and draw(st.integers(0, 4)):
+                here = here[key]
+                continue
+            here[key] = draw(VALUES)
+            break
+    return document
+
+
+@settings(max_examples=400, deadline=None)
+@given(document=documents())
+def test_any_document_is_drafted_or_refused(document: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("any") / "file.json"
+    file.write_text(json.dumps(document))
+    try:
+        made = draft_from_files([file], "grove")[1]("grove")
+    except HidlError:
+        return
+    drafts = file.parent / "grove.yaml"
+    drafts.write_text(made.text)
+    assert examine(RULES, at_path("site", drafts)).model is not None
