@@ -163,6 +163,7 @@ class Hyparflow:
         help="data: a replica on each rank; model: one replica in as many partitions as ranks; hybrid: replicas of `partitions` ranks",
     )
     partitions: int = parameter(2, min=1, help="hybrid: partitions of each replica")
+    image_size: int = parameter(32, min=32, unit="pixels", help="height and width of an image")
     batch: int = parameter(64, min=1, unit="images", help="images per replica and step")
     micro_batches: int = parameter(
         0, min=0, help="micro-batches of a replica's batch; 0: the number with the shortest predicted step"

@@ -1,4 +1,4 @@
-"""AmoebaNet-like networks of CIFAR's shape; see ``models.amoebanet``."""
+"""AmoebaNet-like networks for small images; see ``models.amoebanet``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Parameters(HyparflowAmoebanet):
 
 def make(parameters: Parameters) -> Any:
     """The Keras model."""
-    return amoebanet(parameters.depth, parameters.filters)
+    return amoebanet(parameters.depth, parameters.filters, parameters.image_size)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""ResNets of CIFAR's shape; see ``models.resnet``."""
+"""ResNets for small images; see ``models.resnet``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Parameters(HyparflowResnet):
 
 def make(parameters: Parameters) -> Any:
     """The Keras model."""
-    return resnet(int(parameters.version), parameters.depth)
+    return resnet(int(parameters.version), parameters.depth, parameters.image_size)
 
 
 if __name__ == "__main__":

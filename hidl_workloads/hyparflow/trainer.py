@@ -24,7 +24,7 @@ from hidl_workloads.checkpoint import Checkpoint, Checkpoints, Snapshot, directo
 from hidl_workloads.hyparflow.gpu_messages import GpuMemory
 from hidl_workloads.hyparflow.layout import divide_ranks
 from hidl_workloads.hyparflow.model import build_model
-from hidl_workloads.hyparflow.models import CLASSES, SHAPE
+from hidl_workloads.hyparflow.models import CLASSES
 from hidl_workloads.metrics import METRICS_FILE, Metric
 from hidl_workloads.parameters import Hyparflow
 from hidl_workloads.refusal import Refused
@@ -185,9 +185,9 @@ def total_steps(parameters: Hyparflow) -> int:
 
 
 def make_batch(parameters: Hyparflow, replica: int) -> Batch:
-    """A replica's synthetic images, (N, 32, 32, 3) of a normal distribution, and labels: others in each replica."""
+    """Return a replica's images (N, size, size, 3), normally distributed, and labels; other replicas have others."""
     random = np.random.default_rng((parameters.seed, replica))
-    images = random.standard_normal((parameters.batch, *SHAPE), np.float32)
+    images = random.standard_normal((parameters.batch, parameters.image_size, parameters.image_size, 3), np.float32)
     labels = random.integers(CLASSES, size=parameters.batch)
     kind = "float64" if parameters.precision == "float64" else "float32"
     return Batch((images.astype(kind, copy=False),), (labels,))

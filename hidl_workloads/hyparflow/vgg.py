@@ -1,4 +1,4 @@
-"""VGGs of CIFAR's shape; see ``models.vgg``."""
+"""VGGs for small images; see ``models.vgg``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hidl_workloads.parameters import HyparflowVgg as Parameters
 
 def make(parameters: Parameters) -> Any:
     """The Keras model."""
-    return vgg(int(parameters.depth))
+    return vgg(int(parameters.depth), parameters.image_size)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """The models: functional Keras models that give logits, built under whatever dtype policy holds."""
 
-#: CIFAR-10's images and classes.
-SHAPE = (32, 32, 3)
+#: CIFAR-10's height and width of images, and its classes.
+SIZE = 32
 CLASSES = 10

@@ -1,4 +1,4 @@
-"""A network in the manner of AmoebaNet, for images of 32 x 32: cells of many branches, fed by the two cells before.
+"""A network in the manner of AmoebaNet, for small images: cells of many branches, fed by the two cells before.
 
 Real et al., Regularized Evolution for Image Classifier Architecture Search (2018), describes the shape: a cell makes
 five sums of two operations, each on one of the two last cells or on an earlier sum, and joins the sums that no node in
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hidl_workloads.hyparflow.models import CLASSES, SHAPE
+from hidl_workloads.hyparflow.models import CLASSES, SIZE
 
 _STACKS = 3
 
@@ -40,7 +40,7 @@ def cells_of_a_stack(cells: int) -> int:
     return cells // _STACKS
 
 
-def amoebanet(cells: int, filters: int) -> Any:
+def amoebanet(cells: int, filters: int, image_size: int = SIZE) -> Any:
     """The Keras model, ``amoebanet{cells}x{filters}``.
 
     ``cells``: normal cells, a multiple of 3; ``filters``: those of each sum in the first stack, and twice as many in
@@ -50,7 +50,7 @@ def amoebanet(cells: int, filters: int) -> Any:
     from keras import layers
 
     in_each = cells_of_a_stack(cells)
-    images = keras.Input(SHAPE, name="images")
+    images = keras.Input((image_size, image_size, 3), name="images")
     before = last = _convolved(images, filters, 3)
     for stack in range(_STACKS):
         for _ in range(in_each):
@@ -66,7 +66,7 @@ def _cell(table: tuple[Any, ...], last: Any, before: Any, filters: int, strides:
     from keras import layers
 
     # After a reduction, the cell before the last one is twice as high and wide.
-    ratio = before.shape[1] // last.shape[1]
+    ratio = -(-before.shape[1] // last.shape[1])
     values = [_convolved(last, filters, 1), _convolved(before, filters, 1, strides=ratio)]
     for pair in table:
         terms = [_OPERATIONS[name](values[at], filters, strides if at < _FIRST_SUM else 1) for name, at in pair]

@@ -1,4 +1,4 @@
-"""ResNets for images of 32 x 32.
+"""ResNets for images of 32 x 32, or larger ones.
 
 Version 1: He et al., Deep Residual Learning for Image Recognition (2015), section 4.2: 6n+2 layers, two convolutions
 of 3x3 in each of 3n blocks, 16, 32, 64 filters. Version 2: He et al., Identity Mappings in Deep Residual Networks
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hidl_workloads.hyparflow.models import CLASSES, SHAPE
+from hidl_workloads.hyparflow.models import CLASSES, SIZE
 
 _GROUPS = 3
 _FILTERS = 16  # of the first convolution
@@ -29,12 +29,12 @@ def blocks(version: int, depth: int) -> int:
     return (depth - 2) // each
 
 
-def resnet(version: int, depth: int, weight_decay: float = 1e-4) -> Any:
+def resnet(version: int, depth: int, image_size: int = SIZE, weight_decay: float = 1e-4) -> Any:
     """The Keras model, ``resnet{depth}v{version}``. Raises ``ValueError`` where no such depth exists."""
     import keras
 
     number = blocks(version, depth)
-    images = keras.Input(SHAPE, name="images")
+    images = keras.Input((image_size, image_size, 3), name="images")
     convolution = _convolutions(weight_decay)
     x = _normalised(convolution(images, _FILTERS, 3))
     group = _first_version if version == 1 else _second_version
@@ -42,7 +42,7 @@ def resnet(version: int, depth: int, weight_decay: float = 1e-4) -> Any:
         x = group(x, index, number, convolution)
     if version == 2:  # its blocks end without
         x = _normalised(x)
-    x = keras.layers.AveragePooling2D(8)(x)
+    x = keras.layers.AveragePooling2D(x.shape[1])(x)
     x = keras.layers.Flatten()(x)
     logits = keras.layers.Dense(CLASSES, kernel_initializer="he_normal", name="logits")(x)
     return keras.Model(images, logits, name=f"resnet{depth}v{version}")
