@@ -23,7 +23,7 @@ from hidl_cli.site.draft import simple
 
 _SECONDS = 20.0
 _MEMORY, _OUTPUT = 2 << 30, 16 << 20  # bytes that the settings may allocate and print
-#: Puts the process into namespaces of its own, in which there is no network and nothing survives it.
+#: Runs a command in separate namespaces: it has no network, and its child processes end with it.
 ISOLATED = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 _VARIABLES = ("PATH", "LANG", "LC_ALL")
 _EXECUTE = f"""
@@ -67,7 +67,7 @@ _LAUNCHERS = {
 }
 _RUNTIMES = {"Apptainer": "apptainer", "Singularity": "apptainer", "Shifter": "shifter"}
 _ANY_HOST = {"", ".", ".*", ".+", "^.*", "^.*$", "^.+$"}
-#: Options in `access` by their short or long names, and the keys of a partition that they correspond to.
+#: Short and long names of options in `access`, and the corresponding keys of a partition in the site file.
 _ACCESS = {
     "slurm": {
         "p": "queue",
@@ -151,7 +151,7 @@ def read_settings(file: ConfigurationFile, wanted: str | None) -> None:
 
 
 def _choose(file: ConfigurationFile, wanted: str | None) -> int:
-    """Return the index of the system to describe, which is the only one or the one with the name ``wanted``."""
+    """Return the index of the system to describe: the only one, or the one with the name ``wanted``."""
     systems: dict[str, int] = {str(file.peek("systems", at, "name")): at for at in file.keys("systems")}
     named = {name: at for name, at in systems.items() if name != "generic"} or systems
     if not named:
@@ -168,7 +168,7 @@ def _choose(file: ConfigurationFile, wanted: str | None) -> int:
 
 
 def _read_variables(file: ConfigurationFile, at: tuple[Key, ...]) -> None:
-    """Carry variables over, which are a mapping or, in older files, pairs; not those that may hold a secret."""
+    """Carry over variables, except those that may hold a secret. Older files contain pairs instead of a mapping."""
     found = file.peek(*at)
     for key in file.keys(*at):
         pair = (key, found[key]) if isinstance(found, dict) else found[key]
@@ -214,7 +214,10 @@ def _read_partition(file: ConfigurationFile, at: tuple[Key, ...]) -> list[str]:
 
 
 def _request_no_partition(file: ConfigurationFile) -> None:
-    """Request no partition of the scheduler if no `access` names one, or else report those that name none."""
+    """Configure the site to request no scheduler partition if no `access` names one.
+
+    Otherwise, report the partitions whose `access` does not name one.
+    """
     queues = {value.path[1]: value.value for value in file.values if value.path[::2] == ("partitions", "queue")}
     partitions = [value.path[1] for value in file.values if value.path[::2] == ("partitions", "node_type")]
     if partitions and not queues:
@@ -246,7 +249,7 @@ def _read_access(file: ConfigurationFile, at: tuple[Key, ...], key: str, schedul
 
 
 def _options(access: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
-    """Yield the name, the value and the text of each option in ``-p gpu``, ``-pgpu``, ``--partition=gpu``."""
+    """Yield each option's name, value and text. Supports ``-p gpu``, ``-pgpu`` and ``--partition=gpu``."""
     for one in access:
         try:
             words = shlex.split(one)
@@ -319,7 +322,7 @@ def _is_texts(found: Any) -> bool:
 
 
 def _read_environment(file: ConfigurationFile, at: tuple[Key, ...], used: Sequence[str]) -> None:
-    """Read the MPI library among the modules of an environment."""
+    """Find the MPI library among the modules of an environment."""
     name = str(file.peek(*at, "name"))
     if name not in used:
         file.leave(*at, why="no partition of this system uses it")
