@@ -19,7 +19,7 @@ from hidl_cli.templates import render_script
 
 _ROOT = Path("/opt/hidl")
 _PYTHON = re.compile(r"cp(\d)(\d+)")
-#: Suffix of a version of torch from one of PyTorch's own indexes, of which each contains one build.
+#: Version suffix of torch from one of PyTorch's own indexes, each of which contains a single build.
 _BUILD_OF_TORCH = re.compile(r"\+(cpu|cu\d+|rocm[\d.]+|xpu)")
 _TORCH_INDEX = "https://download.pytorch.org/whl"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
