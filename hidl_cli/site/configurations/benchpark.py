@@ -54,7 +54,7 @@ def read_system(file: ConfigurationFile, wanted: str | None) -> None:
     if clusters and chosen is None:
         raise UsageError(
             f"{file.name} describes several systems: {', '.join(map(clipped, clusters))}",
-            hint=f"name one: hidl site new {simple(clusters[0]) or 'NAME'} --from {file.name}",
+            hint=f"select one, for example: hidl site new {simple(clusters[0]) or 'NAME'} --from {file.name}",
         )
     for cluster in clusters:
         if cluster != chosen:

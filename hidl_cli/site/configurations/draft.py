@@ -170,7 +170,7 @@ def _kind_of(file: Path, data: Any) -> _Kind:
         for kind in _KINDS:
             if kind.fits(file, data):
                 return kind
-    raise InvalidInput(f"{file} is of no supported kind", hint=f"give {_SUPPORTED}")
+    raise InvalidInput(f"{file} is not a supported configuration file", hint=f"give {_SUPPORTED}")
 
 
 def _bounded(file: Path, data: Any) -> Any:

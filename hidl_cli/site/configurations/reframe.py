@@ -115,11 +115,11 @@ def execute_settings(file: Path) -> tuple[Any, str | None]:
             reason = clipped(lines[-1], 200) if lines else f"exit status {error.status}"
             raise InvalidInput(
                 f"{file} cannot be executed: {reason}",
-                hint="it runs with hidl's Python and without your variables; write its dictionary to a JSON file, and "
-                "give that",
+                hint="it runs with hidl's Python and without your environment variables; write its site_configuration "
+                "to a JSON file, and pass that file",
             ) from error
         except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"{file} cannot be read: its site_configuration is not valid as JSON") from error
+            raise InvalidInput(f"{file} cannot be read: its site_configuration cannot be converted to JSON") from error
 
 
 def read_settings(file: ConfigurationFile, wanted: str | None) -> None:
@@ -155,7 +155,7 @@ def _choose(file: ConfigurationFile, wanted: str | None) -> int:
     systems: dict[str, int] = {str(file.peek("systems", at, "name")): at for at in file.keys("systems")}
     named = {name: at for name, at in systems.items() if name != "generic"} or systems
     if not named:
-        raise InvalidInput(f"{file.name} describes no system", hint="give the file with `systems`")
+        raise InvalidInput(f"{file.name} describes no system", hint="pass the file that defines `systems`")
     if len(named) == 1:
         return next(iter(named.values()))
     for name, at in named.items():
@@ -163,7 +163,7 @@ def _choose(file: ConfigurationFile, wanted: str | None) -> int:
             return at
     raise UsageError(
         f"{file.name} describes several systems: {', '.join(map(clipped, named))}",
-        hint=f"name one: hidl site new {simple(next(iter(named))) or 'NAME'} --from {file.name}",
+        hint=f"select one, for example: hidl site new {simple(next(iter(named))) or 'NAME'} --from {file.name}",
     )
 
 
