@@ -51,7 +51,7 @@ def define_image(plan: InstallPlan, *, base: str | None = None) -> ImageDefiniti
     if missing := [build.recipe.name for build in plan.builds] + list(plan.extra.references):
         raise UsageError(
             f"stack {plan.stack} contains {', '.join(missing)}, which hidl builds from source",
-            hint="choose a stack of wheels only, or install the stack in the image: pip install hidl, hidl install",
+            hint="choose a stack that contains only wheels, or run pip install hidl and hidl install in the image",
         )
     version = _PYTHON.fullmatch(plan.target.python)
     if base is None and version is None:
