@@ -1,6 +1,6 @@
-"""A bisect's question and journal, stored in a directory from which another job can continue the bisect.
+"""The files of a bisect: its question (what is compared) and its journal (all runs so far).
 
-::
+Another job can continue the bisect from this directory::
 
     $XDG_STATE_HOME/hidl/bisects/<time>-<digest>/
         question.json      the two runs with their plans, the metric with its recorded values, the changes
@@ -48,7 +48,7 @@ from hidl_cli.stack.installation import Installation
 from hidl_cli.store.extract import samples_of
 from hidl_cli.tuning.judge import Setting
 
-#: Smallest slowdown that can be searched for, as a fraction.
+#: Smallest slowdown that the search assumes between the two runs, as a fraction.
 LEAST_SLOWDOWN = 0.01
 
 
@@ -88,7 +88,7 @@ class BisectMetric:
 
     @property
     def recorded(self) -> Recorded:
-        """The slowness of the recorded values."""
+        """The recorded values of both runs, converted by ``slowness``."""
         return Recorded(*(tuple(map(self.slowness, values)) for values in (self.good, self.bad)))
 
     @property
@@ -117,7 +117,7 @@ def read_run(run: Run) -> ComparedRun:
     if found is None or found.lock != plan.lock:
         raise MissingPrecondition(
             f"stack {plan.stack} of run {run.id} (lock {plan.lock[:12]}) is no longer installed in {plan.prefix}",
-            hint="pass the capsule of the run instead (hidl capsule creates one while the stack is installed)",
+            hint="pass a capsule of the run instead, if hidl capsule created one while the stack was installed",
         )
     if foreign := installation.version_mismatch(found):
         raise MissingPrecondition(foreign, hint=f"run hidl capsule {run.id} -o FILE, then pass FILE instead of the run")
@@ -188,7 +188,7 @@ def metric_of(good: ComparedRun, bad: ComparedRun, name: str | None) -> BisectMe
 
 
 def _main_metric(workload: Workload) -> str:
-    """Return the workload's scaling metric, or else its first metric. The job's own times come last."""
+    """Return the workload's scaling metric, or else its first metric. Times measured by the job are the last resort."""
     own = [name for name in workload.metrics if name not in TIMES]
     if workload.scaling is not None and not (own and workload.scaling.metric in TIMES):
         return workload.scaling.metric
@@ -197,7 +197,7 @@ def _main_metric(workload: Workload) -> str:
 
 
 def side_of(run: ComparedRun, measure: Measure) -> Side:
-    """Return the run with the placement of its step that has the nodes and ranks of ``measure``."""
+    """Return one side of a bisect: the run, and the placement of the step with the nodes and ranks of ``measure``."""
     placement = next(
         step.placement
         for step in run.plan.steps
@@ -207,16 +207,16 @@ def side_of(run: ComparedRun, measure: Measure) -> Side:
 
 
 def _check_plan(plan: Plan) -> Plan:
-    """Return the plan. Raises ``UsageError`` or ``MissingPrecondition`` if bisect does not support it."""
+    """Return the plan. Raises ``UsageError`` or ``MissingPrecondition`` if bisect does not support the run."""
     if plan.container is not None:
         raise MissingPrecondition(
             f"run {plan.run} used the image {plan.container.image}, which has no lockfile",
-            hint="bisect requires runs in a stack",
+            hint="bisect requires runs that used a stack",
         )
     if plan.user_environment is not None:
         raise MissingPrecondition(
             f"run {plan.run} used the environment {plan.user_environment.directory}, which has no lockfile",
-            hint="bisect requires runs in a stack",
+            hint="bisect requires runs that used a stack",
         )
     if plan.points != ({},):
         raise UsageError(
@@ -501,7 +501,7 @@ def _words(program: Program) -> tuple[str, ...]:
 
 
 def _with_words(program: Program, words: Sequence[str]) -> Program:
-    """Return the program with its words replaced."""
+    """Return the program with its command and arguments replaced by ``words``."""
     if not words:
         return program
     split = len(program.command or ())
@@ -572,7 +572,7 @@ QUESTION, JOURNAL = "hidl.bisect-question/1", "hidl.bisect-journal/1"
 
 @dataclass(frozen=True)
 class Question:
-    """A bisect's question: two runs, the metric and the changes."""
+    """The input of a bisect: a good and a bad run, the metric, and the changes between the runs."""
 
     good: Side
     bad: Side
@@ -581,7 +581,7 @@ class Question:
 
     @classmethod
     def between(cls, good: Side, bad: Side, metric: BisectMetric) -> Question:
-        """Return the question for two runs."""
+        """Return the question for two runs and a metric, including the changes between the runs."""
         return cls(good, bad, metric, changes_between(good, bad))
 
     @property
@@ -603,7 +603,7 @@ class Question:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A run of a mixture.
+    """A run of a mixture (the good configuration with some of the bad run's changes).
 
     ``round`` starts at 1, and warm-up runs are in round 0. ``session`` is the job's number, and ``value`` is the
     metric's value. If the value is None, ``failure`` is the reason.
@@ -619,7 +619,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Journal:
-    """The runs so far. ``planned`` contains the last round's mixtures in order, and ``sessions`` counts the jobs."""
+    """The runs so far. ``planned`` lists the last round's mixtures in order; ``sessions`` is the number of jobs."""
 
     entries: tuple[JournalEntry, ...] = ()
     planned: tuple[tuple[int, ...], ...] = ()
@@ -633,12 +633,12 @@ class Journal:
 
     @property
     def left(self) -> tuple[tuple[int, ...], ...]:
-        """The last round's mixtures that have not yet run."""
+        """The mixtures of the last round that have not run yet."""
         return self.planned[sum(entry.round == self.round for entry in self.entries) :] if self.round else ()
 
     @property
     def broken(self) -> frozenset[Mixture]:
-        """The mixtures that failed."""
+        """The mixtures (sets of changes) whose runs failed."""
         return frozenset(frozenset(entry.changes) for entry in self.entries if entry.failure is not None)
 
     def observations(self, metric: BisectMetric) -> list[RunObservation]:
@@ -650,11 +650,11 @@ class Journal:
         ]
 
     def with_round(self, mixtures: Sequence[Mixture]) -> Journal:
-        """Return the journal with another round."""
+        """Return the journal with another round of mixtures added."""
         return replace(self, round=self.round + 1, planned=tuple(tuple(sorted(each)) for each in mixtures))
 
     def next_round(self, question: Question, confidence: float) -> Journal:
-        """Return the journal with the most informative next round."""
+        """Return the journal with the most informative mixtures added as the next round."""
         observations, expected = self.observations(question.metric), question.expectation
         mixtures = culprit.next_round(
             observations, expected, confidence=confidence, seed=question.seed, broken=self.broken
@@ -662,7 +662,7 @@ class Journal:
         return self.with_round(mixtures)
 
     def answer(self, question: Question, confidence: float) -> CulpritAnswer:
-        """Return the answer according to the runs so far."""
+        """Return the answer based on the runs so far."""
         observations, expected = self.observations(question.metric), question.expectation
         return culprit.answer(observations, expected, question.metric.recorded, confidence=confidence)
 
@@ -683,12 +683,12 @@ class Bisect:
         return self.directory.name
 
     def question(self) -> Question:
-        """Read the question. Raises ``HidlError`` if it is invalid or was written by another version of hidl."""
+        """Read ``question.json``. Raises ``HidlError`` if the file is invalid or from another version of hidl."""
         found: Question = _read(self.directory / "question.json", QUESTION, TypeAdapter(Question))
         return found
 
     def journal(self) -> Journal:
-        """Read the journal. Raises ``HidlError`` if it is invalid or was written by another version of hidl."""
+        """Read ``journal.json``. Raises ``HidlError`` if the file is invalid or from another version of hidl."""
         file = self.directory / "journal.json"
         return _read(file, JOURNAL, TypeAdapter(Journal)) if file.exists() else Journal()
 
@@ -712,7 +712,7 @@ class Bisect:
 
 
 def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
-    """Return the last bisect for this question if it has the same changes, or else a new one.
+    """Return the last bisect of these runs and this metric if its changes are the same, or else a new one.
 
     The question is written again, because the stacks may have been installed elsewhere in the meantime.
     """
@@ -728,7 +728,7 @@ def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
 
 
 def find_bisect(question: Question) -> Bisect | None:
-    """Return the question's last bisect, or None if there is none."""
+    """Return the last bisect of the question's runs and metric, or None if there is none."""
     known = sorted(paths.bisects().glob(f"*-{question.digest}/question.json"))
     return Bisect(known[-1].parent) if known else None
 
@@ -737,7 +737,7 @@ def _read(file: Path, schema: str, adapter: TypeAdapter[Any]) -> Any:
     try:
         document = read_json(file)
         if document.pop("schema", None) != schema:
-            raise ValueError(f"not a document of schema {schema}")
+            raise ValueError(f"its schema is not {schema}")
         return adapter.validate_python(document)
     except (OSError, ValueError, ValidationError, AttributeError) as error:
         raise HidlError(

@@ -1,12 +1,12 @@
-"""The program in a bisect job, which runs rounds of mixtures until the answer is certain or the budget is spent.
+"""The program that a bisect job runs: it measures mixtures until the answer is certain or the budget is spent.
 
 ::
 
     python -m hidl_cli.bisect.search DIRECTORY CONFIDENCE BUDGET
 
 A mixture is the good run's configuration with some of the bad run's changes. Each mixture is a run with its own
-directory and job script, started in this job's allocation. The journal is written before each round and after each
-run, so that only an interrupted run is repeated.
+directory and job script, started in this job's allocation. Mixtures are measured in rounds. The journal is written
+before each round and after each run, so that only an interrupted run is repeated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Disturbed(HidlError):
     """Another run used the same cores during all attempts."""
 
 
-#: Function that runs the mixture of the given changes under a run id, and returns the metric's value.
+#: Function that runs a mixture, given the numbers of its changes and a run id, and returns the metric's value.
 Measuring = Callable[[Question, tuple[int, ...], str], float]
 
 
@@ -56,9 +56,9 @@ def main(words: list[str]) -> int:
 
 
 def search(bisect: Bisect, confidence: float, budget: int, measure: Measuring) -> None:
-    """Run rounds of mixtures, measuring each mixture with ``measure``.
+    """Run one round of mixtures after another until the answer is certain or the budget is spent.
 
-    Raises ``JobFailed`` if the good or the bad configuration cannot run.
+    ``measure`` runs one mixture. Raises ``JobFailed`` if the good or the bad configuration cannot run.
     """
     question, journal = bisect.question(), bisect.journal()
     every = tuple(range(len(question.changes.tried)))
@@ -86,7 +86,7 @@ def search(bisect: Bisect, confidence: float, budget: int, measure: Measuring) -
 
 
 def _run_mixture(question: Question, planned: JournalEntry, measure: Measuring) -> JournalEntry:
-    """Run a mixture and return its entry, which contains the value or the failure."""
+    """Run a mixture and return its journal entry, which contains the metric's value or the reason for the failure."""
     try:
         return replace(planned, value=measure(question, planned.changes, planned.run))
     except _Disturbed:
@@ -103,7 +103,7 @@ def _new_id() -> str:
 
 
 def measure(bisect: Bisect, question: Question, numbers: tuple[int, ...], run_id: str) -> float:
-    """Run the mixture of these changes and return the metric's value.
+    """Run the good configuration with these changes, and return the metric's value.
 
     Raises ``HidlError`` if the run has no value, or if another run used its cores during every attempt.
     """

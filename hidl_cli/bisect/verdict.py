@@ -1,4 +1,4 @@
-"""A bisect's verdict, and the job that measures it."""
+"""The verdict of a bisect, and the job that takes its measurements."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BisectVerdict:
 
 
 def verdict(question: Question, journal: Journal, confidence: float) -> BisectVerdict:
-    """Return the verdict according to the runs so far."""
+    """Return the verdict based on the runs so far."""
     answer = journal.answer(question, confidence)
     return BisectVerdict(answer, _sentence(question, answer), tuple(_notes(question, journal, answer)))
 
@@ -127,7 +127,7 @@ def expected_runs(question: Question) -> int:
 
 
 def describe_mixture(question: Question, numbers: Sequence[int]) -> str:
-    """Describe a mixture by the changes that it includes or lacks."""
+    """Describe a mixture by the changes that it includes or, if they are fewer, by those that it omits."""
     tried = question.changes.tried
     if not numbers:
         return "good"
@@ -222,7 +222,7 @@ _TAIL_LINES, _TAIL_WIDTH = 10, 500
 
 
 def plan_job(question: Question, site: Site, job: AllocationOptions) -> Plan:
-    """Plan the job, using the good run's plan without steps and an allocation that fits all configurations.
+    """Plan the bisect job: the good run's plan without its steps, in an allocation that fits all configurations.
 
     Raises ``UsageError`` if one of the runs was on another site, and propagates errors raised by ``allocate``.
     """
@@ -297,6 +297,6 @@ def require_end(job: Run, status: Status) -> None:
         return
     tail = "\n".join(last_lines(job.stderr, _TAIL_LINES, width=_TAIL_WIDTH))
     raise JobFailed(
-        f"the bisect job ended as {status.state.value}{f' ({status.reason})' if status.reason else ''}\n{tail}",
+        f"the bisect job ended in state {status.state.value}{f' ({status.reason})' if status.reason else ''}\n{tail}",
         hint=f"run the command again to continue (measurements are kept); the output is in {job.directory}",
     )

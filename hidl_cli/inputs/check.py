@@ -217,7 +217,7 @@ class Spot:
 
 
 def locate(model: type[BaseModel], location: Sequence[str | int]) -> Spot:
-    """Return the spot at the location of a pydantic error.
+    """Return the position in the document to which the location of a pydantic error refers.
 
     pydantic adds steps to a location that do not exist in the document: ``[key]`` for the key of a mapping, and the
     names of a union's branches.

@@ -112,7 +112,10 @@ class Rules(Generic[M]):
 
 @dataclass(frozen=True)
 class LoadResult(Generic[M]):
-    """A loaded entry: its model, or None and the problems. ``files`` lists its file and the files that it extends."""
+    """A loaded entry.
+
+    ``model`` is None if there are problems. ``files`` lists the entry's file and the files that it extends.
+    """
 
     entry: OverlayEntry
     model: M | None
@@ -129,7 +132,7 @@ def load(rules: Rules[M], name: str) -> M:
 
 
 def valid(result: LoadResult[M]) -> M:
-    """Return the model. Raises ``InvalidInput`` with all problems if there is none."""
+    """Return the model. Raises ``InvalidInput`` with all problems if the entry is invalid."""
     if result.model is None:
         raise faulty([result])
     return result.model

@@ -53,7 +53,7 @@ def as_document(problem: Problem) -> dict[str, Any]:
 
 
 def visible(text: str) -> str:
-    """Escape all characters that a terminal would execute, hide or reorder.
+    """Escape all characters that a terminal would interpret, hide or reorder.
 
     Unusual spaces are also escaped, because a no-break space, for example, looks like indentation but is not.
     """
@@ -67,7 +67,7 @@ def clipped(text: str, length: int = 60) -> str:
 
 
 def _without_secrets(mark: Mark) -> Mark:
-    """Redact secrets in the marked line. The mark then starts no later than the first redacted word."""
+    """Redact secrets in the marked line. If a redacted word precedes the mark, the mark is moved to this word."""
     text = shown(mark.text)
     if text == mark.text:
         return mark
@@ -111,8 +111,8 @@ class Fault:
     on_key: bool = False
 
 
-#: A check that involves several fields. It receives the plain data, even if that is invalid, and yields the faults that
-#: it finds.
+#: A check that involves several fields. It receives the plain data, which may be invalid, and yields a ``Fault`` for
+#: each problem.
 Check = Callable[[Mapping[str, Any]], Iterable[Fault]]
 
 

@@ -75,7 +75,7 @@ def parse(source: SourceText) -> Document:
 
 @dataclass
 class _Anchor:
-    """A node that aliases can refer to (None until it is complete), and its numbers of values and levels."""
+    """A node that aliases can refer to (None until it is complete), its number of values, and its depth."""
 
     node: YamlNode | None = None
     values: int = 0
@@ -112,7 +112,7 @@ class _Builder:
             yield from yaml.parse(self.source.text, Loader=_LOADER)
         except yaml.MarkedYAMLError as error:
             self._stop_at_syntax_error(error)
-        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: escapes beyond Unicode
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: invalid escapes such as \UFFFFFFFF
             self._stop(Span(self.source, 0, 0), f"invalid YAML: {error}", "valid YAML")
 
     def _node(self, event: Any, events: Iterator[Any], *, depth: int) -> YamlNode:
@@ -186,7 +186,7 @@ class _Builder:
         return YamlNode(self._span(start), members)
 
     def _key(self, key: YamlNode, members: dict[str, Member]) -> str | None:
-        """Return the text of a new key, or report a fault and return None if it is invalid."""
+        """Return the text of a new key, or report an error and return None if the key is invalid."""
         written = clipped(self.source.text[key.span.start : key.span.end])
         if written == "<<":
             self._fault(key.span, "merge keys (`<<`) are not part of YAML 1.2", "the keys themselves, or `extends`")
@@ -201,7 +201,7 @@ class _Builder:
         return None
 
     def _grow(self, event: Any, *, values: int, depth: int) -> None:
-        """Add to the number of values, and stop reading if the document is too large or too deep."""
+        """Count further values, and stop reading if the document is too large or nested too deeply."""
         self.values += values
         if self.values > MAX_VALUES:
             self._stop(self._span(event), f"more than {MAX_VALUES:,} values, counting every alias", "fewer values")
@@ -213,13 +213,13 @@ class _Builder:
         self._fault(self._span(event), f"the tag `{clipped(name)}` is not supported", "plain YAML values, without tags")
 
     def _fault(self, span: Span, message: str, expected: str) -> None:
-        """Report a fault and continue."""
+        """Report an error and continue."""
         if len(self.problems) == MAX_FINDINGS:
             self._stop(span, f"more than {MAX_FINDINGS} errors; the rest of the file was not read", "valid YAML")
         self.problems.append(Problem(message, expected, mark=span.mark()))
 
     def _stop(self, span: Span, message: str, expected: str) -> NoReturn:
-        """Report a fault and stop reading."""
+        """Report an error and stop reading."""
         raise InvalidInput(f"{span.source.file}: {message}", problems=[Problem(message, expected, mark=span.mark())])
 
     def _stop_at_syntax_error(self, error: yaml.MarkedYAMLError) -> NoReturn:

@@ -83,7 +83,7 @@ class OsvRecord(_Record):
 
     @property
     def is_of_pypi(self) -> bool:
-        """True if the advisory concerns a package on PyPI, even if it was withdrawn."""
+        """True if the advisory concerns a package on PyPI. Withdrawn advisories count as well."""
         return any(True for _ in self._of_pypi())
 
     def packages(self) -> set[str]:

@@ -133,7 +133,7 @@ def _licenses(prefix: Path) -> dict[str, str]:
 
 
 _NAMESPACE = uuid.UUID("5a2c2f0e-6a1d-4f0b-8a5e-0c5b1f1d7a11")
-_TYPES = {"wheel": "pypi", "build": "pypi", "rpm": "rpm"}  # purl types; all other kinds are generic
+_TYPES = {"wheel": "pypi", "build": "pypi", "rpm": "rpm"}  # purl types; other kinds have the type generic
 _BUILT = ("build", "program")  # kinds whose hash identifies the source
 
 

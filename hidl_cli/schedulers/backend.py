@@ -171,7 +171,7 @@ def is_newer(run: Run) -> bool:
 
 
 def change_time(directory: Path) -> float:
-    """Return the time when a directory was last changed (or created by a copy), in seconds since the epoch."""
+    """Return when a directory was last changed or, if it is a copy, created, in seconds since the epoch."""
     return directory.stat().st_ctime
 
 
@@ -324,7 +324,10 @@ exec "$@" >/dev/null 2>&1
 
 @contextmanager
 def guarded(run: Run, program: str) -> Iterator[Callable[[int], object]]:
-    """Start a run's guard, and yield a function that sends it the pid of the client (a ``program``)."""
+    """Start a guard for an interactive run, and yield a function that sends the guard the pid of the client.
+
+    ``program`` is the client's name, such as ``salloc``.
+    """
     cancel = (sys.executable, "-m", "hidl_cli", "cancel", str(run.directory))
     command = ("sh", "-c", _SCRIPT, "sh", str(_GRACE_SECONDS), program, *cancel)
     with Path(os.devnull).open("wb") as nowhere:
@@ -435,7 +438,7 @@ class Backend(ABC):
         """Parse the lines of ``query``."""
 
     def belongs_to(self, job: Job, run: Run, reference: JobReference) -> bool:
-        """Return whether the job was submitted from the run's directory, according to the job's mark.
+        """Return whether the job belongs to the run, that is, whether its mark is the directory of the run.
 
         The directory's path may differ on the scheduler's host, but it always ends in the run's id.
         """
@@ -540,7 +543,7 @@ def _submission_order(id: str) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class EnclosingJob:
-    """The allocation that surrounds a process. A field is None if the environment does not contain it.
+    """The allocation that a process runs in. A field is None if the environment does not contain it.
 
     Attributes:
         id: Id of the job.

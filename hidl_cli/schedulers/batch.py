@@ -190,7 +190,10 @@ class BatchScheduler:
         return SchedulerUnreachable(f"{self._title} does not respond: {error}", hint=self.backend.hint())
 
     def _find_submitted(self, run: Run, reference: JobReference, why: str) -> None:
-        """After an unclear submission, find the job by its mark; ``why`` explains why its id is unknown."""
+        """After a submission with an unknown outcome, find the job by the text that identifies its run.
+
+        ``why`` explains why the job's id is unknown.
+        """
         for attempt in range(_SEARCHES):
             time.sleep(attempt)
             try:
@@ -231,7 +234,7 @@ class BatchScheduler:
         if reference.id is None:
             write_reference(run, self.name, replace(reference, id=job.id))
         reason = run.directory / "reason"
-        with suppress(OSError):  # the job script reads this file; if the disk is full, the state is recorded below
+        with suppress(OSError):  # the job script reads this file; if the disk is full, `end_as` records the state
             write_text(reason, state.value)
         try:
             self._kill_with_next(run, job.id, self._poller.elsewhere(reference.cluster))

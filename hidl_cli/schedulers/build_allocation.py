@@ -44,7 +44,8 @@ def build_job(site: Site, environ: Mapping[str, str], job: AllocationOptions) ->
     system = batch_systems.system(site.scheduler)
     if system is None or system.attached is None:
         raise MissingPrecondition(
-            f"site {site.name} builds in allocations (`spack.build_on`), but its scheduler cannot run commands in one",
+            f"site {site.name} builds in an allocation (`spack.build_on`), but its scheduler cannot "
+            "run commands in an allocation",
             hint="run hidl inside an allocation, or set `spack.build_on: login`",
         )
     partition = job.partition or site.spack.partition

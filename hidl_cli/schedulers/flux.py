@@ -104,7 +104,7 @@ _RESULTS = {
     "CANCELED": State.CANCELLED,
     "TIMEOUT": State.TIMEOUT,
 }
-#: Exception types that determine the state. A job whose allocation is impossible was never started.
+#: Types of exceptions that determine a job's state. After ``alloc``, the job can never start.
 _EXCEPTIONS = {"alloc": State.REFUSED, "node-failure": State.NODE_FAIL, "preempt": State.PREEMPTED}
 _KEPT = ("jobid", "cwd", "state", "result", "returncode", "exception", "annotations", "dependencies", "urgency")
 

@@ -55,7 +55,7 @@ def processes_of(run: str) -> Iterator[int]:
 
 
 def kill_job(directory: Path) -> None:
-    """Kill all processes of the job in a directory.
+    """Kill all processes of the job whose run directory is ``directory``.
 
     Unlike ``kill_run``, this function spares jobs in copies of the directory.
     """
@@ -300,7 +300,7 @@ def _state_of_killed(run: Run) -> State:
 
 
 def _record(run: Run, pid: int) -> None:
-    """Write ``job.json`` for a process in the same way as the job itself (``local.sh``)."""
+    """Write ``job.json`` for a process, with the contents that the job itself would write (``local.sh``)."""
     job = {"scheduler": Local.name, "pid": pid, "birth": birth(pid), "host": _host(), "space": pid_namespace()}
     run.write("job", {"schema": "hidl.job/1", **job, "of": identify(run.directory)})
 

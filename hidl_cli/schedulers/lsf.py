@@ -141,7 +141,7 @@ def options(script: str) -> list[str]:
         if not at_the_top:
             raise InvalidInput(
                 f"line {number} of the job script begins with {_MARK}, and LSF would read it as an option",
-                hint="change the argument or variable that the line is part of",
+                hint="change the argument or variable that contains this line",
             )
         words += shlex.split(line.lstrip()[len(_MARK) :])
     return words
@@ -190,7 +190,7 @@ def _refuse_unsupported(allocation: Allocation, policies: Policies) -> None:
         )
 
 
-# Parsers for job descriptions. The exit status that LSF reports is only displayed.
+# Parsers for job descriptions. The exit status that LSF reports is only shown to users.
 
 
 _NAMES = ("jobid", "stat", "exit_code", "exit_reason", "job_description", "pend_reason")
@@ -339,7 +339,7 @@ class LsfBackend(Backend):
         kill(id)
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
-        """Return the jobs found in LSF's log files, which are searched for one job at a time."""
+        # LSF searches its log files for only one job at a time.
         return [job for id in ids if id for job in parse_history(history(id)) if job.id == id]
 
     def look_up(self, id: str, cluster: str | None) -> Job | None:

@@ -187,7 +187,7 @@ def _waiting(job: Mapping[str, str], letter: str, comment: str) -> str:
 
 
 def _end(job: Mapping[str, str], comment: str) -> tuple[State, bool]:
-    """Return the final state, and whether the job ended by itself."""
+    """Return the final state, and whether the job ended on its own."""
     status, limit = job.get("Exit_status"), _LIMIT.search(comment)
     if limit and limit[1] in _LIMITS:
         return _LIMITS[limit[1]], False
@@ -248,7 +248,7 @@ class PbsBackend(Backend):
         return Receipt(printed.group()) if printed else None
 
     def query(self, cluster: str | None) -> Sequence[str]:
-        # Without the ids of qselect, qstat -f would describe the jobs of all users.
+        # Without the ids from qselect, qstat -f would describe the jobs of all users.
         user = pwd.getpwuid(os.getuid()).pw_name
         selected = PROGRAMS.call("qselect", "-x", "-u", user)
         if selected.status != 0:

@@ -50,7 +50,7 @@ class Snapshot:
     since: Mapping[str, float] = field(default_factory=dict)
 
     def age_of(self, name: str) -> float:
-        """Return the number of seconds for which a condition has persisted, or 0 if it has not been noted."""
+        """Return how long a condition has persisted, in seconds, or 0 if it has not been recorded."""
         return time.time() - self.since[name] if name in self.since else 0.0
 
 
@@ -137,7 +137,7 @@ class QueryCache:
 
 
 def _is_fresh(snapshot: Snapshot, max_age: float) -> bool:
-    """Return whether the last response or query is recent. A time in the future is due to a wrong clock."""
+    """Return whether the last response or query is recent. A time in the future (from a wrong clock) is not."""
     return -1 < time.time() - max(snapshot.asked, snapshot.answered) < max_age
 
 
@@ -145,7 +145,7 @@ def _is_fresh(snapshot: Snapshot, max_age: float) -> bool:
 LAST_INTERVAL = 30.0
 #: Seconds after which a run without a job counts as never submitted.
 SUBMISSION_SECONDS = SUBMIT_SECONDS + 30.0
-#: Seconds for which the scheduler's records are not queried again after they were unavailable.
+#: Seconds to wait before the scheduler's records are queried again after they were unavailable.
 SILENCE_SECONDS = 300.0
 _SILENT = "records do not answer"
 
@@ -304,12 +304,12 @@ class _Response:
         self._jobs = backend.parse(snapshot.lines)
 
     def is_outdated(self, each: _OpenRun) -> bool:
-        """Return whether a job is pending in the response although it has recorded its start."""
+        """Return whether the response lists a job as pending although the job has recorded its start."""
         job = self._job(each)
         return job is not None and job.state is State.PENDING and each.recorded.state is not State.PENDING
 
     def with_current_job(self, each: _OpenRun) -> _OpenRun:
-        """Return the run with the job that continues it, if there is one and the run's previous job has ended."""
+        """Return the run with its next job if the previous job has ended and the next one exists, or else unchanged."""
         reference, _ = _current_job(self._backend, self._jobs, each.run, each.job)
         return each if reference == each.job else replace(each, job=reference)
 
@@ -378,7 +378,7 @@ class _Response:
         return self._job(each) is None and self.snapshot.asked > each.job.submitted
 
     def _is_ending_slowly(self, each: _OpenRun, clock: Clock) -> bool:
-        """Return whether the scheduler is still cleaning up a long time after the script ended.
+        """Return whether the scheduler is still cleaning up although the script ended long ago.
 
         The scheduler's records may explain why.
         """
@@ -419,7 +419,10 @@ class _Response:
 def _current_job(
     backend: Backend, jobs: Sequence[Job], run: Run, reference: JobReference
 ) -> tuple[JobReference, Job | None]:
-    """Return the run's job among ``jobs``: the next one, if it exists and the job of ``reference`` has ended."""
+    """Return a reference to the run's current job, and the job itself if it is in ``jobs``.
+
+    The job that continues the run is the current one if it is in ``jobs`` and the job of ``reference`` has ended.
+    """
     job = backend.find(jobs, run, reference)
     next_job = run.next_job()
     if next_job is None or next_job == reference.id or (job is not None and not job.state.is_final):
@@ -441,7 +444,7 @@ def _look_up(backend: Backend, run: Run, reference: JobReference, cluster: str |
 
 
 def _hopeless(each: _OpenRun) -> str:
-    """Return the name of the condition "the run's job will never start"."""
+    """Return the name under which ``Snapshot.since`` records that the run's job will never start."""
     return f"{each.run.id} never starts"
 
 

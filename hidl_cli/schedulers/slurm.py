@@ -171,8 +171,8 @@ _FOR_EVER = {
     "QOSTimeLimit": "it requests more time than the quality of service allows",
     "AssociationTimeLimit": "it requests more time than the account allows",
 }
-#: Seconds for which some of these reasons must persist: cloud nodes may still be booting, and a controller that started
-#: before its database does not have any accounts yet.
+#: Seconds for which some of these reasons must persist before they count: cloud nodes may still be booting, and a
+#: controller that started before its database has no accounts yet.
 _AFTER = {"BadConstraints": 600.0, "InvalidAccount": 60.0, "InvalidQOS": 60.0}
 #: Per-job limits set by accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on
 #: all jobs of a user or account together (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) are temporary.
@@ -692,7 +692,7 @@ class SlurmBackend(Backend):
             self._refuse(completed, given)
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...]:
-        """Return ``salloc`` with a step in its allocation; the allocation ends with the step."""
+        """Return an ``salloc`` command that runs the job script as a step. The allocation ends with the step."""
         words = options(header, "#SBATCH", without=_OF_SCRIPTS)
         variables = hidl_cluster.environment()
         given = {word.partition("=")[0] for word in words}

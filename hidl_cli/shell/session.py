@@ -31,7 +31,7 @@ from hidl_cli.templates import render_script
 
 @dataclass(frozen=True)
 class ShellFiles:
-    """The contents of the files for a shell; ``ranks_line`` is the command line that ``ranks PROGRAM`` runs."""
+    """The contents of the files that a shell needs; ``ranks_line`` is the command line that ``ranks PROGRAM`` runs."""
 
     script: str
     ranks: str
@@ -59,7 +59,7 @@ def render_files(plan: Plan, site: Site, command: Sequence[str], cwd: Path) -> S
         "shell.sh.j2",
         {
             **values_of(plan),
-            "local_limit": 0,  # enforced by the process at the terminal
+            "local_limit": 0,  # enforced by the process that opened the shell
             "batch": batch,
             "command": list(command),
             "cwd": str(cwd),
@@ -143,7 +143,7 @@ def plan_shell(request: RunRequest, site: Site, command: Sequence[str]) -> Plan:
     if not line:
         raise MissingPrecondition(
             f"hidl shell is not supported with scheduler {plan.scheduler}",
-            hint=f"open a shell on a node as the site documents it, and run: source {plan.activate}",
+            hint=f"open a shell on a node as the site's documentation describes, and run: source {plan.activate}",
         )
     if not request.hypothetical and shutil.which(line[0]) is None:
         raise MissingPrecondition(f"{line[0]} not found on this host", hint=f"use a login host of site {site.name}")
@@ -171,7 +171,7 @@ _EXPLAINING_SECONDS = 20.0
 
 
 def open_shell(plan: Plan, files: ShellFiles, *, terminal: bool) -> int:
-    """Open the shell of the plan at this process's terminal, and return its exit status.
+    """Open the planned shell in this process's terminal, and return the shell's exit status.
 
     While the shell is open, ``hidl status`` lists it and ``hidl cancel`` ends it. The run is removed after the user
     leaves the shell, but kept if something else ended it. Raises ``SubmitRefused`` or ``SchedulerUnreachable`` if there
@@ -216,7 +216,7 @@ def _settle(run: Run, batch: Scheduler, client: int, *, interrupted: bool) -> in
 
 
 def _explained(run: Run, batch: Scheduler) -> Status:
-    """Return the run's final status, or its last known status if the scheduler does not explain the end in time."""
+    """Return the run's final status or, if the scheduler does not report it in time, the last known status."""
     deadline = time.monotonic() + _EXPLAINING_SECONDS
     while True:
         (status,) = batch.poll([run])

@@ -34,7 +34,7 @@ def references(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def stacks_for_gpus(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that an unrestricted partition has nodes with GPUs if stacks are installed for GPUs."""
+    """Require at least one unrestricted partition with GPU nodes if stacks are installed for GPUs."""
     if mapping(data, "install").get("device") != "gpu":
         return
     node_types, partitions = mapping(data, "node_types"), mapping(data, "partitions")

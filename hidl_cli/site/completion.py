@@ -81,7 +81,8 @@ def complete(
     if results.contradictions:
         count = len(results.contradictions)
         raise InvalidInput(
-            f"the file of site {site.name} contradicts this machine in {count} {'entry' if count == 1 else 'entries'}",
+            f"the file of site {site.name} does not match this machine in "
+            f"{count} {'entry' if count == 1 else 'entries'}",
             problems=results.contradictions,
             hint=f"correct your own site file: {records.user_file(site.name)}",
         )

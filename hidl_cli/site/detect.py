@@ -87,7 +87,7 @@ class _Here:
 
 
 def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Detection, ...]:
-    """Match this host with every known site.
+    """Match this host against every known site.
 
     Matching dozens of sites takes only milliseconds: usually only a file's ``match`` block is parsed, and the scheduler
     is queried only if all of a site's other conditions hold or, if ``thorough`` is set, for every site with

@@ -1,4 +1,4 @@
-"""Detect the MPI libraries, compilers and externals that a site's file leaves open.
+"""Detect the properties of MPI libraries, compilers and externals that a site file does not specify.
 
 Each entry is probed in a login shell in which its modules are loaded. A result that contradicts the file is reported as
 a problem.
@@ -101,7 +101,7 @@ class _Shells:
         return self.started[names]
 
     def is_there_without(self, program: str, place: str | None) -> bool:
-        """Return whether a login shell without modules finds ``program`` at ``place``, too."""
+        """Return whether a login shell finds ``program`` at ``place`` even without modules."""
         return place is not None and ThisHost(self.loaded(()).environment).which(program) == place
 
 
@@ -141,7 +141,7 @@ def _mpi(entry: ProbeEntry, library: Mpi, shell: Host, shells: _Shells, results:
         Problem(
             f"mpi.{entry.path[1]} is {library.family} in the site file, but {family} {other.version or ''} in "
             f"{other.prefix} on this machine ({other.source})",
-            f"`family: {family}`, or the modules of {library.family}",
+            f"`family: {family}`, or modules that provide {library.family}",
             (*entry.path, "family"),
         )
     )
@@ -168,7 +168,7 @@ def _compiler(entry: ProbeEntry, compiler: Compiler, shell: Host, shells: _Shell
 
 
 def _any_compiler(entry: ProbeEntry, shell: Host, results: ProbeResults) -> None:
-    """Probe the compiler behind ``mpicc`` as the site's only compiler."""
+    """Probe the compiler that ``mpicc`` calls, and make it the site's only compiler."""
     found = probes.of_wrapper(shell)
     if found is None:
         results.remarks.append(f"compilers: {_where(entry)} provides no known C and C++ compiler")
@@ -205,7 +205,7 @@ def _entry(path: Path_, model: Mpi | Compiler | External) -> ProbeEntry:
 
 
 def _learn(entry: ProbeEntry, values: Mapping[str, str | None], source: str, results: ProbeResults) -> None:
-    """Add values for unknown keys. A value that is not valid in the file becomes a remark."""
+    """Add values for unknown keys. If a value would be invalid in the site file, add a remark instead."""
     for key, value in values.items():
         if value is None or key not in entry.unknown:
             continue
@@ -217,7 +217,7 @@ def _learn(entry: ProbeEntry, values: Mapping[str, str | None], source: str, res
 
 
 def _source(key: str, value: str, source: str) -> str:
-    """Return a value's source. Prefixes and Fortran compilers are reported by different programs than versions."""
+    """Return the command that printed a value. ``source`` is the command that printed the version."""
     program, _, arguments = source.partition(" ")
     if key == "fortran":
         return f"{value} {arguments}"
@@ -229,7 +229,7 @@ def _compare(entry: ProbeEntry, file: str | None, machine: str | None, source: s
         results.contradictions.append(
             Problem(
                 f"{'.'.join(entry.path)} is {file} in the site file, but {machine} on this machine ({source})",
-                f"`version: {machine}`, or the modules of {file}",
+                f"`version: {machine}`, or modules that provide version {file}",
                 (*entry.path, "version"),
             )
         )

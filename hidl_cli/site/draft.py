@@ -26,10 +26,10 @@ from hidl_cli.site.probes.host import Cards, architecture
 from hidl_cli.site.probes.survey import SurveyResult
 from hidl_cli.site.yamledit import YamlItem, document
 
-_ALIKE = 1.03  # ratio of memory sizes up to which nodes have the same type; firmware reserves different amounts
-_PLACES = 3  # a feature with more numbered variants (rack1, rack2, ...) is a location, not a property of the nodes
+_ALIKE = 1.03  # maximum ratio of memory sizes within a kind of node; firmware reserves different amounts
+_PLACES = 3  # a feature that has more numbered variants (rack1, rack2, ...) is a location, not a kind of node
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
-_MOST_CLASSES = 8  # maximum number of kinds with equal hardware; with more, the features describe something else
+_MOST_CLASSES = 8  # if features divide equal nodes into more kinds than this, they do not describe kinds of node
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _by_features(nodes: list[ProbedNode]) -> Iterator[NodeKind]:
 
 
 def _names(found: Sequence[NodeKind]) -> list[str]:
-    """Return a name for each kind: its GPU model or ``cpu``, with a suffix if several kinds share this name."""
+    """Return a name for each kind of node: its GPU model or ``cpu``, with a suffix if this name is not unique."""
     bases = [_base(kind) for kind in found]
     shared = Counter(bases)
     names: list[str] = []
@@ -165,7 +165,7 @@ def _difference(kind: NodeKind, rivals: Sequence[NodeKind]) -> str | None:
 
 
 def folded(names: Sequence[str], width: int) -> str:
-    """Fold names to ``gpu[001-032]``, truncated after ``width`` characters."""
+    """Combine names (``gpu[001-032]``), and truncate the text after ``width`` characters."""
     plain = [name for name in names if _PLAIN_NAME.fullmatch(name)]
     odd = [name for name in names if not _PLAIN_NAME.fullmatch(name)]
     text = ",".join([str(NodeSet.fromlist(plain)), *odd] if plain else odd)
@@ -175,7 +175,7 @@ def folded(names: Sequence[str], width: int) -> str:
 # Convert scheduler queues to partitions, each with one kind of node.
 
 
-MOST_PARTITIONS, MOST_KINDS = 300, 100  # per draft, so that the file can be edited
+MOST_PARTITIONS, MOST_KINDS = 300, 100  # limits that keep a draft short enough to edit
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,10 @@ class DraftPartition:
 
 @dataclass(frozen=True)
 class DraftPartitions:
-    """A draft's partitions, the omitted queues with reasons, and the kinds of node without a queue (``others``)."""
+    """A draft's partitions, and the queues and nodes that were left out, with reasons.
+
+    If the scheduler lists no queues, ``others`` contains the kinds of node.
+    """
 
     parts: tuple[DraftPartition, ...]
     left_out: tuple[str, ...]
@@ -206,7 +209,7 @@ class DraftPartitions:
         return next((part.key for part in self.parts if part.queue.is_default), None)
 
     def kinds(self) -> tuple[NodeKind, ...]:
-        """Return the kinds of node in all partitions, followed by the others."""
+        """Return the partitions' kinds of node, followed by the kinds without a queue."""
         return tuple(dict.fromkeys((*(part.kind for part in self.parts), *self.others)))
 
 

@@ -42,7 +42,7 @@ def default_directory() -> Path:
 
 
 def host_link(subnet: int) -> str:
-    """Return the name of the network device for the cluster on this machine; its alias is the cluster's directory."""
+    """Return the name of this machine's network device for the cluster. Its alias is set to the cluster's directory."""
     return f"hidl{subnet}"
 
 
@@ -101,7 +101,7 @@ def _directory(variables: Mapping[str, str]) -> Path | None:
 
 
 def _runs(directory: Path) -> bool:
-    """Return whether the cluster in this directory, which other machines may share, runs on this machine."""
+    """Return whether the cluster in this directory runs on this machine. Other machines may share the directory."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         alias = _DEVICES / host_link(read_json(directory / SETTINGS)["subnet"]) / "ifalias"
         return alias.read_text(encoding="utf-8").strip() == str(directory)

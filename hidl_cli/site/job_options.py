@@ -220,7 +220,7 @@ def render_settings(scheduler: str, settings: JobSettings, policies: Policies) -
         elif rejected := reject_directive(scheduler, line, policies.model_dump()):
             problems.append(Problem(f"--scheduler-option {line!r}: {rejected.message}", rejected.instead))
         elif twice := _repeated(written, scheduler, line):
-            problems.append(Problem(f"--scheduler-option {line!r}: {min(twice)} is given twice", "only one of the two"))
+            problems.append(Problem(f"--scheduler-option {line!r}: {min(twice)} is given twice", "each option once"))
     if problems:
         raise InvalidInput(f"{len(problems)} invalid value(s) for --scheduler-option", problems=problems)
     return [*lines, *settings.scheduler_options]
@@ -236,7 +236,7 @@ _AFTER_ANY = {
 
 
 def starts_after(scheduler: str) -> bool:
-    """Return True if the scheduler can start a job after another."""
+    """Return True if the scheduler can start a job after another job has ended."""
     return scheduler in _AFTER_ANY
 
 

@@ -94,7 +94,10 @@ def load_site(name: str | None = None) -> Site:
 
 
 def resolve(site: Site) -> Site:
-    """Complete node types with ``detect: true`` from this machine, and hidl's own cluster from the running cluster."""
+    """Return the site with this machine's values in node types with ``detect: true``.
+
+    The limits and nodes of hidl's own cluster are those of the running cluster.
+    """
     if site.hidl_cluster and (found := size()):
         site = _sized(site, found)
     node_types = {name: _filled(node) if node.detect else node for name, node in site.node_types.items()}
@@ -131,7 +134,7 @@ def _filled(node: NodeType) -> NodeType:
     return _with(node, **facts)
 
 
-# Explanations of which site was detected, as text and as data.
+# Explain, as text and as data, which site was detected.
 
 
 FALLBACK = "local"  # the site to use if none matches

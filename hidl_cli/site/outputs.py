@@ -42,7 +42,7 @@ from hidl_cli.site.probes.survey import RecordedHost, SurveyResult, file_name
 
 
 class UnexpectedOutput(ValueError):
-    """A line (counted from 1, or 0 for the whole text) that the program would not print."""
+    """Raised for a line that the program would not print. Lines start at 1, and 0 stands for the whole text."""
 
     def __init__(self, line: int, expected: str, found: str) -> None:
         super().__init__(f"line {line}: expected {expected}, found {found}")
@@ -88,7 +88,7 @@ def table(text: str, titles: Sequence[str], numbers: Sequence[str] = ()) -> list
     lines = text.splitlines()
     at = heading(lines, *titles)
     if at is None:
-        raise UnexpectedOutput(0, f"a line with the titles {' '.join(titles)}", "none")
+        raise UnexpectedOutput(0, f"a line with the column headings {' '.join(titles)}", "none")
     found: list[tuple[int, Mapping[str, str]]] = []
     for number in range(at + 1, len(lines)):
         if not is_row(lines[number]):
@@ -104,7 +104,7 @@ def table(text: str, titles: Sequence[str], numbers: Sequence[str] = ()) -> list
 
 
 def quoted(text: str) -> str:
-    """Quote the beginning of a text for messages."""
+    """Return the beginning of a text in quotes, for use in messages."""
     words = " ".join(text.split())
     return f"`{words[:60]}…`" if len(words) > 60 else f"`{words}`" if words else "nothing"
 
@@ -118,7 +118,7 @@ def count(number: int, word: str) -> str:
 
 
 T = TypeVar("T")
-_WIDTH = 40  # characters of node names in a message
+_WIDTH = 40  # maximum length of node names in a message
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ def modules(text: str) -> ParsedOutput:
             sections[-1][1].extend(filter(None, map(software.read_name, words)))
     everything = [module for _, its in sections for module in its]
     if not everything:
-        raise UnexpectedOutput(0, "names of modules below the name of a directory", "none")
+        raise UnexpectedOutput(0, "the name of a directory, followed by the names of its modules", "none")
     loaded = {module.name for module in everything if module.is_loaded}
     listed = [
         software.AvailableModule(module.name, module.is_default, module.is_loaded, _needed(directory, loaded))
@@ -620,7 +620,9 @@ def pbs_node_table(text: str) -> Mapping[str, Any]:
             raise UnexpectedOutput(number, "mem, ncpus, nmics and ngpus as free/total", quoted(" ".join(words)))
         total = [pair[2] for pair in pairs]
         if not re.fullmatch(r"[0-9]+[kmgtp]?b", total[0]) or not all(one.isdecimal() for one in total[1:]):
-            raise UnexpectedOutput(number, "sizes and numbers after each /", quoted(" ".join(words[5:9])))
+            raise UnexpectedOutput(
+                number, "a memory size after the first /, and numbers after the others", quoted(" ".join(words[5:9]))
+            )
         resources = {"mem": total[0], "ncpus": total[1], "ngpus": total[3]}
         nodes[words[0]] = {"state": words[1], "resources_available": resources}
     return {"nodes": nodes}
@@ -660,7 +662,7 @@ def _pbs_rows(text: str, *titles: str) -> Iterator[tuple[int, list[str]]]:
     lines = text.splitlines()
     at = heading(lines, *titles)
     if at is None:
-        raise UnexpectedOutput(0, f"a line with the titles {', '.join(titles[:-1])} and {titles[-1]}", "none")
+        raise UnexpectedOutput(0, f"a line with the column headings {', '.join(titles[:-1])} and {titles[-1]}", "none")
     for number, line in enumerate(lines[at + 1 :], start=at + 2):
         if line.strip() and not _ROWS_OF_PBS.match(line):
             yield number, line.split()
@@ -858,7 +860,7 @@ class Output:
     command: tuple[str, ...] = ()
 
 
-#: Functions that describe a scheduler from its saved parts.
+#: Functions that describe a scheduler from saved outputs. Each argument is one kind of output (``Output.part``).
 DESCRIBE: Mapping[str, Callable[..., SchedulerFacts]] = {
     "slurm": slurm.describe,
     "lsf": lsf.describe,
@@ -869,7 +871,7 @@ DESCRIBE: Mapping[str, Callable[..., SchedulerFacts]] = {
 
 #: A line printed by ``nvidia-smi --query-gpu=name,compute_cap,memory.total``.
 _CARD = r"[^,\n]{3,80}, (?:\d{1,3}\.\d|\[N/A\]), (?:\d{1,9}|\[N/A\])"
-_SAMPLE, _LINE = 100_000, 4000  # numbers of characters to examine in a text and in a line
+_SAMPLE, _LINE = 100_000, 4000  # maximum numbers of characters to examine: in a file, and in a line
 
 
 def _lines(pattern: str) -> re.Pattern[str]:
@@ -897,7 +899,7 @@ def _partitions(text: str) -> str:
 def _assignments(text: str, first: str) -> str:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and "=" not in line:
-            raise UnexpectedOutput(number, f"`{first}=...`, or fields of it", f"`{line.strip()[:60]}`")
+            raise UnexpectedOutput(number, f"`{first}=...` or another field (`KEY=VALUE`)", f"`{line.strip()[:60]}`")
     return text
 
 
@@ -1101,7 +1103,7 @@ OUTPUTS: Sequence[Output] = (
 
 
 def recognize(text: str) -> Output | None:
-    """Return the kind of output that a text is, or None if it is unknown."""
+    """Return the kind of output that a text contains, or None if it is not recognized."""
     sample = "\n".join(line[:_LINE].rstrip() for line in text[:_SAMPLE].splitlines())
     return next((output for output in OUTPUTS if output.looks_like.search(sample)), None)
 
@@ -1121,7 +1123,7 @@ _HINT = (
 
 @dataclass(frozen=True)
 class _SavedOutput:
-    """A file with recognized output. ``value`` is the converted text, and ``parsed`` contains the facts in it."""
+    """A file whose output was recognized. ``value`` is the converted text; ``parsed`` contains its facts."""
 
     file: Path
     output: Output
@@ -1197,7 +1199,7 @@ def _read(directory: Path) -> tuple[list[_SavedOutput], list[Problem], list[Prob
         files = sorted(file for file in directory.iterdir() if not file.name.startswith(".") and not file.is_dir())
     except OSError as error:
         raise UsageError(
-            f"{directory} cannot be read: {error.strerror}", hint="give a directory of saved outputs"
+            f"{directory} cannot be read: {error.strerror}", hint="pass a directory that contains saved program output"
         ) from error
     if not files:
         raise UsageError(f"{directory} contains no recorded outputs", hint=_HINT)
@@ -1210,7 +1212,7 @@ def _read(directory: Path) -> tuple[list[_SavedOutput], list[Problem], list[Prob
             output = recognize(text)
             if output is None:
                 first = next(filter(str.strip, text.splitlines()), "")
-                raise _UnknownOutput(1 if first else 0, "the output of a program that hidl can read", quoted(first))
+                raise _UnknownOutput(1 if first else 0, "the output of a supported program", quoted(first))
             saved.append(_saved(file, output, text))
         except _UnknownOutput as error:
             unrecognized.append(_problem(file, error))
@@ -1262,7 +1264,7 @@ def _saved(file: Path, output: Output, text: str) -> _SavedOutput:
     return _SavedOutput(file, output, value, ParsedOutput(", ".join(words) or "read", batch=batch))
 
 
-#: The entries without which a part is useless.
+#: The kind of entry that each output (``Output.part``) must contain.
 _MUST_HAVE = {"nodes": "node", "queues": "queue", "partitions": "partition", "resources": "node", "server": "server"}
 
 
@@ -1287,7 +1289,7 @@ def _batch(saved: Sequence[_SavedOutput]) -> tuple[SchedulerFacts | None, Sequen
 
 
 def _sources(scheduler: str, described: Sequence[_SavedOutput]) -> Iterator[SchedulerOutput]:
-    """Yield one description that combines the first file for each part, and then one for each remaining file."""
+    """Yield a description that combines the first file of each kind (``part``), and then one for each other file."""
     parts: dict[str, _SavedOutput] = {}
     alone = []
     for one in described:
@@ -1376,7 +1378,7 @@ def _on_its_nodes(found: SurveyResult, processor: Processor | None) -> SurveyRes
 
 
 def _added(found: SurveyResult, own: Hardware) -> SurveyResult:
-    """Add the facts about the examined host to the nodes of its kind."""
+    """Add the hardware of the examined host (``own``) to all nodes of the same kind."""
     if found.batch is None or not found.batch.nodes:
         return replace(found, unknown_nodes=own)
     cards = ("gpus", "gpu_model")

@@ -25,7 +25,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class DetectionRecord:
-    """Previously detected values by path in the site's file, and the state of each entry's modulefiles at that time."""
+    """Values that were detected earlier, and the state of the modulefiles at that time.
+
+    The keys of ``values`` are paths in the site file; those of ``files`` are the entries that load the modules.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -116,7 +119,7 @@ def _record(site: str) -> Path:
 
 
 def _watched(files: Sequence[Path]) -> list[Path]:
-    """Return the modulefiles and their directories, where a new version may become the default."""
+    """Return the modulefiles and their directories, because a new file there may become the default version."""
     return list(dict.fromkeys([*files, *(file.parent for file in files)]))
 
 

@@ -498,9 +498,9 @@ class Site(Strict):
         return self.node_types[found.node_type] if found else NodeType.model_validate({})
 
     def partition_with(self, device: Literal["cpu", "gpu"]) -> str | None:
-        """Return the first open partition with nodes for a device, or None if there is none.
+        """Return the first unrestricted partition whose nodes suit a device, or None if there is none.
 
-        Nodes for ``gpu`` have GPUs; nodes for ``cpu`` are known to have none.
+        ``gpu`` requires nodes with GPUs; ``cpu`` requires nodes that are known to have none.
         """
         for name, partition in self.partitions.items():
             gpus = self.node_types[partition.node_type].gpus

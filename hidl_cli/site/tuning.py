@@ -78,7 +78,7 @@ def save_tuning(site: str, library: Library, variables: Mapping[str, str], *, gp
 
 
 def _tuning(site: Site) -> dict[str, Mapping[str, Any]]:
-    """Return the variables by MPI library, and those for the stacks' own libraries by family."""
+    """Return the variables for each of the site's MPI libraries, and for each family of the stacks' own libraries."""
     of_libraries = {key: {**each.tuning, **each.with_gpus.tuning} for key, each in site.mpi.items()}
     return {**of_libraries, **{f"stacks' own {family}": values for family, values in site.tuning.items()}}
 

@@ -66,7 +66,7 @@ def _external(name: str, external: External, host: Host) -> Checked:
 
 
 def _mpi(name: str, mpi: Mpi, host: Host) -> Iterator[Checked]:
-    """Verify that the prefix contains only the MPI library and version in the site's file, including its ``mpicc``."""
+    """Verify that the prefix contains ``mpicc`` and only the MPI library and version that the site file specifies."""
     path = ("mpi", name)
     if not mpi.prefix:
         yield _by_modules(path, mpi.modules)

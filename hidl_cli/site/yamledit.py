@@ -85,14 +85,14 @@ def _comments(paragraphs: Sequence[str], depth: int) -> Iterator[str]:
 
 #: Beginning of a comment that hidl wrote for a value and replaces together with the value.
 ORIGIN = "asked of "
-#: Beginning of such a comment for a value measured by a run.
+#: Beginning of a comment that hidl wrote for a value measured by a run.
 MEASURED = "measured by run "
 _COMMENT = re.compile(rf"[ ]*# (?:{ORIGIN}|{MEASURED}).*\n$")
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value for the key at ``path``, and its comment. The value may replace null or ``was``."""
+    """A value for the key at ``path``, and its comment (``why``). It replaces only null or the old value ``was``."""
 
     path: tuple[str, ...]
     value: str

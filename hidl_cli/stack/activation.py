@@ -1,4 +1,4 @@
-"""Activation scripts and modulefiles of installations, and the user's own environments in place of a stack.
+"""Activation scripts and modulefiles for installations, and support for user environments that replace a stack.
 
 Modulefiles are written in Tcl, the only language that both Environment Modules and Lmod support.
 """
@@ -179,7 +179,7 @@ def read(directory: str, root: Path) -> EnvironmentInstallation:
 
 
 def prepare_support(described: UserEnvironment) -> None:
-    """Write hidl's files for jobs in the environment unless they exist."""
+    """Write the files that jobs need to use the environment, unless they exist."""
     support = Path(described.support)
     if (support / "activate.sh").is_file():
         return

@@ -80,7 +80,7 @@ def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def requirements(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require requirements to be supported and in normal form, and not to add another MPI library."""
+    """Check that requirements are supported, are in normal form, and do not add another MPI library."""
     from hidl_cli.stack import schema  # ``parse`` imports packaging, which only files with requirements need
 
     mpi = data.get("mpi")
@@ -131,9 +131,9 @@ def variants(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require variables that the MPI family reads, with valid values."""
+    """Check that the MPI family reads the variables in ``tuning``, and that their values are valid."""
     if data.get("tuning"):
-        from hidl_cli.tuning.judge import check_by_family  # takes 13 ms, which only files with tuning need
+        from hidl_cli.tuning.judge import check_by_family  # takes 13 ms; only files with tuning need it
 
         yield from check_by_family(data)
 

@@ -111,7 +111,7 @@ class File:
 
 @dataclass(frozen=True)
 class Content:
-    """An installation's files and the targets of its symbolic links, by path below the prefix."""
+    """An installation's files and the targets of its symbolic links, by path relative to the prefix."""
 
     files: Mapping[str, File]
     links: Mapping[str, str]
@@ -141,7 +141,7 @@ def record(prefix: Path) -> Content:
     if wrong:
         owner = recorded[wrong[0]].owner
         raise BuildFailed(
-            f"{len(wrong)} file(s) of wheels are damaged or missing after installation: {', '.join(wrong[:3])}",
+            f"{len(wrong)} file(s) from wheels are damaged or missing after installation: {', '.join(wrong[:3])}",
             hint=f"uv's cache is damaged: run uv cache clean {owner.partition('==')[0]}, then install again",
         )
     others = [path for path in found if path not in recorded and path not in ABOUT]

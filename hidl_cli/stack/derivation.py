@@ -30,7 +30,7 @@ _COMMENT = re.compile(r"(^|\s+)#.*$")
 _OPTION = re.compile(r"(?P<name>--[a-z-]+|-[a-zA-Z])(?:\s*=\s*|\s+|(?<=^-[a-zA-Z])|$)(?P<value>.*)")
 
 _INCLUDES = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
-#: Options that hidl always implies, because lockfiles have hashes and only wheels are installed.
+#: Options that are ignored because they always apply: lockfiles have hashes, and only wheels are installed.
 _GRANTED = ("--require-hashes", "--prefer-binary", "--only-binary")
 _INDEXES = ("-i", "--index-url", "--pypi-url", "--extra-index-url")
 _REFUSED = {
@@ -196,7 +196,7 @@ class _Reader:
             self.requirements.append(UserRequirement(parsed, by, constraint))
 
     def add_source(self, url: str, mark: Mark | None, directory: Path, *, index: bool) -> None:
-        """Add a package index or, without ``index``, a page or directory with wheels. An invalid one adds a problem."""
+        """Add a package index or, without ``index``, a page or directory with wheels. Report it if it is invalid."""
         try:
             if "://" not in url and not index:
                 place = (directory / Path(url).expanduser()).absolute()

@@ -36,9 +36,10 @@ MANIFEST = "manifest.json"
 
 
 def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
-    """Download everything that the order needs to the directory ``to``, which may already contain other stacks.
+    """Download everything that an installation request needs into the directory ``to``.
 
-    Raises ``MissingPrecondition`` or ``BuildFailed`` if something is not available.
+    The directory may already contain other stacks. Raises ``MissingPrecondition`` or ``BuildFailed`` if something is
+    not available.
     """
     plan = install.plan_install(order).plan
     if plan is None:

@@ -65,7 +65,7 @@ class SkippedStack:
 
 
 def split_installable(orders: Sequence[Order]) -> tuple[list[Order], list[SkippedStack]]:
-    """Separate orders that can be installed from stacks whose source archives the user must provide."""
+    """Separate installable requests from those for stacks whose source archives the user must provide."""
     installable, left_out = [], []
     for order in orders:
         missing = _missing_source(order)
@@ -117,7 +117,10 @@ Action = Literal["installed", "switched", "nothing to do"]
 
 @dataclass(frozen=True)
 class InstallResult:
-    """An order's result. The action is ``switched`` if the stack was already installed, but not in use."""
+    """The result of an installation request.
+
+    The action is ``switched`` if the stack was already installed, but not in use.
+    """
 
     action: Action
     installation: Installation
@@ -134,7 +137,7 @@ class PlannedInstall:
 
 
 def plan_install(order: Order) -> PlannedInstall:
-    """Plan the order without changing anything.
+    """Plan an installation without changing anything.
 
     Raises ``MissingPrecondition`` if the order requires a lockfile and no existing one can be used.
     """
@@ -149,7 +152,7 @@ def plan_install(order: Order) -> PlannedInstall:
 
 
 def preview(order: Order, progress: Progress, verified: str = "here") -> dict[str, Any]:
-    """Describe what ``install`` would do, as plain data without secrets and without changing anything.
+    """Return what ``install`` would do, as plain data without secrets. Nothing is changed.
 
     If the stack has no lockfile, Spack resolves the stack just for the preview.
 
@@ -294,7 +297,7 @@ def _build(
         documents.write_text(Installation.at(plan.prefix).activate, rendered[0].script)
         verified = verifier(plan, log)
         for check in verified.checks:
-            if check["name"] == kernels.CHECK:  # records how GPUs were verified if the machine has none
+            if check["name"] == kernels.CHECK:  # on a machine without GPUs, shows how GPU code was verified
                 progress.say(f"{check['name']}: {check['detail']}")
         return _complete(plan, rendered[0], verified)
     except BuildFailed as failure:
@@ -375,7 +378,7 @@ def _explain_os_errors(order: Order) -> Iterator[None]:
                 hint="free some space, or choose another directory with --prefix",
             ) from error
         raise MissingPrecondition(
-            f"cannot install below {order.root}: {error.strerror or error}: {where}",
+            f"cannot install in {order.root}: {error.strerror or error}: {where}",
             hint="install it for yourself with --own, or choose a writable directory with --prefix"
             if order.root != installation.own_root()
             else "choose a writable directory with --prefix or `install.root` in the site file",

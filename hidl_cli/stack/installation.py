@@ -459,7 +459,7 @@ def publish(prefix: Path) -> None:
 
 
 def _link(prefix: Path, name: str) -> None:
-    """Atomically point the link ``name``, which is next to the prefix, to the prefix."""
+    """Atomically create or replace the symbolic link ``name`` next to the prefix, which points to the prefix."""
     beside = prefix.with_name(f".{name}")
     beside.unlink(missing_ok=True)
     beside.symlink_to(prefix.name)

@@ -73,7 +73,7 @@ class Lock:
 
     @property
     def wheels(self) -> Lock:
-        """This lockfile, because all of its packages are wheels."""
+        """The lockfile of the wheels, which is this one, because all of its packages are wheels."""
         return self
 
     def without(self, names: Collection[str]) -> Lock:
@@ -236,7 +236,7 @@ def parse(text: str, file: Path) -> Lock:
             packages.append(Package(name, version, tuple(re.findall(r"[0-9a-f]{64}", hashes))))
         elif line and not line.startswith("#"):
             mark = Mark(file, number, 1, len(line), line)
-            raise _faulty(mark, "not a package with hashes", "name==version --hash=sha256:...")
+            raise _faulty(mark, "not a pinned package with hashes", "name==version --hash=sha256:...")
     for key in _KEYS:
         if key not in header:
             raise _faulty(Mark(file), f"the header has no `{key}`", f"# {key}: ...")

@@ -240,7 +240,7 @@ def _absolute(place: str) -> str:
 
 
 def _url(place: str) -> str:
-    """Return the URL of a directory, because uv separates values with commas, which a path may contain."""
+    """Return a path as a URL, because uv separates values with commas, and a path may contain commas."""
     return place if "://" in place or place.startswith("file:") else Path(place).as_uri()
 
 

@@ -27,9 +27,9 @@ class ProviderPart(Protocol):
 
     @property
     def identity(self) -> str | None:
-        """A text that identifies the part's contribution to the prefix.
+        """A string that identifies what this part contributes to the prefix.
 
-        The text is None if the lockfile determines everything.
+        The string is None if the lockfile determines everything.
         """
 
     @property
@@ -56,7 +56,7 @@ class StackSources:
 
     @classmethod
     def of(cls, stack: Stack, credentials: Mapping[str, str]) -> StackSources:
-        """Return the sources of a stack; ``credentials`` has URLs with credentials by the URL without them."""
+        """Return the sources of a stack; ``credentials`` maps URLs to the same URLs with credentials."""
         direct = tuple(text for text in stack.requirements if " @ " in text)
         return cls(
             tuple(credentials.get(url, url) for url in stack.indexes),
@@ -138,7 +138,7 @@ class InstallPlan:
 
     @property
     def verify_kernels(self) -> str:
-        """The locked frameworks' GPU architectures, as an option for ``hidl_workloads.verify``."""
+        """The GPU architectures of the frameworks in the lockfile, as an option for ``hidl_workloads.verify``."""
         if not self.verify_gpus:
             return ""
         machine = self.target.machine

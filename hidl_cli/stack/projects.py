@@ -27,7 +27,7 @@ _PROJECT_EXPECTED = "a [project] table with `dependencies`"
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """The content of a project's file.
+    """The requirements in another tool's file, such as pyproject.toml.
 
     Attributes:
         lines: Requirements and options in pip's format.
@@ -43,7 +43,7 @@ class ProjectFile:
 
 
 def read_project(file: Path, text: str, markers: Mapping[str, str] | None = None) -> ProjectFile | None:
-    """Return the requirements in a project's file, or None if it is a requirements file.
+    """Return the requirements in another tool's file, or None if it is a requirements file in pip's format.
 
     Args:
         file: The file.
@@ -75,7 +75,7 @@ def read_project(file: Path, text: str, markers: Mapping[str, str] | None = None
 
 @dataclass(frozen=True)
 class _Toml:
-    """A file in TOML, with its text and the values of environment markers on the nodes."""
+    """A TOML file, and the values of environment markers on the nodes."""
 
     file: Path
     text: str
@@ -117,7 +117,7 @@ class _Toml:
         if "dependencies" in project.get("dynamic", []):
             raise UnusableRequirement(
                 f"the dependencies of {self.file} are computed by its build",
-                f"the project itself: --with {self.file.parent}",
+                f"the project itself, passed as --with {self.file.parent}",
             )
         if "dependencies" not in project:
             poetry = "; for Poetry: poetry export -o requirements.txt" if "poetry" in self.data.get("tool", {}) else ""
@@ -162,7 +162,7 @@ class _Toml:
             raise self.error(
                 name,
                 f"{name} is restricted to the index {source['index']}, but a stack takes packages from all its indexes",
-                "the uv.lock of the project (uv lock), whose hashes select the files",
+                "the project's uv.lock (written by `uv lock`), whose hashes select the files",
             )
         if "git" in source:
             revision = next((source[key] for key in ("rev", "tag", "branch") if key in source), None)
@@ -180,7 +180,7 @@ class _Toml:
         roots = [each for each in packages if _place(each) == "."]
         roots = roots or [each for each in packages if each["name"] in members]
         if not roots:
-            raise UnusableRequirement(f"{self.file} has no project", "a uv.lock of a project (uv lock)")
+            raise UnusableRequirement(f"{self.file} has no project", "the uv.lock that `uv lock` writes for a project")
         reached = self._reached(packages, roots)
         # uv installs the dependencies of virtual packages, but not the packages themselves.
         requiring = [*roots, *(each for each in reached if "virtual" in each["source"])]
@@ -322,7 +322,7 @@ def _environment(file: Path, text: str) -> ProjectFile:
     except yaml.YAMLError as error:
         raise UnusableRequirement(f"{file}: {' '.join(str(error).split())}", "an environment.yml") from None
     if not isinstance(data, Mapping) or not isinstance(data.get("dependencies"), list):
-        raise UnusableRequirement(f"{file} is not an environment", "a file of conda with `dependencies`")
+        raise UnusableRequirement(f"{file} is not an environment", "a conda environment file with `dependencies`")
     packages = [str(each) for each in data["dependencies"] if not isinstance(each, Mapping)]
     pip = [line for each in data["dependencies"] if isinstance(each, Mapping) for line in each.get("pip") or []]
     left_out = [name for name in packages if name != "pip"]
@@ -357,7 +357,7 @@ def _file_hashes(package: Mapping[str, Any]) -> str:
 
 
 def _archive_hashes(hashes: Mapping[str, str]) -> str:
-    """Return pip's options for an archive's SHA-256 or, without one, for its other hashes, which are rejected later."""
+    """Return pip's option for an archive's SHA-256. Without one, return its other hashes, which are rejected later."""
     known = {"sha256": hashes["sha256"]} if "sha256" in hashes else hashes
     return "".join(f" --hash={name}:{value}" for name, value in known.items())
 

@@ -127,7 +127,7 @@ def remove(prefix: Path) -> None:
 
 
 def is_ours(prefix: Path) -> bool:
-    """Return True if there is no link between root and prefix, and hidl has written its lockfile into the prefix."""
+    """Return True if hidl has written a lockfile into the prefix, and its path below the root contains no links."""
     root, site, stack = prefix.parents[2], prefix.parents[1].name, prefix.parent.name
     return prefix.resolve() == root.resolve() / site / stack / prefix.name and _has_our_lock(prefix)
 
@@ -188,7 +188,7 @@ class Pruning:
 
     @classmethod
     def older_than(cls, days: float, site: Site, roots: tuple[Path, ...], longest_job: float) -> Pruning:
-        """Return a search for files that have not been used for a number of days."""
+        """Create a search for files that have not been used for ``days``."""
         return cls(site, roots, days * _DAY, time.time(), longest_job)
 
     def items(self) -> list[PruneItem]:
@@ -352,7 +352,7 @@ class Pruning:
         return _items(sorted(log for root in self.roots for log in self._logs_in(root)), item)
 
     def _logs_in(self, root: Path) -> Iterator[Path]:
-        """Yield the site's logs, but not those of another site whose name begins with this site's name (local-gpu)."""
+        """Yield the site's logs, but not those of a site with a longer name (``local-gpu`` for site ``local``)."""
         name = self.site.name
         sites = (
             {*(entry.name for entry in list_all("site")), *(each.name for each in root.glob(f"{name}-*"))}
@@ -387,7 +387,7 @@ class Pruning:
 
 
 def _items(places: Iterable[Path], item: Callable[[Path], PruneItem | None]) -> Iterator[PruneItem]:
-    """Yield the item of each path, except those that another process has removed."""
+    """Yield an item for each path, but skip paths that another process has removed."""
     for place in places:
         try:
             found = item(place)

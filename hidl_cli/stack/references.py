@@ -43,7 +43,7 @@ _PATH_TOKEN = re.compile(r"/t/[^/]{8,}")
 #: Credentials that a URL may contain: references to variables, optionally after a user name.
 _PERMITTED_USER = re.compile(r"(\$\{\w+\}|[\w.-]*:\$\{\w+\}|\$\{\w+\}:\$\{\w+\})@")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-#: Files that are created when a package is built or used, and that its content does not depend on.
+#: Files that are created when a package is built or used, and are not part of its content.
 _IGNORED = re.compile(r"__pycache__|\.git|\.\w+_cache|.*\.egg-info|.*\.pyc")
 #: Directories that tools create beside a project's packages.
 _IGNORED_IN_PROJECT = re.compile(r"\.?venv|build|dist|\.tox|\.nox|node_modules")
@@ -137,7 +137,7 @@ class ReferenceBuilder:
             return existing
         if self.offline and not url.startswith("file:"):
             raise MissingPrecondition(
-                f"{redact(url)} has not been built here, which requires the network", hint="omit --offline"
+                f"{redact(url)} has not been built here, and building it requires the network", hint="omit --offline"
             )
         with paths.temporary_directory("wheel") as temporary:
             out = Path(temporary, "out")
@@ -167,7 +167,7 @@ class ReferenceBuilder:
             if hash_files(place) != fragment.get("tree-sha256"):
                 raise MissingPrecondition(
                     f"{place} has changed since the stack was defined",
-                    hint="run the command in the first line of the stack's file again to install its present content",
+                    hint="to install its current content, rerun the command in the first line of the stack's file",
                 )
             copy_files(place, copy)
             arguments = ["build", "--wheel", "--out-dir", str(out), "--python", str(self.interpreter), str(copy)]
@@ -198,7 +198,9 @@ class ReferenceBuilder:
 
     def _resolve(self, name: str | None, url: str) -> dict[str, Any]:
         if self.offline:
-            raise MissingPrecondition(f"{redact(url)} is not locked, which requires the network", hint="omit --offline")
+            raise MissingPrecondition(
+                f"{redact(url)} is not locked, and locking it requires the network", hint="omit --offline"
+            )
         with paths.temporary_directory("reference") as directory:
             file = Path(directory, "requirement.in")
             login = self._write_requirement(file, name, url)
@@ -210,9 +212,9 @@ class ReferenceBuilder:
         return packages[0]
 
     def _write_requirement(self, file: Path, name: str | None, url: str) -> dict[str, str]:
-        """Write a requirement for pip or uv without the login for git, and return variables that give git the login.
+        """Write a requirement for pip or uv without its git credentials; return variables that pass them to git.
 
-        pip and uv would pass a login to git as part of the URL, but other users can read the command line of git.
+        pip and uv would pass credentials to git as part of the URL, but other users can read the command line of git.
         """
         plain, login = _git_login(url, self.environ)
         documents.write_text(file, f"{f'{name} @ ' if name else ''}{plain}\n", mode=0o600)
@@ -336,7 +338,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def _parts(text: str, directory: Path) -> tuple[str | None, str, str, str]:
-    """Return the name (or None), extras, absolute URL and marker of a reference without ``--hash`` options."""
+    """Split a reference, without ``--hash`` options, into its name (or None), extras, absolute URL and marker."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     word = text.strip()
@@ -359,7 +361,7 @@ def _parts(text: str, directory: Path) -> tuple[str | None, str, str, str]:
 
 
 def _absolute(url: str, directory: Path) -> str:
-    """Return the URL with an absolute path, if it names a file or a directory, which must exist."""
+    """Return the URL. The path in a ``file:`` URL is made absolute, and must exist."""
     if not url.startswith("file:"):
         return url
     place = (directory / _path_of(url)).resolve()
@@ -388,7 +390,7 @@ def _check_fragment(url: str, fragment: Mapping[str, str], hashes: Sequence[str]
     Values of ``--hash`` (``hashes``) are rejected if the URL does not refer to a file.
     """
     if unknown := sorted(fragment.keys() - known):
-        shown = f" {unknown[0]}=" if unknown[0].isidentifier() else ""  # it may be a part of a password
+        shown = f" {unknown[0]}=" if unknown[0].isidentifier() else ""  # it may be part of a password
         raise UnusableRequirement(f"unsupported fragment{shown} in a URL", " or ".join(f"#{each}=" for each in known))
     if hashes and "sha256" not in known:
         raise UnusableRequirement(f"--hash is unsupported for {redact(url)}, which is not a file", "no --hash")
@@ -410,7 +412,7 @@ def _path_of(url: str) -> Path:
 
 
 def list_files(project: Path) -> list[Path]:
-    """Return a project's files as relative paths: those that git or, outside of a repository, hidl does not ignore.
+    """Return a project's files as relative paths, except those ignored by git (or by hidl if there is no repository).
 
     The result includes the files of submodules, and the files below links to directories inside the project. A link to
     a directory elsewhere counts as a file.

@@ -38,7 +38,7 @@ def repair(order: Order, prefix: Path, wrong: ContentDifference, progress: Progr
         reason = "its lockfile or hidl has changed" if from_wheels else "it was not installed from wheels"
         raise MissingPrecondition(
             f"{prefix} cannot be repaired: {reason}",
-            hint=f"hidl uninstall {plan.stack if plan else order.stack.name} --all, then install it again",
+            hint=f"run hidl uninstall {plan.stack if plan else order.stack.name} --all, then install it again",
         )
     log = new_log(plan)
     with site_permissions(order.site, order.root), hold_lock(order.stack_directory / ".lock", progress.say):
@@ -96,7 +96,10 @@ def _replaced(path: str, prefix: Path, other: Path, expected: Content) -> bool:
 
 
 def _only(plan: InstallPlan, owners: set[str]) -> InstallPlan:
-    """Restrict the plan to packages that own damaged files. The plan is unchanged if an owner is unknown or a build."""
+    """Restrict the plan to packages that own damaged files.
+
+    The plan is unchanged if a file belongs to a build or to an unknown package.
+    """
     own = {wheel.name for wheel in plan.own}
     built = {build.name for build in plan.builds}
     packages = {package.name for package in plan.lock.wheels.packages}

@@ -185,7 +185,7 @@ def parse(text: str) -> str:
 
 
 def split_hashes(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return a requirement without its ``--hash`` options, and their values, such as ``sha256:...``.
+    """Split a requirement into the text without ``--hash`` options and the options' values (``sha256:...``).
 
     Raises ``UnusableRequirement`` for hashes other than SHA-256.
     """
@@ -221,7 +221,7 @@ def hashes_of(requirement: str) -> frozenset[str]:
 
 
 def check_build(requirement: str, *, mpi: Family, accelerator: Accelerator | None = None) -> None:
-    """Raise ``UnusableRequirement`` for an MPI library other than the stack's or a GPU build on nodes without GPUs.
+    """Raise ``UnusableRequirement`` for another MPI library, or for a GPU build if the nodes have no GPUs.
 
     ``accelerator`` is the accelerator of the site's nodes, or None if unknown.
     """
@@ -230,7 +230,7 @@ def check_build(requirement: str, *, mpi: Family, accelerator: Accelerator | Non
         title = ABI_TITLES[TRAITS[mpi].abi]
         raise UnusableRequirement(
             f"{name} is an MPI library, but the stack uses {mpi}",
-            f"mpi4py, which the stack provides for {title}, or a stack with another MPI library (hidl stack list)",
+            f"mpi4py, which the stack provides for {title}, or a stack that uses another MPI library (hidl stack list)",
         )
     version = bare(requirement).partition(";")[0].strip()
     if accelerator == "cpu" and (build := _GPU_BUILD.search(version)):

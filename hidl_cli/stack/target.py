@@ -236,7 +236,7 @@ def accelerator_of(node: NodeType) -> Accelerator:
 
 
 def site_for_accelerator(site: Site, accelerator: str | None) -> Site:
-    """Return the site with ``--device gpu`` if ``accelerator`` is a GPU but the site's stacks default to CPUs."""
+    """Return the site, switched to ``--device gpu`` if ``accelerator`` is a GPU but its stacks default to CPUs."""
     if accelerator in (None, "cpu") or site.node_of_stacks().gpus:
         return site
     return site.with_install(device="gpu")

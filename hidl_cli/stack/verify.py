@@ -53,7 +53,7 @@ OPEN_MPI_AS_ROOT = {
 
 @dataclass(frozen=True)
 class Verified:
-    """The passed checks and the details recorded in the manifest: the host, the job and the MPI library."""
+    """The checks that passed, and the details recorded in the manifest: the host, the job and the MPI library."""
 
     checks: tuple[Mapping[str, Any], ...]
     record: Mapping[str, Any]
@@ -67,7 +67,7 @@ def verification_place(site: Site) -> str:
 
 
 class Verifier(Protocol):
-    """Verifies that a filled prefix works."""
+    """Verifies that a newly installed prefix works."""
 
     def check(self) -> None:
         """Raise an error if the verification is impossible. This method is called before anything is installed."""
@@ -170,7 +170,7 @@ def _plain(name: str) -> str:
 
 
 def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:
-    """Verify the prefix and return the passed checks.
+    """Verify the prefix and return the checks that passed.
 
     Raises ``BuildFailed`` with the failed checks, or with the end of the output if there is no report.
     """

@@ -155,7 +155,7 @@ def _within(variable: Variable, number: int) -> str:
     if high is not None and number > high:
         raise InvalidValue(f"{number} exceeds {high}", format_expectation(variable))
     if number > _MAX:
-        raise InvalidValue(f"{number} exceeds {_MAX}, the library's largest number", f"at most {_MAX}")
+        raise InvalidValue(f"{number} exceeds {_MAX}, the library's maximum", f"at most {_MAX}")
     return str(number)
 
 
@@ -263,7 +263,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Variable:
-    """A run-time variable, as a group of MPI families reads it.
+    """A run-time variable, as a group of MPI families interprets it.
 
     Attributes:
         values: Valid words for an enumeration (``a|b``; ``osu_*`` for any word with this prefix) or for
@@ -290,7 +290,7 @@ class Variable:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The valid words for an enumeration or a text."""
+        """The valid words of an enumeration or text variable; empty for other types."""
         return tuple(self.values.split("|")) if self.values and self.type in ("enum", "text") else ()
 
     @property
@@ -357,7 +357,7 @@ def all_names() -> Iterable[str]:
 
 
 def namesakes(name: str) -> tuple[str, ...]:
-    """Return the known names that differ from this one only in the prefix, which this name may lack."""
+    """Return the known names that differ from this name only in the prefix. This name may have no prefix."""
     folded = clipped(name).upper()
     rest = folded.removeprefix(next((prefix for prefix in _PREFIXES if folded.startswith(prefix)), ""))
     return tuple(prefix + rest for prefix in _PREFIXES if prefix + rest != name and prefix + rest in _by_name())
@@ -453,7 +453,7 @@ def _variable(row: Mapping[str, str]) -> Variable:
 
 
 def _other_name(name: str, word: str) -> str:
-    """Return ``word`` or, if ``word`` is a prefix, the name with this prefix in place of its own."""
+    """Return ``word`` or, if ``word`` is only a prefix, ``name`` with its own prefix replaced by ``word``."""
     if word not in _PREFIXES:
         return word
     own = next(prefix for prefix in _PREFIXES if name.startswith(prefix))
@@ -463,7 +463,9 @@ def _other_name(name: str, word: str) -> str:
 def _reader(word: str) -> Reader:
     match = _READER.fullmatch(word)
     if match is None:
-        raise ValueError(f"invalid reader {word!r}: expected FAMILY, with optional >=VERSION or >VERSION, and <VERSION")
+        raise ValueError(
+            f"invalid reader {word!r}: expected FAMILY, optionally followed by >=VERSION or >VERSION, and by <VERSION"
+        )
     return Reader(_family(match[1]), match[2] or "", match[3] or "", match[4] or "")
 
 

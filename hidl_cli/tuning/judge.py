@@ -71,7 +71,7 @@ def without_variables(point: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 @dataclass(frozen=True)
 class VariableCounterpart:
-    """A variable's counterpart: in ``families``, ``variable`` has the same effect as ``of``.
+    """A variable's counterpart: in the MPI families ``families``, ``variable`` has the same effect as variable ``of``.
 
     If ``variable`` is empty, only the description in ``how`` is available.
     """
@@ -197,7 +197,7 @@ def _unread(family: Family, name: str) -> InvalidSetting | None:
 
 
 def _namesake(family: Family, name: str) -> InvalidSetting | None:
-    """Suggest a known variable that only differs from an unknown name in its prefix, or that variable's counterpart.
+    """Suggest the known variable whose name differs only in the prefix, or that variable's counterpart.
 
     Such a variable has the intended meaning, whereas the variable with the most similar spelling might not.
     """
@@ -242,7 +242,7 @@ _Path = tuple[str | int, ...]
 
 
 def check_site(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check ``mpi.<name>.tuning`` in a site file for that library's family and version, and ``tuning.<family>``."""
+    """Check ``tuning.<family>`` in a site file, and each library's ``tuning`` against its family and version."""
     yield from check_by_family(data)
     libraries = mapping(data, "mpi")
     for name in libraries:

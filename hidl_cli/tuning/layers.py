@@ -32,7 +32,7 @@ def preloads(library: Library, settings: Iterable[Setting]) -> bool:
 
 
 def preloads_libmpi(values: Mapping[str, object], environment: Mapping[str, str]) -> bool:
-    """Return whether the tuning or the site's environment for the library preloads ``libmpi.so``."""
+    """Return whether a tuning value or the site's environment for the library preloads ``libmpi.so``."""
     return any(_names_libmpi(where.get(LD_PRELOAD)) for where in (values, environment))
 
 
@@ -55,7 +55,7 @@ def conflict(settings: Iterable[Setting], environment: Mapping[str, str]) -> Pro
         return None
     return Problem(
         f"{chosen.name}=1 ({chosen.origin}) and preloading libmpi.so with {LD_PRELOAD} ({origin}) cannot be combined",
-        f"only one of the two: either no {LD_PRELOAD}, or {chosen.name}=0",
+        f"either no {LD_PRELOAD} or {chosen.name}=0",
         (LD_PRELOAD,),
     )
 
@@ -69,7 +69,7 @@ def _names_libmpi(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Preset:
-    """Variables that a family's guide recommends under certain conditions.
+    """Variables that an MPI family's documentation recommends under certain conditions.
 
     Conditions that are None or empty always apply.
 
@@ -195,7 +195,7 @@ def merge_layers(
 
 
 def _check(library: Library, layer: Layer) -> tuple[dict[str, Setting], list[Problem]]:
-    """Return a layer's valid settings by main name, and the problems of all other settings."""
+    """Return a layer's valid settings, by the variable's main name, and the problems with the other settings."""
     settings: dict[str, Setting] = {}
     problems: list[Problem] = []
     for name, value in layer.values.items():

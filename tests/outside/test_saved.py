@@ -187,10 +187,10 @@ def test_all_that_is_wrong_is_told_at_once_file_by_file(tmp_path: Path) -> None:
         ("", "found nothing"),
         (
             "bash: sinfo: command not found\n",
-            "line 1: expected the output of a program that hidl can read, found `bash: sinfo",
+            "line 1: expected the output of a supported program, found `bash: sinfo",
         ),
         ("PARTICIÓN  DISP  LÍMITE\nlote  sí  1:00\n", "found `PARTICIÓN DISP LÍMITE`"),
-        (b"\x7fELF\x00\x01" * 50, "expected the output of a program"),
+        (b"\x7fELF\x00\x01" * 50, "expected the output of a supported program"),
     ],
     ids=["empty", "not there", "another language", "no text"],
 )

@@ -115,5 +115,5 @@ def test_inside_an_allocation_no_other_is_asked_for() -> None:
 
 
 def test_a_scheduler_that_gives_no_nodes_is_reported() -> None:
-    with pytest.raises(MissingPrecondition, match="its scheduler cannot run commands in one"):
+    with pytest.raises(MissingPrecondition, match="its scheduler cannot run commands in an allocation"):
         build_job(site(spack=BUILD, scheduler="local"), {}, AllocationOptions())

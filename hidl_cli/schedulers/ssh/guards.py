@@ -74,7 +74,7 @@ class Needs:
 
     @property
     def lines(self) -> str:
-        """The values, formatted as lines for the guard. Raises ``HidlError`` if a value contains a line break."""
+        """The values as lines of input for ``guard.sh``. Raises ``HidlError`` if a value contains a line break."""
         values = (self.prefix, self.manifest, self.directory, self.token, self.lock, self.origin, self.port)
         if any(set(value) & set("\n\r\0") for value in values):
             raise HidlError(f"the name of directory {self.directory!r} or {self.prefix!r} contains a line break")
@@ -159,7 +159,7 @@ class Guard:
 
 
 class Guards:
-    """A context manager for a run's guards, one on each host, which ends them on exit."""
+    """A context manager that starts a guard on each of a run's hosts, and ends the guards on exit."""
 
     def __init__(
         self, hosts: Sequence[str], run: str, needs: Needs, environment: Mapping[str, str] | None = None
@@ -213,7 +213,7 @@ class Guards:
         return True
 
     def look(self) -> list[Trouble]:
-        """Wait for the guards' checks on all hosts; return the hosts that did not respond or were named twice."""
+        """Wait until all hosts have been checked; return the hosts that did not respond or were named twice."""
         self.listen_until(lambda: all("looked" in g.messages or g.ended for g in self.all), seconds=LOOK_SECONDS)
         return [*(trouble for guard in self.all if (trouble := _unanswered(guard))), *self._same_host()]
 
@@ -227,7 +227,7 @@ class Guards:
                 yield Trouble(hosts[1], f"the same host as {hosts[0]} ({name})", "name each host once")
 
     def in_order(self) -> list[Guard]:
-        """Return the guards sorted by host name. All runs lock their hosts in this order, which prevents deadlocks."""
+        """Return the guards by host name. All runs lock their hosts in this order, which prevents deadlocks."""
         return sorted(self.all, key=lambda guard: (guard.messages.get("name", ""), guard.host))
 
     def end(self) -> list[str]:

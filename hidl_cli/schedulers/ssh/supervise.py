@@ -25,7 +25,8 @@ from hidl_cli.schedulers.ssh import ATTENDED
 from hidl_cli.schedulers.ssh.guards import Guards, Needs, needs_of
 from hidl_cli.schedulers.ssh.jobs import HostsRequest, JobRecord, read_request
 
-#: Seconds between two messages to the guards; after 180 s without one, they assume that this machine is down.
+#: Seconds between heartbeats to the guards on the hosts. After 180 s without one, a guard assumes that this machine is
+#: down.
 _BEAT = 15.0
 _PAUSE = 0.1
 #: File in the run's directory. If it exists when the job script ends, the script is started again as the next job.
@@ -35,7 +36,7 @@ _GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The end of a job, whose fields have the same meaning as in ``decision.Job``."""
+    """The end of a job. The fields have the same meaning as in ``decision.Job``."""
 
     state: State
     reason: str = ""
@@ -65,7 +66,7 @@ class Supervisor:
             end = self._guarded()
             while end.by_itself and (self._run.directory / CONTINUED).exists() and not self._ended_by:
                 end = self._guarded()
-        except Exception as error:  # other processes wait for the recorded end
+        except Exception as error:  # other processes wait until the end is recorded
             traceback.print_exc()
             end = JobEnd(State.FAILED, f"the supervisor failed: {error}")
         finally:
@@ -100,7 +101,7 @@ class Supervisor:
             return guards.end()
 
     def _lock(self, guards: Guards, needs: Needs) -> JobEnd | None:
-        """Lock the hosts one after another. Return the end of the job if the job ends first."""
+        """Lock the hosts one after another. If the job ends in the meantime, return how it ended."""
         for guard in guards.in_order() if needs.lock else ():
             guard.say("lock")
             while "locked" not in guard.messages:
@@ -139,7 +140,7 @@ class Supervisor:
         )
 
     def _watch(self, guards: Guards) -> JobEnd | None:
-        """Send heartbeats; return the end of the job if it was cancelled or a host was lost."""
+        """Send heartbeats, and return how the job ended if it was cancelled or a host was lost."""
         if time.monotonic() - self._last_beat > _BEAT:
             self._last_beat = time.monotonic()
             for guard in guards.all:
@@ -153,7 +154,7 @@ class Supervisor:
         return None
 
     def _end_script(self, child: subprocess.Popen[bytes]) -> None:
-        """Terminate the script, which ends the ranks and records its end, and kill it after ``_GRACE_SECONDS``."""
+        """Send SIGTERM to the script, which then ends the ranks, and kill the script after ``_GRACE_SECONDS``."""
         with suppress(ProcessLookupError):
             child.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -166,7 +167,7 @@ class Supervisor:
         child.wait()
 
     def _write(self, *, shown: bool = False, **changes: object) -> None:
-        """Record changes. If ``shown`` is set, also print an attended job's reason for waiting."""
+        """Record changes. If ``shown`` is set and the job is attended, also print why it is waiting."""
         new = replace(self.record, **changes)  # type: ignore[arg-type]  # fields of several types
         if new != self.record:
             self.record = new

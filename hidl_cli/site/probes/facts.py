@@ -21,7 +21,7 @@ def heading(lines: Sequence[str], *titles: str) -> int | None:
 
 
 def rows(text: str, *titles: str) -> Iterator[dict[str, str] | None]:
-    """Yield each line's cells below these titles, by column; empty cells are left out.
+    """Yield each line below these titles as a mapping from title to cell, without empty cells.
 
     Yields None for a line that does not match the titles. Blank lines and rulers (``-----``) are skipped.
     """
@@ -34,7 +34,7 @@ def rows(text: str, *titles: str) -> Iterator[dict[str, str] | None]:
 
 
 def is_row(line: str) -> bool:
-    """Return whether a line contains anything other than whitespace and rulers."""
+    """Return whether a line contains anything other than whitespace and rulers (``-----``)."""
     return bool(line.strip(" -=+|\t"))
 
 

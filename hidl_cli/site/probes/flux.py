@@ -83,7 +83,7 @@ def _table(resources: str) -> list[Mapping[str, str]]:
 def _nodes(
     table: Iterable[Mapping[str, str]], exact: Mapping[str, tuple[Hardware, frozenset[str]]], queues: Sequence[str]
 ) -> Iterator[ProbedNode]:
-    """Yield the nodes. Without a resource set, each row's cores and GPUs are divided among its nodes."""
+    """Yield the nodes of a table. If there is no resource set, a row's cores and GPUs are divided among its nodes."""
     members: dict[str, list[str]] = {}
     shares: dict[str, Hardware] = {}
     shown: dict[str, list[str]] = {}

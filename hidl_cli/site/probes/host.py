@@ -24,7 +24,7 @@ _LINE = re.compile(r"^[ \t]*([A-Za-z][^:\n]{0,60}):[ \t]*(\S.*)$", re.MULTILINE)
 
 
 def fields(text: str) -> Mapping[str, str]:
-    """Return the fields in ``lscpu`` output without empty values and ``-``. The first of repeated fields is used."""
+    """Return the fields of ``lscpu`` output, except empty ones and ``-``. If a field is repeated, the first is used."""
     pairs = _json(text) if text.lstrip().startswith("{") else ((each[1], each[2]) for each in _LINE.finditer(text))
     found: dict[str, str] = {}
     for key, value in pairs:
@@ -64,7 +64,7 @@ INTEL = ("xpu-smi", "discovery", "-j")
 #: Data-centre GPU architectures by a word in the GPU's name, from NVIDIA's table of compute capabilities and AMD's
 #: table of supported GPUs (ROCm documentation, "System requirements").
 _ARCHITECTURES = (
-    (r"gb200|b200|b100|gb300|b300", None),  # 10.0 or 10.3, which cannot be determined from the name alone
+    (r"gb200|b200|b100|gb300|b300", None),  # 10.0 or 10.3; the name alone does not distinguish them
     (r"gh200|h200|h100|h20|h800", "sm_90"),
     (r"l40s?|l4|rtx[ _-]?6000[ _-]?ada", "sm_89"),
     (r"a40|a10g?|a16|a2|a6000", "sm_86"),
@@ -185,7 +185,7 @@ def of_intel(text: str) -> Cards | None:
 
 
 def _gib(sizes: Sequence[float]) -> float | None:
-    """Return the cards' common size, rounded to a tenth of a GiB, or None if their sizes differ or are zero."""
+    """Return the GPUs' common memory size, rounded to a tenth of a GiB, or None if the sizes differ or are zero."""
     return _common([round(size, 1) for size in sizes]) or None
 
 

@@ -166,7 +166,7 @@ def _nodes(running: str | None, hosts: str | None, queues: tuple[str, ...]) -> I
 
 
 def _rows(text: str | None) -> Iterator[dict[str, str]]:
-    """Yield a table's rows by column. Only the last column may contain spaces."""
+    """Yield a table's rows as mappings from title to cell. Only cells in the last column may contain spaces."""
     lines = [line for line in (text or "").splitlines() if line.strip()]
     if not lines or not lines[0].startswith("HOST_NAME"):
         return

@@ -114,7 +114,7 @@ def _records(text: str | None, first: str) -> Iterator[dict[str, str]]:
 
 
 def _nodes_of(partitions: Iterable[Mapping[str, str]]) -> Iterator[ProbedNode]:
-    """Yield the partitions' nodes, each with its share of the resources in the smallest partition that contains it."""
+    """Yield the partitions' nodes. A node's hardware is its share of the smallest partition that contains it."""
     queues: dict[str, list[str]] = {}
     shares: dict[str, Hardware] = {}
     for fields in sorted(partitions, key=lambda each: _number(each.get("TotalNodes")) or 0):

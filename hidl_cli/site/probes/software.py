@@ -89,7 +89,7 @@ def _first(pattern: re.Pattern[str], text: str | None) -> str | None:
 # Software that Spack can use from the system, and how it prints its version.
 
 
-#: Program below an external's prefix that prints its version, with arguments.
+#: Commands that print an external's version. The program's path is relative to the external's prefix.
 VERSION_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "python": ("bin/python3", "--version"),
     "cuda": ("bin/nvcc", "--version"),
@@ -143,7 +143,7 @@ _LONGEST = 300  # maximum length of a module command's output in a message
 
 @dataclass(frozen=True)
 class AvailableModule:
-    """A site module, named as for ``module load``. The modules in ``after`` must be loaded first."""
+    """A site module, with its name for ``module load``. The modules in ``after`` must be loaded first."""
 
     name: str
     is_default: bool = False
@@ -202,7 +202,7 @@ def load(host: Host, modules: Sequence[str]) -> ModuleEnvironment:
     except MissingPrecondition:
         if not own.get("LOADEDMODULES"):
             raise
-        printed = _printed(modules, _clean(own, tree=True))  # files in /etc may not set up the tree
+        printed = _printed(modules, _clean(own, tree=True))  # the files in /etc might not set up the module tree
     pairs = (entry.partition("=") for entry in printed.split("\0"))
     environment = {name: value for name, equals, value in pairs if equals}
     files = [file for file in environment.get("_LMFILES_", "").split(":") if file.startswith("/")]
@@ -251,7 +251,7 @@ def _clean(environment: Mapping[str, str], *, tree: bool) -> dict[str, str]:
 
 
 _MODULE = re.compile(r"[A-Za-z][\w.+/-]{0,120}", re.ASCII)
-MAX_MODULES = 12  # limit per family; the last versions are kept
+MAX_MODULES = 12  # maximum number of modules per MPI family; the latest versions are kept
 
 
 def libraries(host: Host) -> tuple[ProbedLibrary, ...]:
@@ -298,7 +298,7 @@ def on_path(host: Host) -> Iterator[ProbedLibrary]:
 
 
 def _libraries_of(host: Host, program: str) -> Iterator[ProbedLibrary]:
-    """Yield the library that a program in ``TELLERS`` belongs to."""
+    """Yield the MPI library to which ``program``, one of ``TELLERS``, belongs, if the host has the program."""
     arguments = TELLERS[program].arguments
     place = host.which(program)
     found = tell(program, host.ask(program, *arguments) or "") if place else None

@@ -52,7 +52,7 @@ class Anonymizer:
 
     @classmethod
     def of(cls, host: Host, answers: Mapping[tuple[str, ...], str]) -> Anonymizer:
-        """Find the names in the output of commands that were run on ``host``."""
+        """Find the names to replace in the output of commands that were run on ``host``."""
         text = "\n".join(answers.values())
         accounts = [
             line.strip()
@@ -309,7 +309,7 @@ def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> S
         program = SYSTEMS[batch.scheduler].shows
         raise SchedulerUnreachable(
             "; ".join(host.failures) or f"`{program}` did not respond",
-            hint=f"run `{program}` and try again, or use --alone to draft this machine without a scheduler",
+            hint=f"run `{program}` and try again, or use --alone to draft a site for this machine without a scheduler",
         )
     return SurveyResult(
         hostname=host.hostname,
@@ -349,6 +349,6 @@ def _other_schedulers(host: Host, batch: SchedulerFacts | None) -> Iterator[str]
 
 
 def _this_machine(host: Host, found: Machine | None = None) -> Machine:
-    """Return this machine. On ARM, the model name comes from ``lscpu``, because the kernel has none."""
+    """Return this machine's hardware. On ARM, ``lscpu`` prints the CPU model, because the kernel does not report it."""
     found = found or machine()
     return found if found.cpu else replace(found, cpu=lscpu.fields(host.ask(*lscpu.JSON) or "").get(lscpu.MODEL))

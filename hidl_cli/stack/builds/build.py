@@ -128,8 +128,8 @@ def _version(compiler: str) -> str:
         ) from failure
 
 
-# uv exits without stopping its child processes. This shell leads their process group and kills it, so that no compiler
-# keeps running after hidl was killed.
+# uv exits without stopping its child processes. This shell leads their process group and kills the group, so that no
+# compiler keeps running after hidl has been killed.
 GUARD = ("sh", "-c", 'trap "kill -KILL 0" TERM; "$@" & wait "$!"', "hidl-build")
 
 
@@ -328,7 +328,7 @@ class Slot:
 
 
 def slot(build: PlannedBuild, target: Target, machine: Mapping[str, str], prefix: Path | None = None) -> Slot:
-    """Return the slot for a build on a machine with these compilers.
+    """Return the build cache slot for a build on a machine whose compilers are described in ``machine``.
 
     If ``prefix`` is given, the build can only be used under that prefix.
     """

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def unpack(archive: Path, directory: Path) -> Path:
-    """Unpack a tar archive below ``directory`` and return its top directory.
+    """Unpack a tar archive into ``directory`` and return its top-level directory.
 
-    Raises ``BuildFailed`` unless the archive has exactly one top directory, and all members are regular files,
+    Raises ``BuildFailed`` unless the archive has exactly one top-level directory, and all members are regular files,
     directories or links inside of it.
     """
     try:
@@ -33,7 +33,9 @@ def unpack(archive: Path, directory: Path) -> Path:
             members = [_check_member(member, archive) for member in tar.getmembers()]
             tops = {PurePosixPath(member.name).parts[0] for member in members if PurePosixPath(member.name).parts}
             if len(tops) != 1:
-                raise BuildFailed(f"{archive} must contain one top directory, not {', '.join(sorted(tops)) or 'none'}")
+                raise BuildFailed(
+                    f"{archive} must contain exactly one top-level directory, not {', '.join(sorted(tops)) or 'none'}"
+                )
             # Older patch releases of Python 3.10 and 3.11 lack filters, but the members have already been checked.
             options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(directory, members=members, **options)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ class BuildContext:
     objects: tuple[Path, ...] = ()
 
     def fill(self, text: str) -> str:
-        """Replace ``{tools}`` in one of the recipe's texts with the tools directory."""
+        """Replace ``{tools}`` in a string from the recipe with the tools directory."""
         return text.replace("{tools}", str(self.tools))
 
 
@@ -71,7 +71,7 @@ class Packager(Protocol):
 
 
 class _Autotools:
-    """Builds with ``./configure && make && make install``, installed into the stack's prefix.
+    """A build that runs ``./configure && make && make install`` and installs into the stack's prefix.
 
     The product is the directory tree that ``make install`` writes to DESTDIR. The installed files are below the path of
     the prefix in this tree. They contain that path, for example in run paths, so a product only works with one prefix.
@@ -111,7 +111,7 @@ def _compile_object(file: Path, directory: Path) -> InstallStep:
 
 
 def _staged(product: Path, prefix: Path) -> Path:
-    """Return the prefix's directory inside the product, which ``make install`` uses as DESTDIR."""
+    """Return the directory in the product (the DESTDIR of ``make install``) that contains the prefix's files."""
     return product / prefix.relative_to(prefix.anchor)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hidl_cli.stack.lock import Lock
     from hidl_cli.stack.schema import Build
 
-#: Incremented when a build kind starts to produce different output from the same inputs.
+#: Incremented when a change to hidl makes builds with the same inputs produce different output.
 FORMAT = 1
 
 

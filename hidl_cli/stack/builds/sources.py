@@ -66,7 +66,7 @@ def newest(recipe: Build, root: Path) -> Path | None:
 
 
 def _version_of(archive: Path, recipe: Build) -> str:
-    """Read the version from the archive's name or from the name of its top directory.
+    """Read the version from the archive's name or from the name of its top-level directory.
 
     The default is the version in the recipe.
     """

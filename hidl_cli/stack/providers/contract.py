@@ -37,7 +37,7 @@ class Provider(Protocol):
         """Notes for the user about the settings, one line each."""
 
     def choose(self, order: Order, target: Target) -> Choice:
-        """Select a lockfile for the order without changing anything."""
+        """Select a lockfile for an installation request without changing anything."""
 
     def resolve(self, order: Order, target: Target, progress: Progress) -> Locked:
         """Resolve the stack to a new lockfile with exact versions and hashes."""

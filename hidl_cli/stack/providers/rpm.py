@@ -201,7 +201,7 @@ class FromRpm(venv.FromWheels):
 
 
 def require_no_builds(order: Order) -> Order:
-    """Return the order unchanged. Raises ``UsageError`` if its stack has builds.
+    """Return the request unchanged. Raises ``UsageError`` if its stack has builds.
 
     Builds would be linked to the MPI library in the lockfile instead of the one in the RPM.
     """

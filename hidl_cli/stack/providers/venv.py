@@ -158,7 +158,7 @@ def _other_partition(order: Order, target: Target) -> str | None:
 
 
 def lockfile_directories(order: Order) -> tuple[Path, ...]:
-    """Return the lockfile directories for an order, starting with the mirror."""
+    """Return the lockfile directories for an installation request, starting with the one in the mirror."""
     mirror = (order.mirror / "locks",) if order.mirror else ()
     return (*mirror, *lock.directories(*installation.with_site_root(order.site, order.root)))
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from hidl_cli.stack.schema import Build, Stack
     from hidl_cli.stack.target import Target
 
-# On a machine with a newer C library, lockfiles are created for the first of these versions, so that older machines can
-# use them as well. These versions are supported by both manylinux tags and uv's --python-platform.
+# The glibc versions that both manylinux tags and uv's --python-platform support. On a machine with a newer glibc,
+# lockfiles are created for the first of them, so that older machines can use these lockfiles as well.
 _PORTABLE_GLIBC = ((2, 28), (2, 17))
 # uv reads the configuration of the project in its working directory, so it runs outside of any project.
 _CWD = Path("/")
@@ -42,7 +42,7 @@ _CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
 _CUDA_BUILD = re.compile(r"(.+)-cu(?:da)?(\d+)x?")
 #: File that contains the version of NVIDIA's driver. If it exists, uv selects the matching build of torch.
 _DRIVER = Path("/proc/driver/nvidia/version")
-#: Part of the URLs of PyTorch's indexes. Each index contains a single build of torch, so hidl does not select any.
+#: Part of the URLs of PyTorch's indexes. Each index contains a single build of torch, so hidl does not select a build.
 _TORCH_INDEX = "download.pytorch.org/whl/"
 _USE_SPACK = "build the stack with --provider spack"
 _NETWORK = re.compile(
@@ -61,7 +61,7 @@ def _locked_glibc(target: Target) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class WheelInstaller:
-    """uv with a site's package indexes and wheel directories; ``environ`` is the user's environment."""
+    """Runs uv with a site's package indexes and wheel directories; ``environ`` is the user's environment."""
 
     sources: Sources
     environ: Mapping[str, str]
@@ -81,7 +81,7 @@ class WheelInstaller:
     def with_sources(
         self, extra: StackSources, target: Target, *, offline: bool, lock: Lock | None = None
     ) -> WheelInstaller:
-        """Return uv with a stack's own package sources and the wheels of its direct references.
+        """Return an installer that also uses a stack's own package sources and the wheels of its direct references.
 
         Args:
             extra: The stack's package sources and references.
@@ -379,7 +379,7 @@ def _requirements(packages: Mapping[str, str]) -> list[str]:
 
 
 def _bare_requirements(stack: Stack) -> list[str]:
-    """Return the stack's requirements for uv, without constraints, package sources and hashes."""
+    """Return the stack's requirements for uv, excluding constraints, package sources and hashes."""
     return [bare(line) for line in requirements(stack) if not line.startswith("-")]
 
 
@@ -396,7 +396,7 @@ def _check_hardware(stack: Stack, target: Target, packages: Iterable[Package]) -
         hardware = "CPUs" if target.accelerator == "cpu" else "GPUs of another vendor"
         raise BuildFailed(
             f"stack {stack.name} is for {hardware} but resolves to CUDA packages: {', '.join(cuda)}",
-            hint="constrain the package that requires them to another build, or set "
+            hint="add a constraint for another build of the package that requires them, or set "
             f"UV_TORCH_BACKEND={TORCH_BACKENDS[target.accelerator]}; stacks for NVIDIA GPUs need "
             "`devices: [cpu, gpu]`",
         )

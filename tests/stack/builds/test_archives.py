@@ -54,7 +54,7 @@ def test_what_would_leave_it_is_refused_before_anything_is_written(tmp_path: Pat
 
 
 def test_it_must_hold_one_directory(tmp_path: Path) -> None:
-    with pytest.raises(BuildFailed, match="one top directory, not a, b"):
+    with pytest.raises(BuildFailed, match="one top-level directory, not a, b"):
         unpack(archive(tmp_path, member("a/x"), member("b/x")), tmp_path / "out")
 
 

@@ -50,5 +50,5 @@ def test_none_at_all_is_a_missing_precondition_that_says_how_to_get_one() -> Non
 
 
 def test_a_directory_that_is_not_a_spack_is_reported_with_who_named_it(tmp_path: Path) -> None:
-    with pytest.raises(MissingPrecondition, match=r"\$HIDL_SPACK: .* is not an installation of Spack"):
+    with pytest.raises(MissingPrecondition, match=r"\$HIDL_SPACK: .* is not a Spack installation"):
         find(site(), None, {"HIDL_SPACK": str(tmp_path)})

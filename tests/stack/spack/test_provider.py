@@ -87,7 +87,7 @@ def test_show_names_the_lockfile_of_the_installation_that_is_in_use(hidl: Hidl, 
     assert re.search(r"py-mpi4py +py-mpi4py@4\.1: +4\.1\.0", shown), shown
     assert hidl.json("stack", "show", "mpi", "--provider", "wheels")["lock"]["provider"] == "wheels"
     without = hidl("stack", "show", "mpi", "--json", HIDL_SPACK="/nowhere")
-    assert (json.loads(without.stdout)["lock"], "is not an installation of Spack" in without.stderr) == (None, True)
+    assert (json.loads(without.stdout)["lock"], "is not a Spack installation" in without.stderr) == (None, True)
 
 
 @pytest.mark.parametrize("file", ["etc/spack/site/packages.yaml", "etc/spack/packages.yaml"])
@@ -199,8 +199,8 @@ def test_a_dry_run_shows_the_environment_and_what_it_resolves_to_and_touches_not
 @pytest.mark.parametrize(
     ("machine", "said"),
     [
-        ("frontier", "requires cray-mpich: the file of site frontier does not locate it"),
-        ("vista", "the processors of site vista are aarch64, but this machine is x86_64"),
+        ("frontier", "requires cray-mpich, but the file of site frontier does not specify where it is"),
+        ("vista", "site vista has aarch64 processors, but this machine has x86_64"),
     ],
 )
 def test_a_dry_run_shows_the_environment_of_a_site_that_cannot_be_resolved_here(
@@ -235,9 +235,7 @@ def test_offline_names_what_is_missing_before_anything_is_built(hidl: Hidl, spac
     assert "install" not in calls(spack)
 
 
-@pytest.mark.parametrize(
-    ("variable", "said"), [("", "Spack not found"), ("/nowhere", "is not an installation of Spack")]
-)
+@pytest.mark.parametrize(("variable", "said"), [("", "Spack not found"), ("/nowhere", "is not a Spack installation")])
 def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str) -> None:
     failed = hidl(*INSTALL, HIDL_SPACK=variable)
     assert (failed.returncode, said in failed.stderr) == (4, True)
@@ -245,7 +243,7 @@ def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str
 
 def test_a_wrong_clone_of_spacks_packages_is_a_missing_precondition(hidl: Hidl, spack: Path, tmp_path: Path) -> None:
     failed = hidl(*INSTALL, HIDL_SPACK_PACKAGES=str(tmp_path))
-    said = f"$HIDL_SPACK_PACKAGES: {tmp_path} is not a repository of Spack's packages"
+    said = f"$HIDL_SPACK_PACKAGES: {tmp_path} is not a Spack package repository"
     assert (failed.returncode, said in failed.stderr, (spack / "calls").exists()) == (4, True, False), failed.stderr
 
 

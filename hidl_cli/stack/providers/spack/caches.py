@@ -109,7 +109,7 @@ def push(
 
 
 def missing(lock: SpackLock, hashes: frozenset[str]) -> Mapping[str, str]:
-    """Return the names and versions of missing packages by hash."""
+    """Return the name and version of each package in ``hashes``, keyed by hash."""
     return {node.hash: f"{node.name} {node.version}" for node in lock.nodes if node.hash in hashes}
 
 

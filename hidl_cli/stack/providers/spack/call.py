@@ -252,7 +252,7 @@ def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlError] = BuildFailed) -> HidlError:
-    """Return the error that explains a Spack failure, with the first error that Spack or a package printed."""
+    """Return an error that explains a Spack failure by quoting the first error that Spack or a package printed."""
     with log.open(encoding="utf-8", errors="replace") as lines:
         found = failure_in(lines)
     shown = "\n".join(f"  {line}" for line in found.lines) or f"  {failure.output.strip()[-500:]}"
@@ -348,7 +348,7 @@ def _brought(mirror: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     raise MissingPrecondition(
-        f"{mirror} was not created by `hidl stack fetch`", hint="pass the directory given to its option --to"
+        f"{mirror} was not created by `hidl stack fetch`", hint="pass the --to directory of `hidl stack fetch`"
     )
 
 

@@ -259,7 +259,7 @@ def states(where: Places, spack: Path) -> dict[str, str]:
 
 
 def commit(directory: Path) -> str:
-    """Return the commit of the clone around ``directory``, without running git."""
+    """Return the commit of the clone that contains ``directory``, without running git."""
     for place in (directory, *directory.parents):
         if (place / COMMIT).is_file():
             return (place / COMMIT).read_text(encoding="utf-8").strip()
@@ -392,7 +392,7 @@ class Environment:
 
     @property
     def inputs(self) -> str:
-        """The SHA-256 of the settings that change what is built, without directories."""
+        """The SHA-256 of the settings that affect what is built. Directories are not included."""
         spack = self.document["spack"]
         config = {key: value for key, value in spack["config"].items() if key not in _NO_CONFIG_INPUT}
         deciding = {key: value for key, value in spack.items() if key not in _NO_INPUT} | {"config": config}
@@ -572,7 +572,7 @@ def _concretizer(site: Site, release: tuple[int, int]) -> dict[str, Any]:
 
 
 def _repositories(where: Places) -> dict[str, Any]:
-    """Return hidl's packages, followed by Spack's: the user's clone, or Spack's clone of the tested release."""
+    """Return hidl's package repository and Spack's, which is the user's clone or one that Spack makes itself."""
     builtin: Any = str(where.builtin)
     if where.builtin is None:
         builtin = {"git": PACKAGES_URL, "tag": PACKAGES_TAG, "destination": str(where.clone)}
@@ -601,7 +601,7 @@ def _mirrors(site: Site, where: Places) -> dict[str, Any]:
 
 
 def mirror_name(cache: str) -> str:
-    """Return Spack's name for a build cache in the site file, where a source mirror may have the same name."""
+    """Return Spack's name for a build cache. The suffix avoids the name of a source mirror in the same site file."""
     return f"{cache}-binaries"
 
 
@@ -619,7 +619,7 @@ def cache_of(site: Site, name: str) -> BuildCache:
 
 
 def _modules(site: Site, where: Places) -> dict[str, Any]:
-    """Return the settings for Spack's own modulefiles: none, or one module system with dependencies hidden."""
+    """Return the settings that disable Spack's own modulefiles, or enable one module system and hide dependencies."""
     kind = site.spack.modules
     if kind is None:
         return {"default": {"enable": []}}
@@ -729,7 +729,7 @@ def interpreter(plan: InstallPlan) -> Path:
     if not place.exists():
         raise BuildFailed(
             f"Python not found: {place}",
-            hint="`prefix` of python in the site's `externals` must be the parent directory of its bin",
+            hint="`prefix` of python in the site's `externals` must be the directory that contains bin/python3",
         )
     return place.resolve()
 

@@ -72,7 +72,7 @@ _PADDING = "__spack_path_placeholder__"
 
 
 def padded(root: Path, length: int) -> Path:
-    """Return the package directory below ``root``, whose path Spack pads to ``length`` (``padded_length``)."""
+    """Return the package directory below ``root``. Spack pads its path to ``length`` (``padded_length``)."""
     missing = length - len(str(root)) - 1
     if missing <= 0:
         return root
@@ -81,7 +81,10 @@ def padded(root: Path, length: int) -> Path:
 
 
 def padded_tree(root: Path) -> Path:
-    """Return the directory below ``root`` that contains the package index. Another Spack may have padded its path."""
+    """Return the directory below ``root`` that contains the package index.
+
+    Another Spack instance may have padded its path.
+    """
     nested = (each for each in root.glob("_*") if f"{_PADDING}_".startswith(each.name) and each.is_dir())
     found = [tree for each in nested if index_of(tree := padded_tree(each)).is_file()]
     if index_of(root).is_file() or not found:
@@ -95,12 +98,12 @@ def index_of(tree: Path) -> Path:
 
 
 def cache() -> Path:
-    """Return the directory of files that can be recreated."""
+    """Return the directory for files that can be recreated."""
     return paths.user_cache() / "spack"
 
 
 def places(site: Site, root: Path, mirror: Path | None = None) -> Places:
-    """Return the directories of a site below ``root``. An offline mirror may contain Spack's packages."""
+    """Return the directories for a site below ``root``. An offline mirror may provide the package repository."""
     stage = site.spack.stage
     brought = mirror / "spack-packages" if mirror else None
     return Places(
@@ -114,7 +117,7 @@ def places(site: Site, root: Path, mirror: Path | None = None) -> Places:
 
 
 def _builtin(site: Site, brought: Path | None) -> Path | None:
-    """Return the repository of Spack's packages: the given directory, or the one in a given clone of spack-packages.
+    """Return Spack's package repository: the given directory, or the repository in a given clone of spack-packages.
 
     Raises ``MissingPrecondition`` if the given directory is neither.
     """
@@ -133,7 +136,7 @@ def _builtin(site: Site, brought: Path | None) -> Path | None:
             f"${PLACES_VARIABLE}" if os.environ.get(PLACES_VARIABLE) else "`spack.packages` of the site or the mirror"
         )
         raise MissingPrecondition(
-            f"{origin}: {place} is not a repository of Spack's packages",
+            f"{origin}: {place} is not a Spack package repository",
             hint="set it to a clone of spack-packages, or to the directory with repo.yaml in a clone",
         )
     return found
@@ -155,9 +158,9 @@ def without_clingo(target: Target) -> Path:
 
 
 def made_python() -> Path | None:
-    """Return the newest interpreter with clingo that hidl has created.
+    """Return the interpreter of the newest environment with clingo that hidl has created.
 
-    Returns None if there is none or the user specifies one.
+    Returns None if there is none, or if the user specifies an interpreter.
     """
     found = sorted(cache().glob(f"python-*-{CLINGO.rpartition('=')[2]}/bin/python"))
     return found[-1] if found and not os.environ.get(NAMED) else None
@@ -197,7 +200,7 @@ def python(
         progress.step("create a Python environment with clingo for Spack", log),
     ):
         beside = Path(directory, "python")
-        # The environment's scripts would refer to the temporary directory, but Spack only uses the interpreter.
+        # The environment is moved later. Its scripts would not work then, but Spack only uses the interpreter.
         options = ("--no-project", "--relocatable", "--python", str(target.interpreter))
         uv.run(InstallStep("make it", (find_uv_bin(), "venv", *options, str(beside))), log)
         asked = (*(("--find-links", str(wheels)) if wheels else ()), *(("--offline",) if offline else ()), CLINGO)
@@ -318,7 +321,7 @@ def _at(root: Path, origin: str) -> Instance:
         text = (root / "lib" / "spack" / "spack" / "__init__.py").read_text(encoding="utf-8")
     except OSError as error:
         raise MissingPrecondition(
-            f"{origin}: {root} is not an installation of Spack: {error.strerror}",
+            f"{origin}: {root} is not a Spack installation: {error.strerror}",
             hint="set it to the directory that contains bin/spack",
         ) from error
     found = _VERSION.search(text)

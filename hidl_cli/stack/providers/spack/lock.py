@@ -77,7 +77,7 @@ class SpackLock:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of Spack's package hashes and the digest of the wheels."""
+        """A SHA-256 computed from Spack's package hashes and the wheels' digest."""
         hashes = sorted(self.content["concrete_specs"])
         return hashlib.sha256("\n".join([*hashes, self.wheels.digest]).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""The provider ``spack``, which installs an environment with Spack, and wheels alongside the environment's view."""
+"""The provider ``spack``, which installs an environment with Spack and adds wheels next to the environment's view."""
 
 from __future__ import annotations
 
@@ -129,23 +129,23 @@ class FromSpack:
         return self._drafted(order, target)[1].text
 
     def _refuse_what_cannot_be_resolved(self, order: Order, target: Target, generated: Environment) -> None:
-        """Raise ``MissingPrecondition`` if there is no MPI library, or if the site has processors of another family."""
+        """Raise ``MissingPrecondition`` if there is no MPI library, or if this machine has another processor family."""
         if generated.lacks_mpi:
             raise MissingPrecondition(
-                f"stack {order.stack.name} requires {generated.mpi}: the file of site {order.site.name} does not "
-                f"locate it, and {generated.lacks_mpi}",
+                f"stack {order.stack.name} requires {generated.mpi}, but the file of site {order.site.name} "
+                f"does not specify where it is, and {generated.lacks_mpi}",
                 hint=f"add its version and prefix to `mpi` of site {order.site.name} in your own site file",
             )
         built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
         if built and microarchitecture.family(built) != microarchitecture.family(here):
             raise MissingPrecondition(
-                f"the processors of site {order.site.name} are {microarchitecture.family(built)}, but this "
-                f"machine is {microarchitecture.family(here)}; Spack can only resolve and build for its own family",
+                f"site {order.site.name} has {microarchitecture.family(built)} processors, but this machine has "
+                f"{microarchitecture.family(here)}; Spack can only resolve and build for this machine's family",
                 hint="run hidl on a login node of the site; on this machine, --dry-run prints the spack.yaml",
             )
 
     def _warnings_of_target(self, order: Order, target: Target) -> list[str]:
-        """Return a warning if this machine cannot execute the packages that it would build."""
+        """Return a warning if this machine cannot execute the programs that it would build."""
         built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
         if order.build_job or built is None or microarchitecture.runs_on(built, here) in (True, None):
             return []
@@ -235,7 +235,7 @@ class FromSpack:
         meanwhile()
         for command in self._steps(plan, interpreter, building):
             with progress.step(command.title, log):
-                if part.concurrent_packages == 1:  # otherwise the sum of the times would be too long
+                if part.concurrent_packages == 1:  # for concurrent packages, the sum of their times would be too long
                     call.log_expected_times(part, building, log)
                 call.run(command, log, doing=f"failed to {command.title}")
         base = layout.interpreter(plan)
@@ -287,13 +287,16 @@ class FromSpack:
         return (fetch, command(f"build {number} packages", *words, job=part.job), *refreshed)
 
     def _site(self, order: Order, target: Target) -> Site:
-        """Return the site with the software detected on this machine. Detection runs once for all orders."""
+        """Return the site with the software detected on this machine. Detection runs only once per site."""
         if order.site.name not in self._known:
             self._known[order.site.name] = host.detected(order.site, target, ThisHost())
         return self._known[order.site.name]
 
     def _drafted(self, order: Order, target: Target) -> tuple[Instance, Environment, dict[str, str]]:
-        """Return the Spack instance, the environment with a preliminary view, and the states of Spack's input files."""
+        """Return the Spack instance, the environment with a placeholder view, and the states of Spack's input.
+
+        The states are those of the package repositories and configuration files that Spack reads.
+        """
         instance = find(order.site, order.spack, os.environ)
         where = places(order.site, order.root, order.mirror)
         states = layout.states(where, instance.root) | layout.included_files(order.site)
