@@ -211,7 +211,7 @@ def _check_plan(plan: Plan) -> Plan:
     if plan.container is not None:
         raise MissingPrecondition(
             f"run {plan.run} used the image {plan.container.image}, which has no lockfile",
-            hint="bisect requires runs in a stack",
+            hint="bisect requires runs that used a stack",
         )
     if plan.user_environment is not None:
         raise MissingPrecondition(

@@ -121,10 +121,8 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         scaling=request.scaling,
     )
     _check_container(request, is_script=script is not None)
-    if script is not None and ranks_kept(workload.program.patterns) is not None:
-        raise UsageError(
-            "a batch script starts its ranks itself: --metric cannot choose ranks", hint="omit ranks from --metric"
-        )
+    if script is not None:
+        _require_own_ranks(request, workload)
     if request.scale and workload.scaling is None:
         raise UsageError(f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to it")
     if request.scale and request.axes:
@@ -177,6 +175,19 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
             f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"add {plan.missing[0]} NAME"
         )
     return plan
+
+
+def _require_own_ranks(request: RunRequest, workload: Workload) -> None:
+    """Raise ``UsageError`` if an option applies to ranks that hidl starts; a batch script starts its own."""
+    if request.container is not None:
+        raise UsageError(
+            "--container cannot be combined with a batch script, which starts its ranks itself",
+            hint="start the container in the script, or run its program: hidl run --container IMAGE -- PROGRAM",
+        )
+    if ranks_kept(workload.program.patterns) is not None:
+        raise UsageError(
+            "a batch script starts its ranks itself: --metric cannot choose ranks", hint="omit ranks from --metric"
+        )
 
 
 def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[RunRequest, EnclosingJob | None]:

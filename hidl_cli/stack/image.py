@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path("/opt/hidl")
 _PYTHON = re.compile(r"cp(\d)(\d+)")
-#: Suffix of a version of torch from one of PyTorch's own indexes, of which each contains one build.
+#: Version suffix of torch from one of PyTorch's own indexes, each of which contains a single build.
 _BUILD_OF_TORCH = re.compile(r"\+(cpu|cu\d+|rocm[\d.]+|xpu)")
 _TORCH_INDEX = "https://download.pytorch.org/whl"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
@@ -88,7 +88,7 @@ def define_image(plan: InstallPlan, wheels: Wheels, *, base: str | None = None) 
     if missing := [build.recipe.name for build in plan.builds] + list(plan.extra.references):
         raise UsageError(
             f"stack {plan.stack} contains {', '.join(missing)}, which hidl builds from source",
-            hint="choose a stack of wheels only, or install the stack in the image: pip install hidl, hidl install",
+            hint="choose a stack that contains only wheels, or run pip install hidl and hidl install in the image",
         )
     if local := [place for place in plan.extra.find_links if not _is_remote(place)]:
         raise UsageError(

@@ -272,7 +272,7 @@ class Installation:
 
     @property
     def own_package(self) -> str:
-        """The directory of hidl's package for jobs."""
+        """The directory of ``hidl_workloads``, hidl's package for jobs."""
         found = sorted(self.prefix.glob("lib/python3*/site-packages/hidl_workloads"))
         return str(found[0] if found else self.prefix / "lib" / "python3" / "site-packages" / "hidl_workloads")
 

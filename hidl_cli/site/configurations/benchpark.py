@@ -25,7 +25,7 @@ _OF_BENCHMARKS = ("n_ranks", "n_nodes", "batch_submit", "mpi_command", "timeout"
 
 
 def parse_system(name: str, text: str) -> dict[str, Any]:
-    """Return the constants in a ``system.py``, by the attribute of the system or the name of the cluster.
+    """Return the constants in a ``system.py``, by name of the system's attribute or of the cluster.
 
     Raises ``InvalidInput`` if it is not a Python program or too deeply nested.
     """
@@ -54,7 +54,7 @@ def read_system(file: ConfigurationFile, wanted: str | None) -> None:
     if clusters and chosen is None:
         raise UsageError(
             f"{file.name} describes several systems: {', '.join(map(clipped, clusters))}",
-            hint=f"name one: hidl site new {simple(clusters[0]) or 'NAME'} --from {file.name}",
+            hint=f"select one, for example: hidl site new {simple(clusters[0]) or 'NAME'} --from {file.name}",
         )
     for cluster in clusters:
         if cluster != chosen:
@@ -144,5 +144,5 @@ def _constant(node: ast.expr) -> Any:
 
 
 def is_system(file: Path, text: str) -> bool:
-    """Return whether a Python program is Benchpark's description of a system."""
+    """Return whether a Python file is a Benchpark system definition."""
     return file.name == "system.py" or "benchpark.system" in text

@@ -19,13 +19,13 @@ _LONGEST = 100
 #: Keys below which only names are shown, because the values are the user's: variables, commands and headers.
 _PRIVATE = ("env_vars", "environment", "prepare_cmds", "prebuild_cmds", "logging", "extra_headers", "mirrors")
 
-#: Replaces the values that a reader has taken, so that the numbers of list items do not change.
+#: Placeholder for a value that a reader has taken, so that the indices of other list items do not change.
 _TAKEN = object()
 
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """A value for the key at ``path`` in the site file; ``why`` names its source."""
+    """A value for the key at ``path`` in the site file. ``why`` describes where the value comes from."""
 
     path: tuple[str, ...]
     value: Any
@@ -34,7 +34,7 @@ class CarriedValue:
 
 @dataclass
 class ConfigurationFile:
-    """A parsed configuration file. Readers take values from ``data``; those that they do not take are left out.
+    """A parsed configuration file. Readers take values out of ``data``; the rest is reported as left out.
 
     Attributes:
         name: Name of the file in messages.
@@ -81,7 +81,7 @@ class ConfigurationFile:
         return found
 
     def text(self, *path: Key) -> str | None:
-        """Take the text or number at a path. Other values are left in place."""
+        """Take the string or number at a path, as a string. Other values are left in place."""
         found = self.peek(*path)
         return str(self.take(*path)) if isinstance(found, (str, int, float)) and not isinstance(found, bool) else None
 
@@ -96,7 +96,7 @@ class ConfigurationFile:
         return found
 
     def words(self, *path: Key) -> list[str]:
-        """Take the list of texts at a path, or the single text. Other values are left in place."""
+        """Take the list of strings, or the single string, at a path. Other values are left in place."""
         found = self.peek(*path)
         if isinstance(found, str):
             return [str(self.take(*path))]
@@ -112,13 +112,13 @@ class ConfigurationFile:
         return [at for at, value in enumerate(found) if value is not _TAKEN] if isinstance(found, list) else []
 
     def leave(self, *path: Key, why: str) -> None:
-        """Leave the value at a path out, with a reason."""
+        """Take the value at a path, but report it as left out, with a reason."""
         found = self.take(*path)
         if not _is_empty(found):
             self.reasons.append(f"{_dotted(path)}: {_shown(path, found)} ({why})")
 
     def left_out(self) -> list[str]:
-        """Return all values that no reader took, with their paths."""
+        """Return a line for each value that readers left out or did not take."""
         rest = [f"{_dotted(path)}: {_shown(path, value)}" for path, value in _untaken(self.data, self._original, ())]
         lines = [redact(f"{self.name}: {line}") for line in (*self.reasons, *rest)]
         more = len(lines) - _MOST_LINES
@@ -130,7 +130,7 @@ Reader = Callable[[ConfigurationFile, str | None], None]
 
 
 def _untaken(data: Any, original: Any, path: tuple[Key, ...]) -> Iterator[tuple[tuple[Key, ...], Any]]:
-    """Yield untouched values; a mapping or list from which something was taken is divided into its parts."""
+    """Yield the values that were not taken. If part of a mapping or list was taken, yield its remaining parts."""
     if data is _TAKEN or _is_empty(data):
         return
     if not isinstance(data, (dict, list)) or (path and data == original):
@@ -141,7 +141,7 @@ def _untaken(data: Any, original: Any, path: tuple[Key, ...]) -> Iterator[tuple[
 
 
 def _is_empty(value: Any) -> bool:
-    """Return whether a value says nothing: null, or a container of nothing."""
+    """Return whether a value is null, an empty string, or contains only such values."""
     if isinstance(value, dict):
         return all(_is_empty(one) for one in value.values())
     return value is None or value == "" or (isinstance(value, list) and all(_is_empty(one) for one in value))
@@ -198,5 +198,5 @@ def _names_of(value: Any) -> str:
 
 
 def first(values: Mapping[Any, Any], *keys: str) -> str | None:
-    """Return the first text in a mapping, by key."""
+    """Return the value of the first of these keys that is a nonempty string, or None."""
     return next((values[key] for key in keys if isinstance(values.get(key), str) and values[key]), None)

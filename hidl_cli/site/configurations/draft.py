@@ -27,7 +27,7 @@ from hidl_cli.site.yamledit import YamlItem, document
 
 _DEEPEST = 50
 _MOST_FILES = 50
-#: Files that are read in a directory, and directories below it. Programs are only read if they are named.
+#: Files to read in a directory and in the subdirectories ``_BELOW``. Python files must be passed by name.
 _NAMES = (
     "packages.yaml", "compilers.yaml", "spack.yaml", "network.yaml", "environments.yaml", "config.yaml",
     "variables.yaml", "software.yaml", "system_definition.yaml", "hardware_description.yaml", "system_id.yaml",
@@ -43,7 +43,7 @@ _SECTIONS = (
     "default_partition", "mpi", "default_mpi", "policies", "containers", "compilers", "default_compiler",
     "externals", "spack",
 )  # fmt: skip
-#: Facts about nodes that each node type in the draft lists, so that the null ones can be filled in.
+#: Facts that the draft lists for every node type. Users can fill in those that are null.
 _OF_NODES = ("cpu", "arch", "sockets", "cores", "threads_per_core", "memory_gib", "gpus", "count")
 _MISSING = "not in these files"
 
@@ -87,7 +87,9 @@ _BENCHPARK = _Kind("Benchpark system", lambda *_: True, benchpark.read_system)
 
 
 def configuration_files(places: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the configuration files among these files and directories; none if they are a folder of outputs.
+    """Return these files, and the configuration files in these directories.
+
+    Returns nothing for a single directory without configuration files, which should contain saved outputs.
 
     Raises ``UsageError`` if one does not exist, or if there are files and a folder without configuration files.
     """
@@ -120,7 +122,7 @@ def draft_from_files(
     named: Collection[Path] | None = None,
     isolated: bool = True,
 ) -> tuple[str, Callable[[str], SiteDraft]]:
-    """Read configuration files, and return the name of the machine and a function that drafts its site under a name.
+    """Read configuration files. Return the machine's name, and a function that drafts a site with a given name.
 
     Args:
         files: The files, the most reliable first: if they contradict each other, the first one counts.
@@ -191,7 +193,7 @@ def _kind_of(file: Path, data: Any) -> _Kind:
         for kind in _KINDS:
             if kind.fits(file, data):
                 return kind
-    raise UnknownKind(f"{file} is of no supported kind", hint=f"give {_SUPPORTED}")
+    raise UnknownKind(f"{file} is not a supported configuration file", hint=f"give {_SUPPORTED}")
 
 
 def _bounded(file: Path, data: Any) -> Any:
@@ -243,7 +245,7 @@ def _counted(file: ConfigurationFile) -> str:
 
 
 class _Merged:
-    """Values of several files by their path; the first file that has a value counts."""
+    """The values of several files, by path in the site file. The first file that contains a value takes precedence."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, ...], CarriedValue] = {}
@@ -281,7 +283,7 @@ class _Merged:
             )
 
     def finish(self) -> dict[tuple[str, ...], CarriedValue]:
-        """Return the values, with names in place of what other files call a default or the only node type."""
+        """Return the merged values, after replacing placeholders for node types and specs of defaults with names."""
         types = list(dict.fromkeys(path[1] for path in self.values if path[0] == "node_types"))
         own = [one for one in types if one != ANY_NODES]
         only = own[0] if len(own) == 1 else "node"
@@ -339,7 +341,7 @@ def _valid(name: str, values: dict[tuple[str, ...], CarriedValue]) -> tuple[dict
             return data, dropped
         for place, reason in faults:
             bad = [path for path in kept if path[: len(place)] == place[: len(path)]]
-            if not bad:  # a key that no file provided: its whole entry is incomplete
+            if not bad:  # no file provides this key, so its entry is incomplete
                 bad = [path for path in kept if path[:2] == place[:2]]
             if not bad:
                 raise InvalidInput(f"no site can be drafted from these files: {'.'.join(place)}: {reason}")

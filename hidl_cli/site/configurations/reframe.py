@@ -22,9 +22,16 @@ from hidl_cli.site.configurations import isolation
 from hidl_cli.site.configurations.carried import ConfigurationFile, Key
 from hidl_cli.site.draft import simple
 
+<<<<<<< HEAD
 _SECONDS = float(isolation.SECONDS)
 #: Puts the process into namespaces of its own, in which there is no network and nothing survives it.
 ISOLATED = ("unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount")
+=======
+_SECONDS = 20.0
+_MEMORY, _OUTPUT = 2 << 30, 16 << 20  # bytes that the settings may allocate and print
+#: Runs a command in separate namespaces: it has no network, and its child processes end with it.
+ISOLATED = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
+>>>>>>> words4-rest
 _VARIABLES = ("PATH", "LANG", "LC_ALL")
 _SEARCH_PATHS = (
     "PATH",
@@ -58,7 +65,7 @@ _LAUNCHERS = {
 }
 _RUNTIMES = {"Apptainer": "apptainer", "Singularity": "apptainer", "Shifter": "shifter"}
 _ANY_HOST = {"", ".", ".*", ".+", "^.*", "^.*$", "^.+$"}
-#: Options in `access` by their short or long names, and the keys of a partition that they correspond to.
+#: Short and long names of options in `access`, and the corresponding keys of a partition in the site file.
 _ACCESS = {
     "slurm": {
         "p": "queue",
@@ -135,6 +142,7 @@ def _execute(file: Path, directory: Path, environment: dict[str, str], *, isolat
     try:
         if isolated:
             process.run([*prefix, "true"], env=environment, timeout=_SECONDS)
+<<<<<<< HEAD
     except ProcessFailed as error:
         raise _not_isolated(file, error) from error
     try:
@@ -165,6 +173,23 @@ def _not_isolated(file: Path, error: ProcessFailed) -> MissingPrecondition:
 def _last_line(error: ProcessFailed) -> str:
     lines = [line for line in (error.output or "").strip().splitlines() if line.strip()]
     return clipped(lines[-1], 200) if lines else f"exit status {error.status}"
+=======
+        except ProcessFailed:
+            prefix, remark = (), f"{file} was executed with access to the network: unshare is not permitted here"
+        try:
+            done = process.run([*prefix, *command], cwd=directory, env=environment, timeout=_SECONDS)
+            return json.loads(done.stdout), remark
+        except ProcessFailed as error:
+            lines = [line for line in (error.output or "").strip().splitlines() if line.strip()]
+            reason = clipped(lines[-1], 200) if lines else f"exit status {error.status}"
+            raise InvalidInput(
+                f"{file} cannot be executed: {reason}",
+                hint="it runs with hidl's Python and without your environment variables; write its site_configuration "
+                "to a JSON file, and pass that file",
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"{file} cannot be read: its site_configuration cannot be converted to JSON") from error
+>>>>>>> words4-rest
 
 
 def read_settings(file: ConfigurationFile, wanted: str | None) -> None:
@@ -200,11 +225,11 @@ def read_settings(file: ConfigurationFile, wanted: str | None) -> None:
 
 
 def _choose(file: ConfigurationFile, wanted: str | None) -> int:
-    """Return the index of the system to describe, which is the only one or the one with the name ``wanted``."""
+    """Return the index of the system to describe: the only one, or the one with the name ``wanted``."""
     systems: dict[str, int] = {str(file.peek("systems", at, "name")): at for at in file.keys("systems")}
     named = {name: at for name, at in systems.items() if name != "generic"} or systems
     if not named:
-        raise InvalidInput(f"{file.name} describes no system", hint="give the file with `systems`")
+        raise InvalidInput(f"{file.name} describes no system", hint="pass the file that defines `systems`")
     if len(named) == 1:
         return next(iter(named.values()))
     for name, at in named.items():
@@ -212,16 +237,20 @@ def _choose(file: ConfigurationFile, wanted: str | None) -> int:
             return at
     raise UsageError(
         f"{file.name} describes several systems: {', '.join(map(clipped, named))}",
-        hint=f"name one: hidl site new {simple(next(iter(named))) or 'NAME'} --from {file.name}",
+        hint=f"select one, for example: hidl site new {simple(next(iter(named))) or 'NAME'} --from {file.name}",
     )
 
 
 def _read_variables(file: ConfigurationFile, at: tuple[Key, ...]) -> None:
+<<<<<<< HEAD
     """Carry variables over, which are a mapping or, in older files, pairs.
 
     Variables that may hold a secret are left out, and those that a shell would expand, because a site file's variables
     are set literally.
     """
+=======
+    """Carry over variables, except those that may hold a secret. Older files contain pairs instead of a mapping."""
+>>>>>>> words4-rest
     found = file.peek(*at)
     for key in file.keys(*at):
         pair = (key, found[key]) if isinstance(found, dict) else found[key]
@@ -312,7 +341,10 @@ def _carry_policies(file: ConfigurationFile, policies: Mapping[str, _Policies]) 
 
 
 def _request_no_partition(file: ConfigurationFile) -> None:
-    """Request no partition of the scheduler if no `access` names one, or else report those that name none."""
+    """Configure the site to request no scheduler partition if no `access` names one.
+
+    Otherwise, report the partitions whose `access` does not name one.
+    """
     queues = {value.path[1]: value.value for value in file.values if value.path[::2] == ("partitions", "queue")}
     partitions = [value.path[1] for value in file.values if value.path[::2] == ("partitions", "node_type")]
     if partitions and not queues:
@@ -346,7 +378,7 @@ def _read_access(
 
 
 def _options(access: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
-    """Yield the name, the value and the text of each option in ``-p gpu``, ``-pgpu``, ``--partition=gpu``."""
+    """Yield each option's name, value and text. Supports ``-p gpu``, ``-pgpu`` and ``--partition=gpu``."""
     for one in access:
         try:
             words = shlex.split(one)
@@ -424,6 +456,7 @@ def _is_texts(found: Any) -> bool:
     return isinstance(found, list) and all(isinstance(one, str) for one in found)
 
 
+<<<<<<< HEAD
 def _environments_of(file: ConfigurationFile, system: str, partition: str, names: Sequence[str]) -> Iterator[int]:
     """Yield the indices of a partition's environments: of those with the same name, the one most specific to it."""
     targets = [target.format(system=system, partition=partition) for target in _TARGETS]
@@ -445,6 +478,10 @@ def _target_systems(file: ConfigurationFile, number: int) -> list[str]:
 
 def _read_environment(file: ConfigurationFile, at: tuple[Key, ...], *, is_used: bool) -> None:
     """Read the MPI library among the modules of an environment."""
+=======
+def _read_environment(file: ConfigurationFile, at: tuple[Key, ...], used: Sequence[str]) -> None:
+    """Find the MPI library among the modules of an environment."""
+>>>>>>> words4-rest
     name = str(file.peek(*at, "name"))
     if not is_used:
         file.leave(*at, why="no partition of this draft uses it")

@@ -24,7 +24,7 @@ _TOKEN = re.compile(
 _NOT_VARIANTS = ("arch", "target", "os", "platform", "cflags", "cxxflags", "fflags", "cppflags", "ldflags", "ldlibs")
 _GPU_ARCH = re.compile(r"amdgpu_target=(?P<amd>gfx[0-9a-f]+)|cuda_arch=(?P<nvidia>[0-9]+[a-z]?)")
 _LANGUAGES = (("c", 0), ("cxx", 1), ("fortran", 2))
-#: Compilers whose Spack package has another name than their entry in compilers.yaml.
+#: Spack packages of compilers that have a different name in compilers.yaml.
 _PACKAGES = {
     "clang": "llvm",
     "rocmcc": "llvm-amdgpu",
@@ -101,14 +101,14 @@ def read_compilers(file: ConfigurationFile, wanted: str | None, *, root: tuple[s
 
 
 def read_environment(file: ConfigurationFile, wanted: str | None) -> None:
-    """Read a ``spack.yaml``, which contains both."""
+    """Read a ``spack.yaml``, which may contain both packages and compilers."""
     read_packages(file, wanted, root=("spack", "packages"))
     read_compilers(file, wanted, root=("spack", "compilers"))
     file.leave("spack", "specs", why=_STACK)
 
 
 def read_recipe_compilers(file: ConfigurationFile, wanted: str | None) -> None:
-    """Read the ``compilers.yaml`` of a Stackinator recipe, whose compilers are built."""
+    """Read the ``compilers.yaml`` of a Stackinator recipe. The recipe builds these compilers, so they are left out."""
     del wanted
     for name in file.keys(*_TOP):
         file.leave(name, why=_BUILT)
@@ -133,7 +133,7 @@ def read_recipe_environments(file: ConfigurationFile, wanted: str | None) -> Non
 
 
 def read_recipe_network(file: ConfigurationFile, wanted: str | None) -> None:
-    """Read the ``network.yaml`` of a cluster for Stackinator."""
+    """Read the ``network.yaml`` of a Stackinator cluster configuration."""
     read_packages(file, wanted)
 
 
@@ -240,7 +240,7 @@ def _carry_compiler(
     prefix: str | None,
     why: str,
 ) -> None:
-    """Carry a compiler over, with the common prefix of its programs if they have their usual names."""
+    """Carry over a compiler, with the prefix that its programs share if the programs have their usual names."""
     usual = PROGRAMS.get(spec.name, ("cc", "c++", "fc"))
     directories = {str(PurePosixPath(one).parent) for one in programs if one and one.startswith("/")}
     section = ("compilers", key)
