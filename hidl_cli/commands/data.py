@@ -1,4 +1,4 @@
-"""``hidl data``: make data sets for trainings."""
+"""``hidl data``: generate data sets for training."""
 
 from __future__ import annotations
 

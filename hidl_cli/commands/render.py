@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 @cache
 def stdout() -> Console:
-    """Return the console for data."""
+    """Return the console on which data is printed (stdout)."""
     return _console(highlight=False, emoji=False)
 
 
 @cache
 def stderr() -> Console:
-    """Return the console for progress and messages."""
+    """Return the console on which progress and messages are printed."""
     return _console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 

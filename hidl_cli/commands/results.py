@@ -443,7 +443,7 @@ def _difference(difference: MetricDifference) -> dict[str, Any]:
 
 
 def _begin(series: str) -> str:
-    """Return the start of a series: its prefix and its first 8 digits."""
+    """Return the abbreviated name of a series: its prefix and its first 8 digits."""
     return series[: series.find("-") + 9]
 
 

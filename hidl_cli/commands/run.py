@@ -259,7 +259,7 @@ def _show_dry_run(plan: Plan, machine: Site, *, json: bool, check: bool) -> None
 
 
 def _require_comparison(plan: Plan, *, wait: bool) -> None:
-    """Raise ``UsageError`` if the run cannot end with a setting to save."""
+    """Raise ``UsageError`` if the run cannot produce a setting for ``--save-tuning`` to save."""
     from hidl_cli.errors import UsageError
     from hidl_cli.tuning.judge import compared_variables
     from hidl_workloads.repetitions import LEAST
@@ -285,7 +285,11 @@ def _warn(plan: Plan) -> None:
 
 
 def _show_launches(plan: Plan) -> None:
-    """Print the tuning with its origin, and a launch line for each size and compared variable (in full with ``-v``)."""
+    """Print the tuning with its origin, and a launch line for each size.
+
+    If values of variables are compared, there is a launch line for each of them. The lines are abbreviated without
+    ``-v``.
+    """
     from hidl_cli.commands.render import say, say_detail
     from hidl_cli.redaction import redact_variable
     from hidl_cli.tuning.judge import compared_variables

@@ -152,7 +152,7 @@ def _show(cases: Sequence[Case]) -> None:
 
 
 def _next(cases: Sequence[Case], validation: Validation) -> str:
-    """Describe the number of passed cases and the next step."""
+    """Return a text with the number of passed cases and the next step."""
     passed = sum(case.verdict == "pass" for case in cases)
     judged = [case for case in cases if case.verdict != "skipped"]
     bad = sorted((case for case in judged if case.exit_code), key=lambda case: case.exit_code)
