@@ -54,7 +54,7 @@ def _fill(words: list[str], values: Mapping[str, Value], parameters: Mapping[str
 
 
 def _replacement(found: re.Match[str], values: Mapping[str, Value]) -> str:
-    """Return the value of a placeholder, or the unchanged text for other braces such as those in awk programs."""
+    """Return the value of a placeholder. Other text in braces, such as in awk programs, is returned unchanged."""
     return found[0] if found["word"] or found["name"] not in values else _text(values[found["name"]])
 
 

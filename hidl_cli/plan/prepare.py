@@ -175,7 +175,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
 
 
 def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[RunRequest, EnclosingJob | None]:
-    """Return the request and the job in which hidl runs, or None for the job if the run does not use it.
+    """Return the request and the job in which hidl runs. The job is None if the run does not use this job.
 
     The request gets the partition of that job. Raises ``UsageError`` if an option in ``given``, the user's original
     request, applies only to a new job.
@@ -255,7 +255,7 @@ def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple
 
 
 def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
-    """Return ``Plan.max_jobs``; raises ``UsageError`` if several jobs cannot complete this run."""
+    """Return ``Plan.max_jobs``; raises ``UsageError`` if this run cannot be divided among several jobs."""
     limit = request.job_limit
     if not limit:
         return 0
@@ -319,7 +319,7 @@ def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
 def _check_sizes(
     request: RunRequest, workload: Workload, unit: str, placements: Sequence[Placement], *, compares: bool
 ) -> None:
-    """Raise ``UsageError`` if the sizes are too small for the workload, or do not fit the other options.
+    """Raise ``UsageError`` if the sizes are too small for the workload, or are incompatible with the other options.
 
     ``compares`` is whether a matrix compares values of MPI run-time variables.
     """
@@ -358,7 +358,7 @@ def _idle_gpus(request: RunRequest, site: Site, placements: Sequence[Placement])
 
 
 def _jobs_before(request: RunRequest, site: Site) -> list[str]:
-    """Return the ids of the jobs that must end before the run, except for jobs that have already succeeded.
+    """Return the ids of the jobs that must end before the run starts, except for jobs that have already succeeded.
 
     Raises ``UsageError`` for an unknown run or a run of another scheduler, and ``SubmitRefused`` for a failed run.
     """

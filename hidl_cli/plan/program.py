@@ -215,7 +215,7 @@ TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 _INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
 _SHELLS = re.compile(r"(bash|sh|zsh)[0-9.]*")
 _INLINE = re.compile(r"-[A-Za-z]*c")
-# Substitutions and separators of the commands in a script, and commands that start no program.
+# Parts of a shell script: substitutions, separators between commands, and commands that do not start a program.
 _SUBSTITUTION = re.compile(r"\$\([^()]*\)|`[^`]*`")
 _SEPARATOR = re.compile(r"[;&|(){}\n]+")
 _BUILTINS = {"cd", "exec", "export", "set", "source", ".", "time", "trap", "ulimit", "umask", "unset"}
