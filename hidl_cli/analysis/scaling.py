@@ -616,7 +616,7 @@ def judge(
     measured = _by_step(observations)
     scaled = {n: values for n, values in measured.items() if n != baseline.n}
     if not isinstance(baseline, SingleBaseline) and len(scaled) < len(measured):
-        raise ValueError(f"the step of {baseline.n} is the baseline and cannot be compared with itself")
+        raise ValueError(f"the step of size {baseline.n} is the baseline and cannot be compared with itself")
     found = {
         n: replace(
             baseline.efficiencies(
