@@ -246,7 +246,7 @@ def _index(data: bytes) -> _Index:
     try:
         document = json.loads(data.decode())
         if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
-            raise _invalid(f"{_INDEX} is not a document of schema {SCHEMA}")
+            raise _invalid(f"{_INDEX} is not a document with schema {SCHEMA}")
         return TypeAdapter(_Index).validate_python(document)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise _invalid(f"{_INDEX} is not JSON") from error
@@ -312,7 +312,7 @@ class Original:
     @property
     def replaced(self) -> tuple[str, ...]:
         """Descriptions of the redacted values that the user has supplied."""
-        return tuple(f"hidden word {name}: not in the capsule → supplied" for name in self.given)
+        return tuple(f"redacted value {name}: not in the capsule → supplied" for name in self.given)
 
     @property
     def provenance(self) -> Provenance:
@@ -363,8 +363,9 @@ def read_hidden_words(capsules: Sequence[Capsule], assignments: Sequence[str]) -
         name, equals, value = assignment.partition("=")
         if not equals or name.upper() not in needed:
             raise UsageError(
-                f"invalid --set {name}: " + ("expected NAME=VALUE" if not equals else "no hidden word has this name"),
-                hint=f"hidden words that the run requires: {', '.join(needed) or 'none'}",
+                f"invalid --set {name}: "
+                + ("expected NAME=VALUE" if not equals else "no redacted value has this name"),
+                hint=f"redacted values that the run requires: {', '.join(needed) or 'none'}",
             )
         words[name.upper()] = value
     return words
@@ -375,12 +376,12 @@ def require_words(original: Original) -> None:
     missing = original.missing
     if "" in missing or (missing and original.capsule.hidden is None):
         raise MissingPrecondition(
-            f"the capsule of run {original.plan.run} hides words that the run requires, and does not name them",
-            hint=f"to create a new one, run on the run's machine: hidl capsule {original.plan.run}",
+            f"the capsule of run {original.plan.run} redacts values that the run requires, and does not name them",
+            hint=f"create a new capsule on the machine of the original run: hidl capsule {original.plan.run}",
         )
     if missing:
         raise MissingPrecondition(
-            f"the capsule of run {original.plan.run} hides {len(missing)} word(s) that the run requires: "
+            f"the capsule of run {original.plan.run} redacts {len(missing)} value(s) that the run requires: "
             + ", ".join(missing),
             hint=f"use {' '.join(f'--set {name}=VALUE' for name in missing)}, or set variables of these names",
         )
@@ -705,7 +706,7 @@ def _read_back(capsule: Capsule) -> None:
     except InvalidInput as error:
         raise HidlError(
             "\n".join([f"cannot read the capsule back: {error.message}", *(each.message for each in error.problems)]),
-            hint="check whether a hidden word is part of a name (hidl run --dry-run); otherwise report this as a bug",
+            hint="check whether a name contains a redacted value (hidl run --dry-run); otherwise report this as a bug",
         ) from error
 
 

@@ -94,5 +94,5 @@ def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:
 
 def _variable_name(name: str) -> Markup:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"{name!r} is not a valid name of a shell variable")
+        raise ValueError(f"{name!r} is not a valid shell variable name")
     return Markup(name)
