@@ -496,7 +496,7 @@ def show_result(document: dict[str, Any]) -> None:
     for overhead in overheads(document["steps"]):
         stdout().print(overhead_table(overhead))
     if document["published"]:
-        stdout().print("published values, for orientation (other machines and programs; no verdict depends on them):")
+        stdout().print("published values, for reference (other machines and programs; no verdict depends on them):")
     for each in document["published"]:
         where = f"{each['scale']}; {each['platform']}; {each['source']}"
         stdout().print(f"  {each['title']}: {each['figure']} ({where})", markup=False, highlight=False)

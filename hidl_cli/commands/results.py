@@ -376,7 +376,7 @@ def _named(store: Store, name: str) -> Filters:
         return Filters(workload=name, of_ranks=False)
     fitting = {one.series for one in series if one.series.startswith(name)}
     if len(fitting) > 1:
-        raise UsageError(f"{len(fitting)} series start with {name!r}: {', '.join(sorted(fitting)[:5])}")
+        raise UsageError(f"{len(fitting)} series match {name!r}: {', '.join(sorted(fitting)[:5])}")
     if fitting:
         return Filters(series=fitting.pop(), of_ranks=False)
     return Filters(run=store.find(name).run, of_ranks=False)

@@ -265,9 +265,7 @@ def _require_comparison(plan: Plan, *, wait: bool) -> None:
     from hidl_workloads.repetitions import LEAST
 
     if not any(map(compared_variables, plan.points)):
-        raise UsageError(
-            "--save-tuning requires a comparison of variables", hint="add --matrix mpi.VARIABLE=VALUE,VALUE"
-        )
+        raise UsageError("--save-tuning requires variables to compare", hint="add --matrix mpi.VARIABLE=VALUE,VALUE")
     if plan.repetitions < LEAST:
         raise UsageError(f"--save-tuning requires {LEAST} repetitions", hint=f"use --repeat {LEAST} or more")
     if not wait:

@@ -207,6 +207,7 @@ def _cron(
     if not table.uninstall(nightly):
         raise MissingPrecondition(
             f"nightly validation {nightly.key} not found in {table.name}",
-            hint=f"use the options that it was installed with; {table.name} has: {', '.join(table.keys()) or 'none'}",
+            hint="use the options with which the validation was installed; "
+            f"{table.name} contains: {', '.join(table.keys()) or 'none'}",
         )
     say(f"removed the nightly validation {nightly.key}")

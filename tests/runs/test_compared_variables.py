@@ -82,7 +82,7 @@ def test_the_default_continues_the_series_of_ordinary_runs(hidl: Hidl) -> None:
         (("--matrix", f"mpi.{VARIABLE}=default"), "nothing to compare"),
         (("--matrix", f"mpi.{VARIABLE}=ring", "max_size=4,8"), "max_size cannot be combined with run-time variables"),
         (("--matrix", f"mpi.{VARIABLE}=ring", "mpi.MPICH_ALLREDUCE_INTRA_ALGORITHM=tree"), "the same variable"),
-        (("--matrix", "buffer=numpy,bytearray", "--save-tuning"), "requires a comparison of variables"),
+        (("--matrix", "buffer=numpy,bytearray", "--save-tuning"), "requires variables to compare"),
         (("--matrix", "buffer=numpy,bytearray", "--until-settled"), "--until-settled requires"),
         (("--matrix", f"mpi.{VARIABLE}=ring", "--save-tuning", "--repeat", "2"), "requires 3 repetitions"),
         (("--matrix", f"mpi.{VARIABLE}=ring", "--tune", f"{VARIABLE}=ring"), "is already the default"),
