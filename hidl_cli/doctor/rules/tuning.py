@@ -224,7 +224,7 @@ def both_remedies(facts: Tuning) -> Iterator[Evidence]:
     "is several times slower. Missing files in LD_PRELOAD are ignored with a message on stderr.",
 )
 def library_missing(facts: Tuning) -> Iterator[Evidence]:
-    """Report an error if the ranks run here and GDRCopy's library is missing, and a warning for other missing files.
+    """Report an error if GDRCopy's library is missing where the ranks run, and a warning for any other missing file.
 
     Files that are missing on a login node may exist on the job's nodes.
     """
