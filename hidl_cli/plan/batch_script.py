@@ -321,7 +321,7 @@ def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScrip
     if ignored := next((name for field, name in _OF_LAUNCHES.items() if getattr(request, field)), None):
         raise UsageError(
             f"a batch script requests its resources and starts its ranks itself: {ignored} does not apply",
-            hint="change the script, or add an option of the scheduler with --scheduler-option",
+            hint="change the script, or add a scheduler option with --scheduler-option",
         )
     if request.ranks_per_node is not None and site.scheduler != "slurm":
         raise UsageError(

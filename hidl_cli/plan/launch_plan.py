@@ -230,7 +230,7 @@ class Plan:
         """Parse ``plan.json``; raises ``ValueError`` if it is invalid for this version of hidl."""
         values = dict(document)
         if values.pop("schema", None) != SCHEMA:
-            raise ValueError(f"not a document of schema {SCHEMA}")
+            raise ValueError(f"not a document with schema {SCHEMA}")
         try:
             return _adapter().validate_python(values)
         except ValidationError as error:

@@ -119,10 +119,13 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     )
     if script is not None and ranks_kept(workload.program.patterns) is not None:
         raise UsageError(
-            "a batch script starts its ranks itself: --metric cannot choose ranks", hint="omit ranks from --metric"
+            "--metric cannot select ranks of a batch script, which starts its ranks itself",
+            hint="omit ranks from --metric",
         )
     if request.scale and workload.scaling is None:
-        raise UsageError(f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to it")
+        raise UsageError(
+            f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to the workload"
+        )
     if request.scale and request.axes:
         raise UsageError("--scale and --matrix cannot be combined", hint="compare at one size, then scale the best one")
     parameters, matrix = resolve(workload, request.assignments), expand_matrix(workload, request.axes)
@@ -187,7 +190,7 @@ def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[
         return request, None
     if name := next((name for field, name in _OF_NEW_JOBS.items() if getattr(given, field)), None):
         raise UsageError(
-            f"{name} applies to a new job, but hidl uses allocation {job.id}, in which it runs",
+            f"{name} applies only to new jobs, but hidl is running in allocation {job.id} and uses it",
             hint=f"use --new-job to submit another job, or omit {name}",
         )
     if request.partition is not None:
@@ -376,14 +379,14 @@ def _jobs_before(request: RunRequest, site: Site) -> list[str]:
             continue
         if status.state.is_final:
             raise SubmitRefused(
-                f"--after {run.id}: this run has ended as {status.state.value}",
+                f"--after {run.id}: this run ended in state {status.state.value}",
                 hint=f"see hidl logs {run.id}, or omit --after",
             )
         system = batch_systems.system(planned.scheduler)
         if planned.max_jobs and system is not None and not system.may_requeue(planned.header):
             raise UsageError(
                 f"--after {run.id}: this run continues in further jobs (--until-done), whose ids are not known yet",
-                hint=f"wait for its end first: hidl resume {run.id}",
+                hint=f"wait until it ends: hidl resume {run.id}",
             )
         job = read_reference(run).id
         if job is None:

@@ -221,7 +221,7 @@ def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes
     for name in ("--rdzv-endpoint", "--master-addr"):
         if nodes > 1 and re.match(r"localhost\b|127\.", launcher.value(name) or ""):
             raise UsageError(
-                f"torchrun {name} {launcher.value(name)}: each of the {nodes} nodes would wait for itself",
+                f"torchrun {name} {launcher.value(name)}: on each of {nodes} nodes, this is the node itself",
                 hint="omit it: hidl sets the address of the first node",
             )
     given = launcher.value("--nproc-per-node")
