@@ -143,7 +143,7 @@ def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interc
 def read_forecast(document: Any, placements: Sequence[Placement]) -> Forecast:
     """Parse a forecast; raises ``ValueError`` if it is invalid or has the wrong number of placements."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ValueError(f"not a document of schema {SCHEMA}")
+        raise ValueError(f"not a document with schema {SCHEMA}")
     try:
         forecast = TypeAdapter(Forecast).validate_python(document)
     except ValidationError as error:

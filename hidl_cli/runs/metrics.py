@@ -83,7 +83,7 @@ def describe_unequal_ranks(metrics: Mapping[str, dict[str, Any]], promised: Mapp
 
 def _by_name(document: Any, path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise MetricMissing(f"{path} is not a document of schema {SCHEMA}")
+        raise MetricMissing(f"{path} is not a document with schema {SCHEMA}")
     metrics = document.get("metrics")
     keys = {"name", *_ALWAYS}
     if not isinstance(metrics, list) or not all(isinstance(m, dict) and keys <= m.keys() for m in metrics):

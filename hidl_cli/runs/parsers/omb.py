@@ -292,7 +292,7 @@ def _check(table: _Table) -> None:
         for before, size in pairwise(sizes):
             if size != (2 * before or 1):
                 raise MetricMissing(
-                    f"the table of {_program(table)} lacks a row: {size} bytes follow {before}", hint=_HINT
+                    f"the table of {_program(table)} lacks a row: size {size} follows size {before}", hint=_HINT
                 )
 
 

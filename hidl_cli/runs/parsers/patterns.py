@@ -329,7 +329,7 @@ def _search_all(
     try:
         searches = [_Search(pattern, units, ranks) for pattern in patterns]
     except Mistake as mistake:
-        raise MetricMissing(f"a pattern of the plan cannot be used: {mistake.message}") from None
+        raise MetricMissing(f"a pattern in the plan cannot be used: {mistake.message}") from None
     try:
         for file in files:
             before = [(found, found.matched) for search in searches for found in search.found.values()]
