@@ -437,7 +437,7 @@ class Database:
                 _create_tables(connection)
             elif state is _State.OLD:
                 raise OutdatedStore(
-                    f"{self.file} was written by an earlier hidl",
+                    f"{self.file} was written by an earlier version of hidl",
                     hint="hidl results reindex rebuilds it from the run directories",
                 )
             elif state is _State.EMPTY:
