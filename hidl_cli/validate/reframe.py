@@ -550,7 +550,7 @@ def read_report(report: Path) -> list[Mapping[str, Any]]:
         return list(document["runs"][-1]["testcases"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise HidlError(
-            f"cannot read the report of ReFrame: {error}", hint=f"see its output in {report.parent}"
+            f"cannot read ReFrame's report: {error}", hint=f"see ReFrame's output in {report.parent}"
         ) from error
 
 
