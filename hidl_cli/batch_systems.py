@@ -19,7 +19,7 @@ SSH = "ssh"
 
 @dataclass(frozen=True)
 class Attached:
-    """A command that runs its arguments in a new allocation and returns when they end.
+    """A command such as ``bsub -I``, which runs another command in a new allocation and returns when that command ends.
 
     Attributes:
         command: The words of the command.
@@ -127,8 +127,8 @@ class BatchSystem:
         return max(self.shortest_limit, math.ceil(seconds / self.limit_unit) * self.limit_unit)
 
 
-#: In squeue's text output, the state of an ending job is COMPLETING, whatever the reason. In JSON, Slurm 23.02 and
-#: later also list the state that describes the reason.
+#: In squeue's text output, the state of a job that is ending is COMPLETING, whatever the reason. In JSON, Slurm 23.02
+#: and later also list the state that gives the reason.
 _SLURM_WHY_ENDED = """\
 local state
 state=$(timeout 10 squeue --json --jobs="$job" 2> /dev/null | tr -d '[:space:]' |
@@ -167,8 +167,8 @@ _ROWS = (
         requeue='scontrol requeue "$SLURM_JOB_ID"',
         no_requeue=r"#SBATCH --no-requeue\b",
         next_job=NextJob(
-            # Defaults of the user (SBATCH_*), which sbatch does not get from a job's environment. SBATCH_CLUSTERS is
-            # left out, because the job on which the new one depends belongs to the cluster of these nodes.
+            # The user's sbatch defaults (SBATCH_*), which sbatch does not find in a job's environment. SBATCH_CLUSTERS
+            # is left out, because the new job depends on a job of this cluster.
             words=(
                 'words=(sbatch --parsable "--dependency=afterany:$job"'
                 ' ${SLURM_JOB_ACCOUNT:+"--account=$SLURM_JOB_ACCOUNT"} ${SLURM_JOB_QOS:+"--qos=$SLURM_JOB_QOS"}'

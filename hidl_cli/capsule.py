@@ -80,10 +80,10 @@ _REQUIRED = ("run/plan.json", "run/status.json", "run/metrics.json", "lock.txt",
 _KNOWN = frozenset({*(f"run/{name}" for name in RUN_DOCUMENTS), *_REQUIRED})
 _INDEX = "capsule.json"
 
-#: Maximum sizes in bytes of a single member and of all members. A plan with thousands of steps has a few megabytes.
+#: Maximum sizes in bytes of a single file and of all files. A plan with thousands of steps takes up a few megabytes.
 _MAX_MEMBER = 32 << 20
 _MAX_TOTAL = 64 << 20
-#: Timestamp of all members: the earliest that a zip archive supports. It is constant, so that the same run yields the
+#: Timestamp of all files: the earliest that a zip archive supports. It is constant, so that the same run yields the
 #: same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -104,7 +104,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Hidden:
-    """A hidden word, shown as ``***NAME***`` at ``places`` in members, such as ``run/plan.json: parameters.token``."""
+    """A redacted value, shown as ``***NAME***`` at ``places`` in a capsule (``run/plan.json: parameters.token``)."""
 
     name: str
     places: tuple[str, ...]
@@ -112,12 +112,12 @@ class Hidden:
 
 @dataclass(frozen=True)
 class Capsule:
-    """A capsule's content.
+    """The contents of a capsule, which is an archive of everything that is required to run a run again.
 
     Attributes:
         lock_name: File name that the lockfile requires in a directory of lockfiles.
         members: Content of the files, by name.
-        hidden: Words that were secrets, or None in a capsule written by hidl 0.1, which does not list them.
+        hidden: Values that were secrets, or None in a capsule written by hidl 0.1, which does not list them.
         digest: SHA-256 of the whole file.
     """
 
@@ -139,7 +139,7 @@ class Capsule:
             raise _invalid(f"{member} is not UTF-8 text") from error
 
     def to_bytes(self) -> bytes:
-        """Return the file's bytes. Equal capsules have equal bytes."""
+        """Return the bytes of the capsule file. Capsules with the same contents have the same bytes."""
         index = {
             "schema": SCHEMA,
             "run": self.run,
@@ -247,7 +247,7 @@ def _index(data: bytes) -> _Index:
     try:
         document = json.loads(data.decode())
         if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
-            raise _invalid(f"{_INDEX} is not a document of schema {SCHEMA}")
+            raise _invalid(f"{_INDEX} is not a document with schema {SCHEMA}")
         return TypeAdapter(_Index).validate_python(document)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise _invalid(f"{_INDEX} is not JSON") from error
@@ -286,8 +286,8 @@ ROOT = "replays"
 class Original:
     """A replay's original run, read from a capsule and checked: the run, its plan and its stack.
 
-    ``given`` lists the names of the hidden words that the user has supplied; their values are filled into the paths of
-    ``inputs``.
+    ``given`` lists the names of the redacted values that the user has supplied; these values are filled into the paths
+    of ``inputs``.
     """
 
     capsule: Capsule
@@ -303,17 +303,17 @@ class Original:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the hidden words that the run requires, but the user has not supplied.
+        """Names of the redacted values that the run requires but the user has not supplied.
 
-        An unnamed word has an empty name.
+        The name of an unnamed value is an empty string.
         """
         words = required_words(self.capsule)
         return tuple(name for name in words if name not in self.given)
 
     @property
     def replaced(self) -> tuple[str, ...]:
-        """Descriptions of the hidden words that the user has supplied."""
-        return tuple(f"hidden word {name}: not in the capsule → supplied" for name in self.given)
+        """Descriptions of the redacted values that the user has supplied."""
+        return tuple(f"redacted value {name}: not in the capsule → supplied" for name in self.given)
 
     @property
     def provenance(self) -> Provenance:
@@ -343,17 +343,20 @@ class Replayed:
 
 
 def required_words(capsule: Capsule) -> tuple[str, ...]:
-    """Return the names of the hidden words that a capsule's run requires. An unnamed word has an empty name."""
+    """Return the names of the redacted values that a capsule's run requires.
+
+    The name of an unnamed value is an empty string.
+    """
     found = names_in(capsule.text("run/plan.json") + capsule.text("stack.yaml"))
     listed = None if capsule.hidden is None else {each.name for each in capsule.hidden}
     return tuple(name for name in found if listed is None or name in listed)
 
 
 def read_hidden_words(capsules: Sequence[Capsule], assignments: Sequence[str]) -> dict[str, str]:
-    """Return the values of the hidden words that the capsules' runs require, if these values are known.
+    """Return the redacted values that the capsules' runs require and that the user has supplied, by name.
 
     A value comes from ``assignments`` (``NAME=VALUE``), or else from the environment variable with that name. Raises
-    ``UsageError`` for an assignment to a name that no capsule hides.
+    ``UsageError`` for an assignment to a name that no capsule redacts.
     """
     needed = dict.fromkeys(name for capsule in capsules for name in required_words(capsule) if name)
     words = {name: os.environ[name] for name in needed if os.environ.get(name)}
@@ -361,24 +364,25 @@ def read_hidden_words(capsules: Sequence[Capsule], assignments: Sequence[str]) -
         name, equals, value = assignment.partition("=")
         if not equals or name.upper() not in needed:
             raise UsageError(
-                f"invalid --set {name}: " + ("expected NAME=VALUE" if not equals else "no hidden word has this name"),
-                hint=f"hidden words that the run requires: {', '.join(needed) or 'none'}",
+                f"invalid --set {name}: "
+                + ("expected NAME=VALUE" if not equals else "no redacted value has this name"),
+                hint=f"redacted values that the run requires: {', '.join(needed) or 'none'}",
             )
         words[name.upper()] = value
     return words
 
 
 def require_words(original: Original) -> None:
-    """Raise ``MissingPrecondition`` if the run requires hidden words that the user has not supplied."""
+    """Raise ``MissingPrecondition`` if the run requires redacted values that the user has not supplied."""
     missing = original.missing
     if "" in missing or (missing and original.capsule.hidden is None):
         raise MissingPrecondition(
-            f"the capsule of run {original.plan.run} hides words that the run requires, and does not name them",
-            hint=f"to create a new one, run on the run's machine: hidl capsule {original.plan.run}",
+            f"the capsule of run {original.plan.run} redacts values that the run requires, and does not name them",
+            hint=f"create a new capsule on the machine of the original run: hidl capsule {original.plan.run}",
         )
     if missing:
         raise MissingPrecondition(
-            f"the capsule of run {original.plan.run} hides {len(missing)} word(s) that the run requires: "
+            f"the capsule of run {original.plan.run} redacts {len(missing)} value(s) that the run requires: "
             + ", ".join(missing),
             hint=f"use {' '.join(f'--set {name}=VALUE' for name in missing)}, or set variables of these names",
         )
@@ -386,7 +390,7 @@ def require_words(original: Original) -> None:
 
 @contextmanager
 def unpacked(capsule: Capsule, words: Mapping[str, str] | None = None) -> Iterator[Original]:
-    """Unpack a capsule's run in a temporary directory. ``words`` contains the values of hidden words, by name.
+    """Unpack a capsule's run into a temporary directory, and fill in its redacted values from ``words``, by name.
 
     Raises ``InvalidInput`` with every problem in the run's plan, stack or metrics.
     """
@@ -425,7 +429,7 @@ def order_for(
     *,
     offline: bool = False,
 ) -> Order:
-    """Return the order that installs the capsule's stack from its lockfile, which is written to ``directory``.
+    """Return a request to install the capsule's stack from its lockfile, which is written to ``directory``.
 
     Nothing is installed if the stack in use has the same lockfile. Otherwise the stack is installed in a separate
     directory, and the stack in use is not changed. ``job`` contains the options for a build job. Raises
@@ -568,7 +572,7 @@ def choose_site(plan: Plan, name: str | None) -> Site:
 
 
 def _filled(data: bytes, words: Mapping[str, str]) -> bytes:
-    """Return a JSON document with the values of hidden words filled in. Damaged documents are returned unchanged."""
+    """Return a JSON document with redacted values filled in. Damaged documents are returned unchanged."""
     try:
         return json.dumps(fill(json.loads(data.decode()), words)).encode()
     except (ValueError, RecursionError):
@@ -605,12 +609,12 @@ def _input_problem(file: Path, expected: str) -> str | None:
 # Create a run's capsule.
 
 
-#: Number of bytes from the end of a log that a capsule contains.
+#: Maximum number of bytes that a capsule contains from the end of each log.
 LOG_BYTES = 256 << 10
 
 
 def capsule_of(run: Run) -> Capsule:
-    """Create the capsule of a run that has metrics. Secrets are omitted, because capsules are shared.
+    """Create a capsule from a run that has metrics. Secrets are omitted, because capsules are meant to be shared.
 
     Raises ``MissingPrecondition`` if the run has no metrics or its lockfile is gone.
     """
@@ -693,7 +697,7 @@ def _require_visible_names(plan: Plan, secrets: Secrets) -> None:
 
 
 def keeps_sources(run: Run) -> bool:
-    """Return whether the run kept its site and its stack's recipe.
+    """Return whether the run's directory contains copies of its site and its stack's recipe.
 
     Runs made with hidl 0.1 did not, so their capsules contain the current versions of both.
     """

@@ -89,7 +89,7 @@ def read_blocks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def search_file(name: str) -> list[Cause]:
-    """Find the known causes in a file, or in standard input for ``-``; raises ``OSError`` if it cannot be read."""
+    """Find known causes of failures in a file, or in stdin for ``-``; raises ``OSError`` if it cannot be read."""
     if name == "-":
         return search(read_blocks(sys.stdin.buffer))
     with Path(name).open("rb") as file:
@@ -97,7 +97,7 @@ def search_file(name: str) -> list[Cause]:
 
 
 def search(blocks: Iterable[bytes]) -> list[Cause]:
-    """Find the known causes in blocks of whole lines, each only once, starting with the most likely one.
+    """Find known causes of failures in blocks of whole lines, and return each once, starting with the most likely one.
 
     Errors come before warnings; within a severity, causes are sorted by role and position. The result excludes causes
     that another cause explains, a program's own error message if a cause or symptom explains it, and matches in
@@ -147,7 +147,7 @@ def fixed_word(pattern: str) -> str:
 
 @cache
 def _by_word() -> dict[bytes, list[_Known]]:
-    """Return all patterns, grouped by the word that their matches contain, in which digits are replaced with 0."""
+    """Return all patterns, grouped by a word that all their matches contain. Digits in the word are replaced with 0."""
     table: dict[bytes, list[_Known]] = {}
     for diagnosis in load_diagnoses():
         for pattern in diagnosis.patterns:
@@ -159,7 +159,7 @@ def _by_word() -> dict[bytes, list[_Known]]:
 
 @cache
 def _by_stem() -> dict[bytes, list[bytes]]:
-    """Return the words of all patterns, grouped by a short substring that each word shares with most other words."""
+    """Return the words of all patterns, grouped by stem: the short substring of a word that most words contain."""
     parts = {word: {word[at : at + _STEM] for at in range(max(1, len(word) - _STEM + 1))} for word in _by_word()}
     frequency = Counter(part for those in parts.values() for part in those)
     table: dict[bytes, list[bytes]] = {}
@@ -179,7 +179,7 @@ def _likely(block: bytes) -> Iterator[_Known]:
 
 
 def _first_matches(block: bytes, known: Container[str]) -> Iterator[tuple[Diagnosis, re.Match[str], int]]:
-    """Yield the first match outside of harmless lines for each diagnosis not yet ``known``, and its line number."""
+    """Yield each diagnosis not in ``known`` with its first match outside of harmless lines, and the line number."""
     likely = list(_likely(block))
     sought = [each for each in likely if each.diagnosis.id not in known]
     named = [each.pattern for each in likely if each.diagnosis.role != "unexplained"]
@@ -215,7 +215,7 @@ def _matches(patterns: Iterable[re.Pattern[str]], match: re.Match[str]) -> bool:
 
 _ID = r"^HD[0-9]{3}$"
 _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
-_MAX_LINE = 300  # number of characters of a line that a finding quotes
+_MAX_LINE = 300  # maximum number of characters that a finding quotes from a line
 _HARMLESS = "harmless.yaml"
 
 Role = Literal["cause", "symptom", "consequence", "unexplained"]
@@ -232,7 +232,7 @@ class Example(Strict):
 
 
 class Harmless(Strict):
-    """Lines in which no cause is found, because their program calls them harmless or prints them in good runs too."""
+    """Lines that never indicate a cause, because programs call them harmless or also print them in successful runs."""
 
     title: str
     patterns: Annotated[list[str], Field(min_length=1)]
@@ -284,7 +284,7 @@ def load_diagnoses() -> tuple[Diagnosis, ...]:
 
 @cache
 def diagnosis_rules() -> Rules[str]:
-    """Return a doctor rule for each diagnosis, which is documented by the diagnosis's first example."""
+    """Return a rule of ``hidl doctor`` for each diagnosis. The diagnosis's first example documents the rule."""
     rules: Rules[str] = Rules()
     for diagnosis in load_diagnoses():
         rules.rule(diagnosis.id, diagnosis.title, severity=diagnosis.severity, why=diagnosis.why)(_check(diagnosis))
@@ -305,7 +305,7 @@ def _check(diagnosis: Diagnosis) -> Callable[[str], Iterator[Evidence]]:
 
 @cache
 def load_harmless() -> tuple[Harmless, ...]:
-    """Return the harmless lines; raises ``InvalidInput`` if the file is invalid."""
+    """Return the lines that never indicate a cause; raises ``InvalidInput`` if the file is invalid."""
     return tuple(_read(_folder() / _HARMLESS, TypeAdapter(list[Harmless])))
 
 
@@ -381,7 +381,7 @@ def write_causes(run: Run, proven: Sequence[Finding] = ()) -> None:
 
 
 def format_causes(causes: Sequence[Finding]) -> str:
-    """Format the first cause with its reason, and the titles of a few others; a warning is called a possible cause."""
+    """Format the first cause with its reason, and the titles of a few others. Warnings are called possible causes."""
     if not causes:
         return ""
     likely, *others = causes

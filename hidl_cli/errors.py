@@ -46,7 +46,7 @@ class ExitCode(IntEnum):
 
 
 class Terminated(KeyboardInterrupt):
-    """An interrupt by SIGHUP (lost terminal) or SIGTERM (host shutdown), which the user may not intend."""
+    """An interruption by SIGHUP (lost terminal) or SIGTERM (host shutdown), which the user may not have intended."""
 
 
 class HidlError(Exception):
@@ -181,11 +181,11 @@ _SYSTEM_HINTS = {
 
 
 def hint_for(error: OSError, space: str) -> str:
-    """Return the next step after a failed write.
+    """Return a hint about what to do after a failed write.
 
     Args:
         error: The error raised by the system call.
-        space: The next step if the disk is full, or if there is no specific next step for the error.
+        space: The hint if the disk is full, or if there is no specific hint for the error.
     """
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return space if is_full else _SYSTEM_HINTS.get(error.errno or 0, space)

@@ -25,8 +25,8 @@ class LauncherTraits:
     place: ClassVar[str | None] = None
     #: Whether the executable comes with each MPI library and must belong to the library that the ranks are linked to.
     of_library: ClassVar[bool] = False
-    #: Whether only the site's libraries are supported, because a stack's own library is not built for the launcher's
-    #: PMI, or because the launcher cannot find it.
+    #: Whether the launcher supports only the site's MPI libraries, because it cannot find a stack's own library, or
+    #: because that library is not built for the launcher's PMI.
     needs_site_library: ClassVar[bool] = False
     #: Whether the launcher starts ranks over ssh on the hosts in a host file, without a scheduler.
     through_ssh: ClassVar[bool] = False

@@ -42,14 +42,14 @@ RUNTIMES: Mapping[Abi, str] = {
 #: The network modules in the MPICH wheels on PyPI (3.4.3 to 5.0.2).
 WHEEL_NETMODS = ("ofi", "ucx")
 
-#: Variables that MPICH with these netmods needs when it uses Slurm's pmi2. With UCX, it publishes 4096 bytes per node
-#: (the address and the memory behind it) in lines of up to 1041 bytes. The plugin reads PMI-1 in pieces of 1024 bytes
-#: and drops longer lines, so all ranks wait forever for its reply (MPICH 5.0.2, Slurm 22.05: handle_pmi1_cmd). The
-#: lines are long if that memory contains few zeros, since zeros are packed. This depends on the program and its
-#: environment, and every additional node adds to the risk. OFI addresses are short. Without a fabric, however, MPICH
-#: uses libfabric's old provider ``sockets``, and on a busy machine, ranks that connect to each other at the same moment
-#: hang in MPI_Init (in 4 of 144 starts with 16 ranks on 4 nodes). With ``sockets`` excluded, MPICH uses ``tcp``, and 0
-#: of 240 starts hang.
+#: Variables that MPICH with these netmods requires under Slurm's pmi2. With UCX, MPICH publishes 4096 bytes per node
+#: (the address and the memory that follows it) in lines of up to 1041 bytes. Slurm's plugin reads PMI-1 messages in
+#: blocks of 1024 bytes and drops longer lines, so all ranks wait forever for a reply (MPICH 5.0.2, Slurm 22.05:
+#: handle_pmi1_cmd). The lines are long if the memory after the address contains few zeros, because MPICH compresses
+#: zeros. This depends on the program and its environment, and every additional node adds to the risk. OFI addresses are
+#: short. Without a fabric, however, MPICH uses libfabric's old provider ``sockets``, and on a busy machine, ranks that
+#: connect to each other at the same moment hang in MPI_Init (in 4 of 144 starts with 16 ranks on 4 nodes). With
+#: ``sockets`` excluded, MPICH uses ``tcp``, and 0 of 240 starts hang.
 WHEEL_OVER_PMI2 = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "^sockets"}
 
 #: Variables that MPICH needs if all ranks are on one host. Builds from PyPI, Spack and Linux distributions may use UCX,
@@ -62,7 +62,7 @@ MPICH_ON_ONE_HOST = {"UCX_TLS": "^tcp"}
 
 @dataclass(frozen=True)
 class Query:
-    """A library program that reports a property. ``yes`` and ``no`` are patterns for its output."""
+    """A program of an MPI library that reports a property. ``yes`` and ``no`` are patterns for its output."""
 
     argv: tuple[str, ...]
     yes: str
@@ -258,7 +258,7 @@ TELLERS: Mapping[str, VersionProgram] = {
 
 
 def tell(program: str, text: str) -> tuple[Family, str] | None:
-    """Return the family and version in the output of one of the ``TELLERS``, or None if it contains neither."""
+    """Return the family and version in the output of a program in ``TELLERS``, or None if neither is recognized."""
     found = re.search(TELLERS[program].pattern, text)
     if found is None:
         return None

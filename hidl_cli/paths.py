@@ -40,12 +40,12 @@ def user_cache() -> Path:
 
 
 def runs() -> Path:
-    """Return the directory of all runs of this user."""
+    """Return the directory that contains this user's runs."""
     return user_state() / "runs"
 
 
 def bisects() -> Path:
-    """Return the directory of all bisects of this user."""
+    """Return the directory that contains this user's bisects."""
     return user_state() / "bisects"
 
 

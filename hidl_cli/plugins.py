@@ -85,7 +85,7 @@ def load_target(target: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Registry(Generic[T]):
-    """Built-in and plugged-in implementations of an interface, by name.
+    """Implementations of an interface, by name. Some are built in, and plug-ins can add others.
 
     Attributes:
         what: Noun for an implementation in messages, such as ``launcher``.

@@ -28,7 +28,8 @@ from hidl_cli.errors import ProcessFailed
 _PR_SET_PDEATHSIG = 1
 _TAIL = 4000
 _GRACE_SECONDS = 5.0
-#: Seconds that an attended command gets to end after an interrupt, and seconds between two calls to ``beat``.
+#: Seconds that a command started by ``attend`` has to exit after an interrupt, and seconds between two calls of
+#: ``beat``.
 _ATTENDED_GRACE_SECONDS = 20.0
 _BEAT_SECONDS = 10.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -64,7 +65,7 @@ def run(
     check: bool = True,
     meanwhile: Callable[[], object] | None = None,
 ) -> Completed:
-    """Run ``command`` to its end.
+    """Run ``command`` to completion.
 
     Args:
         command: The program and its arguments.

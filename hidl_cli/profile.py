@@ -46,7 +46,7 @@ CAUSES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Times:
-    """The time of a step in seconds, without preparation; the parts add up to ``total``.
+    """The time of a step in seconds, excluding preparation. The attributes are parts that add up to ``total``.
 
     Attributes:
         computing: Time that the typical rank spends neither on exchanging data nor on ``input`` or ``packing``.
@@ -150,7 +150,7 @@ def waterfalls(study: Study, found: Mapping[tuple[int, int], Sequence[Times]]) -
 
 
 def _higher_is_better(study: Study) -> bool:
-    """Return whether higher values of the metric are better, as the speed-up of the largest step implies."""
+    """Return whether higher values of the metric are better, inferred from the speed-up of the largest step."""
     return (study.steps[-1].mean > study.baseline.mean) == (study.steps[-1].speedup > 1)
 
 
@@ -262,7 +262,7 @@ def _merge(place: Path, about: dict[str, Any], command: str) -> tuple[dict[str, 
 
 
 def _planned_bubble(place: Path) -> float:
-    """Return how many seconds of each step the busiest partition waits in the pipeline, as planned by hyparflow."""
+    """Return the seconds per step that the busiest partition waits in the pipeline, as predicted by hyparflow."""
     with suppress(OSError, ValueError, TypeError, KeyError):  # programs other than hyparflow lack these metrics
         found = {each["name"]: each for each in read_json(place / "metrics.json")["metrics"]}
         return min(map(float, found["predicted_bubble"]["samples"])) * float(found["predicted_step_time"]["value"])
@@ -356,7 +356,7 @@ def _load(run: Run, plan: Plan, step: Mapping[str, Any]) -> Profile:
         found = profile.load(_directory(run, step))
     except TrafficError as error:
         raise UsageError(f"the profile of run {run.id} cannot be read: {error}") from error
-    # Replace the ranks' own command line, which may contain secrets and is cut off.
+    # The command line that the ranks recorded is not used, because it ends after 255 bytes and may contain secrets.
     found.command = plan.summary(plan.steps[step["step"] - 1])
     return found
 
@@ -387,7 +387,7 @@ def present_losses(fall: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def describe_waterfall(fall: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a waterfall that leads from an efficiency of 1 to the measured one."""
+    """Yield the lines of a waterfall chart, from an efficiency of 1 down to the measured efficiency."""
     yield f"efficiency at {fall['n']}: {fall['efficiency']:.3f}; lost to"
     for loss in present_losses(fall):
         interval = loss["interval"]

@@ -1,4 +1,4 @@
-"""A run's directory, the source of truth about the run. Files are written once; only ``status.json`` changes."""
+"""A run's directory, the source of truth for the run. Files are written once; only ``status.json`` changes."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def all_runs(root: Path | None = None) -> Iterator[Run]:
 
 
 def find(name: str | None, root: Path | None = None) -> Run:
-    """Return a run by its directory, its id, or a unique start or end of its id; None and ``last`` mean the newest."""
+    """Return a run by its directory, id, or a unique prefix or suffix of its id; None and ``last`` mean the newest."""
     if name and Path(name, "plan.json").is_file():
         return Run(Path(name).resolve())
     runs = list(all_runs(root))

@@ -22,8 +22,8 @@ DIRECTORY = "profile"
 STARTER = ("/bin/sh", "record.sh")
 
 _LIBRARY = "recorder.so"
-_EVENTS = 2_000_000  # number of calls in the trace of all ranks: 128 MB
-_MOST_EVENTS = 10_000  # number of calls in the trace of one rank
+_EVENTS = 2_000_000  # maximum number of calls in the traces of all ranks together (128 MB)
+_MOST_EVENTS = 10_000  # maximum number of calls in the trace of a single rank
 
 # Launchers may pass their own variables only to the ranks, so the recorder is added where the ranks start.
 _RECORD = f"""\

@@ -57,7 +57,8 @@ _TOKEN_WITH_SLASH = _Pattern(
     r"|[\w-]+:\d{1,5}(?=[/?#]|$))(?:[:/?#]|$))"
     rf"[^\s/?#@\"'<>,;|]*[/?#]{_TO_LAST_AT}"
 )
-# The paths of conda indexes may contain a token after /t/, where forums have a title with hyphens between its words.
+# The path of a conda index may contain a token after /t/. In the URLs of forums, /t/ is followed by a title with
+# hyphens.
 _PATH_TOKEN = _Pattern(
     r"://[^\s?#\"'<>]{1,200}?/t/(?P<value>(?:[a-z]{2}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\w{16,})"
     r"(?=[/\s\"']|$)"
@@ -95,7 +96,8 @@ _IS_PLAIN = _Pattern(r"[a-z]+(?:[_-][a-z]+)*|[-+]?[\d.,]{1,5}|.{0,3}|(?:[~.$]|\.
 _NAME = rf"[A-Z0-9_-]{{0,60}}(?:{_WORDS})[A-Z0-9_-]{{0,60}}"
 _IS_NAME = _Pattern(_NAME, re.IGNORECASE)
 _IS_WORD = _Pattern(_WORDS, re.IGNORECASE)
-# Language model terms, and names of files that contain a secret: `pad_token_id`, `eos_token`, `HF_TOKEN_PATH`.
+# Names that look like those of secrets but are not: terms from language models, and names of files that contain a
+# secret (`pad_token_id`, `eos_token`, `HF_TOKEN_PATH`).
 _IS_NO_SECRET = _Pattern(
     r"(?:^|[_-])(?:PAD|BOS|EOS|UNK|MASK|CLS|SEP|IMAGE|SPECIAL|START|END|STOP|FIRST|LAST|NEXT|PER|EACH|NUM)[_-]?TOKEN"
     r"|TOKEN[_-]?(?:IDS?|TYPES?|COUNT|LIMIT|BUDGET|LEN|LENGTH|SIZE|DROP|DROPOUT|EMBED\w*|MIX\w*|RATE|THROUGHPUT|SPEED|LATENCY|TIME|PER|ACCURACY|LOSS)(?:[_-]|$)"
@@ -198,7 +200,7 @@ _STARTED = _Pattern(rf"(?<={re.escape(_STARTER)})(?:[ \t]+{_QUOTED_WORD})+")
 _LEAST_WORD = 4
 #: Smaller numbers are not secrets.
 _LEAST_NUMBER = 1000
-#: Shorter values are only hidden in other places if they are whole words there.
+#: Shorter values are hidden elsewhere only as whole words.
 _LEAST_PART = 8
 
 
@@ -333,7 +335,7 @@ class Secrets:
         return found
 
     def _element(self, words: Sequence[Any], at: int, name: str, where: str, secret: _Span | None) -> Any:
-        """Return a list element without secrets.
+        """Return a list element with its secrets hidden.
 
         The element may be a word in a command line that ends with a secret.
         """
@@ -364,7 +366,7 @@ class Secrets:
         return self.hide(text, where, literal=bool(name) and not re.search(r"\s", text))
 
     def _is_secret(self, name: str, value: str) -> bool:
-        """Return whether an entry in a document, which no shell expands, is a secret."""
+        """Return whether an entry in a document is a secret. No shell expands variables in these entries."""
         return _is_secret(name, value, self._parameters, literal=True)
 
     def _mark(self, name: str, text: str, value: str, where: str) -> str:
@@ -393,7 +395,7 @@ class Secrets:
         return self._names[value]
 
     def _known(self, text: str) -> Iterator[_Span]:
-        """Yield the spans of known values, in any form that they can have in a shell, JSON, a URL or HTML."""
+        """Yield the spans of known values, in any form that they can take in a shell, JSON, a URL or HTML."""
         if not self._spread:
             return
         if self._pattern is None:
@@ -417,7 +419,8 @@ def of_this_process() -> Secrets:
 @cache
 def _of_process(words: tuple[str, ...]) -> Secrets:
     secrets = Secrets().learn(list(words))
-    # Shorter values are likely to be ordinary words, and, unlike arguments, they were not just typed by the user.
+    # Short values in the environment are skipped: they are probably ordinary words and, unlike the arguments, were not
+    # typed for this command.
     secrets.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
     return secrets
 
@@ -428,7 +431,7 @@ def remember(*documents: Any) -> None:
 
 
 def shown(value: T) -> T:
-    """Return text, plain data or dataclasses for display, without secrets (including those known to this process)."""
+    """Return text, plain data or dataclasses for display, hiding secrets, including those found earlier."""
     return of_this_process().hide_document(value)
 
 
@@ -438,7 +441,7 @@ def shown_output(text: str) -> str:
 
 
 def holds_secret(*documents: Any) -> bool:
-    """Return whether these documents and texts contain a secret that can be recognized on its own."""
+    """Return whether these documents and texts contain a secret that is recognizable by its name, place or form."""
     return bool(redact_document(documents) != documents)
 
 
@@ -466,7 +469,7 @@ def redact_document(document: Any) -> Any:
 
 
 def fill(document: Any, values: Mapping[str, str]) -> Any:
-    """Return a document with each mark replaced by the value with its name. Marks with other names are kept."""
+    """Return a document with marks (``***NAME***``) replaced by the values with these names. Other marks are kept."""
     if isinstance(document, str):
         return _MARK.sub(lambda mark: values.get(mark["name"] or "", mark[0]), document)
     if isinstance(document, dict):
@@ -475,12 +478,15 @@ def fill(document: Any, values: Mapping[str, str]) -> Any:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names of the hidden words in a text. The name of an unnamed word is an empty string."""
+    """Return the names of the redacted values in a text. The name of an unnamed value is an empty string."""
     return tuple(dict.fromkeys(mark["name"] or "" for mark in _MARK.finditer(text)))
 
 
 def _marks_in(document: Any) -> set[str]:
-    """Return the names in texts that look like marks, although nothing is hidden there; no secret may get them."""
+    """Return the names in a document's texts that look like marks (``***NAME***``) but do not hide anything.
+
+    No secret may get such a name.
+    """
     if isinstance(document, Mapping):
         return {name for each in document.values() for name in _marks_in(each)}
     if isinstance(document, (list, tuple)):
@@ -515,7 +521,7 @@ def _option(words: Sequence[Any], at: int) -> str:
 
 
 def _is_secret(name: str, value: str, parameters: Collection[str] = (), *, literal: bool = False) -> bool:
-    """Return whether an option, a variable or a key with this name holds a secret if it has this value."""
+    """Return whether an option, a variable or a key with this name and this value holds a secret."""
     if not is_secret_name(name) or not _is_value(value, parameters, literal=literal):
         return False
     return not (_IS_SHORT_NAME.fullmatch(name) and _IS_PLAIN.fullmatch(value.strip().strip("\"'")))
@@ -726,7 +732,7 @@ def _named(text: str, parameters: Collection[str], *, literal: bool) -> Iterator
 
 
 def _of_headers_and_files(text: str) -> Iterator[_Span]:
-    """Yield the unnamed secrets in other programs' headers and files."""
+    """Yield secrets that have no name, such as cookies in HTTP headers and private keys in files."""
     for pattern in (_COOKIE, _PRIVATE_KEY, _WEBHOOK):
         for found in pattern.finditer(text):
             yield _Span(found.start("value"), found.end("value"), "secret", found["value"].strip())
@@ -736,7 +742,7 @@ def _of_headers_and_files(text: str) -> Iterator[_Span]:
 
 
 def _of_programs(line: str, parameters: Collection[str]) -> Iterator[_Span]:
-    """Yield the unnamed passwords in other programs' command lines."""
+    """Yield passwords that have no name in the command lines of other programs, such as ``sshpass -p PASSWORD``."""
     for found in (*_PROGRAM_PASSWORD.finditer(line), *_LOGIN.finditer(line)):
         start, end = _shell_word(line, found.end())
         name = "password"
@@ -825,7 +831,7 @@ def _shell_word(text: str, start: int) -> tuple[int, int]:
 
 
 def _after(text: str, at: int) -> int:
-    """Return the index after the character at ``at``, or after the quote or substitution that it opens."""
+    """Return the index after the character at ``at``, or after the whole quotation or substitution that it opens."""
     if text[at] == "\\":
         return at + 2
     if text[at] in "'`":
@@ -842,7 +848,10 @@ def _after(text: str, at: int) -> int:
 
 
 def _is_quoted(text: str, start: int) -> bool:
-    """Return whether the text at ``start`` is in single quotes, directly or at the end of a single-quoted word."""
+    """Return whether the text at ``start`` is in single quotes.
+
+    It must either follow the opening quote directly, or be part of a quotation without spaces.
+    """
     opening = text.rfind("'", 0, start)
     if opening < 0 or _quote_around(text, opening):
         return False

@@ -83,7 +83,7 @@ def environment(directory: Path, quote: Callable[[str], str]) -> jinja2.Environm
 
 
 def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:
-    """Quote the command line ``words`` of a concurrent copy, with the copy's host file and its host after ``option``.
+    """Quote the command line of a concurrent copy, inserting the copy's host file, and its host after ``option``.
 
     The option precedes the launcher's other options: it follows ``srun`` or ``flux run``, for example.
     """
@@ -94,5 +94,5 @@ def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:
 
 def _variable_name(name: str) -> Markup:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"{name!r} is not a valid name of a shell variable")
+        raise ValueError(f"{name!r} is not a valid shell variable name")
     return Markup(name)

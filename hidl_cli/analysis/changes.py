@@ -192,7 +192,10 @@ def _rank_sums(doubled: tuple[int, ...], m: int) -> NDArray[Any]:
 
 
 def _interval(differences: Sequence[float], m: int, confidence: float) -> Interval | None:
-    """Return the interval of shifts that the test would not reject: all but the ``k`` smallest and ``k`` largest."""
+    """Return the range of shifts that the test would not reject, or None if there are too few values.
+
+    The range extends from the k-th smallest to the k-th largest of the sorted pairwise ``differences``.
+    """
     n = len(differences) // m
     k = _excluded(m, n, confidence)
     return Interval(differences[k - 1], differences[-k]) if k else None
@@ -360,7 +363,7 @@ def _series_key(sample: Sample) -> _SeriesKey:
 
 
 def _of_one_series(samples: Sequence[Sample], disturbed: set[_SeriesKey]) -> list[Sample]:
-    """Drop samples of disturbed steps, unless the series has no other samples of the metric.
+    """Drop samples that were disturbed by another run, unless the series has no other samples of the metric.
 
     Disturbed samples that remain are moved to the undisturbed series, and their keys are added to ``disturbed``.
     """
@@ -465,10 +468,10 @@ def _too_few(m: int, n: int, independent: Independent, metrics: int) -> str:
 
 
 LEAST_RUNS = 20  # with fewer runs, noise and changes cannot be distinguished
-SHORTEST = 3  # minimum number of runs per level, because one or two bad nights are not a change
-PENALTY = 12.0  # variation that each additional level must explain, in variances of one run
-STEP_OR_DRIFT = 10.0  # variation that a step must explain beyond a straight line, in variances of one run
-FEW = 5  # PENALTY and STEP_OR_DRIFT grow by the fraction FEW/n, because n runs provide only an estimate of the noise
+SHORTEST = 3  # minimum number of runs between two changes, because one or two bad nights are not a change
+PENALTY = 12.0  # variation that each additional change must explain, as a multiple of a single run's variance
+STEP_OR_DRIFT = 10.0  # variation that a step must explain beyond a straight line, as a multiple of a run's variance
+FEW = 5  # PENALTY and STEP_OR_DRIFT are multiplied by 1 + FEW / n, because the noise is only estimated from n runs
 CLIPPED = 2.5  # runs are clipped to this many deviations from their neighbours' median
 NEIGHBOURS = 7  # number of runs in the neighbours' median
 _PERIODS = 3  # separate periods of use required to distinguish the level of a set of nodes from a change
@@ -481,7 +484,7 @@ AROUND = 5  # number of runs before and after a step in which circumstances are 
 
 @dataclass(frozen=True, slots=True)
 class Circumstance:
-    """A condition of the runs that changed together with the level of a metric.
+    """A condition of the runs that changed at about the same time as the level of a metric.
 
     Attributes:
         what: ``lock``, ``mpi``, ``stack``, ``launcher``, ``hosts`` or the name of a tuning variable.
@@ -621,12 +624,13 @@ def _boundaries(positions: NDArray[Any], deviation: float, times: NDArray[Any]) 
 def _without_hosts(
     scale: ValueScale, values: Sequence[float], hosts: Sequence[tuple[str, ...]] | None, changes: Sequence[int]
 ) -> tuple[NDArray[Any], float]:
-    """Subtract from each run the level of its set of nodes; return the remaining positions and one run's deviation.
+    """Remove the differences between sets of nodes, and return the remaining positions and a single run's deviation.
 
-    The levels are fitted to the differences of consecutive runs, which changes hardly affect. If ``changes`` are known,
-    the levels between them are fitted to all runs as well, which is more precise. Only sets of nodes that were used in
-    several separate periods have a level: a step at which the nodes changed permanently remains a step. The deviation
-    is at least the rounding error.
+    Positions are values on ``scale``. Each set of nodes has a level, which is subtracted from the positions of its
+    runs. The levels are fitted to the differences of consecutive runs, which changes hardly affect. If ``changes`` are
+    known, the levels between them are fitted to all runs as well, which is more precise. Only sets of nodes that were
+    used in several separate periods have a level: a step at which the nodes changed permanently remains a step. The
+    deviation is at least the rounding error.
     """
     import numpy as np
 
@@ -696,7 +700,7 @@ def _long_run(positions: NDArray[Any], *, cautious: bool = False) -> float:
 
 
 def _strongest_step(positions: NDArray[Any]) -> int:
-    """Return the index that best divides the runs into two levels of at least ``SHORTEST`` runs each."""
+    """Return the index that best splits the runs into two segments of at least ``SHORTEST`` runs each."""
     import numpy as np
 
     n = len(positions)

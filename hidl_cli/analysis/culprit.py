@@ -1,10 +1,12 @@
-"""Find the changes that cause a slowdown, from interleaved runs of mixtures of a good and a bad configuration.
+"""Find the changes from a good to a bad configuration that cause a slowdown.
 
-This is a Bayesian comparison of linear models. The logarithm of a run's slowness is the sum of the level of its round,
-the effect of its changes and normal noise. Each explanation predicts which mixtures are slow. Its weight is its prior
-probability times its marginal likelihood: the levels of rounds have flat priors and cancel (Harville 1974, Biometrika
-61, 383-385), the effects have normal priors around the recorded slowdown and are integrated in closed form (O'Hagan &
-Forster 2004, Kendall's Advanced Theory of Statistics 2B, ch. 11), and the noise is integrated on a grid.
+The changes are tested in interleaved runs of mixtures: each mixture is the good configuration with some of the changes.
+
+The analysis is a Bayesian comparison of linear models. The logarithm of a run's slowness is the sum of the level of its
+round, the effect of its changes and normal noise. Each explanation predicts which mixtures are slow. Its weight is its
+prior probability times its marginal likelihood: the levels of rounds have flat priors and cancel (Harville 1974,
+Biometrika 61, 383-385), the effects have normal priors around the recorded slowdown and are integrated in closed form
+(O'Hagan & Forster 2004, Kendall's Advanced Theory of Statistics 2B, ch. 11), and the noise is integrated on a grid.
 
 The result can be checked after every round without a penalty. If the search stops once an explanation has probability
 c, that explanation is wrong with probability 1 - c at most, on average over the priors. Whatever the truth is, the
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 #: combination.
 Kind = Literal["none", "one", "together", "both", "either", "opposite", "several"]
 
-#: Prior probabilities of the kinds. Few slowdowns require two changes, and many are not reproducible.
+#: Prior probability of each kind of explanation. Few slowdowns require two changes, and many are not reproducible.
 PRIORS: dict[Kind, float] = {
     "none": 0.3,
     "one": 0.55,
@@ -47,30 +49,30 @@ PRIORS: dict[Kind, float] = {
     "several": 0.025,
 }
 
-#: Mean and standard deviation of the speed-up by the second of two ``opposite`` changes, as multiples of the recorded
-#: slowdown.
+#: Mean and standard deviation of the speed-up that the second of two ``opposite`` changes causes, as multiples of the
+#: recorded slowdown.
 _GAIN = (2.0, 1.5)
 
-#: If the configurations are equally fast today: prior probabilities that the machine performs as in the good night, as
-#: in the bad night, or differently. In the last case, the prior is normal, with a mean of half the recorded slowdown
-#: and the recorded slowdown as its standard deviation.
+#: Prior probabilities that are used if both configurations are equally fast today: the machine performs as in the
+#: recorded good runs, as in the recorded bad runs, or differently. In the last case, the prior is normal, with a mean
+#: of half the recorded slowdown and a standard deviation equal to the recorded slowdown.
 LEVELS = (0.45, 0.45, 0.1)
 #: Standard deviation of an effect's prior, as a fraction of the recorded slowdown.
 _SPREAD = 0.4
-#: Standard deviations of the logarithmic noise's prior: if the noise was recorded, and if it is unknown.
+#: Standard deviation of the prior for the logarithm of the noise: if the noise was recorded, and if it is unknown.
 _NOISE_SPREAD, _NOISE_UNKNOWN = 0.7, 1.2
 _NOISE_STEPS = 41
 _LEAST_NOISE = 2e-4
 #: Half-width of an effect's 95 % interval, in standard errors. The posterior has heavier tails than a normal
 #: distribution: 1.96 covered 92 % of the effects in 223 simulated bisects.
 _QUANTILE = 2.2
-#: Maximum number of effects in an explanation: one for all its changes together, and one for each of two changes.
+#: Maximum number of effects in an explanation: the combined effect of its changes, and the effects of two single ones.
 _MOST_EFFECTS = 3
 
 
 @dataclass(frozen=True)
 class RunObservation:
-    """A run with its round, the numbers of its changes, and the logarithm of its slowness."""
+    """A run: its round, the indices of its changes, and the logarithm of its slowness (its run time or 1 / rate)."""
 
     round: str
     changes: frozenset[int]
@@ -98,7 +100,7 @@ class Explanation:
     changes: tuple[int, ...] = ()
 
     def share(self, present: frozenset[int]) -> float:
-        """Return the predicted fraction of the slowdown for a mixture with the changes ``present``.
+        """Return the predicted fraction of the slowdown for a mixture: a configuration with the changes ``present``.
 
         The fraction is unknown for ``several``, which predicts half of the slowdown for any mixture.
         """
@@ -146,7 +148,7 @@ class Belief:
         return self.probability * max(0.0, 1 - wrong)
 
     def level(self, present: frozenset[int]) -> float:
-        """Return the effect of a mixture with the changes ``present``."""
+        """Return the effect of a mixture: the good configuration with the changes ``present``."""
         changes, kind = self.explanation.changes, self.explanation.kind
         if kind in ("both", "opposite"):
             return sum(effect for change, (effect, _) in zip(changes, self.effects, strict=True) if change in present)
@@ -161,7 +163,7 @@ class Belief:
 
     @property
     def faster(self) -> tuple[int, tuple[float, float, float]] | None:
-        """The change that speeds the program up, and its effect, given like ``slowdown``; None if there is none."""
+        """The change that speeds up the program, and its effect (see ``slowdown``), or None if there is none."""
         if self.explanation.kind != "opposite":
             return None
         return self.explanation.changes[1], _as_fraction(*self.effects[1])
@@ -194,7 +196,7 @@ def beliefs(observations: Sequence[RunObservation], expected: Expectation) -> li
     return list(_beliefs(tuple(observations), expected))
 
 
-@lru_cache(maxsize=4)  # ``answer`` and ``next_round`` require the beliefs for the same observations
+@lru_cache(maxsize=4)  # ``answer`` and ``next_round`` are called with the same observations
 def _beliefs(observations: tuple[RunObservation, ...], expected: Expectation) -> tuple[Belief, ...]:
     import numpy as np
 
@@ -380,12 +382,13 @@ LEAST_ROUNDS = 4
 _LEAST_CONFIRMING = 2
 #: Largest deviation of the median of these runs from the prediction, as a fraction of the effect.
 _TOLERANCE = 0.25
-#: Minimum number of runs of the good configuration if the configurations differ in nothing that can be tested.
+#: Minimum number of runs of the good configuration if no difference between the configurations can be tested.
 _LEAST_ALONE = 6
 _CANDIDATES = 60
 _EVEN = 0.5
 _NEGLIGIBLE = 1e-3
 
+#: The indices of the changes in a mixture, which is the good configuration with these changes.
 Mixture = frozenset[int]
 #: ``changes``: one or two changes explain the slowdown; ``several``: more than two changes; ``machine``: the good
 #: configuration is slow today; ``not reproducible``: both configurations are fast today; ``undecided``: more runs are
@@ -403,7 +406,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Today:
-    """The change of the good configuration since it was recorded, as a fraction of the run time.
+    """The change in the good configuration's run time since it was recorded, as a fraction.
 
     ``interval`` is None if there are too few values.
     """
@@ -446,7 +449,7 @@ def next_round(
     seed: int,
     broken: Collection[Mixture] = (),
 ) -> list[Mixture]:
-    """Return the mixtures to run in the next round, in order. The choice is reproducible.
+    """Return the mixtures (sets of changes) to run in the next round, in order. The choice is reproducible.
 
     Args:
         observations: Runs of all previous rounds.
@@ -500,7 +503,7 @@ def _compare_with_records(
     found: tuple[Belief, ...],
     today: Today | None,
 ) -> CulpritAnswer:
-    """Determine whether today resembles the good or the bad night, given that the configurations are equally fast.
+    """Determine whether two equally fast configurations perform as in the good night or as in the bad night.
 
     Args:
         observations: All runs.
@@ -542,7 +545,7 @@ def _levels(values: Sequence[float], recorded: Recorded) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Difference:
-    """The difference between today's mean and that of a night, with its standard error and degrees of freedom."""
+    """The difference between today's mean and a recorded night's mean, with standard error and degrees of freedom."""
 
     mean: float
     error: float
@@ -557,7 +560,10 @@ class _Difference:
 
 
 def _difference(values: Sequence[float], night: Sequence[float]) -> _Difference:
-    """Compare today's values with a night, using today's noise if too few values were recorded that night."""
+    """Compare today's values with the values that were recorded in the good or the bad night.
+
+    If there are too few recorded values to estimate the noise of that night, today's noise is used instead.
+    """
     of_today = variance(values) / len(values)
     enough = len(night) >= MIN_REPETITIONS
     of_night = variance(night if enough else values) / len(night)
@@ -580,7 +586,7 @@ def _today(observations: Sequence[RunObservation], recorded: Recorded) -> Today 
 
 
 def _is_confirmed(observations: Sequence[RunObservation], best: Belief, count: int) -> bool:
-    """Check that the suspected changes alone are slow, and that all other changes without them are fast.
+    """Return whether runs with only the suspected changes are slow, and runs with only the other changes are fast.
 
     The likelihood tolerates single runs that contradict an explanation, for example because a third change is required
     as well. If the runs of this check contradict the explanation, the next round repeats them.
@@ -607,7 +613,7 @@ def _probability_of_none(found: Sequence[Belief]) -> float:
 def _choose(
     found: Sequence[Belief], count: int, confidence: float, chance: random.Random, broken: set[Mixture]
 ) -> Mixture | None:
-    """Return the most informative mixture, or None if all mixtures or their complements have failed to run."""
+    """Return the most informative set of changes to test, or None if each set or its complement has failed to run."""
     every = frozenset(range(count))
     slow = [each for each in found if each.explanation.kind != "none"]
     slow = [each for each in slow if each.probability >= _NEGLIGIBLE * slow[0].probability]
@@ -624,7 +630,10 @@ def _choose(
 
 
 def _candidates(slow: Sequence[Belief], count: int, chance: random.Random) -> Iterator[Mixture]:
-    """Yield mixtures that may distinguish explanations: random halves, and the changes in the most probable ones."""
+    """Yield sets of changes that may distinguish the explanations.
+
+    The sets are random halves of all changes, the changes in the most probable explanations, and single changes.
+    """
     numbers = list(range(count))
     for _ in range(_CANDIDATES):
         yield frozenset(chance.sample(numbers, chance.choice([count // 2, (count + 1) // 2])))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Pair = tuple[str, str]
 
-LEAST_FOR_LINKS = 5  # nodes: four nodes have 6 links, of which only two are left after fitting the nodes
-_STEPS = 60  # number of iterations; three of them gain about one digit
+LEAST_FOR_LINKS = 5  # minimum number of nodes; the 6 links of four nodes leave only two degrees of freedom for noise
+_STEPS = 60  # number of iterations; every three of them add about one correct digit
 _STEPS_OF_SIMULATION = 15
 _SIMULATED = 2000
 _MOST_ROUNDS = 3  # simulated rounds; the limit is conservative, because medians of more rounds have lighter tails
@@ -166,7 +166,7 @@ def _links(residuals: Mapping[Pair, float], count: int, rounds: int, digits: flo
 
 
 def _spread(distances: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return the spread of links due to chance: the median distance of the links that the fit does not match exactly.
+    """Return the random spread of links: the median of their distances, without the links that the fit matches exactly.
 
     The fit matches as many links exactly as there are nodes (Maronna, Martin & Yohai, Robust Statistics, section 4.4).
     """
@@ -178,16 +178,17 @@ def _spread(distances: NDArray[Any], count: int) -> NDArray[Any]:
 
 @lru_cache(maxsize=32)
 def _farthest(count: int, rounds: int) -> NDArray[Any]:
-    """Simulate fields with equal nodes, and return the distance of the slowest link in each field, in spreads.
+    """Simulate fields with equally fast nodes and links, and return the distance of each field's slowest link.
 
-    As in ``field``, each round is fitted separately and the medians over the rounds are used.
+    The distance is a multiple of the spread (see ``_spread``). As in ``field``, each round is fitted separately and the
+    medians over the rounds are used.
     """
     import numpy as np
 
     first, second = np.triu_indices(count, 1)
     shape = (_SIMULATED if count <= _MANY // 2 else _SIMULATED // 4, min(rounds, _MOST_ROUNDS), len(first))
-    # Student's t has 3 degrees of freedom, because limits for normal noise would report a slow link in 5 % of equal
-    # fields.
+    # Student's t with 3 degrees of freedom, because with limits for normal noise, a slow link would be reported in 5 %
+    # of fields whose nodes and links are equally fast.
     values = np.random.default_rng(0).standard_t(3, shape)
     if count <= _MANY:
         y = np.full((*shape[:2], count, count), np.nan)
@@ -212,7 +213,7 @@ def natural(name: str) -> tuple[object, ...]:
 
 
 def to_json(fields: Sequence[Field]) -> list[dict[str, Any]]:
-    """Return a JSON-serializable form of the fields without their values, which are part of the metrics."""
+    """Return the fields as JSON-serializable data, without their values, which are stored with the metrics."""
     return [
         {
             "metric": each.metric,

@@ -49,7 +49,7 @@ class RankedPoint:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """A ranking of points, listed in the order in which they ran.
+    """A ranking of points, which ``entries`` contains in the order in which they ran.
 
     Attributes:
         confidence: Confidence level of each interval, or of all intervals together if they are relative to the best
@@ -172,7 +172,7 @@ def rank(metric: str, unit: str, better: str, values: Sequence[tuple[Mapping[str
 
 @lru_cache(maxsize=64)
 def _multiple(points: int, rounds: int) -> float:
-    """Return the multiple of the standard error that no point exceeds in ``1 - WRONG`` of rankings of equal points.
+    """Return the multiple of the standard error that equal points exceed in only a fraction ``WRONG`` of rankings.
 
     The multiple is simulated with normal noise. The best of equal points is the highest by chance, so correcting for
     the number of comparisons is not sufficient: with 8 points and 20 rounds, 10 % instead of 5 % of rankings reported a
@@ -258,7 +258,7 @@ SUITE, C, PYTHON = "suite", "c", "python"
 
 @dataclass(frozen=True)
 class Row:
-    """The medians over the repetitions at one message size. ``size`` is in bytes, or None without message sizes."""
+    """The medians over the repetitions at one message size. ``size`` is in bytes, or None if there are no sizes."""
 
     size: int | None
     c: float
@@ -286,7 +286,7 @@ class Overhead:
 
 
 def overheads(steps: Sequence[Mapping[str, Any]]) -> tuple[Overhead, ...]:
-    """Return a run's Python overheads, or an empty tuple if it did not run both suites.
+    """Return a run's Python overheads, or an empty tuple unless it ran the benchmarks in both C and Python.
 
     Metrics and sizes measured by only one suite are excluded. ``steps`` has the form of metrics.json.
     """

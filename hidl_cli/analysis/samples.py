@@ -82,7 +82,7 @@ class Measure(NamedTuple):
 
     @property
     def which(self) -> str:
-        """The swept parameters and the copy, for example `` (batch=32)``, or an empty string if there are neither."""
+        """The swept parameters and the copy's host, such as `` (batch=32)``, or an empty string without either."""
         copy = {"": "", "all": "copies"}.get(self.copy, f"copy on {self.copy}")
         words = ", ".join(filter(None, [self.point, copy]))
         return f" ({words})" if words else ""
@@ -192,7 +192,7 @@ def swept_parameters(samples: Iterable[Sample]) -> list[str]:
 
 
 def copies_of(samples: Iterable[Sample]) -> list[Sample]:
-    """Return the samples of concurrent copies, that is, of steps that ran on several sets of hosts at the same time."""
+    """Return the samples of steps that ran on several sets of hosts at the same time (concurrent copies)."""
     steps: dict[tuple[object, ...], list[Sample]] = {}
     for sample in samples:
         if sample.rank is None:

@@ -200,9 +200,9 @@ def _with_interval(values: Mapping[str, Any]) -> dict[str, Any]:
 # Slow nodes, detected with copies of a program that run concurrently on all nodes.
 
 
-LEAST_NODES = 4  # of three equal nodes, two are too often close to each other by chance
+LEAST_NODES = 4  # of three equally fast nodes, two are often so close to each other by chance that the third seems slow
 LEAST_BEHIND = 0.03  # smaller deficits are not worth reporting
-SLOW = 0.01  # false-positive rate: fraction of sets of equal nodes in which one is reported as slow
+SLOW = 0.01  # false-positive rate: fraction of sets of equally fast nodes in which one is reported as slow
 _SIMULATED = 5_000
 _PASSES = 10
 _QUANTILES = 4000
@@ -273,9 +273,10 @@ def _node(host: str, log: float, weight: float, deviation: float, farthest: NDAr
 
 @lru_cache(maxsize=32)
 def _farthest(hosts: int, values: int) -> NDArray[Any] | None:
-    """Simulate the distance of the slowest of equal hosts, in median absolute deviations (None for too few hosts).
+    """Simulate how far the slowest of several equally fast hosts is from the median host.
 
-    ``values`` is the number of values whose median is the rate of a host.
+    The result is in median absolute deviations, or None if there are too few hosts. ``values`` is the number of values
+    whose median is the rate of a host.
     """
     if hosts < LEAST_NODES:
         return None
@@ -289,7 +290,7 @@ def _farthest(hosts: int, values: int) -> NDArray[Any] | None:
 
 
 def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: int) -> NDArray[Any]:
-    """Draw medians of ``values`` random numbers that follow Student's t distribution with 3 degrees of freedom.
+    """Draw medians, each of ``values`` random numbers from Student's t distribution with 3 degrees of freedom.
 
     Times on shared machines have such heavy tails. With a limit for normal noise, one node is reported as slow in 3.4 %
     instead of 1 % of all sets of 16 equal nodes. The median of an even number of values has the same tails as the
@@ -307,7 +308,7 @@ def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: i
 # The baselines of a study: its smallest step, concurrent copies, or earlier runs.
 
 
-LEAST_EARLIER = 5  # number of earlier runs; fewer runs do not show how much nights differ
+LEAST_EARLIER = 5  # minimum number of earlier runs; fewer do not show how much results vary from night to night
 
 
 @dataclass(frozen=True)
@@ -341,7 +342,7 @@ class Efficiencies:
     margin: float = 0.0
 
     def interval(self, steps: int, rounds: int | None) -> Interval | None:
-        """Return the interval of the typical logarithm, or None if values are missing or too few.
+        """Return the confidence interval of the logarithms' typical value, or None if values are missing or too few.
 
         ``steps`` and ``rounds`` have the same meaning as in ``repetitions.interval``. The uncertainty of earlier runs
         is added in quadrature (Zou and Donner 2008, Statistics in Medicine 27, 1693-1702).
@@ -355,7 +356,10 @@ class Efficiencies:
         return Interval(low, level + math.hypot(found.high - level, before.low) + self.margin)
 
     def before(self, steps: int) -> Bounds | None:
-        """Return the interval of ``reference`` around 0, or None if all earlier runs have exactly the same value."""
+        """Return the confidence interval of ``reference``, or None if all earlier runs have exactly the same value.
+
+        Both bounds are 0 if the baseline does not consist of earlier runs.
+        """
         return interval(self.reference, steps=steps) if self.reference else Bounds(0.0, 0.0)
 
 
@@ -379,7 +383,7 @@ class SingleBaseline:
 
 
 class CopiesBaseline:
-    """A baseline of concurrent copies on one node each, whose total rate is the limit for larger steps."""
+    """A baseline of concurrent copies, one per node. A larger step that reaches their total rate has efficiency 1."""
 
     def __init__(self, observations: Sequence[Observation], sign: int) -> None:
         copies = [observation for observation in observations if observation.kind == "copy"]
@@ -499,10 +503,10 @@ def _cold(logs: Sequence[float], level: float) -> bool:
 
 @lru_cache(maxsize=64)
 def _limit(rounds: int, level: float) -> float:
-    """Simulate how far the first of equal rounds may be from the others before it counts as cold (standard deviations).
+    """Simulate how far the first of several equal rounds may be below the others before it counts as a cold start.
 
-    The noise is Student's t with 3 degrees of freedom. With a limit for normal noise, a cold round is reported in 2.5 %
-    instead of 1 % of studies with heavy tails.
+    The limit is in standard deviations of the other rounds. The noise is Student's t with 3 degrees of freedom. With a
+    limit for normal noise, a cold round is reported in 2.5 % instead of 1 % of studies with heavy tails.
     """
     import numpy as np
 
@@ -612,7 +616,7 @@ def judge(
     measured = _by_step(observations)
     scaled = {n: values for n, values in measured.items() if n != baseline.n}
     if not isinstance(baseline, SingleBaseline) and len(scaled) < len(measured):
-        raise ValueError(f"the step of {baseline.n} is the baseline and cannot be compared with itself")
+        raise ValueError(f"the step of size {baseline.n} is the baseline and cannot be compared with itself")
     found = {
         n: replace(
             baseline.efficiencies(
@@ -690,7 +694,7 @@ def _check(target: float, observations: Sequence[Observation]) -> None:
 
 
 def _by_step(observations: Sequence[Observation]) -> dict[int, dict[int, float]]:
-    """Return the values by step and round, both in ascending order, without copies."""
+    """Return the values by step and round, both in ascending order, excluding concurrent copies."""
     by_step: dict[int, dict[int, float]] = {}
     for observation in sorted(observations, key=lambda o: (o.step, o.round)):
         if observation.kind == "step":
@@ -726,7 +730,7 @@ def _step(n: int, values: Mapping[int, float], found: Efficiencies, rules: _Rule
     ideal = n / rules.baseline.n
     mean = geometric_mean(values.values())
     log_interval = found.interval(rules.steps, rules.rounds)
-    # The interval of three values that differ by orders of magnitude can exceed the range of a float.
+    # With three values that differ by orders of magnitude, the upper bound can exceed the range of a float.
     interval = Interval(math.exp(log_interval.low), math.exp(min(log_interval.high, 700))) if log_interval else None
     # If values are missing, the remaining ones still yield an efficiency, but no verdict.
     efficiency = (mean / rules.baseline.mean) ** rules.sign / ideal if found.missing else math.exp(typical(found.logs))
@@ -788,7 +792,7 @@ def _judge(found: Efficiencies, interval: Interval | None, *, name: str, rules: 
 
 
 def _undecided(reason: str, found: Efficiencies, down: float, up: float, rules: _Rules) -> _Judgement:
-    """Judge a step as inconclusive because its interval is too wide, with a hint on the cause.
+    """Return an inconclusive judgement on a step whose interval is too wide, with a hint about the cause.
 
     The cause is the number of digits, the earlier runs or the noise.
 
@@ -800,7 +804,8 @@ def _undecided(reason: str, found: Efficiencies, down: float, up: float, rules: 
         rules: Criteria of the study.
     """
     before, n, spread = found.before(rules.steps) or Bounds(0.0, 0.0), len(found.logs), stdev(found.logs)
-    # A low reference corresponds to a high efficiency. If both sides matter, the mean of both half-widths is compared.
+    # The bounds of the earlier runs are swapped, because a low baseline results in a high efficiency. If both sides of
+    # the interval matter, the mean of their half-widths is used.
     sides = [(down, before.high), (up, -before.low)]
     used = [(limit, part) for limit, part in sides if limit > 0] or sides
     limit = max(fmean(limit for limit, _ in used), spread / 100)  # a smaller limit requires too many repetitions
@@ -821,7 +826,7 @@ def _undecided(reason: str, found: Efficiencies, down: float, up: float, rules: 
 
 
 def _more_repetitions(reason: str, n: int, needed: int) -> _Judgement:
-    """Judge a step as inconclusive because of noise, with a hint on the number of repetitions."""
+    """Return an inconclusive judgement on a step that is too noisy, with a hint about the repetitions required."""
     less_noise = "use exclusive nodes, bound ranks or more timed steps to reduce the noise"
     if needed > MANY_REPETITIONS:
         hint = f"about {needed} repetitions (now {n}) would be required; {less_noise} instead"

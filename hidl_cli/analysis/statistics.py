@@ -69,7 +69,7 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
 
 
 def repetitions_needed(spread: float, margin: float, *, confidence: float = CONFIDENCE) -> int:
-    """Return the number of repetitions that distinguish a mean from a value ``margin`` away with a power of 80 %.
+    """Return the number of repetitions required to detect that a mean is ``margin`` away from a value, with 80 % power.
 
     Uses the normal approximation with a correction for the estimated spread (Guenther 1981, The American Statistician
     35, 243-244).

@@ -106,7 +106,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """A run, identified by its directory; objects, threads and processes may share a run.
+    """A run, identified by its directory. Several objects, threads and processes may refer to the same run.
 
     ``with hidl.run(...) as run:`` cancels the run if the block exits before the run has ended.
     """
@@ -257,7 +257,7 @@ class Run:
 
 
 def _options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptions], T]], Callable[P, T]]:
-    """Return a decorator that replaces a function's only argument, an options object, with those of ``make``."""
+    """Return a decorator that replaces a function's only parameter, its options, with the parameters of ``make``."""
 
     def decorate(function: Callable[[RunOptions], T]) -> Callable[P, T]:
         @wraps(function)
@@ -348,7 +348,7 @@ def runs(number: int | None = None) -> list[Run]:
 
 
 def find(run: str | PathLike[str] | None = None) -> Run:
-    """Return a run by its id, a unique start or end of its id, or its directory (default: the newest).
+    """Return a run by its id, a unique prefix or suffix of its id, or its directory (default: the newest run).
 
     Raises ``UsageError`` unless exactly one run matches.
     """

@@ -44,7 +44,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class Arranged:
-    """Orders for installations, ready to be carried out.
+    """Resolved installation requests, ready to be carried out.
 
     Attributes:
         left_out: Stacks that are skipped because the user must supply something first.
@@ -78,7 +78,10 @@ class Arranged:
 
 
 def arrange(options: InstallOptions, *, keep: bool, say: Callable[[str], object]) -> Arranged:
-    """Resolve the options of ``hidl install`` into orders; if ``keep``, save the facts probed on this machine."""
+    """Resolve the options of ``hidl install`` into installation requests.
+
+    ``keep`` saves the facts that are probed on this machine.
+    """
     from hidl_cli.mpi import FAMILIES
     from hidl_cli.schedulers.build_allocation import build_job
     from hidl_cli.site import completion
@@ -257,7 +260,7 @@ def provider_name(word: str | None) -> ProviderName | None:
 
 
 def first_line(error: HidlError) -> str:
-    """Return the first line of the error, including the first reason listed below it."""
+    """Return the first line of the error's message, followed by the first reason listed below it."""
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
     return ": ".join(lines[:2])
 
@@ -382,7 +385,7 @@ def _verification(site: Site, asked: str | None) -> str:
 
 
 def verifier_for(site: Site, where: str, progress: Progress, job: AllocationOptions | None = None) -> Verifier:
-    """Return the verifier for ``here``, ``job`` or ``skip``; ``job`` contains the options for the job that verifies."""
+    """Return the verifier for ``here``, ``job`` or ``skip``; ``job`` contains the options for verification jobs."""
     from hidl_cli.stack.verify import Here, Skipped
 
     if where == "job":

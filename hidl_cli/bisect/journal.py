@@ -737,7 +737,7 @@ def _read(file: Path, schema: str, adapter: TypeAdapter[Any]) -> Any:
     try:
         document = read_json(file)
         if document.pop("schema", None) != schema:
-            raise ValueError(f"its schema is not {schema}")
+            raise ValueError(f"not a document with schema {schema}")
         return adapter.validate_python(document)
     except (OSError, ValueError, ValidationError, AttributeError) as error:
         raise HidlError(

@@ -76,7 +76,7 @@ class _Hidl(TyperGroup):
     """The top-level command, which converts every error into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        # SIGTERM and SIGHUP are treated like Ctrl-C, so that child processes are ended and runs record their state.
+        # SIGTERM and SIGHUP are treated like Ctrl-C, so that child processes end and runs record their state.
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
                 signal.signal(number, _interrupt)

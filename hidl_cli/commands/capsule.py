@@ -76,7 +76,7 @@ def capsule(
     else:
         write(printable(f"{file}\n"))
         if needed := required_words(made):
-            say(f"a replay requires values for these hidden words: {', '.join(needed)}")
+            say(f"a replay requires these redacted values: {', '.join(needed)}")
         say(f"to replay it, here or on another machine, run: hidl replay {file}")
 
 

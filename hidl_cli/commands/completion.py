@@ -77,7 +77,7 @@ def complete_tuning(incomplete: str) -> list[str]:
 
 
 def complete_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete metrics of the workload that is given on the command line, or of all workloads if none is given."""
+    """Complete the names of metrics: those of the workload given on the command line, or those of all workloads."""
     from hidl_cli.inputs.overlay import list_all
 
     files = {entry.name: entry.path for entry in list_all("workload", bases=True)}
@@ -89,7 +89,7 @@ def complete_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_partitions(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete partitions of the site that is given on the command line."""
+    """Complete the names of the partitions of the site given on the command line."""
     return _of_the_site(ctx, incomplete, "partitions")
 
 
@@ -103,7 +103,7 @@ def complete_launchers(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_libraries(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete ``stack`` and the MPI libraries of the site that is given on the command line."""
+    """Complete the names of MPI libraries: those of the site given on the command line, and ``stack``."""
     return [*_of_the_site(ctx, incomplete, "mpi"), *(["stack"] if "stack".startswith(incomplete) else [])]
 
 

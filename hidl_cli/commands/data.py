@@ -1,4 +1,4 @@
-"""``hidl data``: make data sets for trainings."""
+"""``hidl data``: generate data sets for training."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make(
 
     target = Path(directory).absolute()
     if target.exists() and (not target.is_dir() or any(target.glob("*.tar")) or any(target.glob("*.npy"))):
-        raise UsageError(f"data set {directory}: it exists", hint="choose another directory, or remove this one")
+        raise UsageError(f"data set {directory} already exists", hint="choose another directory, or remove this one")
     if kind is DataKind.images:
         made = archives.make_images(target, samples=samples, side=image_size, classes=classes, shards=shards, seed=seed)
     else:

@@ -89,7 +89,7 @@ def leave(run: Run, _: KeyboardInterrupt) -> None:
 
 
 def follow_all(runs: Sequence[Run], *, json: bool) -> None:
-    """Follow several runs to their ends, print their verdicts, and exit with the most severe exit code."""
+    """Follow several runs until they all end, print their verdicts, and exit with the most severe exit code."""
     gravest = follow_and_judge_each(runs)
     if json:
         emit_json("hidl.runs/1", runs=[run_document(run) for run in runs])
@@ -102,7 +102,7 @@ def follow_all(runs: Sequence[Run], *, json: bool) -> None:
 def follow_and_judge_each(
     runs: Sequence[Run], interrupted: Callable[[Run, KeyboardInterrupt], None] | None = leave
 ) -> int:
-    """Follow several runs to their ends, determine their verdicts, and return the most severe exit code.
+    """Follow several runs until they all end, determine their verdicts, and return the most severe exit code.
 
     Args:
         runs: The runs.
@@ -313,7 +313,7 @@ class _Rounds:
         return ", ".join(f"{name} {ratio:.3f}" for name, ratio in zip(names, ratios, strict=True)) + " of default"
 
     def _efficiencies(self, done: int, target: float) -> str:
-        """Format the efficiencies after ``done`` rounds, the target, and the round that probably settles the study."""
+        """Format the efficiencies after ``done`` rounds, the target, and the round that should settle the study."""
         from hidl_workloads.enough import read_efficiencies
         from hidl_workloads.repetitions import interval, rounds_needed, typical
 

@@ -121,7 +121,7 @@ def program_after(ctx: typer.Context, workload: str | None, *, further: Sequence
     if command and workload is not None:
         given = sh_line([workload, *further])
         hint = f"--matrix {given}" if "=" in workload else "omit one of them"
-        raise UsageError(f"{given} before -- and a program after it cannot be combined", hint=hint)
+        raise UsageError(f"{given} before -- and a program after -- cannot be combined", hint=hint)
     if not command and workload is None:
         raise UsageError("no workload or program given", hint="use hidl run WORKLOAD, or hidl run -- PROGRAM ARG...")
     if further:

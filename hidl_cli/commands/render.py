@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 @cache
 def stdout() -> Console:
-    """Return the console for data."""
+    """Return the console on which data is printed (stdout)."""
     return _console(highlight=False, emoji=False)
 
 
 @cache
 def stderr() -> Console:
-    """Return the console for progress and messages."""
+    """Return the console on which progress and messages are printed."""
     return _console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
@@ -498,7 +498,7 @@ def show_result(document: dict[str, Any]) -> None:
     for overhead in overheads(document["steps"]):
         stdout().print(overhead_table(overhead))
     if document["published"]:
-        stdout().print("published values, for orientation (other machines and programs; no verdict depends on them):")
+        stdout().print("published values, for reference (other machines and programs; no verdict depends on them):")
     for each in document["published"]:
         where = f"{each['scale']}; {each['platform']}; {each['source']}"
         stdout().print(f"  {each['title']}: {each['figure']} ({where})", markup=False, highlight=False)

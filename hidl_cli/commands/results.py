@@ -376,7 +376,7 @@ def _named(store: Store, name: str) -> Filters:
         return Filters(workload=name, of_ranks=False)
     fitting = {one.series for one in series if one.series.startswith(name)}
     if len(fitting) > 1:
-        raise UsageError(f"{len(fitting)} series start with {name!r}: {', '.join(sorted(fitting)[:5])}")
+        raise UsageError(f"{len(fitting)} series match {name!r}: {', '.join(sorted(fitting)[:5])}")
     if fitting:
         return Filters(series=fitting.pop(), of_ranks=False)
     return Filters(run=store.find(name).run, of_ranks=False)
@@ -443,7 +443,7 @@ def _difference(difference: MetricDifference) -> dict[str, Any]:
 
 
 def _begin(series: str) -> str:
-    """Return the start of a series: its prefix and its first 8 digits."""
+    """Return the abbreviated name of a series: its prefix and its first 8 digits."""
     return series[: series.find("-") + 9]
 
 

@@ -267,15 +267,13 @@ def _show_dry_run(plan: Plan, machine: Site, *, json: bool, check: bool) -> None
 
 
 def _require_comparison(plan: Plan, *, wait: bool) -> None:
-    """Raise ``UsageError`` if the run cannot end with a setting to save."""
+    """Raise ``UsageError`` if the run cannot produce a setting for ``--save-tuning`` to save."""
     from hidl_cli.errors import UsageError
     from hidl_cli.tuning.judge import compared_variables
     from hidl_workloads.repetitions import LEAST
 
     if not any(map(compared_variables, plan.points)):
-        raise UsageError(
-            "--save-tuning requires a comparison of variables", hint="add --matrix mpi.VARIABLE=VALUE,VALUE"
-        )
+        raise UsageError("--save-tuning requires variables to compare", hint="add --matrix mpi.VARIABLE=VALUE,VALUE")
     if plan.repetitions < LEAST:
         raise UsageError(f"--save-tuning requires {LEAST} repetitions", hint=f"use --repeat {LEAST} or more")
     if not wait:
@@ -293,7 +291,11 @@ def _warn(plan: Plan) -> None:
 
 
 def _show_launches(plan: Plan) -> None:
-    """Print the tuning with its origin, and a launch line for each size and compared variable (in full with ``-v``)."""
+    """Print the tuning with its origin, and a launch line for each size.
+
+    If values of variables are compared, there is a launch line for each of them. The lines are abbreviated without
+    ``-v``.
+    """
     from hidl_cli.commands.render import say, say_detail
     from hidl_cli.redaction import redact_variable
     from hidl_cli.tuning.judge import compared_variables

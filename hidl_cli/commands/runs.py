@@ -164,7 +164,7 @@ def logs(
 
 
 def _echo(data: bytes) -> None:
-    """Print a part of a log that ends with a complete line."""
+    """Print part of a log. The last line of this part must be complete."""
     from hidl_cli.redaction import shown_output
 
     typer.echo(shown_output(data.decode(errors="surrogateescape")).encode(errors="surrogateescape"), nl=False)

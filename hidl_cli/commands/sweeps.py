@@ -125,7 +125,7 @@ def cancel_sweep(sweep: Sweep) -> ExitCode:
 
     sweep.set_cancelled(True, say)
     code = ExitCode.OK
-    # Jobs that wait for other jobs are cancelled before these, so that none of them starts in between.
+    # Jobs that wait for other jobs are cancelled first. Otherwise, they could start once the other jobs are cancelled.
     for run in reversed(sweep.unfinished):
         try:
             _, status = cancel(run)

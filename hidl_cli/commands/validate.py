@@ -152,7 +152,7 @@ def _show(cases: Sequence[Case]) -> None:
 
 
 def _next(cases: Sequence[Case], validation: Validation) -> str:
-    """Describe the number of passed cases and the next step."""
+    """Return a text with the number of passed cases and the next step."""
     passed = sum(case.verdict == "pass" for case in cases)
     judged = [case for case in cases if case.verdict != "skipped"]
     bad = sorted((case for case in judged if case.exit_code), key=lambda case: case.exit_code)
@@ -207,6 +207,7 @@ def _cron(
     if not table.uninstall(nightly):
         raise MissingPrecondition(
             f"nightly validation {nightly.key} not found in {table.name}",
-            hint=f"use the options that it was installed with; {table.name} has: {', '.join(table.keys()) or 'none'}",
+            hint="use the options with which the validation was installed; "
+            f"{table.name} contains: {', '.join(table.keys()) or 'none'}",
         )
     say(f"removed the nightly validation {nightly.key}")

@@ -213,7 +213,7 @@ def root() -> Path:
 
 
 def _tuning(site: Site, library: Library, stack: Stack, *, gpus: bool) -> tuple[Setting, ...]:
-    """Merge the site's and the stack's tuning, as for runs whose times are compared."""
+    """Merge the site's and the stack's tuning in the same way as for a study, in which run times are compared."""
     layers = (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=gpus)),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
@@ -245,7 +245,7 @@ def _attempts(site: Site, library: Library, placement: Placement, types: tuple[s
 
 
 def _distinct(types: tuple[str, ...]) -> Iterator[str]:
-    """Yield the types without aliases and Cray-specific types."""
+    """Yield the types, except for aliases and types that only Cray systems use."""
     for name in types:
         is_alias = name.startswith("pmix_v") and "pmix" in types
         if not is_alias and not name.startswith("cray"):
@@ -253,7 +253,10 @@ def _distinct(types: tuple[str, ...]) -> Iterator[str]:
 
 
 def _steps(default: Request, gpus: int, attempts: tuple[Attempt, ...]) -> Iterator[Step]:
-    """Yield a step for each attempt: the default launch, or one rank per node with a different ``srun --mpi`` type."""
+    """Yield a step for each attempt.
+
+    Each launcher is tried with all ranks, and with one rank per node for other ``srun --mpi`` types than the default.
+    """
     one_each = replace(default.placement, ranks_per_node=1, ranks=default.placement.nodes)
     for number, attempt in enumerate(attempts, start=1):
         placement = default.placement if attempt.is_default else one_each
@@ -264,7 +267,7 @@ def _steps(default: Request, gpus: int, attempts: tuple[Attempt, ...]) -> Iterat
             hostfile=f"steps/{number}/hosts",
             gpus=Gpus.of(gpus, placement.ranks_per_node),
         )
-        # Without the line that reports the exit status, the launch can run under timeout(1).
+        # timeout(1) starts the launch, and it cannot start a shell function such as ``status_from_stderr``.
         launch = replace(launcher(attempt.launcher).launch(request), status_on_stderr=False)
         yield Step(placement.ranks, 1, placement, launch, None)
 
@@ -473,7 +476,7 @@ def _world(result: LaunchResult, facts: JobFacts) -> World:
 
 
 def _alternatives(result: LaunchResult, facts: JobFacts) -> tuple[str, ...]:
-    """Return the other launches that succeeded."""
+    """Return the labels of the successful launches other than this one."""
     return tuple(
         other.attempt.label
         for other in facts.launches
@@ -639,7 +642,7 @@ def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], 
 
 
 def _unknown(run: Run, status: Status, facts: JobFacts) -> tuple[str, ...]:
-    """Describe how a job ended that did not complete, and what it did not examine."""
+    """Describe how a job ended and what it did not examine; return nothing if it completed."""
     if status.state is State.COMPLETED:
         return ()
     untried = [result.attempt.label for result in facts.launches if result.status is None]

@@ -48,7 +48,7 @@ _PREFER_PATHS = ("charliecloud", "apptainer")
 
 @dataclass(frozen=True)
 class ContainerMount:
-    """A directory or file of the node that is visible in the image."""
+    """A directory or file on the node that is mounted in the image."""
 
     source: str
     target: str

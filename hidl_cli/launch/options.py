@@ -184,7 +184,7 @@ class JobOptions(AllocationOptions):
             return None
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([MGT])(?:i?B)?", str(self.memory), re.IGNORECASE)
         gib = float(match[1]) * {"M": 1 / 1024, "G": 1, "T": 1024}[match[2].upper()] if match else 0.0
-        if gib < 1 / 1024:  # would become --mem=0M, with which Slurm allocates all memory of a node
+        if gib < 1 / 1024:  # would become --mem=0M, for which Slurm allocates a node's entire memory
             raise UsageError(
                 f"invalid --mem {self.memory!r}: must be a size with a unit, at least 1M", hint="use a size such as 64G"
             )

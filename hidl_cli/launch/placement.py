@@ -45,7 +45,10 @@ def longest(partition: Partition | None, nodes: int) -> float | None:
 
 
 def longest_job(site: Site) -> float:
-    """Return the maximum run time in seconds of any job at the site: 0 without time limits, or 30 days if unknown."""
+    """Return the maximum run time, in seconds, of any job at the site.
+
+    It is 0 if the site has no time limits, and 30 days if a limit is unknown.
+    """
     if not _has_time_limits(site):
         return 0.0
     found = [

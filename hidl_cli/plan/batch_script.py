@@ -70,7 +70,8 @@ _KEPT = {
     "lsf": r"#BSUB -(J|o|e|q|P|G|W|U|env)\b",
     "flux": r"# flux: --(job-name|output|error|queue|bank|time-limit|requires)\b",
 }
-#: Lines of hidl's own header that specify a size; they are kept if the script requests that size.
+#: Lines of hidl's own header that specify the size of the job, by scheduler and option. They are kept if the script
+#: sets this option.
 _SIZES = {
     ("slurm", "nodes"): r"#SBATCH --nodes=",
     ("slurm", "ntasks-per-node"): r"#SBATCH --ntasks-per-node=",
@@ -108,7 +109,7 @@ class BatchScript:
     left_out: tuple[str, ...] = ()
 
     def header(self, own: Sequence[str], settings: Sequence[str], scheduler: str) -> tuple[str, ...]:
-        """Return the header of the job.
+        """Return the header of the job script.
 
         It consists of hidl's own lines that the script does not replace, the script's directives, and the lines for the
         user's further options. If an option is repeated, batch systems use its last value.
@@ -261,7 +262,7 @@ def as_program(
 
 
 def _why_left_out(name: str, directive: Directive, scheduler: str | None) -> str | None:
-    """Return the reason why a directive is not carried over to a site's job, or None if it can be.
+    """Return the reason why a directive cannot be carried over to a site's job, or None if it can.
 
     Args:
         name: Name of the directive at the site, from ``_name_at``.
@@ -284,7 +285,7 @@ def _why_left_out(name: str, directive: Directive, scheduler: str | None) -> str
 
 
 def _name_at(site: Site, system: str, directive: Directive) -> str:
-    """Return the name of a directive at a site; for LSF, the site's policy defines which option is the account."""
+    """Return the name of a directive at a site; for LSF, the site's policy defines the option for the account."""
     if system == "lsf" and directive.name in ("account", "G"):
         return "account" if directive.words.startswith(f"{site.policies.account_option} ") else "P"
     return "nodes" if directive.name == "chunks" else directive.name
@@ -306,7 +307,10 @@ def _value(name: str, text: str, system: str, directive: Directive) -> object:
 
 
 def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScript | None]:
-    """Apply a batch script's directives to the run options, and return both; the script is None for other programs."""
+    """Apply a batch script's directives to the run options, and return the options and the script.
+
+    If the program is not a batch script, the options are unchanged, and the script is None.
+    """
     directory = Path(request.directory or Path.cwd())
     found = read_batch_script(request.words, directory)
     if found is None:
@@ -317,7 +321,7 @@ def with_script(request: RunRequest, site: Site) -> tuple[RunRequest, BatchScrip
     if ignored := next((name for field, name in _OF_LAUNCHES.items() if getattr(request, field)), None):
         raise UsageError(
             f"a batch script requests its resources and starts its ranks itself: {ignored} does not apply",
-            hint="change the script, or add an option of the scheduler with --scheduler-option",
+            hint="change the script, or add a scheduler option with --scheduler-option",
         )
     if request.ranks_per_node is not None and site.scheduler != "slurm":
         raise UsageError(

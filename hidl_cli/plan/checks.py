@@ -29,7 +29,7 @@ def one_program(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def estimated_program(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Require that all programs have ``module`` if the workload has ``estimate``, which imports their modules."""
+    """Require ``module`` for all programs of a workload with ``estimate``, because estimating imports the modules."""
     for _, program in _programs(data):
         if data.get("estimate") is not None and program.get("command") is not None:
             yield Fault(("estimate",), "a program with `command` cannot be estimated", "a program with `module`")
@@ -67,7 +67,7 @@ def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def patterns(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that each pattern is valid and finds known metrics, and that no two patterns find the same metric."""
+    """Check that each pattern is valid and extracts declared metrics, and that each metric has only one pattern."""
     known = mapping(data, "metrics")
     units = {name: unit for name in known if isinstance(unit := mapping(known, name).get("unit"), str)}
     for path, program in _programs(data):
@@ -163,7 +163,7 @@ def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Check the names and values of the run-time variables for each family of MPI libraries."""
     if data.get("tuning"):
-        from hidl_cli.tuning.judge import check_by_family  # takes 13 ms, and few files have tuning
+        from hidl_cli.tuning.judge import check_by_family  # takes 13 ms, and few files contain tuning
 
         yield from check_by_family(data)
 

@@ -43,7 +43,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class CostLimit:
-    """A limit on what all jobs of a run use together.
+    """A limit on the total usage of all jobs of a run.
 
     Attributes:
         option: Option that sets the limit.
@@ -78,7 +78,7 @@ def cost_limits(plan: Plan) -> Iterator[CostLimit]:
 
 
 def limit_cost(plan: Plan, max_node_hours: float | None, max_cost: float | None) -> Plan:
-    """Return a plan whose jobs do not exceed the limits, of which None permits any cost.
+    """Return a plan whose jobs do not exceed the limits. None means that there is no limit.
 
     Raises ``UsageError`` if a limit is not finite, the cost of a job is unknown, or a single job could exceed a limit.
     """
@@ -116,7 +116,7 @@ def estimate(plan: Plan, partition: Partition | None) -> Estimate:
         node_hours = min(node_hours, plan.max_node_hours)
     if cost is not None and plan.max_cost is not None:
         cost = min(cost, plan.max_cost)
-    if plan.charge and node_hours is not None and cost is not None:  # each limit also limits the other
+    if plan.charge and node_hours is not None and cost is not None:  # a limit on one also limits the other
         node_hours, cost = min(node_hours, cost / plan.charge), min(cost, node_hours * plan.charge)
     return Estimate(
         nodes=nodes,

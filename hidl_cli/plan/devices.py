@@ -34,7 +34,7 @@ def reason_not_runnable(site: Site) -> str | None:
 
 
 def default_launcher(site: Site) -> str:
-    """Return the default launcher of a site that can run jobs."""
+    """Return the default launcher of a site on which jobs can run."""
     return next(launcher_for(site, each, None) for each in _libraries(site) if without_launcher(site, each) is None)
 
 
@@ -200,7 +200,10 @@ def has_gpus(node: NodeType) -> bool:
 
 
 def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict[Device, tuple[str, ...]]:
-    """Return the devices that all points support, each with its packages; raises ``UsageError`` if there are none."""
+    """Return the devices that all points support, with the packages that each device requires.
+
+    Raises ``UsageError`` if there are none.
+    """
     of_points = [_holding(workload.devices or _ANY, point) for point in points]
     found = {
         device: tuple(dict.fromkeys(name for choices in of_points for name in choices[device].packages))

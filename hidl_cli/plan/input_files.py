@@ -42,7 +42,7 @@ _BLOCK = 1 << 20
 
 
 def find_stdin() -> str | None:
-    """Return the absolute path of the file that is standard input, or ``PIPED`` if it must be copied.
+    """Return the absolute path of the file that stdin is redirected from, or ``PIPED`` if the input must be copied.
 
     The run's directory gets a copy of pipes, of files without a path (here-documents), of files that have been partly
     read, and of files whose path refers to a different file on other nodes. For a terminal, ``/dev/null``, a socket or

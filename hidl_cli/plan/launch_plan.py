@@ -31,7 +31,7 @@ from hidl_cli.tuning.judge import COMPARED, DEFAULT, MATRIX, Setting, compared_v
 
 SCHEMA = "hidl.plan/2"
 
-#: File in a step's directory that contains the output of a program with a parser or patterns.
+#: File in a step's directory that contains the program's output if a parser or patterns read metrics from it.
 OUTPUT = "output.txt"
 
 #: File that contains the metrics that the job measures for a timed step.
@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def telling_parameters(self) -> dict[str, Value]:
-        """The parameters that affect the command; a choice that is replaced by an empty list of words is omitted."""
+        """The parameters that affect the command. Choices that are replaced by an empty list of words are omitted."""
         known = self.workload.parameters
         return {
             name: value
@@ -237,7 +237,7 @@ class Plan:
         """Parse ``plan.json``; raises ``ValueError`` if it is invalid for this version of hidl."""
         values = dict(document)
         if values.pop("schema", None) != SCHEMA:
-            raise ValueError(f"not a document of schema {SCHEMA}")
+            raise ValueError(f"not a document with schema {SCHEMA}")
         try:
             return _adapter().validate_python(values)
         except ValidationError as error:
@@ -276,7 +276,7 @@ def create_run(
 
 
 def _record(plan: Plan, profiling: Profiling, directory: Path) -> str | None:
-    """Prepare the recording of a run, and return the reason if the run will not be recorded."""
+    """Prepare a run's directory for the recorder of MPI calls. Return the reason if the run will not be recorded."""
     try:
         return install_recorder(plan.mpi, profiling, directory)
     except OSError as error:

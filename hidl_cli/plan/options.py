@@ -372,19 +372,24 @@ class RunOptions(JobOptions):
         for name in ("nodes", "ranks_per_node", "threads", "repeat", "max_jobs"):
             count = getattr(self, name)
             if count is not None and count < 1:
-                raise UsageError(f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} for its default")
+                raise UsageError(
+                    f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} to use the default"
+                )
         if self.target is not None and not 0.01 <= self.target <= 2:
             raise UsageError(
                 f"invalid target {self.target!r}: must be between 0.01 and 2", hint="use a value such as 0.8"
             )
         if self.device not in (None, "cpu", "gpu"):
-            raise UsageError(f"invalid device {self.device!r}: must be cpu or gpu", hint="omit device for its default")
+            raise UsageError(
+                f"invalid device {self.device!r}: must be cpu or gpu", hint="omit device to use the default"
+            )
 
     def require_program(self) -> None:
         """Raise ``UsageError`` for options that require a user's program if there is none."""
         if not self.command and (not self.uses_mpi or (self.scaling is not None and not self.metrics)):
             raise UsageError(
-                "--scaling and --no-mpi require a program after --", hint="for a workload, set both in its file"
+                "--scaling and --no-mpi require a program after --",
+                hint="for a workload, set both in the workload's file",
             )
         if self.container is None:
             if self.mounts:
@@ -442,7 +447,9 @@ def _value_of(name: str, value: str | None) -> str:
     if rejected := reject_variable(name):
         raise UsageError(f"--env-var {name}: {rejected.message}", hint=f"use {rejected.instead}")
     if name in OF_THE_STACK:
-        raise UsageError(f"--env-var {name}: the job sets it for its stack", hint="set it in a script that you run")
+        raise UsageError(
+            f"--env-var {name}: the job sets this variable for its stack", hint="set it in a script that you run"
+        )
     if _OF_BASH.fullmatch(name):
         raise UsageError(
             f"--env-var {name}: it would change the job script itself", hint="set it in a script that you run"

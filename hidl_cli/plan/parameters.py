@@ -54,7 +54,7 @@ def _fill(words: list[str], values: Mapping[str, Value], parameters: Mapping[str
 
 
 def _replacement(found: re.Match[str], values: Mapping[str, Value]) -> str:
-    """Return the value of a placeholder, or the unchanged text for other braces such as those in awk programs."""
+    """Return the value of a placeholder. Other text in braces, such as in awk programs, is returned unchanged."""
     return found[0] if found["word"] or found["name"] not in values else _text(values[found["name"]])
 
 
@@ -123,11 +123,11 @@ def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, V
         elif parameter is None and not name.startswith(COMPARED):
             problems.append(_unknown(name, workload.parameters, "--matrix"))
         elif name in axes:
-            problems.append(Problem(f"--matrix {name}: given twice", "all values in one option"))
+            problems.append(Problem(f"--matrix {name}: given twice", f"a single --matrix {name}=VALUE,VALUE"))
         elif parameter is None:
             axes[name] = [DEFAULT, *(value for value in split_values(text) if value != DEFAULT)]
             if len(set(axes[name])) < len(axes[name]) or len(axes[name]) < 2:
-                problems.append(Problem(f"--matrix {word!r} has nothing to compare", "one or more different values"))
+                problems.append(Problem(f"--matrix {word!r}: too few different values", "one or more different values"))
         else:
             axes[name] = []
             for value in text.split(","):
@@ -136,7 +136,7 @@ def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, V
                 except ValueError as error:
                     problems.append(Problem(f"--matrix {name}: invalid value {value!r}", str(error)))
             if len(set(axes[name])) < len(axes[name]) or len(text.split(",")) < 2:
-                problems.append(Problem(f"--matrix {word!r} has nothing to compare", "two or more different values"))
+                problems.append(Problem(f"--matrix {word!r}: too few different values", "two or more different values"))
     if any(name.startswith(COMPARED) for name in axes) and not all(name.startswith(COMPARED) for name in axes):
         others = ", ".join(name for name in axes if not name.startswith(COMPARED))
         problems.append(

@@ -74,7 +74,7 @@ SET_BY_THE_SCRIPT = (
 #: Environment variable that contains the site's ``address_suffix``.
 ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 
-#: Variables that are also forwarded for a program with a ``directory``.
+#: Variables that are also forwarded if the program's ``directory`` is set.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
 #: Variables that are also forwarded in a conda environment.
@@ -149,7 +149,7 @@ class _StepContext:
     container: Container | None
 
     def run_module(self, module: str) -> tuple[str, ...]:
-        """Return the command that starts a module on a rank, which pyxis starts inside the image."""
+        """Return the command that starts a module on a rank. If the runtime is pyxis, it runs inside the image."""
         if self.container is not None and self.container.runtime == "pyxis":
             return ("python3", f"{self.installation.own_package}/start.py", module)
         return self.installation.run_module(module)
@@ -329,7 +329,7 @@ def new_id(name: str, now: datetime) -> str:
 def shared_environment(
     site: Site, library: Library, installed: Installation, placement: Placement, tuning: Sequence[Setting]
 ) -> dict[str, str]:
-    """Return the environment variables of all ranks that do not depend on the launcher."""
+    """Return the environment variables that all ranks get, regardless of the launcher."""
     return {
         **placement.environment(),
         **network_environment(site),
@@ -467,7 +467,7 @@ def _steps(
 
 
 def _in_image(context: _StepContext, container: Container, directory: str) -> Library:
-    """Return the MPI library with the options that make srun start its tasks in the image, if the runtime is pyxis."""
+    """Return the MPI library, with additional srun options that start tasks in the image if the runtime is pyxis."""
     needed = [
         ContainerMount(context.installation.own_package, context.installation.own_package, read_only=True),
         ContainerMount(str(paths.runs()), str(paths.runs())),
@@ -490,7 +490,7 @@ def _check_in_image(
 
 
 def _once(context: _StepContext, words: tuple[str, ...]) -> Launch:
-    """Return the launch of a batch script, with the submission directory that the script would have without hidl."""
+    """Return the launch of a batch script, with the same submission directory as if it were submitted without hidl."""
     directory = str(context.workload.program.directory)
     system = SYSTEMS.get(context.scheduler or "")
     submitted = system.submit_directory if system else None
@@ -500,7 +500,7 @@ def _once(context: _StepContext, words: tuple[str, ...]) -> Launch:
 
 
 def _variables_of_ranks(program: Program, placement: Placement) -> dict[str, str]:
-    """Return the variables that describe the launch to a command with a directory."""
+    """Return the variables that describe the launch to a program whose ``directory`` is set."""
     return {
         RANKS_PER_NODE: str(placement.ranks_per_node),
         **({PROCESSES: str(program.processes)} if program.processes else {}),
@@ -515,7 +515,10 @@ def _sized(unit: str, placements: Sequence[Placement]) -> Iterator[tuple[int, Pl
 
 
 def can_be_copied(unit: str, placements: Sequence[Placement]) -> bool:
-    """Return whether copies of the smallest step can run on all nodes at once: only this step may use a single node."""
+    """Return whether copies of the smallest step can run on all nodes at once.
+
+    The smallest step must use a single node, and all other steps must use several nodes.
+    """
     alone = [placement for placement in placements if placement.nodes == 1]
     return unit == "nodes" and len(alone) == 1 and len(placements) > 1
 

@@ -122,9 +122,11 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     )
     _check_container(request, is_script=script is not None)
     if script is not None:
-        _require_own_ranks(request, workload)
+        _require_own_ranks(workload)
     if request.scale and workload.scaling is None:
-        raise UsageError(f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to it")
+        raise UsageError(
+            f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to the workload"
+        )
     if request.scale and request.axes:
         raise UsageError("--scale and --matrix cannot be combined", hint="compare at one size, then scale the best one")
     parameters, matrix = resolve(workload, request.assignments), expand_matrix(workload, request.axes)
@@ -177,21 +179,17 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     return plan
 
 
-def _require_own_ranks(request: RunRequest, workload: Workload) -> None:
+def _require_own_ranks(workload: Workload) -> None:
     """Raise ``UsageError`` if an option applies to ranks that hidl starts; a batch script starts its own."""
-    if request.container is not None:
-        raise UsageError(
-            "--container cannot be combined with a batch script, which starts its ranks itself",
-            hint="start the container in the script, or run its program: hidl run --container IMAGE -- PROGRAM",
-        )
     if ranks_kept(workload.program.patterns) is not None:
         raise UsageError(
-            "a batch script starts its ranks itself: --metric cannot choose ranks", hint="omit ranks from --metric"
+            "--metric cannot select ranks of a batch script, which starts its ranks itself",
+            hint="omit ranks from --metric",
         )
 
 
 def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[RunRequest, EnclosingJob | None]:
-    """Return the request and the job in which hidl runs, or None for the job if the run does not use it.
+    """Return the request and the job in which hidl runs. The job is None if the run does not use this job.
 
     The request gets the partition of that job. Raises ``UsageError`` if an option in ``given``, the user's original
     request, applies only to a new job.
@@ -203,7 +201,7 @@ def _in_allocation(request: RunRequest, site: Site, given: RunRequest) -> tuple[
         return request, None
     if name := next((name for field, name in _OF_NEW_JOBS.items() if getattr(given, field)), None):
         raise UsageError(
-            f"{name} applies to a new job, but hidl uses allocation {job.id}, in which it runs",
+            f"{name} applies only to new jobs, but hidl is running in allocation {job.id} and uses it",
             hint=f"use --new-job to submit another job, or omit {name}",
         )
     if request.partition is not None:
@@ -271,7 +269,7 @@ def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple
 
 
 def _job_limit(request: RunRequest, site: Site, workload: Workload) -> int:
-    """Return ``Plan.max_jobs``; raises ``UsageError`` if several jobs cannot complete this run."""
+    """Return ``Plan.max_jobs``; raises ``UsageError`` if this run cannot be divided among several jobs."""
     limit = request.job_limit
     if not limit:
         return 0
@@ -335,7 +333,7 @@ def _with_gpus(request: RunRequest, site: Site) -> RunRequest:
 def _check_sizes(
     request: RunRequest, workload: Workload, unit: str, placements: Sequence[Placement], *, compares: bool
 ) -> None:
-    """Raise ``UsageError`` if the sizes are too small for the workload, or do not fit the other options.
+    """Raise ``UsageError`` if the sizes are too small for the workload, or are incompatible with the other options.
 
     ``compares`` is whether a matrix compares values of MPI run-time variables.
     """
@@ -374,7 +372,7 @@ def _idle_gpus(request: RunRequest, site: Site, placements: Sequence[Placement])
 
 
 def _jobs_before(request: RunRequest, site: Site) -> list[str]:
-    """Return the ids of the jobs that must end before the run, except for jobs that have already succeeded.
+    """Return the ids of the jobs that must end before the run starts, except for jobs that have already succeeded.
 
     Raises ``UsageError`` for an unknown run or a run of another scheduler, and ``SubmitRefused`` for a failed run.
     """
@@ -392,14 +390,14 @@ def _jobs_before(request: RunRequest, site: Site) -> list[str]:
             continue
         if status.state.is_final:
             raise SubmitRefused(
-                f"--after {run.id}: this run has ended as {status.state.value}",
+                f"--after {run.id}: this run ended in state {status.state.value}",
                 hint=f"see hidl logs {run.id}, or omit --after",
             )
         system = batch_systems.system(planned.scheduler)
         if planned.max_jobs and system is not None and not system.may_requeue(planned.header):
             raise UsageError(
                 f"--after {run.id}: this run continues in further jobs (--until-done), whose ids are not known yet",
-                hint=f"wait for its end first: hidl resume {run.id}",
+                hint=f"wait until it ends: hidl resume {run.id}",
             )
         job = read_reference(run).id
         if job is None:

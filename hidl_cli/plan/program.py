@@ -123,7 +123,7 @@ def _scaling(first: MetricRequest, target: float, kind: Literal["weak", "strong"
     if kind == "weak" and better == "lower":
         raise InvalidInput(
             f"lower is better for --metric {first.name}, but weak scaling requires a rate that grows with the ranks",
-            hint="use a rate of all ranks, such as steps_per_second[printed=s/step,per=rank]=REGEX for a time per step",
+            hint="use a rate over all ranks; for a time per step: steps_per_second[printed=s/step,per=rank]=REGEX",
         )
     return Scaling(metric=first.name, kind=kind or ("strong" if better == "lower" else "weak"), target=target)
 
@@ -297,7 +297,9 @@ def own_workload(
     if not command[0].strip():
         raise UsageError("the program's name is empty", hint="check for an unset shell variable")
     if undecodable := [word for word in command if not _is_text(word)]:
-        raise UsageError(f"{undecodable[0]!r} is not UTF-8", hint="rename the file, or pass its name in a script")
+        raise UsageError(
+            f"{undecodable[0]!r} is not UTF-8", hint="rename the file, or run a script that contains the name"
+        )
     given = dict(_first_values([*assignments, *matrix]))
     used = {found["name"] for word in command for found in PLACEHOLDER.finditer(word)}
     invalid = {name for name in given if not _PARAMETER.fullmatch(name)}

@@ -1,4 +1,4 @@
-"""Programs that launch processes: torchrun and accelerate start once per node, and others are rejected."""
+"""Programs that launch processes: torchrun and accelerate are started once per node, and others are rejected."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _MODULES = {
 _SHELL = re.compile(r"(ba|da|z|k)?sh")
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-#: Programs that start another one: their options that take a value, and the number of words before the program.
+#: Programs that start another program: their options that are followed by a value, and the number of arguments between
+#: the options and the other program.
 _WRAPPERS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "env": (("-u", "--unset", "-C", "--chdir"), 0),
     "nice": (("-n", "--adjustment"), 0),
@@ -123,7 +124,7 @@ def find_launcher(command: Sequence[str], directory: Path | None = None) -> Prog
 
 
 def _without_wrappers(command: Sequence[str]) -> list[str]:
-    """Return a command without the programs in front that start it, such as ``env`` and ``timeout``."""
+    """Return a command without leading programs that only start another one, such as ``env`` and ``timeout``."""
     words = list(command)
     while words:
         name = PurePath(words[0]).name
@@ -220,7 +221,7 @@ def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes
     for name in ("--rdzv-endpoint", "--master-addr"):
         if nodes > 1 and re.match(r"localhost\b|127\.", launcher.value(name) or ""):
             raise UsageError(
-                f"torchrun {name} {launcher.value(name)}: each of the {nodes} nodes would wait for itself",
+                f"torchrun {name} {launcher.value(name)}: on each of {nodes} nodes, this is the node itself",
                 hint="omit it: hidl sets the address of the first node",
             )
     given = launcher.value("--nproc-per-node")
@@ -290,7 +291,7 @@ def _program(launcher: ProgramLauncher) -> Iterator[str]:
 
 
 def _line(options: RunOptions, words: Sequence[str], *, ranks: object = None) -> str:
-    """Return the hidl command line to use instead, which starts ``words``."""
+    """Return the ``hidl run`` command line that starts ``words``, for hints."""
     given = {
         "--site": options.site,
         "--stack": options.stack,

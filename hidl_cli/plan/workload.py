@@ -94,7 +94,7 @@ class Capture:
 
 @dataclass(eq=False)
 class Mistake(Exception):
-    """An error in a pattern, with the expected form and the faulty key of ``Pattern``."""
+    """An error in a pattern, with the expected form and the key of ``Pattern`` whose value is invalid."""
 
     message: str
     expected: str
@@ -395,7 +395,7 @@ class DeviceChoice(Strict):
 
 
 def _device_choice(value: Any) -> Any:
-    """Expand a device name to an unconditional choice."""
+    """Convert a device name to a choice of this device without conditions."""
     return {"device": value} if isinstance(value, str) else value
 
 

@@ -52,7 +52,7 @@ MOST_LINES = 5  # more lines cannot be distinguished
 
 
 def comparisons(newest: Sequence[LoadedRun]) -> tuple[CurveComparison, ...]:
-    """Return charts that compare runs with the same workload, parameters and size, such as those of two MPI libraries.
+    """Return charts that compare runs with the same workload, parameters and size, such as runs with two MPI libraries.
 
     ``newest`` contains the newest run of each kind.
     """
@@ -79,7 +79,7 @@ def _same(run: LoadedRun) -> object:
 
 
 def _names(runs: Sequence[LoadedRun]) -> list[str]:
-    """Return labels for runs, made of the properties in which the runs differ."""
+    """Return a label for each run, which consists of the properties in which the runs differ."""
     aspects = [
         [
             {"c": "C", "python": "Python"}.get(str(run.plan.parameters.get(SUITE, "")), ""),
@@ -176,7 +176,7 @@ def line_of(run: LoadedRun, metric: str) -> Line | None:
 
 
 MOST_COLUMNS = 12
-LATELY = 3  # number of columns that determine slow hosts, so that neither a single bad night nor old results matter
+LATELY = 3  # number of columns used to find slow hosts, so that neither a single bad night nor old results matter
 
 Columns = dict[str, dict[str, float]]
 
@@ -205,7 +205,7 @@ def heat_map(runs: Sequence[LoadedRun], metric: str, better: str, *, name: str, 
 
 
 def slow_hosts(rounds: Sequence[Mapping[str, float]], *, digits: float | None = None) -> set[str]:
-    """Return the hosts that are slow in these rounds, using the same criterion as for copies (see ``nodes``)."""
+    """Return the hosts that are slow in these rounds, according to ``nodes``, which also examines concurrent copies."""
     return {node.host for node in nodes(dict(enumerate(rounds)), digits=digits) if node.slow}
 
 
@@ -238,7 +238,7 @@ def _unused(name: str, columns: Columns) -> str:
 
 
 def _by_host(run: LoadedRun, metric: str) -> Iterator[tuple[str, float]]:
-    """Yield the values of individual hosts: from copies, ranks with separate samples, or steps that ran on one host."""
+    """Yield the values of single hosts: those of concurrent copies, of ranks, or of steps that ran on one host."""
     study = run.study
     copies = [each for each in study.observations if each.kind == "copy"] if study and study.metric == metric else []
     if copies:

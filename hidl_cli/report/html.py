@@ -451,7 +451,7 @@ def ratios(curve: Curve) -> list[tuple[int, float, float | None, float | None]]:
 
 
 def side_by_side(comparison: CurveComparison) -> list[tuple[int, list[float | None], list[float | None]]]:
-    """Return the rows of a comparison's table: size, each line's value, and the differences from the first line."""
+    """Return the rows of a comparison's table: size, the value of each run, and the differences from the first run."""
     lines = [dict(line.points) for _, line in comparison.lines]
     rows = []
     for length in sorted({length for line in lines for length in line}):

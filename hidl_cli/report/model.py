@@ -91,7 +91,7 @@ class ReportedRun:
         host_count: Number of hosts.
         energy: Measured energy with its source, or the reason why it is not measured.
         complaint: Last lines that a failed job wrote to stderr.
-        published: Published results for this kind of work and where they were measured, for orientation.
+        published: Published results for this kind of work and where they were measured, for reference.
     """
 
     id: str
@@ -130,7 +130,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class OutcomeMark:
-    """The outcome of a single run, as part of a standing."""
+    """The outcome of one run of a regularly repeated measurement."""
 
     run: str
     created: str
@@ -354,7 +354,7 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class ReportedLoss:
-    """A cause of lost efficiency: its name, its share, and the ends of its interval."""
+    """A cause of lost efficiency: its name, its share, and the bounds of its confidence interval."""
 
     cause: str
     value: float
@@ -364,7 +364,7 @@ class ReportedLoss:
 
 @dataclass(frozen=True)
 class ReportedWaterfall:
-    """The losses that lead from an efficiency of 1 to the efficiency of a step."""
+    """The losses that make up the difference between an efficiency of 1 and the efficiency of a step."""
 
     n: int
     efficiency: float
@@ -434,7 +434,7 @@ class Page:
         return (*slow, *worse)
 
     def tally(self) -> dict[Outcome, int]:
-        """Return the number of standings with each outcome, including outcomes that do not occur."""
+        """Return the number of measurements with each outcome, including outcomes that do not occur."""
         return count([standing.outcome for standing in self.standings])
 
 

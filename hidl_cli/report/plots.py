@@ -145,7 +145,7 @@ def _efficiency(axes: Any, study: Study) -> None:
 
 
 def _errors(study: Study) -> tuple[list[float], list[float]]:
-    """Return the distances from each step's efficiency to the ends of its interval, or 0 if there is no interval."""
+    """Return the lengths of the error bars below and above each step's efficiency, or 0 if there is no interval."""
     down = [step.efficiency - step.interval.low if step.interval else 0.0 for step in study.steps]
     up = [step.interval.high - step.efficiency if step.interval else 0.0 for step in study.steps]
     return down, up

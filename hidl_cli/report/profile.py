@@ -58,7 +58,7 @@ def _profile(
 
 
 def _folded(matrix: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Sum the channels of a matrix in at most ``MOST_CELLS`` bins, and return the bins' first ranks and the sums."""
+    """Sum the channels of a matrix in at most ``MOST_CELLS`` groups of ranks; return their first ranks and the sums."""
     import numpy as np
 
     whole = np.sum([np.array(each, dtype=np.int64) for each in matrix["bytes"].values()], axis=0)

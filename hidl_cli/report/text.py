@@ -62,7 +62,7 @@ def size(count: int) -> str:
 
 
 def when(created: str) -> datetime:
-    """Parse an ISO 8601 time, which defaults to UTC.
+    """Parse an ISO 8601 time. A time without a time zone is in UTC.
 
     Raises:
         ValueError: If the time is invalid.

@@ -17,7 +17,7 @@ from hidl_cli.runs.goodput import count_failures
 from hidl_cli.site.schema import Site
 from hidl_cli.store.store import Filters, Store
 
-#: Variable with the interval in seconds, as in ``hidl_workloads.checkpoint``.
+#: Environment variable that contains the interval in seconds, which ``hidl_workloads.checkpoint`` reads.
 INTERVAL = "HIDL_CHECKPOINT_INTERVAL"
 
 #: Smallest interval in seconds.
@@ -55,7 +55,7 @@ class CheckpointInterval:
 
 
 def optimal_interval(checkpoint_seconds: float, time_between_failures: float) -> float:
-    """Return the time of computation between two checkpoints, in seconds, that minimizes the run time of a job.
+    """Return the computing time between two checkpoints, in seconds, that minimizes a job's run time.
 
     This is the estimate of J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
     Future Generation Computer Systems 22 (2006) 303-312, for failures that are independent of each other. Its first

@@ -104,7 +104,7 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
     counted = _undisturbed(steps)
     try:
         study = _study(plan, scaling, plan.target, counted or steps)
-    except ValueError as error:  # too few earlier runs, or a copy without its host
+    except ValueError as error:  # there are too few earlier runs, or a copy's host is unknown
         hint = "measure a baseline in the same allocation with --baseline single"
         return Conclusion("inconclusive", str(error), hint, steps)
     if not counted and study.verdict is not None:
@@ -131,7 +131,7 @@ def _format_left_out(steps: list[dict[str, Any]], counted: list[dict[str, Any]])
 
 
 def _without_verdict(study: Study) -> Study:
-    """Mark a study of disturbed rounds as inconclusive, since the other run may have affected its verdict."""
+    """Mark a study as inconclusive, because another run disturbed its rounds and may have affected the verdict."""
     first, *scaled = study.steps
     return replace(
         study,
@@ -150,7 +150,10 @@ def _judge_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
 
 
 def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
-    """Rank the points by the scaling metric, or else by the first metric with a direction and only positive values."""
+    """Rank the points by the scaling metric, or by the first other metric that is suitable.
+
+    A metric is suitable if it is known whether higher or lower is better, and if all its values are positive.
+    """
     scaling, metrics = plan.workload.scaling, plan.workload.metrics
     for name in [scaling.metric] if scaling else metrics:
         better = metrics[name].better or ({"weak": "higher", "strong": "lower"}[scaling.kind] if scaling else None)
@@ -168,7 +171,7 @@ def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
 
 
 def _with_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
-    """Add to a ranking the message size of its values, and the sizes at which the winner is worse than the default."""
+    """Add message sizes to a ranking: the size of its values, and the sizes at which the winner is worse."""
     metrics = [(step["parameters"], step["metrics"][ranking.metric]) for step in steps]
     sizes = metrics[0][1].get("sizes")
     if not sizes or any(metric.get("sizes") != sizes for _, metric in metrics):
@@ -192,9 +195,10 @@ def _with_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """Evaluate the scaling relative to the plan's baseline; raises ``ValueError`` if baseline or values are missing.
+    """Evaluate the scaling relative to the plan's baseline.
 
-    If some ranks only coordinate the others, the sizes exclude them and count only the workers.
+    If some ranks only coordinate the others, the sizes exclude them and count only the workers. Raises ``ValueError``
+    if the baseline or a value is missing.
     """
     overhead = plan.workload.overhead_ranks
     measured = [step for step in steps if scaling.metric in step["metrics"]]  # the metric may be optional
@@ -464,8 +468,8 @@ _ENDS = {
 }
 #: States for which the end of stderr is shown.
 _WITH_STDERR = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
-#: States whose causes are diagnosed, with the rules that would only repeat the state. HD266 reports signal 15, with
-#: which the scheduler itself ends the ranks of such jobs.
+#: States whose causes are diagnosed, and the rules that are skipped because they would only repeat the state. HD266
+#: reports signal 15, with which the scheduler itself ends the ranks of such jobs.
 _DIAGNOSED: dict[State, tuple[str, ...]] = {
     **dict.fromkeys(_WITH_STDERR, ()),
     State.TIMEOUT: ("HD102", "HD266"),

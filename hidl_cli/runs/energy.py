@@ -13,7 +13,7 @@ from hidl_cli.record import Run
 from hidl_cli.schedulers import slurm
 from hidl_cli.schedulers.backend import read_reference
 
-#: Metric of a step's energy from Slurm's accounting.
+#: Name of the metric that contains a step's energy according to Slurm's accounting.
 STEP_ENERGY = "step_energy"
 #: The components whose energy each of Slurm's plugins measures.
 _COVERS = {"rapl": "package, dram", "ipmi": "node", "xcc": "node", "pm_counters": "node", "gpu": "gpu"}
@@ -82,7 +82,7 @@ def describe_energy(steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def energy_of(directory: Path) -> list[dict[str, Any]]:
-    """Return the energy of each step of an ended run, omitting steps whose energy is unknown."""
+    """Return the energy of each step of a finished run, omitting steps whose energy is unknown."""
     keys = ("nodes", "ranks", "repetition", "copy", "parameters", "energy")
     try:
         steps = (Run(directory).document("metrics") or {}).get("steps", [])

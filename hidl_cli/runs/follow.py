@@ -30,7 +30,7 @@ def submit(plan: Plan, script: str) -> Run:
 
 
 def cancel(run: Run) -> tuple[bool, Status]:
-    """Cancel a run with all its processes; return whether it was still running, and its status."""
+    """Cancel a run and all its processes; return whether it was still running, and its status."""
     scheduler = scheduler_of(plan_of(run))
     scheduler.poll([run])
     ended_now = scheduler.cancel(run, state=State.CANCELLED)

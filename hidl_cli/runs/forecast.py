@@ -26,7 +26,8 @@ from hidl_cli.tuning.judge import without_variables
 
 SCHEMA = "hidl.forecast/1"
 
-#: Environment variables that contain the placements to forecast and the file to which the module writes its document.
+#: Environment variables that contain the placements to forecast, and the path of the file to which the workload's
+#: module writes the forecast.
 PLACEMENTS, DOCUMENT = "HIDL_PLACEMENTS", "HIDL_FORECAST"
 
 _SECONDS = 900
@@ -43,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Expected:
-    """The forecast for a placement (nodes and ranks), or the ``problem`` because of which the program rejects it."""
+    """The forecast for a placement (nodes and ranks), or the ``problem`` that makes the program reject it."""
 
     figures: tuple[Figure, ...] = ()
     problem: str | None = None
@@ -97,7 +98,7 @@ def find_python(plan: Plan) -> Path | None:
 
 
 def forecast_plan(plan: Plan, python: Path, interconnect: str | None) -> list[PointForecast]:
-    """Forecast all points and sizes of a plan.
+    """Forecast the metrics for all points and sizes of a plan.
 
     Args:
         plan: The plan.
@@ -140,9 +141,9 @@ def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interc
 
 
 def read_forecast(document: Any, placements: Sequence[Placement]) -> Forecast:
-    """Parse a module's forecast; raises ``ValueError`` if it is invalid or has a wrong number of placements."""
+    """Parse a forecast; raises ``ValueError`` if it is invalid or has the wrong number of placements."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ValueError(f"not a document of schema {SCHEMA}")
+        raise ValueError(f"not a document with schema {SCHEMA}")
     try:
         forecast = TypeAdapter(Forecast).validate_python(document)
     except ValidationError as error:

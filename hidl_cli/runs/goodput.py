@@ -68,11 +68,11 @@ class JobSteps:
 
     @property
     def seconds(self) -> float:
-        """The seconds that all steps of the job took."""
+        """The total time of the job's steps, in seconds."""
         return self.points[-1][1]
 
     def seconds_until(self, step: int) -> float:
-        """Return the seconds that the job's steps up to ``step`` took, interpolated between two points."""
+        """Return the time, in seconds, of the job's steps up to ``step``, interpolated between recorded points."""
         steps = [each for each, _ in self.points]
         after = bisect_left(steps, step)
         if after == 0:
@@ -118,7 +118,7 @@ class _JobWithSteps:
 
 @dataclass(frozen=True)
 class Goodput:
-    """The use that a run of several jobs made of its nodes.
+    """The efficiency with which a run of several jobs used its nodes.
 
     Attributes:
         jobs: Number of jobs that have started.
@@ -159,7 +159,7 @@ class Goodput:
         return self.useful_node_seconds / self.node_seconds
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return the metrics in the form of metrics.json."""
+        """Return the metrics in the format of metrics.json."""
         restarts, samples = self.restart_seconds, list(self.restart_seconds)
         found = {
             "goodput": _metric(self.share, "share"),
@@ -241,7 +241,7 @@ def measure(
     share: float = 1.0,
     limit: float | None = None,
 ) -> Goodput | None:
-    """Return the goodput of jobs, or None if there is no record of their steps or no time.
+    """Return the goodput of jobs, or None if no steps are recorded or the jobs took no time.
 
     Args:
         statuses: The last status of each job.

@@ -78,7 +78,7 @@ def judge_if_ended(run: Run, status: Status) -> None:
 
 
 def unfinished(root: Path | None = None) -> Iterator[Run]:
-    """Yield the runs whose jobs have not recorded their end, starting with the newest."""
+    """Yield the runs that are not recorded as finished, starting with the newest."""
     return (run for run in readable(all_runs(root)) if not read_status(run).state.is_final)
 
 

@@ -83,7 +83,7 @@ def describe_unequal_ranks(metrics: Mapping[str, dict[str, Any]], promised: Mapp
 
 def _by_name(document: Any, path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise MetricMissing(f"{path} is not a document of schema {SCHEMA}")
+        raise MetricMissing(f"{path} is not a document with schema {SCHEMA}")
     metrics = document.get("metrics")
     keys = {"name", *_ALWAYS}
     if not isinstance(metrics, list) or not all(isinstance(m, dict) and keys <= m.keys() for m in metrics):
@@ -208,7 +208,7 @@ def metrics_of(place: Path, plan: Plan, step: Step) -> dict[str, dict[str, Any]]
 
 
 def _program_metrics(place: Path, step: Step, promised: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
-    """Read the metrics found by patterns, and all others from the parser or the document that the program wrote."""
+    """Read metrics with the step's patterns, and all others with its parser or from the program's metrics document."""
     ranks = step.placement.ranks
     found = read_patterns(step.patterns, promised, place, ranks=ranks) if step.patterns else {}
     check_metrics(found, {name: promised[name] for name in found}, ranks=ranks, source=place / OUTPUT)

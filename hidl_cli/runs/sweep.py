@@ -160,7 +160,7 @@ def create(plans: Sequence[tuple[Mapping[str, Any], Plan]], at_most: int | None)
 
 
 def find_sweep(name: str | None) -> Sweep | None:
-    """Return a sweep by its directory, its id, or a unique start or end of its id, or None if there is none.
+    """Return a sweep by its directory, its id, or a unique prefix or suffix of its id, or None if there is none.
 
     Raises ``UsageError`` if several sweeps and runs match.
     """

@@ -86,7 +86,7 @@ def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> 
 
 
 _MINUTES = 15.0
-#: File in an unpublished installation prefix with the directory of the run that verifies the installation.
+#: File in an unpublished installation prefix that contains the directory of the run that verifies the installation.
 _MARK = "verification-run"
 
 

@@ -92,7 +92,7 @@ def _csv(samples: Iterable[Sample], file: IO[bytes]) -> int:
 
 
 class _TextAdapter:
-    """A text file for csv that encodes the text and writes it to a binary file."""
+    """A file for the ``csv`` module that encodes text and writes it to a binary file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

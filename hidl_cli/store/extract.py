@@ -127,7 +127,7 @@ def instant(text: str) -> datetime:
 
 
 def series_of(plan: Plan, step: Step, *, disturbed: bool = False) -> str:
-    """Return a digest of the conditions that must be equal to compare values over time (see ``Sample.series``).
+    """Return a digest of the conditions that must be the same if values are compared over time (see ``Sample.series``).
 
     The MPI library's version does not matter. Concurrent copies are not compared with a step that ran alone. A
     ``disturbed`` step is one during which another run used the same cores; its digest has a prefix.

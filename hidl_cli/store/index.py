@@ -147,7 +147,10 @@ def _names(root: Path, indexed: Indexed, *, expected: bool) -> set[str]:
 def _index(
     store: Store, root: Path, found: Mapping[str, Status | None], indexed: Indexed, on_progress: Progress | None
 ) -> None:
-    """Index directories, given by name with their status (None if unknown), and note those without results."""
+    """Index run directories, and record those without results.
+
+    ``found`` maps the names of the directories to the status of their runs, which is None if unknown.
+    """
     without: dict[str, dict[str, str]] = {"foreign": {}, "ended": {}}
     indexed.added += store.add(_records(root, found, without, indexed, on_progress))
     for outcome, names in without.items():

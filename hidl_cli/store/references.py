@@ -1,4 +1,4 @@
-"""Published scaling results, shown for orientation, and their validation."""
+"""Published scaling results, which are shown for reference. They are validated against the workloads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hidl_cli.plan.checks import load_workload
 
 
 def find_unmatched(references: Sequence[Reference]) -> Iterator[Problem]:
-    """Yield a problem for each reference to an unknown workload, or to a workload with another kind or metric."""
+    """Yield a problem for each reference to a workload that is unknown or has a different kind of scaling or metric."""
     known = [entry.name for entry in list_all("workload")]
     for reference in references:
         for name in reference.workloads:
@@ -46,7 +46,7 @@ def _check_scaling(reference: Reference, name: str) -> Iterator[Problem]:
         yield Problem(message, f"metric: {scaling.metric}", (reference.id, "metric"), suggestion=scaling.metric)
 
 
-LEAST_OWN = 3  # number of earlier studies on the site that take precedence over published results
+LEAST_OWN = 3  # minimum number of earlier studies on the site, which then replace published results
 
 
 class MeasuredFigures(Strict):
@@ -142,7 +142,7 @@ def _load(name: str, key: str, kind: type[AnyReference]) -> tuple[AnyReference, 
 
 
 def published_figures(workload: str, parameters: Mapping[str, object], *, is_study: bool) -> list[dict[str, str]]:
-    """Return published figures for the work that a run does, for orientation.
+    """Return published figures, for reference, that apply to the work that a run does.
 
     Each item has a figure, its title, scale, platform (the hardware) and source.
 

@@ -381,7 +381,7 @@ class Database:
 
     @contextmanager
     def writing(self, *, renew: bool = False) -> Iterator[sqlite3.Connection]:
-        """Open the only write transaction, which is committed at the end of the block.
+        """Open a write transaction, which is committed at the end of the block. Only one can be open at a time.
 
         Creates the file if necessary, with the permissions that the umask allows. ``renew`` replaces the tables written
         by an earlier version of hidl with empty ones, keeping the list of roots. Raises the same errors as ``reading``.
@@ -437,7 +437,7 @@ class Database:
                 _create_tables(connection)
             elif state is _State.OLD:
                 raise OutdatedStore(
-                    f"{self.file} was written by an earlier hidl",
+                    f"{self.file} was written by an earlier version of hidl",
                     hint="hidl results reindex rebuilds it from the run directories",
                 )
             elif state is _State.EMPTY:
@@ -546,7 +546,10 @@ def insert(connection: sqlite3.Connection, records: Iterable[RunWithSamples]) ->
 
 
 def note(connection: sqlite3.Connection, root: str, names: Mapping[str, str], outcome: str) -> None:
-    """Record directories without results, each with a stamp of its plan or status."""
+    """Record directories without results.
+
+    ``names`` maps each name to a stamp. A directory is read again if its stamp has changed.
+    """
     for name, read_as in names.items():
         _note(connection, root, name, outcome, read_as)
 

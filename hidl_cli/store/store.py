@@ -80,7 +80,7 @@ def match_samples(filters: Filters) -> SqlCondition:
 
 
 def match_series(filters: Filters) -> SqlCondition:
-    """Return the condition for a series, whatever the metric: for samples (``s``), steps (``t``) and runs (``r``)."""
+    """Return the SQL condition for a series and all its metrics: samples (``s``), steps (``t``) and runs (``r``)."""
     samples = match_samples(replace(filters, metric=None))
     return _all([*_columns(filters), (samples.sql, samples.values)])
 
@@ -199,7 +199,7 @@ class Store:
             pass
 
     def known(self, root: str, read_as: str | None = None) -> dict[str, str]:
-        """Return the outcomes of known directories under ``root``, by name.
+        """Return the recorded outcomes of the run directories in ``root``, by directory name.
 
         ``read_as`` excludes directories that only another version of hidl failed to read.
         """
@@ -208,7 +208,7 @@ class Store:
         return dict(self._rows(sql + more, (root, read_as) if read_as else (root,)))
 
     def noted(self, root: str, outcome: str) -> dict[str, str]:
-        """Return the stamps of the directories with this outcome, by name."""
+        """Return the stamps that are recorded for directories with this outcome, by directory name."""
         sql = "SELECT name, read_as FROM directories WHERE root = ? AND outcome = ?"
         return dict(self._rows(sql, (root, outcome)))
 

@@ -159,7 +159,8 @@ def begin(planned: Plan) -> Run:
         with open(os.environ[RUNS_FILE], "a", encoding="utf-8") as file:  # noqa: PTH123 - appended in one write
             file.write(f"{run.directory}\n")
     if planned.scheduler == "local":
-        # Record this process until the run's own is known. Otherwise, a concurrent query would report the run as lost.
+        # Record this process until the run's own process is known. Otherwise, a concurrent query would report the run
+        # as lost.
         scheduler("local").adopt(run, str(os.getpid()), str(run.directory))
     return run
 

@@ -197,7 +197,7 @@ class _Crontab:
             except ProcessFailed as error:
                 raise MissingPrecondition(
                     f"{self.name} rejected the nightly validation: {error.output.strip()}",
-                    hint="ask the staff of the site who may use it, or try --cron-with systemd",
+                    hint="ask the site's administrators who may use it, or try --cron-with systemd",
                 ) from error
 
 

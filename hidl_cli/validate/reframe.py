@@ -59,7 +59,7 @@ class CheckScale:
 
     @property
     def study(self) -> str | None:
-        """The ``hidl run --scale`` argument for a study up to this scale, or None if there is no smaller size."""
+        """The ``hidl run --scale`` argument for a study up to this scale, or None if it is the smallest size."""
         if self.nodes > 1:
             return f"nodes={self.least},{self.nodes}" if self.nodes > self.least else None
         one = 1 + self.overhead
@@ -81,7 +81,7 @@ class CheckScale:
 
 
 def allowed_scales(site: Site, partition: str | None = None) -> dict[str, CheckScale]:
-    """Return the scales that a partition (default: the default partition) allows, by name in ascending order."""
+    """Return the scales that a partition (default: the default partition) allows, by name, smallest scale first."""
     found, node = site.partition(partition), site.node_type(partition)
     most = (found.max_nodes if found else None) or _count(site, node)
     least = found.min_nodes if found else 1
@@ -124,7 +124,10 @@ def _default_ranks_per_node(node: NodeType) -> int:
 
 
 def _ranks_per_node(node: NodeType) -> int:
-    """Return the number of ranks that fill a node: one per GPU or socket. With fewer than two of each, it is 1 or 2."""
+    """Return the number of ranks that fill a node: one per GPU, or else one per socket.
+
+    A node with fewer than two GPUs and sockets has two ranks, or one if it has a single core.
+    """
     if (node.gpus or 0) > 1:
         return int(node.gpus or 0)
     if (node.sockets or 0) > 1:
@@ -231,7 +234,7 @@ def _library(site: Site, name: str) -> Library:
     raise InvalidInput(f"site {site.name} has no MPI library that supports launcher {name}", hint=hint)
 
 
-# hidl schedulers that are registered with ReFrame if it lacks them or cannot use them from hidl's Python.
+# hidl's schedulers, which are registered with ReFrame if its own are missing or do not work in hidl's Python.
 
 
 #: Seconds between queries for a job. The last value is repeated.
@@ -547,7 +550,7 @@ def read_report(report: Path) -> list[Mapping[str, Any]]:
         return list(document["runs"][-1]["testcases"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise HidlError(
-            f"cannot read the report of ReFrame: {error}", hint=f"see its output in {report.parent}"
+            f"cannot read ReFrame's report: {error}", hint=f"see ReFrame's output in {report.parent}"
         ) from error
 
 

@@ -163,7 +163,7 @@ def test_hidden_words_of_capsules_are_given_to_the_runs(hidl: Hidl, tmp_path: Pa
     assert secret not in completed.stdout + completed.stderr
     found = json.loads(completed.stdout)
     assert (found["outcome"], [each["name"] for each in found["guilty"]]) == ("changes", [EAGER])
-    assert "hidden word TOKEN: not in the capsule → as given (in all runs)" in found["left_out"]
+    assert "redacted value TOKEN: not in the capsule → as given (in all runs)" in found["left_out"]
     assert only(bisects(hidl)).stat().st_mode & 0o077 == 0
 
 

@@ -264,7 +264,7 @@ def test_hidden_words_are_listed_and_a_replay_gets_them_or_refuses(hidl: Hidl, t
     file = tmp_path / "secret.capsule"
     made = hidl("capsule", run["run"], "-o", str(file))
     assert made.returncode == 0, made.stderr
-    assert "a replay requires values for these hidden words: HF_TOKEN, PASSWORD, TOKEN" in made.stderr
+    assert "a replay requires these redacted values: HF_TOKEN, PASSWORD, TOKEN" in made.stderr
     for name, data in members(file).items():
         assert not re.search(rb"hf_SECRET|hf_X1|hf_Y1", data), name
     assert b"--pad_token_id=0" in members(file)["run/plan.json"]
@@ -272,7 +272,7 @@ def test_hidden_words_are_listed_and_a_replay_gets_them_or_refuses(hidl: Hidl, t
     (tmp_path / "seen").unlink()
     refused = hidl("replay", str(file), "--yes")
     assert refused.returncode == 4
-    assert "hides 3 word(s) that the run requires: HF_TOKEN, PASSWORD, TOKEN" in refused.stderr
+    assert "redacts 3 value(s) that the run requires: HF_TOKEN, PASSWORD, TOKEN" in refused.stderr
     assert "--set TOKEN=VALUE" in refused.stderr
     assert not (tmp_path / "seen").exists()
     assert hidl("replay", str(file), "--yes", "--set", "nothing=1").returncode == 2
@@ -283,7 +283,7 @@ def test_hidden_words_are_listed_and_a_replay_gets_them_or_refuses(hidl: Hidl, t
     assert not re.search(r"hf_SECRET|hf_X2|hf_Y2", shown.stdout + shown.stderr)
     done = hidl("replay", str(file), "--yes", *given, PASSWORD="hf_Y2")
     assert done.returncode in (0, 10, 11), done.stderr
-    assert "hidden word HF_TOKEN: not in the capsule → supplied" in done.stdout
+    assert "redacted value HF_TOKEN: not in the capsule → supplied" in done.stdout
     said = (tmp_path / "seen").read_text()
     assert said == repr(["--key", "hf_SECRET", "--hf-token", "hf_X2", "--password", "hf_Y2", "--pad_token_id=0"])
     # What the program itself prints is shown while it runs.
@@ -312,7 +312,7 @@ def test_a_capsule_that_does_not_name_its_hidden_words_is_not_run(hidl: Hidl, ca
     old.write_bytes(whole.to_bytes())
     refused = hidl("replay", str(old), "--yes")
     assert refused.returncode == 4
-    assert "hides words that the run requires, and does not name them" in refused.stderr
+    assert "redacts values that the run requires, and does not name them" in refused.stderr
     for words in (("bisect", str(old), str(capsule), "--yes"), ("bisect", str(capsule), str(old), "--yes")):
         assert hidl(*words, "--metric", "rate").returncode in (2, 4)
 

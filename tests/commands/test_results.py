@@ -93,7 +93,7 @@ def test_published_figures_stand_beside_the_results_and_the_verdict_is_the_same(
     assert document["verdict"]["verdict"] == "pass"
     assert "260,000 images/s" in [each["figure"] for each in document["published"]]
     shown = " ".join(hidl("results", "show").stdout.split())
-    assert "published values, for orientation (other machines and programs; no verdict depends on them)" in shown
+    assert "published values, for reference (other machines and programs; no verdict depends on them)" in shown
     assert "260,000 images/s (2,048 nodes; Frontera, Cascade Lake nodes; MVAPICH User Group meeting 2022" in shown
 
 

@@ -253,4 +253,4 @@ def test_a_failed_batch_script_is_not_blamed_on_a_stack(hidl: Hidl, tmp_path: Pa
 def test_a_metric_of_one_rank_is_rejected(hidl: Hidl, tmp_path: Path) -> None:
     words = ["--metric", "speed[ranks=0]=speed ([0-9]+)"]
     header, errors = dry_run(hidl, tmp_path, "#!/bin/bash\n#SBATCH --nodes=1\nsrun ./a\n", *words)
-    assert (header, "--metric cannot choose ranks" in errors) == ([], True)
+    assert (header, "--metric cannot select ranks" in errors) == ([], True)

@@ -98,7 +98,7 @@ def test_a_value_that_is_missing_is_an_error() -> None:
 def test_an_invalid_variable_name_is_an_error() -> None:
     values = VALUES | {"run": "r", "title": "t", "activate": "a", "steps": []}
     values |= {"environment": {"A=1; touch /tmp/x; B": "1"}}
-    with pytest.raises(ValueError, match="not a valid name of a shell variable"):
+    with pytest.raises(ValueError, match="not a valid shell variable name"):
         render_script("job.sh.j2", values)
 
 

@@ -84,9 +84,9 @@ def test_every_fault_of_a_matrix_is_reported_at_once(workload: Workload) -> None
     assert [problem.message for problem in caught.value.problems] == [
         "--matrix batch: invalid value 'many'",
         "--matrix bacth: unknown parameter",
-        "--matrix 'rate=1' has nothing to compare",
+        "--matrix 'rate=1': too few different values",
         "--matrix 'shuffle' has no '='",
-        "--matrix 'framework=torch,torch' has nothing to compare",
+        "--matrix 'framework=torch,torch': too few different values",
         "--matrix batch: given twice",
     ]
 

@@ -103,7 +103,7 @@ def test_the_number_of_processes_is_given_or_follows_from_the_node(
         (
             ["torchrun", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "a.py"],
             {"nodes": 2},
-            "torchrun --rdzv-endpoint localhost:0: each of the 2 nodes would wait for itself",
+            "torchrun --rdzv-endpoint localhost:0: on each of 2 nodes, this is the node itself",
             "hidl sets the address",
         ),
         (

@@ -51,7 +51,7 @@ def test_a_forecast_has_figures_or_a_problem_for_each_placement() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema": "hidl.metrics/1"}, "not a document of schema hidl.forecast/1"),
+        ({"schema": "hidl.metrics/1"}, "not a document with schema hidl.forecast/1"),
         ({"expected": [EXPECTED]}, "expected 2 placements, got 1"),
         ({"expected": [{"figures": [{"name": "step_time"}]}, {}]}, r"2 value\(s\) do not match schema"),
     ],

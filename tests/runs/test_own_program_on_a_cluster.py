@@ -256,7 +256,8 @@ def test_a_run_within_an_allocation_uses_it(
     for option in (["--after", run.name], ["--begin", "+1:00:00"], ["--mem", "1G"], ["--account", "mine"], ["--hold"]):
         job, said, status = within(*option, "--no-mpi")
         assert status == 2
-        assert f"{option[0]} applies to a new job, but hidl uses allocation {job}" in " ".join(said.split())
+        expected = f"{option[0]} applies only to new jobs, but hidl is running in allocation {job}"
+        assert expected in " ".join(said.split())
 
     (here / "job.sh").write_text("#!/bin/bash\n#SBATCH --account=mine --mem=1G\nexit 3\n")
     _, said, status = within(program=["./job.sh"])

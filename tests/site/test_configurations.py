@@ -384,7 +384,7 @@ def test_files_of_a_directory_that_nothing_reads_are_skipped(tmp_path: Path) -> 
     assert "skipped config.yaml: it is of no supported kind" in made.remarks
     assert "openmpi" in yaml.safe_load(made.text)["mpi"]
     for named in (files, None):
-        with pytest.raises(InvalidInput, match=r"config\.yaml is of no supported kind"):
+        with pytest.raises(InvalidInput, match=r"config\.yaml is not a supported configuration file"):
             draft_from_files(files, "grove", named=named)
     (directory / "packages.yaml").unlink()
     with pytest.raises(InvalidInput, match="no file is of a supported kind"):

@@ -74,7 +74,7 @@ def test_existing_data_is_kept(hidl: Hidl, tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(b"mine")
     refused = hidl("data", "make", "images", str(tmp_path))
     assert refused.returncode == 2
-    assert "it exists" in refused.stderr
+    assert "already exists" in refused.stderr
     assert (tmp_path / "x.tar").read_bytes() == b"mine"
 
 

@@ -138,7 +138,7 @@ _SINGLETONS = (
 def another_mpiexec(facts: Libraries) -> Iterator[Evidence]:
     """Report an error if the plan or a shell with the activated stack calls mpiexec by name.
 
-    Otherwise, report an info finding.
+    Otherwise, report an informational finding.
     """
     found, job = facts.mpiexec, facts.job
     if found is None or found.starts in (None, facts.abi) or facts.abi is None or job.library is None:
@@ -264,7 +264,10 @@ GPU_RULES: Rules[GpuSupport] = Rules()
     "segmentation fault. Programs that copy data through host memory work, but are slower.",
 )
 def not_cuda_aware(facts: GpuSupport) -> Iterator[Evidence]:
-    """Report an error if the planned program passes GPU memory to MPI, or an info finding otherwise."""
+    """Report an error if the planned program passes GPU memory to MPI.
+
+    If no program is planned, report an informational finding for nodes with GPUs.
+    """
     library = facts.job.library
     if library is None or facts.cuda_aware is not False:
         return

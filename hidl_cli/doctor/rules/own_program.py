@@ -135,7 +135,7 @@ def _chooses_gloo(script: Path) -> bool:
 
 
 def _is_found(program: str, plan: Plan, host: Host) -> bool:
-    """Return whether the job finds a program by its path, in the stack or on PATH."""
+    """Return whether the job can find a program: its path must exist, or its name must be in the stack or on PATH."""
     if os.sep in program:
         return Path(program).exists()
     return (Path(plan.prefix) / "bin" / program).is_file() or host.which(program) is not None
@@ -235,7 +235,7 @@ def another_library(facts: OwnProgram) -> Iterator[Evidence]:
     why="Each rank starts the program in the current directory of hidl and would exit with status 127.",
 )
 def not_found(facts: OwnProgram) -> Iterator[Evidence]:
-    """Report an error if the file does not exist, or a program without a path is neither in the stack nor on PATH."""
+    """Report an error if the path does not exist, or if a name without a path is neither in the stack nor on PATH."""
     if facts.exists is not False:
         return
     if facts.in_directory:

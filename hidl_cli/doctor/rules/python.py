@@ -128,7 +128,10 @@ _SHOWN = 6
     "versions than the locked ones, often built for another NumPy or MPI.",
 )
 def user_site(facts: Python) -> Iterator[Evidence]:
-    """Report an error if the user site contains a package that is part of the stack, or an info finding otherwise."""
+    """Report an error if the user's site-packages directory contains a package of the stack.
+
+    Otherwise, report an informational finding.
+    """
     directory = facts.user_site
     if directory is None:
         return

@@ -75,7 +75,7 @@ def _slurm(site: Site, host: Host, known: frozenset[str]) -> SiteFacts:
     if ping is None or " is UP" not in ping:
         outage = (ping or "").strip().partition("\n")[0] or "scontrol ping: no response"
         return SiteFacts(site, outage=outage, modules=known or None)
-    from hidl_cli.site.probes import slurm  # not loaded before runs, which do not examine the scheduler
+    from hidl_cli.site.probes import slurm  # imported here, because checks before a run never examine the scheduler
 
     batch = slurm.probe(host)
     accounting = _ACCOUNTING.search(host.ask("scontrol", "show", "config", seconds=_SECONDS) or "")
@@ -171,7 +171,7 @@ def _has(features: frozenset[str], constraint: str | None) -> bool:
 
 
 def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> Iterator[str]:
-    """Yield the job limits in the file that the scheduler does not allow."""
+    """Yield the job limits in the site file that are wider than those of the scheduler."""
     if partition.qos is not None:  # a QOS may override the partition's limits (PartitionMaxNodes and other flags)
         return
     most = partition.max_nodes
@@ -219,8 +219,8 @@ def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> 
 def gone_modules(facts: SiteFacts) -> Iterator[Evidence]:
     """Report a warning if the module is not in `module avail`.
 
-    For a module that is loaded after others, only an info finding is reported, since the module may be hidden until the
-    others are loaded.
+    For a module that is loaded after others, only an informational finding is reported, since the module may be hidden
+    until the others are loaded.
     """
     if facts.modules is None:
         return
@@ -257,7 +257,7 @@ def _modules(site: Site) -> dict[str, tuple[str, str | None]]:
     "`squeue`).",
 )
 def no_accounting(facts: SiteFacts) -> Iterator[Evidence]:
-    """Report an info finding if Slurm's AccountingStorageType is ``accounting_storage/none``."""
+    """Report an informational finding if Slurm's AccountingStorageType is ``accounting_storage/none``."""
     if facts.accounting is not None and facts.accounting.endswith("/none"):
         yield Evidence(f"AccountingStorageType={facts.accounting}", "no action required; slurmdbd adds accounting")
 

@@ -156,7 +156,7 @@ def unpatched_horovod(facts: StackContents) -> Iterator[Evidence]:
     "packages of its own stacks.",
 )
 def vulnerable(facts: StackContents) -> Iterator[Evidence]:
-    """Report a warning, or an info finding if there is no fixed version. This is not checked before runs."""
+    """Report a warning, or an informational finding if no fixed version exists. This rule is skipped before runs."""
     if facts.before_run:
         return
     for package, version, found in examine.find_advisories(facts.versions):
@@ -187,7 +187,7 @@ def _workarounds(found: list[SecurityAdvisory]) -> str:
     why="hidl refuses to run it, because programs inside jobs must match the hidl that starts them.",
 )
 def not_whole(facts: StackContents) -> Iterator[Evidence]:
-    """Report an error if parts are missing, or hidl's libraries belong to a different version of hidl."""
+    """Report an error if parts of the stack are missing, or if it contains libraries of a different hidl version."""
     if facts.faults:
         fix = f"{facts.reinstall} (keeps the lockfile)" if facts.reinstall else "install the stack again"
         yield Evidence(f"{facts.source}: {'; '.join(facts.faults)}", fix, where=facts.source)
@@ -283,7 +283,7 @@ def none_in_use(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
     why="`module avail` does not show the stack, and `module load` does not find it; hidl run does not need it.",
 )
 def not_shown(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
-    """Report a warning, or an info finding if the shell has no `module` command.
+    """Report a warning, or an informational finding if the shell has no `module` command.
 
     --fix restores the modulefile from the copy in the installation.
     """

@@ -100,7 +100,7 @@ def _missing(host: Host, job: PlannedJob) -> dict[str, tuple[str, ...]]:
 
 
 def _is_missing(host: Host, file: str) -> bool:
-    """Return whether an absolute path does not exist.
+    """Return whether ``file`` is an absolute path that does not exist.
 
     Bare names are resolved by the dynamic linker and are not checked.
     """
@@ -224,7 +224,10 @@ def both_remedies(facts: Tuning) -> Iterator[Evidence]:
     "is several times slower. Missing files in LD_PRELOAD are ignored with a message on stderr.",
 )
 def library_missing(facts: Tuning) -> Iterator[Evidence]:
-    """Report a warning for LD_PRELOAD and on login nodes, which may lack some files, and an error otherwise."""
+    """Report an error if GDRCopy's library is missing where the ranks run, and a warning for any other missing file.
+
+    Files that are missing on a login node may exist on the job's nodes.
+    """
     for name, files in facts.missing.items():
         fix = f"unset {name}, or correct the path"
         if name in facts.job.configured:

@@ -120,7 +120,7 @@ def intel(request: Request) -> dict[str, str]:
         crashes = 1 < placement.ranks_per_node % sockets < sockets - 1
         layout = "platform" if crashes else "scatter"
     domain = f"{placement.threads_per_rank}:{layout}"
-    # According to the reference, domains count hardware threads unless the cell is a core.
+    # According to this reference, I_MPI_PIN_DOMAIN counts hardware threads unless I_MPI_PIN_CELL is ``core``.
     pinned = {"I_MPI_PIN": "1", "I_MPI_PIN_CELL": "core", "I_MPI_PIN_DOMAIN": domain}
     chosen = pinned if placement.bind else {"I_MPI_PIN": "0"}
     return {name: value for name, value in chosen.items() if name not in request.environment}

@@ -11,7 +11,7 @@ class Ibrun(Launcher):
     """``ibrun``, which takes the hosts and ranks per host from the job and passes the whole environment on."""
 
     name = "ibrun"
-    #: The libraries of TACC's modules. ibrun recognizes them by the variables that each module sets.
+    #: The MPI libraries in TACC's modules. ibrun recognizes each library by the variables that its module sets.
     starts = ("mvapich2", "mvapich2-gdr", "mvapich", "mvapich-plus", "intel-mpi", "openmpi")
     needs_site_library = True
 

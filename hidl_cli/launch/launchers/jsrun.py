@@ -30,7 +30,7 @@ class Jsrun(Launcher):
             raise InvalidInput(
                 f"jsrun cannot share {gpus.per_node} GPUs of a node among {placement.ranks} ranks on "
                 f"{placement.nodes} nodes: the number of ranks differs between nodes",
-                hint="use a multiple of the number of nodes, or at most as many ranks per node as it has GPUs",
+                hint="use a multiple of the number of nodes, or at most as many ranks per node as a node has GPUs",
             )
         together = placement.ranks_per_node if gpus.per_node and request.fills_nodes else 1
         argv = [self.name, "-n", str(placement.ranks // together), "-r", str(placement.ranks_per_node // together)]

@@ -38,7 +38,7 @@ class Srun(Launcher):
         ]
         if placement.bind:
             argv += [f"--cpus-per-task={placement.threads_per_rank}", "--cpu-bind=cores"]
-            # Otherwise, Slurm counts hardware threads; --hint=nomultithread has no effect beside --cpu-bind.
+            # Otherwise, Slurm counts hardware threads. --hint=nomultithread has no effect together with --cpu-bind.
             argv += ["--threads-per-core=1"] if placement.node.threads_per_core > 1 else []
             argv += ["--distribution=block:block"] if _is_nearer_to_gpus_in_a_row(request) else []
         else:

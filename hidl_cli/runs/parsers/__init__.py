@@ -12,7 +12,7 @@ _KEYS = {"value", "unit", "samples"}
 
 
 def parse(parser: str, path: Path) -> dict[str, dict[str, Any]]:
-    """Parse the program output in ``path``, and return the metrics in the form of ``read_metrics``.
+    """Parse the program output in ``path``, and return the metrics in the same form as ``read_metrics``.
 
     Raises ``MetricMissing`` if the file is missing, or if the parser fails or finds nothing, and
     ``MissingPrecondition`` if the parser is a plug-in that cannot be loaded.

@@ -41,7 +41,7 @@ def parse(text: str) -> Metrics:
     difference = abs(Decimal(total[3]) - ranks * Decimal(each[2]))
     if each[1] != total[2] or difference > (ranks + 1) * _ROUNDING:
         raise MetricMissing(
-            f"the lines of Horovod's benchmark contradict each other: {each[0]!r} and {total[0]!r}",
+            f"lines in the output of Horovod's benchmark contradict each other: {each[0]!r} and {total[0]!r}",
             hint="check whether the output is from several runs",
         )
     iterations = _iterations(words)

@@ -175,7 +175,7 @@ _INVALID = re.compile(r"^DATA VALIDATION ERROR: (\S+) .* message size (\d+)", re
 
 @dataclass
 class _Table:
-    """A table with the columns of its header and the rows read so far."""
+    """A table: the columns named in its header, and the rows read so far."""
 
     benchmark: str
     datatype: str
@@ -188,7 +188,7 @@ class _Table:
 
 
 def parse(text: str) -> Metrics:
-    """Parse the output of one or several OMB programs.
+    """Parse the output of one or more OMB programs.
 
     Returns ``{name: {"value", "unit", "samples"[, "sizes"]}}`` with times in us, bandwidths in MB/s (10^6 bytes), rates
     in messages/s and overlaps in %. ``value`` is measured at the largest size for bandwidths, and otherwise at 8 B or,
@@ -246,7 +246,7 @@ def _tables(text: str) -> Iterator[_Table]:
 
 
 def _columns(line: str) -> tuple[Column, ...]:
-    """Return the columns of a header, or none for any other line. Some versions omit the ``#`` without sizes."""
+    """Return the columns of a header, or none for any other line. Without sizes, some versions omit the ``#``."""
     marked = line.startswith("#")
     titles = _BETWEEN_TITLES.split(line.removeprefix("#").strip())
     columns = tuple(column_of(title) for title in titles)
@@ -292,7 +292,7 @@ def _check(table: _Table) -> None:
         for before, size in pairwise(sizes):
             if size != (2 * before or 1):
                 raise MetricMissing(
-                    f"the table of {_program(table)} lacks a row: {size} bytes follow {before}", hint=_HINT
+                    f"the table of {_program(table)} lacks a row: size {size} follows size {before}", hint=_HINT
                 )
 
 

@@ -145,7 +145,8 @@ def _in_lines(block: bytes) -> bytes:
     return block.translate(_LINE_ENDS, b"\0")
 
 
-#: Maximum number of samples per metric. If there are more, only every 2nd, 4th, ... is kept, but the value uses all.
+#: Maximum number of samples that are stored per metric. If there are more, only every 2nd, 4th, ... is stored, but the
+#: metric's value is still computed from all of them.
 MOST_SAMPLES = 10_000
 #: CPU time in seconds after which a search is aborted, because many matches in a very long line take quadratic time.
 LIMIT = 300.0
@@ -160,7 +161,7 @@ class _Numbers:
     skip: int
     is_rate: bool
     count: int = 0
-    inverted: int = 0  # number of matches printed as the reciprocal of the metric's unit
+    inverted: int = 0  # number of matches whose unit is the reciprocal of the metric's unit
     matched: int = 0  # number of matches, including skipped ones
     streams: int = 0  # number of streams (stdout and stderr) that contain matches
     first: float = 0.0
@@ -275,7 +276,7 @@ class _Search:
 def read_patterns(
     patterns: Sequence[Pattern], promised: Mapping[str, Metric], step: Path, *, ranks: int
 ) -> dict[str, dict[str, Any]]:
-    """Find metrics in the output of a step, and return them in the form of ``read_metrics``.
+    """Find metrics in the output of a step, and return them in the same form as ``read_metrics``.
 
     Args:
         patterns: The patterns to search for.
@@ -328,7 +329,7 @@ def _search_all(
     try:
         searches = [_Search(pattern, units, ranks) for pattern in patterns]
     except Mistake as mistake:
-        raise MetricMissing(f"a pattern of the plan cannot be used: {mistake.message}") from None
+        raise MetricMissing(f"a pattern in the plan cannot be used: {mistake.message}") from None
     try:
         for file in files:
             before = [(found, found.matched) for search in searches for found in search.found.values()]

@@ -22,16 +22,9 @@ from hidl_cli.site.configurations import isolation
 from hidl_cli.site.configurations.carried import ConfigurationFile, Key
 from hidl_cli.site.draft import simple
 
-<<<<<<< HEAD
 _SECONDS = float(isolation.SECONDS)
-#: Puts the process into namespaces of its own, in which there is no network and nothing survives it.
-ISOLATED = ("unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount")
-=======
-_SECONDS = 20.0
-_MEMORY, _OUTPUT = 2 << 30, 16 << 20  # bytes that the settings may allocate and print
 #: Runs a command in separate namespaces: it has no network, and its child processes end with it.
-ISOLATED = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
->>>>>>> words4-rest
+ISOLATED = ("unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount")
 _VARIABLES = ("PATH", "LANG", "LC_ALL")
 _SEARCH_PATHS = (
     "PATH",
@@ -142,7 +135,6 @@ def _execute(file: Path, directory: Path, environment: dict[str, str], *, isolat
     try:
         if isolated:
             process.run([*prefix, "true"], env=environment, timeout=_SECONDS)
-<<<<<<< HEAD
     except ProcessFailed as error:
         raise _not_isolated(file, error) from error
     try:
@@ -152,8 +144,8 @@ def _execute(file: Path, directory: Path, environment: dict[str, str], *, isolat
             raise _not_isolated(file, error) from error
         raise InvalidInput(
             f"{file} cannot be executed: {_last_line(error)}",
-            hint="it runs with hidl's Python, and without your variables and files; write its dictionary to a JSON "
-            "file, and give that",
+            hint="it runs with hidl's Python, and without your variables and files; write its site_configuration "
+            "to a JSON file, and pass that file",
         ) from error
 
 
@@ -173,23 +165,6 @@ def _not_isolated(file: Path, error: ProcessFailed) -> MissingPrecondition:
 def _last_line(error: ProcessFailed) -> str:
     lines = [line for line in (error.output or "").strip().splitlines() if line.strip()]
     return clipped(lines[-1], 200) if lines else f"exit status {error.status}"
-=======
-        except ProcessFailed:
-            prefix, remark = (), f"{file} was executed with access to the network: unshare is not permitted here"
-        try:
-            done = process.run([*prefix, *command], cwd=directory, env=environment, timeout=_SECONDS)
-            return json.loads(done.stdout), remark
-        except ProcessFailed as error:
-            lines = [line for line in (error.output or "").strip().splitlines() if line.strip()]
-            reason = clipped(lines[-1], 200) if lines else f"exit status {error.status}"
-            raise InvalidInput(
-                f"{file} cannot be executed: {reason}",
-                hint="it runs with hidl's Python and without your environment variables; write its site_configuration "
-                "to a JSON file, and pass that file",
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"{file} cannot be read: its site_configuration cannot be converted to JSON") from error
->>>>>>> words4-rest
 
 
 def read_settings(file: ConfigurationFile, wanted: str | None) -> None:
@@ -242,15 +217,11 @@ def _choose(file: ConfigurationFile, wanted: str | None) -> int:
 
 
 def _read_variables(file: ConfigurationFile, at: tuple[Key, ...]) -> None:
-<<<<<<< HEAD
-    """Carry variables over, which are a mapping or, in older files, pairs.
+    """Carry over variables. Older files contain pairs instead of a mapping.
 
     Variables that may hold a secret are left out, and those that a shell would expand, because a site file's variables
     are set literally.
     """
-=======
-    """Carry over variables, except those that may hold a secret. Older files contain pairs instead of a mapping."""
->>>>>>> words4-rest
     found = file.peek(*at)
     for key in file.keys(*at):
         pair = (key, found[key]) if isinstance(found, dict) else found[key]
@@ -456,7 +427,6 @@ def _is_texts(found: Any) -> bool:
     return isinstance(found, list) and all(isinstance(one, str) for one in found)
 
 
-<<<<<<< HEAD
 def _environments_of(file: ConfigurationFile, system: str, partition: str, names: Sequence[str]) -> Iterator[int]:
     """Yield the indices of a partition's environments: of those with the same name, the one most specific to it."""
     targets = [target.format(system=system, partition=partition) for target in _TARGETS]
@@ -477,11 +447,7 @@ def _target_systems(file: ConfigurationFile, number: int) -> list[str]:
 
 
 def _read_environment(file: ConfigurationFile, at: tuple[Key, ...], *, is_used: bool) -> None:
-    """Read the MPI library among the modules of an environment."""
-=======
-def _read_environment(file: ConfigurationFile, at: tuple[Key, ...], used: Sequence[str]) -> None:
     """Find the MPI library among the modules of an environment."""
->>>>>>> words4-rest
     name = str(file.peek(*at, "name"))
     if not is_used:
         file.leave(*at, why="no partition of this draft uses it")

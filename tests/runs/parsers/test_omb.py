@@ -212,7 +212,7 @@ def test_a_damaged_row_is_refused_and_reported(row: str) -> None:
 
 
 def test_a_row_that_is_not_there_is_refused_and_reported() -> None:
-    with pytest.raises(MetricMissing, match="osu_allreduce lacks a row: 64 bytes follow 16"):
+    with pytest.raises(MetricMissing, match="osu_allreduce lacks a row: size 64 follows size 16"):
         parse(table("8      0.50", "16      0.50", "64      0.53"))
 
 

@@ -189,4 +189,4 @@ def test_options_of_a_run_reach_slurm_and_a_run_starts_after_another(bench: Benc
     bench.until_state(failed, "FAILED")
     refused = bench.run("--after", failed.name)
     assert refused.returncode == 6
-    assert "this run has ended as FAILED" in refused.stderr
+    assert "this run ended in state FAILED" in refused.stderr
