@@ -731,7 +731,7 @@ def _read_back(capsule: Capsule) -> None:
         if capsule.hidden:
             names = ", ".join(each.name for each in capsule.hidden)
             raise UsageError(
-                f"{message}\nhidden words: {names}",
+                f"{message}\nredacted values: {names}",
                 hint="use secrets that are not ordinary words, because every occurrence of a secret is hidden",
             ) from error
         raise HidlError(message, hint="report this as a bug") from error

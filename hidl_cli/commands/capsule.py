@@ -97,7 +97,7 @@ def replay(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Value for a word hidden by the capsule (default: $NAME); repeatable."
+            "--set", metavar="NAME=VALUE", help="Redacted value that the run requires (default: $NAME); repeatable."
         ),
     ] = None,
     changed_inputs: Annotated[
@@ -188,7 +188,7 @@ def _introduce(original: Original, planned: Plan, order: Order) -> None:
     say(printable(f"  stack     {plan.stack}: {packages} packages, verified by hash, in {order.root}"))
     say(printable(f"  site      {order.site.name}"))
     if original.given:
-        say(printable(f"  hidden    {', '.join(original.given)}: supplied"))
+        say(printable(f"  redacted  {', '.join(original.given)}: supplied"))
     for command in dict.fromkeys(planned.command_line(step) for step in planned.steps):
         say(printable(f"  $ {command}"), style="dim")
 
@@ -277,7 +277,7 @@ def bisect(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Value for a word hidden by a capsule (default: $NAME); repeatable."
+            "--set", metavar="NAME=VALUE", help="Redacted value that a run requires (default: $NAME); repeatable."
         ),
     ] = None,
     offline: OfflineOption = False,

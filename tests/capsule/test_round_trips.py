@@ -169,7 +169,7 @@ def test_a_secret_that_is_also_a_keyword_of_the_plan_is_a_usage_error(tmp_path: 
     plan = prepare(RunRequest(command=command, directory="/", site="local", stack="mpi"))
     run = create_run(plan, job_script(plan), root=tmp_path)
     measured(run, plan)
-    with pytest.raises(UsageError, match="hidden words: PASSWORD"):
+    with pytest.raises(UsageError, match="redacted values: PASSWORD"):
         capsule_of(run)
 
 
