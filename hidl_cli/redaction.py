@@ -742,7 +742,7 @@ def _of_headers_and_files(text: str) -> Iterator[_Span]:
 
 
 def _of_programs(line: str, parameters: Collection[str]) -> Iterator[_Span]:
-    """Yield passwords that have no name in the command lines of other programs, such as ``sshpass -p PASSWORD``."""
+    """Yield passwords in command lines of other programs that no option name reveals (``sshpass -p PASSWORD``)."""
     for found in (*_PROGRAM_PASSWORD.finditer(line), *_LOGIN.finditer(line)):
         start, end = _shell_word(line, found.end())
         name = "password"

@@ -384,7 +384,7 @@ def show_runs(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def runs_table(documents: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of ``show_runs``, to be updated on a terminal."""
+    """Return the table that ``show_runs`` prints, for live updates on a terminal."""
     return _table(_rows(documents))
 
 

@@ -371,11 +371,18 @@ class RunOptions(JobOptions):
             )
         for name in ("nodes", "ranks_per_node", "threads", "repeat", "max_jobs"):
             count = getattr(self, name)
-            if count is not None and count < 1:
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
                 raise UsageError(
-                    f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} to use the default"
+                    f"invalid {name} {count!r}: must be an integer of at least 1",
+                    hint=f"omit {name} to use the default",
                 )
-        if self.target is not None and not 0.01 <= self.target <= 2:
+        for name in ("max_node_hours", "max_cost"):
+            most = getattr(self, name)
+            if most is not None and not (_is_number(most) and 0 <= most < math.inf):
+                raise UsageError(
+                    f"invalid {name} {most!r}: must be a finite number of at least 0", hint=f"omit {name} for no limit"
+                )
+        if self.target is not None and not (_is_number(self.target) and 0.01 <= self.target <= 2):
             raise UsageError(
                 f"invalid target {self.target!r}: must be between 0.01 and 2", hint="use a value such as 0.8"
             )
@@ -431,6 +438,10 @@ class RunRequest(RunOptions):
     def is_compared(self) -> bool:
         """True if the run's times are compared with those of other launches."""
         return self.validates or self.scale is not None or bool(self.axes)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _split_variable(word: str) -> tuple[str, str | None]:

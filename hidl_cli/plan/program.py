@@ -223,17 +223,34 @@ _TEXT_OPTIONS = {
     "env": "S",
 }
 _LONG_TEXT_OPTIONS = ("--eval", "--print", "--split-string")
+#: Letters of an interpreter's options whose value is the next word.
+_VALUE_OPTIONS = {
+    **dict.fromkeys(_SHELLS, "oO"),
+    **dict.fromkeys(("python", "pypy"), "WX"),
+    "perl": "I",
+    "ruby": "IrCE",
+    "Rscript": "",
+    "julia": "ptCJHL",
+    "env": "uC",
+}
+_LONG_VALUE_OPTIONS = frozenset(
+    [
+        *("--rcfile", "--init-file", "--unset", "--chdir", "--check-hash-based-pycs", "--threads", "--procs"),
+        *("--sysimage", "--home", "--load", "--cpu-target", "--machine-file"),
+    ]
+)
 # Words of a shell. Substitutions within quotes or other substitutions are not supported.
 _SUBSTITUTION = r"\$\([^()'\"`\\]*\)|\$\{[^{}'\"`\\]*\}|`[^`'\"\\]*`"
 _QUOTED = rf"'[^']*'|\$'(?:[^'\\]|\\.)*'|\"(?:[^\"\\`$]|\\.|\$(?![({{])|{_SUBSTITUTION})*\""
 _SHELL_WORD = rf"(?:[^\s;&|()<>'\"\\`$]|\\.|\$(?!['({{])|{_SUBSTITUTION}|{_QUOTED})+"
 _TOKEN = re.compile(
     rf"(?P<redirection>(?:&|\d*)(?:>>|>\||<>|[<>])(?![<(])&?[ \t]*{_SHELL_WORD})"
-    rf"|(?P<separator>[;&|()\n]+)|(?P<blank>[ \t\r]+|#[^\n]*)|(?P<word>{_SHELL_WORD})",
+    rf"|(?P<separator>[;&|()\n]+)|(?P<blank>[ \t]+|#[^\n]*)|(?P<word>{_SHELL_WORD})",
     re.DOTALL,
 )
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _SIMPLY_QUOTED = re.compile(r"'(?P<single>[^']*)'|\"(?P<double>[^\"\\$`]*)\"")
+_OTHER_NAME = re.compile(r"-[cl]*a")  # of `exec`: its value becomes the program's name
 _PLAIN_WORD = re.compile(r"[\w./+@%~-]+")
 #: Words before a command, commands that start no program, and commands whose end is hard to find.
 _BEFORE_COMMAND = frozenset(
@@ -349,11 +366,17 @@ def stem_of(command: Sequence[str]) -> str:
 def _program_in(words: Sequence[str]) -> str | None:
     """Return the first word that is neither an option nor a variable nor an interpreter, or None if there is none."""
     interpreter = kind = ""
+    is_value = False
     for word, following in zip(words, [*words[1:], ""], strict=True):
+        if is_value:
+            is_value = False
+            continue
         if kind and _precedes_text(kind, word):
-            is_script = kind in _SHELLS and "c" in word
+            is_script = kind in _SHELLS and "c" in word and not set(word) & set(_VALUE_OPTIONS[kind])
             return (_program_in_script(following) if is_script else None) or interpreter
-        if word.startswith("-") or _VARIABLE.match(word):
+        is_option = word.startswith("-") or (word.startswith("+") and kind in _SHELLS)
+        if is_option or _VARIABLE.match(word):
+            is_value = is_option and _has_separate_value(kind, word)
             continue
         found = _INTERPRETERS.fullmatch(PurePath(word).name)
         if not found:
@@ -368,10 +391,19 @@ def _precedes_text(kind: str, option: str) -> bool:
     return option == "-" or option.startswith(_LONG_TEXT_OPTIONS) or bool(is_short)
 
 
+def _has_separate_value(kind: str, option: str) -> bool:
+    """Return True if the word after an interpreter's option is the option's value."""
+    if option.startswith("--"):
+        return option in _LONG_VALUE_OPTIONS
+    return bool(kind and _VALUE_OPTIONS[kind] and re.fullmatch(rf"[-+][A-Za-z]*[{_VALUE_OPTIONS[kind]}]", option))
+
+
 def _program_in_script(text: str) -> str | None:
     """Return the first program that a shell script starts, or None if there is any doubt about it."""
     for words in _commands(text):
         command = list(dropwhile(lambda word: word in _BEFORE_COMMAND or _VARIABLE.match(word), words))
+        if command and _OTHER_NAME.fullmatch(command[0]):
+            command = command[2:]
         if not command or command[0] in _BUILTINS:
             continue
         if command[0] in _UNSUPPORTED:

@@ -227,7 +227,7 @@ def read_goodput(run: Run, plan: Plan) -> Goodput | None:
 
 
 def count_failures(run: Run, plan: Plan) -> tuple[float, int]:
-    """Return the time of all jobs of a run in seconds, and the number of failures after which it continued."""
+    """Return the total time of a run's jobs, in seconds, and the number of failures that the run recovered from."""
     jobs = _jobs(_statuses(run), _records(run), plan.allocation.nodes)
     trained = _without_refused(jobs)
     return sum(job.seconds for job in trained), sum(job.has_failed for job in jobs[:-1])

@@ -55,7 +55,7 @@ class ImageDefinition:
 
 
 def platform_of(site: Site) -> str:
-    """Return the platform of the nodes that stacks are for; that of this machine if the site's file has none.
+    """Return the platform of the nodes, or of this machine if the site file does not define one.
 
     Raises ``UsageError`` if there are no lockfiles for it.
     """
@@ -159,7 +159,7 @@ def _commands(plan: InstallPlan, wheels: Wheels, prefix: Path) -> Iterator[str]:
 
 
 def write_image(definition: ImageDefinition, directory: Path, *, force: bool = False) -> None:
-    """Write the files, and build the wheels, below a directory.
+    """Write the files and build the wheels in a directory.
 
     Raises ``UsageError`` if a file exists already and ``force`` is not set, and ``HidlError`` if it cannot be written.
     """
