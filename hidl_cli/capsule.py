@@ -44,7 +44,7 @@ from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.parameters import matrix_word
 from hidl_cli.record import Run
-from hidl_cli.redaction import Secrets, fill, names_in, shown
+from hidl_cli.redaction import HIDDEN, Secrets, fill, last_lines, names_in, read_end, shown
 from hidl_cli.runs.checkpoint_interval import INTERVAL
 from hidl_cli.runs.verification import Provenance, differences
 from hidl_cli.schedulers.build_allocation import build_job
@@ -609,8 +609,10 @@ def _input_problem(file: Path, expected: str) -> str | None:
 # Create a run's capsule.
 
 
-#: Maximum number of bytes that a capsule contains from the end of each log.
+#: Maximum number of bytes that a capsule contains from the end of each log. It begins at a line.
 LOG_BYTES = 256 << 10
+#: Bytes before them that may contain the name of a secret after it.
+_CONTEXT = 64 << 10
 
 
 def capsule_of(run: Run) -> Capsule:
@@ -665,23 +667,34 @@ def _read_members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
     documents: dict[str, Any] = {}
     texts: dict[str, str] = {}
     for name in RUN_DOCUMENTS:
-        data = _read(run.directory / name)
-        if data is None:
+        file = run.directory / name
+        if not file.exists():
             continue
         if name.endswith(".json"):
             documents[f"run/{name}"] = run.document(name.removesuffix(".json"))
         else:
+            data = read_end(file, LOG_BYTES + _CONTEXT) if name.endswith(".log") else file.read_bytes()
             texts[f"run/{name}"] = data.decode(errors="surrogateescape")
     for name, load in (("stack", load_stack), ("site", load_site)):
         documents[f"{name}.yaml"] = run.document(name) or _today(load(getattr(plan, name)))
     secrets.learn(*documents.values())
-    for text in texts.values():
-        secrets.learn_output(text)
+    for name, text in texts.items():
+        if name.endswith(".log"):
+            secrets.learn_log(run.directory / Path(name).name)
+        else:
+            secrets.learn_output(text)
     members = {name: _dump(name, secrets.hide_document(each, f"{name}: ")) for name, each in documents.items()}
     for name, text in texts.items():
         clean = secrets.hide(text, name)
         # A program may print a secret that is only recognizable from the user's environment.
-        members[name] = (shown(clean) if name.endswith(".log") else clean).encode(errors="surrogateescape")
+        is_log = name.endswith(".log")
+        data = (shown(clean) if is_log else clean).encode(errors="surrogateescape")
+        members[name] = last_lines(data, LOG_BYTES) if is_log else data
+    for name, places in [*secrets.places.items()]:
+        left = [each for each in places if each not in texts or f"{HIDDEN}{name}{HIDDEN}".encode() in members[each]]
+        secrets.places[name] = left
+        if not left:
+            del secrets.places[name]
     return members
 
 
@@ -775,12 +788,3 @@ def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
         unchanged = is_unchanged(Path(path), known)
         digest = known.get("sha256") or (sha256(Path(path)) if unchanged else "")
         yield Input(path, known["size"], digest, not unchanged)
-
-
-def _read(file: Path) -> bytes | None:
-    """Return one of the run's documents, or the end of a log, or None if the file does not exist."""
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        return None
-    return data[-LOG_BYTES:] if file.suffix == ".log" else data

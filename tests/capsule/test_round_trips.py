@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hidl_cli.capsule import capsule_of, parse, request_of, required_words, unpacked
+from hidl_cli.capsule import LOG_BYTES, capsule_of, parse, request_of, required_words, unpacked
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.plan.job_script import job_script
@@ -171,6 +172,23 @@ def test_a_secret_that_is_also_a_keyword_of_the_plan_is_a_usage_error(tmp_path: 
     measured(run, plan)
     with pytest.raises(UsageError, match="hidden words: PASSWORD"):
         capsule_of(run)
+
+
+@pytest.mark.usefixtures("stack")
+def test_a_log_is_searched_for_secrets_before_it_is_cut(tmp_path: Path) -> None:
+    """The name of the first secret is far before the end of the log, that of the second one just before it."""
+    plan = prepare(RunRequest(command=["./program"], directory="/", site="local", stack="mpi"))
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    first, second = "correct-horse-battery-staple-4711", "q7Zr8Kp2Wm5Xv9Tb4Nc6Jd1Lf3Gh0Ys7"
+    begin = f"settings: {{'password': '{first}'}}\n" + "one more line\n" * 30_000
+    end = "\n" + f"step 1 sent {first}\n".ljust(LOG_BYTES - 6, "x") + "\n"
+    run.stdout.write_text(f"{begin}connect --token {second}{end}")
+    run.stderr.write_text(f"connect --password abcdefgh{end}")  # no digits: hidden only where it is named
+    capsule = capsule_of(run)
+    assert not [name for name, data in capsule.members.items() if re.search(rb"staple|Gh0Ys7|efgh", data)]
+    assert capsule.members["run/stdout.log"].startswith(b"step 1 sent ***PASSWORD***\n")
+    assert [each.places for each in capsule.hidden or ()] == [("run/stdout.log", "run/stderr.log")]
 
 
 def measured(run: Run, plan: Plan) -> None:
