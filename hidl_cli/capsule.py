@@ -637,7 +637,7 @@ def capsule_of(run: Run) -> Capsule:
             hint="run it in a stack with your packages; to make one, run: hidl install STACK --with PACKAGE --as NAME",
         )
     lock, text = _lock(run, plan)
-    secrets = Secrets(named=True)
+    secrets = Secrets(named=True).learn_environment()
     members = _read_members(run, plan, secrets)
     _require_visible_names(plan, secrets)
     content = text.decode(errors="surrogateescape")

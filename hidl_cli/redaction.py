@@ -271,6 +271,13 @@ class Secrets:
                 self._remember(span.name, span.value)
         return self
 
+    def learn_environment(self) -> Secrets:
+        """Find the secrets in this process's environment variables, which a shell may have put into command lines.
+
+        Short values are skipped: they are probably ordinary words, and were not typed for this command.
+        """
+        return self.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
+
     def learn_log(self, log: Path, begin: int = 0, end: int | None = None) -> Secrets:
         """Find the secrets in a program's log as ``learn_output`` does, and return self.
 
@@ -453,11 +460,7 @@ def of_this_process() -> Secrets:
 
 @cache
 def _of_process(words: tuple[str, ...]) -> Secrets:
-    secrets = Secrets().learn(list(words))
-    # Short values in the environment are skipped: they are probably ordinary words and, unlike the arguments, were not
-    # typed for this command.
-    secrets.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
-    return secrets
+    return Secrets().learn(list(words)).learn_environment()
 
 
 def remember(*documents: Any) -> None:

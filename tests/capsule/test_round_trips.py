@@ -191,6 +191,24 @@ def test_a_log_is_searched_for_secrets_before_it_is_cut(tmp_path: Path) -> None:
     assert [each.places for each in capsule.hidden or ()] == [("run/stdout.log", "run/stderr.log")]
 
 
+@pytest.mark.usefixtures("stack")
+def test_a_secret_of_the_environment_is_hidden_in_the_programs_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "0123456789abcdef0123456789abcdef"
+    monkeypatch.setenv("WANDB_API_KEY", secret)
+    command = ["bash", "-c", "echo connecting with $1", "x", secret]
+    plan = prepare(RunRequest(command=command, directory="/", site="local", stack="mpi", hypothetical=True))
+    assert secret not in plan.workload.title
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    capsule = capsule_of(run)
+    assert not [name for name, data in capsule.members.items() if secret.encode() in data]
+    assert required_words(capsule) == ("WANDB_API_KEY",)
+    with unpacked(capsule, {"WANDB_API_KEY": secret}) as original:
+        assert original.plan.workload.program.arguments == command[1:]
+
+
 def measured(run: Run, plan: Plan) -> None:
     """Write the status and the metrics of a run that ended well."""
     run.end_as(State.COMPLETED)

@@ -78,6 +78,13 @@ class TestSummary:
         run.stderr.write_text("--token q7Zr8Kp2Wm5Xv9Tb4" + "x" * 8188 + "\nsent correct-horse-4711\n")
         assert page_about(run).runs[0].complaint == "sent ***"
 
+    def test_a_secret_of_the_environment_is_hidden_everywhere(
+        self, nights: example.Nights, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = nights.run(STUDY, 0, nights.training(), warnings=("connecting with 0123456789abcdef",))
+        monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+        assert page_about(run).runs[0].warnings == ("connecting with ***",)
+
     def test_a_job_that_goes_on_is_reported(self, nights: example.Nights) -> None:
         run = nights.run(STUDY, 0, nights.training(), state=State.RUNNING)
         assert page_about(run).standings[0].outcome is Outcome.ACTIVE
