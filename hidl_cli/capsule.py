@@ -39,13 +39,14 @@ from hidl_cli.inputs.load import examine, valid
 from hidl_cli.inputs.overlay import at_path, list_all
 from hidl_cli.launch.library import OF_THE_STACK
 from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK
 from hidl_cli.plan.input_files import input_files, is_unchanged
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.parameters import matrix_word
+from hidl_cli.plan.planning import MPI_ABI, network_environment
 from hidl_cli.record import Run
 from hidl_cli.redaction import HIDDEN, Secrets, fill, last_lines, names_in, read_end, shown
-from hidl_cli.runs.checkpoint_interval import INTERVAL
 from hidl_cli.runs.verification import Provenance, differences
 from hidl_cli.schedulers.build_allocation import build_job
 from hidl_cli.site.checks import RULES as SITE_RULES
@@ -496,7 +497,7 @@ def request_of(
         max_jobs=plan.max_jobs or None,
         max_node_hours=plan.max_node_hours if here else None,
         max_cost=plan.max_cost if here else None,
-        env_vars={name: plan.environment[name] for name in (INTERVAL,) if name in plan.environment},
+        env_vars=_given_variables(original),
         precision=plan.precision if plan.is_study else None,
         launcher=plan.launcher if here else None,
         mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,
@@ -511,6 +512,25 @@ def request_of(
         reservation=job.reservation,
         time=plan.allocation.time_limit if job.time is None and here and plan.max_jobs else job.time,
     )
+
+
+def _given_variables(original: Original) -> dict[str, str]:
+    """Return the variables of ``--env-var``, without those that hidl derives from the site, MPI library and options."""
+    plan = original.plan
+    try:
+        site = Site.model_validate(yaml.safe_load(original.capsule.text("site.yaml")))
+    except (yaml.YAMLError, ValidationError) as error:
+        raise InvalidInput("site.yaml of the capsule is invalid", hint="create a new capsule") from error
+    placement = plan.steps[0].placement
+    threads = max(1, placement.threads_per_rank // (plan.workload.program.processes or 1))
+    derived = {
+        **replace(placement, threads_per_rank=threads).environment(),
+        **network_environment(site),
+        **site.policies.environment,
+        **plan.mpi.environment,
+    }
+    own = {DEVICE, GPUS_PER_RANK, MPI_ABI, *(setting.name for setting in plan.tuning)}
+    return {name: value for name, value in plan.environment.items() if name not in own and derived.get(name) != value}
 
 
 def stdin_of(original: Original) -> str | None:

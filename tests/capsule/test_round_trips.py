@@ -21,6 +21,7 @@ from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare
 from hidl_cli.record import Run, State
 from hidl_cli.runs.checkpoint_interval import CheckpointInterval, with_interval
+from hidl_cli.runs.verification import differences
 from hidl_cli.site.load import load_site
 from tests.conftest import Hidl
 
@@ -68,6 +69,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         matrix=[f"m={','.join(values)}"] if has_matrix else [],
         metrics=draw(st.sampled_from([(), [r"rate[unit=1/s]=rate: (\S+)"], [r"loss[unit=s,take=last]=loss (\S+)"]])),
         tuning=draw(st.sampled_from([(), ["UCX_TLS=tcp"], [f"UCX_LOG_FILE=/tmp/{SECRET} %h"]])),
+        env_vars=draw(st.sampled_from([None, {"MYRATE": "400"}, {"OMP_NUM_THREADS": "3", "NOTE": f"a {SECRET}"}])),
         repeat=draw(st.integers(1, 2)),
         hypothetical=True,
     )
@@ -207,6 +209,28 @@ def test_a_secret_of_the_environment_is_hidden_in_the_programs_arguments(
     assert required_words(capsule) == ("WANDB_API_KEY",)
     with unpacked(capsule, {"WANDB_API_KEY": secret}) as original:
         assert original.plan.workload.program.arguments == command[1:]
+
+
+@pytest.mark.usefixtures("stack")
+def test_a_replay_sets_the_variables_of_the_run_and_lists_those_that_differ(tmp_path: Path) -> None:
+    def planned(**variables: str) -> Plan:
+        request = RunRequest(command=["./program"], directory="/", site="local", stack="mpi", env_vars=variables)
+        return prepare(replace(request, hypothetical=True))
+
+    plan = planned(MYRATE="400", OMP_NUM_THREADS="3")
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    with unpacked(parse(capsule_of(run).to_bytes()), {}) as original:
+        request = request_of(original, load_site("local"), None, AllocationOptions(), None)
+        assert request.rank_variables == {"MYRATE": "400", "OMP_NUM_THREADS": "3"}
+        before, after = original.provenance, replace(original.provenance, plan=planned(MYRATE="100", NOTE="x"))
+        threads = after.plan.environment["OMP_NUM_THREADS"]
+        assert differences(before, after) == (
+            f"environment variable OMP_NUM_THREADS: 3 → {threads}",
+            "environment variable MYRATE: 400 → 100",
+            "environment variable NOTE: not set → x",
+        )
+        assert differences(before, before) == ()
 
 
 def measured(run: Run, plan: Plan) -> None:
