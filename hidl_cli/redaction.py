@@ -7,9 +7,11 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -196,6 +198,17 @@ _QUOTED_WORD = r"(?:'[^'\n]*'|\"'\"|[^\s'\"\\$`;&|<>()]+)+"
 #: The encoded words in a script that hidl has written.
 _STARTED = _Pattern(rf"(?<={re.escape(_STARTER)})(?:[ \t]+{_QUOTED_WORD})+")
 
+#: Numbers that only distinguish a line of an output from similar ones: dates, times, steps, rates.
+_NUMBER = _Pattern(rb"(?<![\w.-])(?:\d{4}-\d\d-\d\d(?:T\d\d)?|\d{1,7}|\d+\.\d+(?:e[-+]?\d+)?[a-zA-Z]{0,3})(?![\w.-])")
+_LINE_END = _Pattern(rb"[\r\n]")
+#: Size of the blocks in which an output is searched.
+_BLOCK = 1 << 20
+#: Most bytes that are searched again with the next block, because the beginning or the name of a secret, such as a
+#: private key, may be there.
+_OVERLAP = 1 << 14
+#: Most kinds of lines to remember.
+_MOST_KINDS = 1 << 20
+
 #: Shorter values are hidden where they were found, but not elsewhere.
 _LEAST_WORD = 4
 #: Smaller numbers are not secrets.
@@ -256,6 +269,35 @@ class Secrets:
         for span in _spans(text, self._parameters):
             if len(span.value) >= _LEAST_PART and any(map(str.isdigit, span.value)):
                 self._remember(span.name, span.value)
+        return self
+
+    def learn_environment(self) -> Secrets:
+        """Find the secrets in this process's environment variables, which a shell may have put into command lines.
+
+        Short values are skipped: they are probably ordinary words, and were not typed for this command.
+        """
+        return self.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
+
+    def learn_log(self, log: Path, begin: int = 0, end: int | None = None) -> Secrets:
+        """Find the secrets in a program's log as ``learn_output`` does, and return self.
+
+        Searching takes seconds per megabyte if a log has words such as ``token``. Therefore, a line is skipped if it
+        and the next one differ from earlier lines only in numbers.
+
+        Args:
+            log: The file. If it cannot be read, nothing is learned.
+            begin: Offset of the first line.
+            end: Offset after the last byte; None if it is the end of the file.
+        """
+        kinds: set[int] = set()
+        before = last_line = b""
+        with suppress(OSError):
+            for block in _whole_lines(log, begin, end):
+                if lines := _distinct_lines(last_line + block, kinds):
+                    text = before + lines
+                    self.learn_output(text.decode(errors="surrogateescape"))
+                    before = last_lines(text, _OVERLAP)
+                last_line = (last_lines(block, _OVERLAP).splitlines(keepends=True) or [b""])[-1]
         return self
 
     def hide(self, text: str, where: str = "", *, literal: bool = False) -> str:
@@ -418,11 +460,7 @@ def of_this_process() -> Secrets:
 
 @cache
 def _of_process(words: tuple[str, ...]) -> Secrets:
-    secrets = Secrets().learn(list(words))
-    # Short values in the environment are skipped: they are probably ordinary words and, unlike the arguments, were not
-    # typed for this command.
-    secrets.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
-    return secrets
+    return Secrets().learn(list(words)).learn_environment()
 
 
 def remember(*documents: Any) -> None:
@@ -435,9 +473,65 @@ def shown(value: T) -> T:
     return of_this_process().hide_document(value)
 
 
+def remember_log(log: Path, begin: int = 0, end: int | None = None) -> None:
+    """Find the secrets in a part of a program's log, and hide them in all that this process prints from now on."""
+    of_this_process().learn_log(log, begin, end)
+
+
 def shown_output(text: str) -> str:
     """Return a program's output for display, without secrets, and also hide these secrets from now on."""
     return of_this_process().learn_output(text).hide(text)
+
+
+def last_lines(data: bytes, size: int) -> bytes:
+    """Return the last lines of an output, with at most ``size`` bytes.
+
+    An output that is cut within a line may begin with a part of a secret that nothing recognizes.
+    """
+    if len(data) <= size:
+        return data
+    end = data[-size - 1 :]
+    line_end = _LINE_END.search(end)
+    return end[line_end.end() :] if line_end else b""
+
+
+def read_end(log: Path, size: int) -> bytes:
+    """Return the last lines of a log, with at most ``size`` bytes."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size - 1))
+        return last_lines(file.read(size + 1), size)
+
+
+def _whole_lines(log: Path, begin: int, end: int | None) -> Iterator[bytes]:
+    """Yield part of a log in blocks of whole lines; a longer line is split into overlapping pieces."""
+    with log.open("rb") as file:
+        left = (file.seek(0, os.SEEK_END) if end is None else end) - begin
+        file.seek(begin)
+        rest = b""
+        while data := file.read(max(0, min(left, _BLOCK))):
+            left -= len(data)
+            block = rest + data
+            place = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+            rest = block[place:] if place else block[-_OVERLAP:]
+            yield block[: place or None]
+        if rest:
+            yield rest
+
+
+def _distinct_lines(block: bytes, kinds: set[int]) -> bytes:
+    """Return the lines of a kind that is not in ``kinds`` yet, each with the line before it, and add their kinds."""
+    if len(kinds) > _MOST_KINDS:
+        kinds.clear()
+    lines = block.replace(b"\r", b"\n").split(b"\n")
+    distinct: list[bytes] = []
+    last = -1
+    for at, line in enumerate(lines):
+        kind = hash(_NUMBER.sub(b"0", line))
+        if kind not in kinds:
+            kinds.add(kind)
+            distinct += lines[max(last + 1, at - 1) : at + 1]
+            last = at
+    return b"\n".join([*distinct, b""]) if distinct else b""
 
 
 def holds_secret(*documents: Any) -> bool:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 from xml.sax import saxutils
 
@@ -21,7 +22,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hidl_cli import redaction
-from hidl_cli.redaction import HIDDEN, Secrets, fill, is_secret_name, names_in, redact, redact_document, redact_variable
+from hidl_cli.redaction import (
+    HIDDEN,
+    Secrets,
+    fill,
+    is_secret_name,
+    last_lines,
+    names_in,
+    read_end,
+    redact,
+    redact_document,
+    redact_variable,
+)
 from hidl_workloads.own_program import decode, encode
 from tests.conftest import REPOSITORY
 from tests.plan import golden_scripts
@@ -432,3 +444,47 @@ def test_a_secret_of_many_quotes_is_searched_quickly(unit: str, times: int) -> N
     began = time.process_time()
     assert secrets.hide(f"{unit * 100}y") == f"{unit * 100}y"
     assert time.process_time() - began < patience(5)
+
+
+TOKEN = "q7Zr8Kp2Wm5Xv9Tb4Nc6Jd1Lf3Gh0Ys7"
+
+
+@pytest.mark.parametrize("place", [0, 20_000, 39_999])
+@pytest.mark.parametrize(
+    "named",
+    [
+        f"connect --token {TOKEN}",
+        f'{{"token":\n  "{TOKEN}"}}',
+        f"-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA1234\n{TOKEN}\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_a_secret_is_found_anywhere_in_a_log(tmp_path: Path, place: int, named: str) -> None:
+    lines = [f"step {number} token rate {number / 7:.3f} at 22:26:{number % 60:02}" for number in range(40_000)]
+    lines[1:1] = named.splitlines()[:-1]  # lines of the same kinds come first, without the secret or with another one
+    lines[place:place] = named.splitlines()
+    (tmp_path / "stdout.log").write_text("\n".join(lines))
+    assert Secrets().learn_log(tmp_path / "stdout.log").hide(f"sent {TOKEN} to server") == f"sent {HIDDEN} to server"
+
+
+def test_only_the_requested_part_of_a_log_is_searched(tmp_path: Path) -> None:
+    log = tmp_path / "stdout.log"
+    log.write_text(f"token={TOKEN}\nstep 1\n")
+    begin = log.stat().st_size - len("step 1\n")
+    assert TOKEN in Secrets().learn_log(log, begin).hide(TOKEN)
+    assert TOKEN not in Secrets().learn_log(log, 0, begin).hide(TOKEN)
+    assert Secrets().learn_log(tmp_path / "none.log").hide("a") == "a"
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "end"),
+    [
+        (b"a\nb\nc", 5, b"a\nb\nc"),
+        (b"a\nb\nc", 4, b"b\nc"),
+        (b"a\nb\nc", 3, b"b\nc"),
+        (b"a\rbc\rd", 3, b"d"),
+        (b"a b c d", 3, b""),
+    ],
+)
+def test_the_end_of_a_log_begins_at_a_line(tmp_path: Path, data: bytes, size: int, end: bytes) -> None:
+    (tmp_path / "a.log").write_bytes(data)
+    assert last_lines(data, size) == read_end(tmp_path / "a.log", size) == end

@@ -74,6 +74,9 @@ SET_BY_THE_SCRIPT = (
 #: Environment variable that contains the site's ``address_suffix``.
 ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 
+#: Variable that selects the ABI of an MPI library outside of the stack for mpi4py.
+MPI_ABI = "MPI4PY_MPIABI"
+
 #: Variables that are also forwarded if the program's ``directory`` is set.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -335,7 +338,7 @@ def shared_environment(
         **network_environment(site),
         **site.policies.environment,
         **library.environment,
-        **({} if library.prefix == str(installed.prefix) else {"MPI4PY_MPIABI": library.traits.abi}),
+        **({} if library.prefix == str(installed.prefix) else {MPI_ABI: library.traits.abi}),
         **{setting.name: setting.value for setting in tuning},
     }
 

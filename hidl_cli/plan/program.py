@@ -456,7 +456,7 @@ def _is_text(word: str) -> bool:
 
 
 def _title(command: Sequence[str], given: Mapping[str, str]) -> str:
-    secrets = Secrets().learn({"parameters": given}, list(command))
+    secrets = Secrets().learn_environment().learn({"parameters": given}, list(command))
     line = " ".join(" ".join(secrets.hide_document(list(command))).split())
     return line if len(line) <= 100 else f"{line[:97]}..."
 
