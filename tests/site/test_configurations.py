@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import json
+import os
+import pty
 import socket
+import subprocess
+import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -559,6 +565,46 @@ attempt('program', lambda: subprocess.run(['true'], check=True) and None)
 attempt('module', lambda: __import__('beside').VALUE)
 site_configuration = {'systems': [], 'done': done}
 """
+
+
+INPUT = """
+import fcntl, os, termios
+def typed(path):
+    try:
+        terminal = os.open(path, os.O_RDWR)
+        fcntl.ioctl(terminal, termios.TIOCSTI, b'x')
+        return True
+    except OSError:
+        return False
+typed = [typed(path) for path in ('/dev/tty', TERMINAL)]
+site_configuration = {'systems': [], 'typed': typed, 'devices': os.listdir('/dev')}
+"""
+
+
+@pytest.mark.usefixtures("isolated")
+def test_isolated_settings_have_no_terminal_and_no_disk(tmp_path: Path) -> None:
+    """Characters that a process puts into its controlling terminal are commands of the user's shell."""
+    ours, theirs = pty.openpty()
+    file = tmp_path / "settings.py"
+    file.write_text(f"TERMINAL = {os.ttyname(theirs)!r}\n{INPUT}")
+    execute = "import json, pathlib, sys; from hidl_cli.site.configurations import reframe; "
+    execute += "print(json.dumps(reframe.execute_settings(pathlib.Path(sys.argv[1]))[0]))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", execute, str(file)],
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            check=True,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    found = json.loads(done.stdout)
+    assert found["typed"] == [False, False]
+    assert {*found["devices"]} <= {"null", "zero", "full", "random", "urandom", "shm"}
 
 
 @pytest.mark.usefixtures("isolated")
