@@ -161,13 +161,19 @@ def _commands(plan: InstallPlan, wheels: Wheels, prefix: Path) -> Iterator[str]:
 def write_image(definition: ImageDefinition, directory: Path, *, force: bool = False) -> None:
     """Write the files and build the wheels in a directory.
 
-    Raises ``UsageError`` if a file exists already and ``force`` is not set, and ``HidlError`` if it cannot be written.
+    Raises ``UsageError`` if a file exists already and ``force`` is not set, or if there are wheels of other packages,
+    and ``HidlError`` if the directory cannot be written.
     """
-    if not force and (existing := [name for name in definition.files if (directory / name).exists()]):
-        raise UsageError(f"{directory / existing[0]} already exists", hint="overwrite it with --force")
+    names = {wheel.file.name.partition("-")[0] for wheel in definition.wheels}
+    wheels = [*(directory / "wheels").glob("*.whl")]  # the image would contain them
+    if others := sorted(wheel for wheel in wheels if wheel.name.partition("-")[0] not in names):
+        raise UsageError(f"{others[0]} is not a package of hidl", hint="choose another --output")
+    existing = [directory / name for name in definition.files if (directory / name).exists()]
+    if not force and (existing := [*existing, *wheels]):
+        raise UsageError(f"{existing[0]} already exists", hint="overwrite it with --force")
     try:
         (directory / "wheels").mkdir(parents=True, exist_ok=True)
-        for old in (directory / "wheels").glob("*.whl"):  # the image would contain them
+        for old in wheels:
             old.unlink()
         for wheel in definition.wheels:
             own_wheel.build(wheel)

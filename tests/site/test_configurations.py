@@ -312,6 +312,7 @@ def test_variables_that_a_shell_expands_are_left_out(value: str, tmp_path: Path)
     assert site["policies"]["environment"] == {"FI_PROVIDER": "cxi"}
     assert left_out(made, "SCRATCH_X", "shell")
     assert left_out(made, "PATH: /opt/tools/bin", "value of the job")
+    assert left_out(made, "EMPTY", "empty")
 
 
 def test_policies_are_those_on_which_all_partitions_agree(tmp_path: Path) -> None:
@@ -335,6 +336,13 @@ def test_policies_are_those_on_which_all_partitions_agree(tmp_path: Path) -> Non
     assert "gpus" not in policies(one, {"name": "b", "access": ["-p b"], "devices": devices})[1]
     assert "gpus" not in policies(one, {"name": "b", "access": ["-p b"], "resources": per_node})[1]
     assert left_out(policies({**one, "resources": [*gres, *per_node]})[0], "gpus-per-node", "differs")
+
+
+@pytest.mark.parametrize("access", ["--exclusive=user", "--exclusive=mcs", "--gres=gpu:0", "--gpus-per-node=a100:0"])
+def test_options_that_mean_something_else_do_not_become_policies(access: str, tmp_path: Path) -> None:
+    made, site = drafted(tmp_path, settings__json=settings_of({"name": "a", "access": ["-p a", access]}))
+    assert "policies" not in site
+    assert left_out(made, access, "policies.directives")
 
 
 def test_partitions_of_another_scheduler_are_left_out(tmp_path: Path) -> None:

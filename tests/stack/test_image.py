@@ -76,12 +76,27 @@ def test_files_are_not_overwritten_and_bases_are_checked(hidl: Hidl, tmp_path: P
 
     assert hidl(*options, "--base", "registry.example/python:3.11").returncode == 0
     assert f"FROM --platform={PLATFORM} registry.example/python:3.11\n" in (tmp_path / "image/Dockerfile").read_text()
-    (tmp_path / "image" / "wheels" / "old-1.0-py3-none-any.whl").touch()
+    (tmp_path / "image" / "wheels" / "hidl_workloads-0.0-py3-none-any.whl").touch()
     again, forced = hidl(*options), hidl(*options, "--force")
     assert (again.returncode, forced.returncode) == (2, 0)
-    assert [file.name.split("-")[0] for file in (tmp_path / "image" / "wheels").iterdir()] == ["hidl_workloads"]
+    assert [file.name.split("-")[:2] for file in (tmp_path / "image" / "wheels").iterdir()] != [
+        ["hidl_workloads", "0.0"]
+    ]
+    assert len([*(tmp_path / "image" / "wheels").iterdir()]) == 1
     assert "--force" in again.stderr
     assert hidl(*options, "--force", "--base", "x\nRUN evil").returncode == 2
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)])
+def test_wheels_of_other_packages_are_kept(options: tuple[str, ...], hidl: Hidl, tmp_path: Path) -> None:
+    own = tmp_path / "wheels" / "mine-1.0-py3-none-any.whl"
+    own.parent.mkdir()
+    own.write_text("precious")
+    done = hidl("stack", "containerize", "mpi", "--output", str(tmp_path), *options)
+
+    assert done.returncode == 2
+    assert f"{own} is not a package of hidl" in " ".join(done.stderr.split())
+    assert [own.read_text(), *tmp_path.iterdir()] == ["precious", own.parent]
 
 
 def test_stacks_of_more_than_wheels_are_refused_by_name(hidl: Hidl, tmp_path: Path) -> None:
