@@ -585,12 +585,16 @@ def typed(path):
     except OSError:
         return False
 typed = [typed(path) for path in ('/dev/tty', TERMINAL)]
-site_configuration = {'systems': [], 'typed': typed, 'devices': os.listdir('/dev')}
+try:
+    kernel = os.open('/proc/sys/kernel/printk_ratelimit', os.O_WRONLY)
+except OSError:
+    kernel = None
+site_configuration = {'systems': [], 'typed': typed, 'devices': os.listdir('/dev'), 'kernel': kernel}
 """
 
 
 @pytest.mark.usefixtures("isolated")
-def test_isolated_settings_have_no_terminal_and_no_disk(tmp_path: Path) -> None:
+def test_isolated_settings_have_no_terminal_no_disk_and_no_kernel_parameters(tmp_path: Path) -> None:
     """Characters that a process puts into its controlling terminal are commands of the user's shell."""
     ours, theirs = pty.openpty()
     file = tmp_path / "settings.py"
@@ -612,6 +616,7 @@ def test_isolated_settings_have_no_terminal_and_no_disk(tmp_path: Path) -> None:
         os.close(theirs)
     found = json.loads(done.stdout)
     assert found["typed"] == [False, False]
+    assert found["kernel"] is None
     assert {*found["devices"]} <= {"null", "zero", "full", "random", "urandom", "shm"}
 
 

@@ -110,7 +110,7 @@ def hide(hidden: Sequence[str], kept: Sequence[str]) -> None:
         _mount(f"/proc/self/fd/{descriptor}", place, None, _BIND | _RECURSIVE)
         os.close(descriptor)
     with suppress(OSError):  # in a container: the processes of the node stay visible, but not their variables
-        _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+        _mount("proc", "/proc", "proc", _READ_ONLY | _NO_SUID | _NO_DEVICES | _NO_EXEC)
 
 
 def _hide_devices() -> None:
