@@ -159,11 +159,13 @@ def _commands(plan: InstallPlan, wheels: Wheels, prefix: Path) -> Iterator[str]:
 
 
 def write_image(definition: ImageDefinition, directory: Path, *, force: bool = False) -> None:
-    """Write the files and build the wheels in a directory.
+    """Write the files and build the wheels in a directory, and delete older wheels once all others are written.
 
-    Raises ``UsageError`` if a file exists already and ``force`` is not set, or if there are wheels of other packages,
-    and ``HidlError`` if the directory cannot be written.
+    Raises ``UsageError`` if a file exists already and ``force`` is not set, or if ``wheels`` is a link or contains
+    wheels of other packages, and ``HidlError`` if the directory cannot be written.
     """
+    if (directory / "wheels").is_symlink():
+        raise UsageError(f"{directory / 'wheels'} is a link", hint="choose another --output")
     names = {wheel.file.name.partition("-")[0] for wheel in definition.wheels}
     wheels = [*(directory / "wheels").glob("*.whl")]  # the image would contain them
     if others := sorted(wheel for wheel in wheels if wheel.name.partition("-")[0] not in names):
@@ -173,12 +175,12 @@ def write_image(definition: ImageDefinition, directory: Path, *, force: bool = F
         raise UsageError(f"{existing[0]} already exists", hint="overwrite it with --force")
     try:
         (directory / "wheels").mkdir(parents=True, exist_ok=True)
-        for old in wheels:
-            old.unlink()
+        for name, text in definition.files.items():
+            documents.write_text(directory / name, text)
         for wheel in definition.wheels:
             own_wheel.build(wheel)
             shutil.copyfile(wheel.file, directory / "wheels" / wheel.file.name)
-        for name, text in definition.files.items():
-            documents.write_text(directory / name, text)
+        for old in {*wheels} - {directory / "wheels" / wheel.file.name for wheel in definition.wheels}:
+            old.unlink()
     except OSError as error:
         raise HidlError(f"{directory} cannot be written: {error.strerror}", hint="choose another --output") from error

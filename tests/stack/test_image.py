@@ -99,6 +99,34 @@ def test_wheels_of_other_packages_are_kept(options: tuple[str, ...], hidl: Hidl,
     assert [own.read_text(), *tmp_path.iterdir()] == ["precious", own.parent]
 
 
+def test_a_link_to_a_directory_of_wheels_is_refused(hidl: Hidl, tmp_path: Path) -> None:
+    shared, output = tmp_path / "shared", tmp_path / "a b"
+    shared.mkdir()
+    output.mkdir()
+    (shared / "hidl_workloads-0.0-py3-none-any.whl").touch()
+    (output / "wheels").symlink_to(shared)
+    done = hidl("stack", "containerize", "mpi", "--output", str(output), "--force")
+
+    assert (done.returncode, "wheels is a link" in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert [*shared.iterdir()] == [shared / "hidl_workloads-0.0-py3-none-any.whl"]
+    assert [*output.iterdir()] == [output / "wheels"]
+
+
+def test_no_wheel_is_deleted_if_the_directory_cannot_be_written(hidl: Hidl, tmp_path: Path) -> None:
+    old = tmp_path / "a b" / "wheels" / "hidl_workloads-0.0-py3-none-any.whl"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    (tmp_path / "a b" / "Dockerfile").mkdir()
+    options = ("stack", "containerize", "mpi", "--output", str(tmp_path / "a b"), "--force")
+
+    done = hidl(*options)
+    assert (done.returncode, "cannot be written" in done.stderr, old.exists()) == (1, True, True), done.stderr
+    (tmp_path / "a b" / "Dockerfile").rmdir()
+    done = hidl(*options)
+    assert (done.returncode, old.exists()) == (0, False), done.stderr
+    assert f"docker build -t mpi '{tmp_path}/a b'" in " ".join(done.stderr.split())
+
+
 def test_stacks_of_more_than_wheels_are_refused_by_name(hidl: Hidl, tmp_path: Path) -> None:
     done = hidl("stack", "containerize", "horovod", "--output", str(tmp_path / "image"))
 
