@@ -7,7 +7,8 @@
 The MPI library is that of COMMAND: the one that its executable is linked to, or that of the mpi4py of its Python. For
 any other command, it is the only one that the dynamic linker finds. If the library remains unknown (there is none, or
 there are several), the check fails, because N programs that are each alone would otherwise succeed.
-In a run on GPUs, each rank must find its GPU in the image.
+In a run on GPUs, each rank must find its GPU in the image. Ranks on the same node exchange a long message, which MPI
+libraries copy from the memory of the other rank: a runtime with a user namespace for each rank prevents it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _LIBRARY = re.compile(
 )
 _ABSENT = re.compile(r"libmpi\w*\.so[.\d]*")
 _PYTHON = re.compile(r"python(?:[23](?:\.\d+)?)?")
-_WORLD_OF_MPICH = 0x44000000
+_WORLD_OF_MPICH, _BYTE_OF_MPICH, _ERRORS_RETURN_OF_MPICH = 0x44000000, 0x4C00010D, 0x54000001
+_MESSAGE = 1 << 20
 _GATHERING_SECONDS = 2.0
 _LONGEST = 8192
 #: Size of the header of a 64-bit ELF file, and the type of the entry with the path of the dynamic linker.
@@ -127,7 +129,14 @@ def _world_of_mpi4py() -> tuple[int, str] | None:
         raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
     except RuntimeError as error:
         raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
-    return MPI.COMM_WORLD.Get_size(), _first_line(MPI.Get_library_version())
+    size, neighbors = MPI.COMM_WORLD.Get_size(), _neighbors()
+    if neighbors is not None and size == int(os.environ[EXPECTED_SIZE]):
+        sent, received = bytearray(_MESSAGE), bytearray(_MESSAGE)
+        try:
+            MPI.COMM_WORLD.Sendrecv(sent, neighbors[0], 0, received, neighbors[1], 0)
+        except MPI.Exception as error:
+            raise _Unknown(_no_exchange(str(error))) from error
+    return size, _first_line(MPI.Get_library_version())
 
 
 def _library_of(command: Sequence[str]) -> str:
@@ -256,20 +265,56 @@ def _world_of(library: ctypes.CDLL) -> tuple[int, str]:
     """Return the size of the world, and the name of the library."""
     if library.MPI_Init(None, None):
         raise _Unknown("MPI_Init failed in the image")
-    world = _world(library)
+    world = _handle(library, "comm_world", _WORLD_OF_MPICH)
     size = ctypes.c_int()
     library.MPI_Comm_size(world, ctypes.byref(size))
+    if size.value == int(os.environ[EXPECTED_SIZE]):
+        _exchange(library, world)
     text, length = ctypes.create_string_buffer(_LONGEST), ctypes.c_int()
     library.MPI_Get_library_version(text, ctypes.byref(length))
     library.MPI_Finalize()
     return size.value, _first_line(text.value.decode("utf-8", "replace"))
 
 
-def _world(library: ctypes.CDLL) -> ctypes.c_void_p | ctypes.c_int:
-    """Return MPI_COMM_WORLD, which is an address in Open MPI and a number in MPICH."""
+def _handle(library: ctypes.CDLL, name: str, number: int) -> ctypes.c_void_p | ctypes.c_int:
+    """Return a handle of MPI, which is an address in Open MPI and a number in MPICH."""
     with suppress(ValueError):
-        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, "ompi_mpi_comm_world")))
-    return ctypes.c_int(_WORLD_OF_MPICH)
+        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, f"ompi_mpi_{name}")))
+    return ctypes.c_int(number)
+
+
+def _neighbors() -> tuple[int, int] | None:
+    """Return the next and the previous rank on this node; None if this one is alone or ranks are not in blocks."""
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+    if not all(os.environ.get(name, "").isdecimal() for name in names):
+        return None
+    rank, local_rank, ranks = (int(os.environ[name]) for name in names[:3])
+    first = rank - local_rank
+    return (first + (local_rank + 1) % ranks, first + (local_rank - 1) % ranks) if ranks > 1 else None
+
+
+def _exchange(library: ctypes.CDLL, world: ctypes.c_void_p | ctypes.c_int) -> None:
+    """Exchange a long message with other ranks on this node. Raises ``_Unknown`` if MPI cannot."""
+    neighbors = _neighbors()
+    if neighbors is None:
+        return
+    is_open_mpi = isinstance(world, ctypes.c_void_p)
+    library.MPI_Comm_set_errhandler(world, _handle(library, "errors_return", _ERRORS_RETURN_OF_MPICH))
+    kind, tag = _handle(library, "byte", _BYTE_OF_MPICH), ctypes.c_int(0)
+    sent, received = (ctypes.create_string_buffer(_MESSAGE) for _ in range(2))
+    destination, source = map(ctypes.c_int, neighbors)
+    count, ignored = ctypes.c_int(_MESSAGE), ctypes.c_void_p(None if is_open_mpi else 1)
+    arguments = (sent, count, kind, destination, tag, received, count, kind, source, tag, world, ignored)
+    if status := library.MPI_Sendrecv(*arguments):
+        raise _Unknown(_no_exchange(f"MPI_Sendrecv returned {status}"))
+
+
+def _no_exchange(reason: str) -> str:
+    return (
+        f"ranks on {os.uname().nodename} cannot exchange a message of {_MESSAGE >> 20} MiB in the image: {reason}\n"
+        "next: use one rank per node, or a setting of the MPI library without cross-memory attach (UCX: --env-var "
+        "UCX_TLS=^cma), because each rank may have a user namespace of its own"
+    )
 
 
 def _first_line(text: str) -> str:

@@ -21,6 +21,11 @@ LIBRARY = """
 #include <stdio.h>
 int MPI_Init(void *a, void *b) { return 0; }
 int MPI_Finalize(void) { return 0; }
+int MPI_Comm_set_errhandler(int world, int handler) { return 0; }
+int MPI_Sendrecv(void *sent, int count, int kind, int destination) {
+    fprintf(stderr, "%d bytes to rank %d\\n", count, destination);
+    return atoi(getenv("STAND_IN_STATUS"));
+}
 int MPI_Comm_size(int world, int *size) { *size = atoi(getenv("STAND_IN_SIZE")); return 0; }
 int MPI_Get_library_version(char *text, int *length) { *length = sprintf(text, "stand-in %s", NAME); return 0; }
 """
@@ -74,6 +79,17 @@ def test_the_library_is_the_one_that_the_program_is_linked_to(tmp_path: Path) ->
     status, said = check(linked, places=(tmp_path / "other",), size=1)
     assert status == 86
     assert "MPI in the image has 1 rank(s), expected 2 (stand-in own)" in said
+
+
+def test_ranks_on_a_node_must_exchange_a_long_message(tmp_path: Path) -> None:
+    places = (library(tmp_path / "only", "libmpi.so.12").parent,)
+    rank = {"RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
+
+    assert check("true", places=places, STAND_IN_STATUS="0", **rank) == (0, "1048576 bytes to rank 0\n")
+    status, said = check("true", places=places, STAND_IN_STATUS="15", **rank)
+    assert status == 86
+    assert "cannot exchange a message of 1 MiB in the image: MPI_Sendrecv returned 15" in said
+    assert check("true", places=places, **{**rank, "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}) == (0, "")
 
 
 def test_a_program_that_needs_an_absent_library_fails(tmp_path: Path) -> None:
