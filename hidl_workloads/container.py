@@ -204,6 +204,12 @@ def _mounts(container: dict[str, Any], directory: str, environment: MutableMappi
     meeting = [environment[name] for name in _MEETING_PLACES if environment.get(name)]
     needed = [(PACKAGE, True), (run, False), (directory, False), *((place, False) for place in meeting)]
     needed += [(place, True) for place in container["prefixes"]]
+    for place in container["prefixes"]:
+        if not os.path.isdir(place):  # noqa: PTH112
+            raise NoRuntime(
+                f"the MPI library in {place} cannot be mounted: no such directory on {os.uname().nodename}\n"
+                "next: correct its `prefix` in the site file, or omit --mpi to use the library of the image"
+            )
     mounts: list[Mount] = [(source, target, bool(read_only)) for source, target, read_only in container["mounts"]]
     for place, read_only in needed:
         is_there = any(

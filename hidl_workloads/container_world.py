@@ -48,6 +48,7 @@ _LONGEST = 8192
 #: Size of the header of a 64-bit ELF file, and the type of the entry with the path of the dynamic linker.
 _HEADER, _INTERPRETER = 64, 3
 _HOW = "next: skip the check with --no-mpi if the program does not use MPI"
+_HOW_MOUNTED = "next: mount the directories of the libraries that it requires with --mount, or omit --mpi"
 
 
 class _Unknown(Exception):
@@ -126,9 +127,10 @@ def _world_of_mpi4py() -> tuple[int, str] | None:
     except ImportError as error:
         if error.name == "mpi4py":
             return None
-        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
+        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_how()}") from error
     except RuntimeError as error:
-        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
+        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_how()}") from error
+    _require_mounted(_loaded())
     size, neighbors = MPI.COMM_WORLD.Get_size(), _neighbors()
     if neighbors is not None and size == int(os.environ[EXPECTED_SIZE]):
         sent, received = bytearray(_MESSAGE), bytearray(_MESSAGE)
@@ -139,15 +141,47 @@ def _world_of_mpi4py() -> tuple[int, str] | None:
     return size, _first_line(MPI.Get_library_version())
 
 
+def _mounted() -> list[str]:
+    """Return the directories of the mounted MPI library for the dynamic linker; empty for the image's own library."""
+    return [place for place in os.environ.get(_MOUNTED, "").split(os.pathsep) if place]
+
+
+def _is_mounted(library: str) -> bool:
+    below = tuple(os.path.dirname(place) + "/" for place in _mounted())  # noqa: PTH120
+    return library.startswith((*below, *(os.path.realpath(place) + "/" for place in below)))
+
+
+def _require_mounted(library: str) -> None:
+    """Raise ``_Unknown`` if an MPI library is mounted, and the program loads another one."""
+    if _mounted() and not _is_mounted(library):
+        raise _Unknown(
+            f"the program loads {library} of the image instead of the mounted MPI library, which must be in "
+            f"{' or '.join(_mounted())}\n"
+            "next: build the program without an RPATH to its own MPI library, or omit --mpi to use that one"
+        )
+
+
+def _loaded() -> str:
+    """Return the path of the MPI library in this process."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
+        places = [line.split(maxsplit=5)[5].strip() for line in maps if _LIBRARY.search(line)]
+    return os.path.realpath(places[0]) if places else "a library"
+
+
+def _how() -> str:
+    return _HOW_MOUNTED if _mounted() else _HOW
+
+
 def _library_of(command: Sequence[str]) -> str:
     """Return the path of the MPI library that a command loads. Raises ``_Unknown`` if it cannot be determined."""
     program, name = _find(command), command[0] if command else "the program"
     if program is not None and (linked := _linked_to(program)):
+        _require_mounted(linked)
         return linked
     found = _different(list(filter(None, map(_resolve, [*_NAMES, *_known_to_ldconfig()]))))
-    places = [place for place in os.environ.get(_MOUNTED, "").split(os.pathsep) if place]
-    mounted = tuple(os.path.dirname(os.path.realpath(place)) + "/" for place in places)  # noqa: PTH120
-    if mounted and (own := [each for each in found if each.startswith(mounted)]):
+    if _mounted() and found:
+        own = [each for each in found if _is_mounted(each)]
+        _require_mounted(own[0] if own else found[0])
         return own[0]
     if not found:
         raise _Unknown(
@@ -234,7 +268,7 @@ def _resolve(name: str) -> str | None:
         return rest
     if kind == "absent":
         return None
-    raise _Unknown(f"the MPI library in the image cannot be loaded: {rest or name + ' ends the process'}\n{_HOW}")
+    raise _Unknown(f"the MPI library in the image cannot be loaded: {rest or name + ' ends the process'}\n{_how()}")
 
 
 def _try(name: str) -> str:
@@ -258,7 +292,7 @@ def _load(place: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise _Unknown(f"the MPI library in the image cannot be loaded: {error}\n{_HOW}") from error
+        raise _Unknown(f"the MPI library in the image cannot be loaded: {error}\n{_how()}") from error
 
 
 def _world_of(library: ctypes.CDLL) -> tuple[int, str]:

@@ -403,6 +403,14 @@ def test_ranks_on_a_node_share_a_namespace_if_the_runtime_can(options: str, tmp_
     assert [word for word in started(own) if "join" in word] == ["--join-ct=2"]
 
 
+def test_a_library_that_the_node_lacks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "podman").write_text("#!/bin/sh\n")
+    (tmp_path / "podman").chmod(0o755)
+    document = Container("podman", "x", prefixes=("/opt/absent",), libraries=("/opt/absent/lib",)).document
+    with pytest.raises(on_ranks.NoRuntime, match=r"library in /opt/absent cannot be mounted: no such directory on .*"):
+        on_ranks.enter(document, ["true"], "/", {"PATH": str(tmp_path)})
+
+
 def test_mount_points_that_an_image_of_charliecloud_lacks(tmp_path: Path) -> None:
     for name in ("home", "opt/own", "data"):
         (tmp_path / name).mkdir(parents=True)

@@ -75,3 +75,21 @@ def test_ranks_on_a_node_exchange_long_messages(here: Callable[..., tuple[Hidl, 
     printed, _ = run(hidl, image, "--repeat", "5", "--", "python3", "-c", "print(1)")
     assert [line for line in printed if not line.startswith("#")] == ["1"] * 10
     assert [*Path("/dev/shm").glob("ch-run_shm-hidl-*")] == []
+
+
+def test_a_mounted_library_that_the_program_does_not_load_is_an_error(
+    here: Callable[..., tuple[Hidl, Path]], stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    prefix = tmp_path / "ghost"
+    hidl, image = here(mpi={"ghost": {"family": "mpich", "prefix": str(prefix)}})
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "lib" / "release").mkdir(parents=True)  # where the dynamic linker does not look
+    for library in (image / "usr" / "lib").glob("libmpi.so*"):
+        shutil.copy(library, prefix / "lib" / "release")
+    for name in ("mpiexec*", "hydra*"):
+        for file in (stack_prefix("mpi") / "bin").glob(name):
+            shutil.copy(file, prefix / "bin")
+    printed, said = run(hidl, image, "--mpi", "ghost", "--", "python3", "-c", "print(1)", rc=8)
+    assert printed == []
+    assert "of the image instead of the mounted MPI library" in said
+    assert f"{prefix}/lib" in said

@@ -136,6 +136,38 @@ def test_several_libraries_fail_unless_one_is_mounted(tmp_path: Path) -> None:
     assert check("true", places=places, HIDL_MOUNTED_MPI=mounted) == (0, "")
 
 
+def test_a_mounted_library_must_be_the_one_that_the_program_loads(tmp_path: Path) -> None:
+    own = library(tmp_path / "image", "libmpi.so.12")
+    mounted = library(tmp_path / "mounted" / "lib", "libmpi.so.12")
+    linked, where = program(tmp_path, own, f"-Wl,-rpath,{own.parent}"), {"HIDL_MOUNTED_MPI": str(mounted.parent)}
+
+    for command in (linked, "true"):
+        status, said = check(command, places=(own.parent,), **where)
+        assert (status, f"loads {own} of the image instead of the mounted" in said) == (86, True), said
+        assert str(mounted.parent) in said
+    assert check("true", places=(mounted.parent, own.parent), **where) == (0, "")
+    linked = program(tmp_path, own)
+    assert check(linked, places=(mounted.parent, own.parent), **where) == (0, "")
+
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").touch()
+    (tmp_path / "mpi4py" / "MPI.py").write_text(
+        "import ctypes\nctypes.CDLL('libmpi.so.12')\n"
+        "class COMM_WORLD:\n    Get_size = staticmethod(lambda: 2)\n"
+        "def Get_library_version(): return 'that of mpi4py'\n"
+    )
+    options = {**where, "PYTHONPATH": str(tmp_path)}
+    assert check(sys.executable, "x.py", places=(mounted.parent,), **options) == (0, "")
+    status, said = check(sys.executable, "x.py", places=(own.parent,), **options)
+    assert (status, f"loads {own} of the image" in said) == (86, True), said
+
+
+def test_a_mounted_library_without_its_dependencies_says_what_to_mount(tmp_path: Path) -> None:
+    (tmp_path / "libmpi.so.12").write_bytes(b"no library")
+    status, said = check("true", places=(tmp_path,), HIDL_MOUNTED_MPI=str(tmp_path))
+    assert (status, "libraries that it requires with --mount" in said, "--no-mpi" in said) == (86, True, False), said
+
+
 @pytest.mark.parametrize("fault", ["damaged", "unreadable dependency"])
 def test_a_library_that_exists_but_cannot_be_loaded_fails(fault: str, tmp_path: Path) -> None:
     if fault == "damaged":
