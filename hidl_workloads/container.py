@@ -77,6 +77,12 @@ _PREPEND = (
     '[ -z "$1" ] || export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; '
     '[ -z "$2" ] || export LD_LIBRARY_PATH="$2${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; shift 2; exec "$@"'
 )
+#: Wait until all ranks of the node have joined the container of ch-run, which ends with the first rank's program.
+_AWAIT = (
+    'hidl_tries=0; while [ -e "$1" ] && [ "$hidl_tries" -lt 1000 ]; do hidl_tries=$((hidl_tries + 1)); '
+    'sleep 0.03 2> /dev/null || :; done; unset hidl_tries; shift; exec "$@"'
+)
+_JOINED = "/dev/shm/ch-run_shm-"
 _NO_PYTHON = (
     "hidl: the image has no python3, with which hidl checks that the ranks are one MPI world\n"
     "next: skip the check with --no-mpi, or add python3 to the image"
@@ -108,6 +114,7 @@ class _Start:
     directory: str
     environment: MutableMapping[str, str]
     variables: list[str]
+    group: tuple[int, str] | None
 
 
 class NoRuntime(Exception):
@@ -160,8 +167,9 @@ def enter(
     else:
         _leave_the_image(environment, others, container["libraries"])
     arguments = [*container["arguments"], *_GPU_OPTIONS.get(runtime, {}).get(container["gpus"] or "", [])]
+    group = _group(environment, check=check) if check or container["checks_mpi"] else None
     make = {"charliecloud": _charliecloud, "apptainer": _apptainer, "shifter": _shifter}.get(runtime, _podman)
-    return make(_Start(program, container["image"], arguments, words, mounts, directory, environment, passed))
+    return make(_Start(program, container["image"], arguments, words, mounts, directory, environment, passed, group))
 
 
 def _find(runtime: str, environment: MutableMapping[str, str]) -> str:
@@ -196,6 +204,12 @@ def _mounts(container: dict[str, Any], directory: str, environment: MutableMappi
     meeting = [environment[name] for name in _MEETING_PLACES if environment.get(name)]
     needed = [(PACKAGE, True), (run, False), (directory, False), *((place, False) for place in meeting)]
     needed += [(place, True) for place in container["prefixes"]]
+    for place in container["prefixes"]:
+        if not os.path.isdir(place):  # noqa: PTH112
+            raise NoRuntime(
+                f"the MPI library in {place} cannot be mounted: no such directory on {os.uname().nodename}\n"
+                "next: correct its `prefix` in the site file, or omit --mpi to use the library of the image"
+            )
     mounts: list[Mount] = [(source, target, bool(read_only)) for source, target, read_only in container["mounts"]]
     for place, read_only in needed:
         is_there = any(
@@ -256,11 +270,29 @@ def _keep_the_image(environment: MutableMapping[str, str], libraries: str) -> No
             environment[name] = value
 
 
+def _group(environment: MutableMapping[str, str], *, check: bool) -> tuple[int, str] | None:
+    """Return the number of ranks on this node and a name for them in this launch; None for a single rank.
+
+    MPI libraries copy long messages from the memory of another rank, which the kernel permits in one user namespace.
+    """
+    ranks = environment.get("LOCAL_WORLD_SIZE", "")
+    if not ranks.isdecimal() or int(ranks) < 2:
+        return None
+    step = os.path.basename(os.path.dirname(environment.get("HIDL_METRICS", "")))  # noqa: PTH119, PTH120
+    words = ["hidl", environment.get("HIDL_RUN_ID", ""), step, environment.get("SLURM_STEP_ID", ""), "01"[check]]
+    return int(ranks), "-".join(filter(None, words)).replace("/", "-")
+
+
 def _charliecloud(start: _Start) -> list[str]:
     """``ch-run``, whose containers share everything but the file system; the node's /tmp is mounted."""
     options = [f"--set-env=PATH={_PATH}"]  # ch-run itself needs the PATH of the node
     options += ["--set-env"] if os.path.isfile(os.path.join(start.image, "ch", "environment")) else []  # noqa: PTH113, PTH118
     done: list[str] = []
+    command = start.command
+    if start.group is not None and not any(word.startswith(("--join", "-j")) for word in start.arguments):
+        ranks, tag = start.group
+        options += ["--join", f"--join-ct={ranks}", f"--join-tag={tag}"]
+        command = ["sh", "-c", _AWAIT, "sh", _JOINED + tag, *command]
     for source, target, _ in start.mounts:
         place = _mount_point(start.image, source, target)
         if place is not None and f"--bind={place}" not in done:
@@ -273,7 +305,7 @@ def _charliecloud(start: _Start) -> list[str]:
         *start.arguments,
         start.image,
         "--",
-        *start.command,
+        *command,
     ]
 
 
@@ -332,7 +364,17 @@ def _apptainer(start: _Start) -> list[str]:
             start.environment[f"{prefix}_{name}"] = start.environment[name]
     options = ["--cleanenv", *(word for mount in start.mounts for word in ("--bind", _with_mode(mount)))]
     options += ["--pwd", start.directory]
+    if start.group is not None and _supports(start.program, "--sharens"):
+        options.append("--sharens")
     return [start.program, "exec", *options, *start.arguments, start.image, *start.command]
+
+
+def _supports(program: str, option: str) -> bool:
+    """Return whether a version of Apptainer has an option."""
+    import subprocess
+
+    done = subprocess.run([program, "exec", "--help"], capture_output=True, text=True, check=False, errors="replace")
+    return option in done.stdout
 
 
 def _shifter(start: _Start) -> list[str]:

@@ -22,6 +22,7 @@ from hidl_cli.commands.arguments import (
 )
 from hidl_cli.commands.completion import complete_ids
 from hidl_cli.errors import UsageError
+from hidl_cli.quoting import sh
 from hidl_cli.stack import PORTABLE_PLATFORMS
 
 if TYPE_CHECKING:
@@ -443,7 +444,8 @@ def containerize(
     for note in definition.notes:
         say(note)
     say(f"wrote {', '.join(sorted(definition.files))} and wheels/ for {planned.target.platform} to {place}")
-    say(f"next: docker build -t {name} {place}, or cd {place} && apptainer build {name}.sif {name}.def")
+    where_to = sh(str(place))
+    say(f"next: docker build -t {name} {where_to}, or cd {where_to} && apptainer build {name}.sif {name}.def")
 
 
 @app.command("exec")

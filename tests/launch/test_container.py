@@ -379,6 +379,38 @@ def test_a_runtime_that_a_node_lacks_is_named_with_what_to_do(tmp_path: Path) ->
         on_ranks.enter(document, ["true"], "/", {"PATH": str(tmp_path)})
 
 
+@pytest.mark.parametrize("options", ["", "--sharens"])
+def test_ranks_on_a_node_share_a_namespace_if_the_runtime_can(options: str, tmp_path: Path) -> None:
+    for program in ("apptainer", "ch-run"):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho 'Options: {options}'\n")
+        (tmp_path / program).chmod(0o755)
+    environment = {"PATH": str(tmp_path), "HIDL_RUN_ID": "of-a", "HIDL_METRICS": "/runs/of-a/steps/3/metrics.json"}
+
+    def started(container: Container, *, check: bool = False, ranks: int = 4) -> list[str]:
+        variables = {**environment, "LOCAL_WORLD_SIZE": str(ranks)}
+        return on_ranks.enter(container.document, ["true"], "/tmp", variables, check=check)
+
+    apptainer = Container("apptainer", "x.sif", checks_mpi=True)
+    assert ("--sharens" in started(apptainer)) == (options != "")
+    assert "--sharens" not in started(Container("apptainer", "x.sif"))
+    assert "--sharens" not in started(apptainer, ranks=1)
+    charliecloud = Container("charliecloud", "x.sqfs", checks_mpi=True)
+    assert [word for word in started(charliecloud) if "join" in word] == [
+        "--join", "--join-ct=4", "--join-tag=hidl-of-a-3-0",
+    ]  # fmt: skip
+    assert "--join-tag=hidl-of-a-3-1" in started(charliecloud, check=True)
+    own = Container("charliecloud", "x.sqfs", checks_mpi=True, arguments=("--join-ct=2",))
+    assert [word for word in started(own) if "join" in word] == ["--join-ct=2"]
+
+
+def test_a_library_that_the_node_lacks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "podman").write_text("#!/bin/sh\n")
+    (tmp_path / "podman").chmod(0o755)
+    document = Container("podman", "x", prefixes=("/opt/absent",), libraries=("/opt/absent/lib",)).document
+    with pytest.raises(on_ranks.NoRuntime, match=r"library in /opt/absent cannot be mounted: no such directory on .*"):
+        on_ranks.enter(document, ["true"], "/", {"PATH": str(tmp_path)})
+
+
 def test_mount_points_that_an_image_of_charliecloud_lacks(tmp_path: Path) -> None:
     for name in ("home", "opt/own", "data"):
         (tmp_path / name).mkdir(parents=True)

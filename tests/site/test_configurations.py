@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import json
+import os
+import pty
 import socket
+import subprocess
+import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -306,6 +312,7 @@ def test_variables_that_a_shell_expands_are_left_out(value: str, tmp_path: Path)
     assert site["policies"]["environment"] == {"FI_PROVIDER": "cxi"}
     assert left_out(made, "SCRATCH_X", "shell")
     assert left_out(made, "PATH: /opt/tools/bin", "value of the job")
+    assert left_out(made, "EMPTY", "empty")
 
 
 def test_policies_are_those_on_which_all_partitions_agree(tmp_path: Path) -> None:
@@ -329,6 +336,13 @@ def test_policies_are_those_on_which_all_partitions_agree(tmp_path: Path) -> Non
     assert "gpus" not in policies(one, {"name": "b", "access": ["-p b"], "devices": devices})[1]
     assert "gpus" not in policies(one, {"name": "b", "access": ["-p b"], "resources": per_node})[1]
     assert left_out(policies({**one, "resources": [*gres, *per_node]})[0], "gpus-per-node", "differs")
+
+
+@pytest.mark.parametrize("access", ["--exclusive=user", "--exclusive=mcs", "--gres=gpu:0", "--gpus-per-node=a100:0"])
+def test_options_that_mean_something_else_do_not_become_policies(access: str, tmp_path: Path) -> None:
+    made, site = drafted(tmp_path, settings__json=settings_of({"name": "a", "access": ["-p a", access]}))
+    assert "policies" not in site
+    assert left_out(made, access, "policies.directives")
 
 
 def test_partitions_of_another_scheduler_are_left_out(tmp_path: Path) -> None:
@@ -559,6 +573,51 @@ attempt('program', lambda: subprocess.run(['true'], check=True) and None)
 attempt('module', lambda: __import__('beside').VALUE)
 site_configuration = {'systems': [], 'done': done}
 """
+
+
+INPUT = """
+import fcntl, os, termios
+def typed(path):
+    try:
+        terminal = os.open(path, os.O_RDWR)
+        fcntl.ioctl(terminal, termios.TIOCSTI, b'x')
+        return True
+    except OSError:
+        return False
+typed = [typed(path) for path in ('/dev/tty', TERMINAL)]
+try:
+    kernel = os.open('/proc/sys/kernel/printk_ratelimit', os.O_WRONLY)
+except OSError:
+    kernel = None
+site_configuration = {'systems': [], 'typed': typed, 'devices': os.listdir('/dev'), 'kernel': kernel}
+"""
+
+
+@pytest.mark.usefixtures("isolated")
+def test_isolated_settings_have_no_terminal_no_disk_and_no_kernel_parameters(tmp_path: Path) -> None:
+    """Characters that a process puts into its controlling terminal are commands of the user's shell."""
+    ours, theirs = pty.openpty()
+    file = tmp_path / "settings.py"
+    file.write_text(f"TERMINAL = {os.ttyname(theirs)!r}\n{INPUT}")
+    execute = "import json, pathlib, sys; from hidl_cli.site.configurations import reframe; "
+    execute += "print(json.dumps(reframe.execute_settings(pathlib.Path(sys.argv[1]))[0]))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", execute, str(file)],
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            check=True,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    found = json.loads(done.stdout)
+    assert found["typed"] == [False, False]
+    assert found["kernel"] is None
+    assert {*found["devices"]} <= {"null", "zero", "full", "random", "urandom", "shm"}
 
 
 @pytest.mark.usefixtures("isolated")
