@@ -482,6 +482,31 @@ def test_a_stackinator_recipe_gives_its_mpi_libraries(tmp_path: Path) -> None:
     assert left_out(made, "config.yaml", "store")
 
 
+@pytest.mark.parametrize("package", ["mpich", "openmpi", "gcc", "cuda"])
+@pytest.mark.parametrize("spec", ["mvapich@4.0", "llvm@18", "foo@1", "packages"])
+def test_an_external_of_another_package_is_left_out(package: str, spec: str, tmp_path: Path) -> None:
+    externals = [{"spec": spec, "prefix": "/other"}, {"spec": f"builtin.{package}@5", "prefix": "/own"}]
+    text = json.dumps({"packages": {package: {"externals": externals}}})
+    made, site = drafted(tmp_path, "grove", packages__json=text)
+
+    section = {"cuda": "externals", "gcc": "compilers"}.get(package, "mpi")
+    assert (site[section][package]["version"], site[section][package]["prefix"]) == ("5", "/own")
+    assert len(site[section]) == 1
+    assert left_out(made, "/other", f"an external of {package} cannot be another package, {spec.partition('@')[0]}")
+
+
+def test_several_externals_without_a_version_are_distinct(tmp_path: Path) -> None:
+    externals = [{"spec": "openmpi", "prefix": prefix} for prefix in ("/a", "/b")]
+    _, site = drafted(tmp_path, "grove", packages__json=json.dumps({"packages": {"openmpi": {"externals": externals}}}))
+    assert {key: entry["prefix"] for key, entry in site["mpi"].items()} == {"openmpi": "/a", "openmpi-2": "/b"}
+
+
+def test_a_preferred_library_that_is_no_spec_is_left_out(tmp_path: Path) -> None:
+    text = json.dumps({"packages": {"all": {"providers": {"mpi": ["%gcc"]}}}})
+    made, _ = drafted(tmp_path, "grove", packages__json=text)
+    assert left_out(made, "providers", "%gcc")
+
+
 def test_a_folder_of_outputs_is_no_configuration(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     outputs.mkdir()
@@ -771,6 +796,7 @@ WORDS = st.sampled_from(
         "environments", "compilers", "compiler", "paths", "cc", "cxx", "/usr/bin/gcc", "variables", "mpi", "",
         "system_definition", "resources", "options", "--mem={size}", "extra_attributes", "require", "providers",
         "target", "processor", "num_cpus", "env_vars", "hostnames", "(", "software", "queue", "launcher", "srun",
+        "foo@1", "llvm@18", "builtin.openmpi@5", "mpich", "cray-mpich@8", "network", "pkg_spec", "intel", "%gcc",
     ]
 )  # fmt: skip
 SCALARS = st.one_of(
@@ -782,18 +808,29 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 REAL = [
-    yaml.safe_load(PACKAGES),
-    yaml.safe_load(COMPILERS),
-    yaml.safe_load(VARIABLES),
-    yaml.safe_load(DEFINITION),
-    ast.literal_eval(SETTINGS.partition("site_configuration = ")[2].replace("os.path.join('a', 'b')", "'a'")),
+    ("packages.json", yaml.safe_load(PACKAGES)),
+    ("compilers.json", yaml.safe_load(COMPILERS)),
+    ("spack.json", {"spack": yaml.safe_load(PACKAGES) | yaml.safe_load(COMPILERS) | {"specs": ["hdf5"]}}),
+    ("network.json", yaml.safe_load(PACKAGES) | {"mpi": {"cray-mpich": {"specs": ["libfabric"]}}}),
+    ("environments.yaml", {"gnu": {"compiler": ["gcc"], "network": {"mpi": "cray-mpich@8.1.30 +cuda"}}}),
+    ("environments.yaml", {"gnu": {"compiler": ["gcc"], "mpi": {"spec": "openmpi@5", "gpu": "cuda"}}}),
+    ("config.yaml", {"name": "prgenv", "store": "/user-environment", "spack": {"repo": "x", "commit": "y"}}),
+    ("variables.json", yaml.safe_load(VARIABLES)),
+    ("system.json", yaml.safe_load(DEFINITION)),
+    ("software.json", {"software": {"packages": {"default-mpi": {"pkg_spec": "openmpi@5"}}}}),
+    ("id.json", {"system": {"name": "Tioga"}}),
+    (
+        "settings.json",
+        ast.literal_eval(SETTINGS.partition("site_configuration = ")[2].replace("os.path.join('a', 'b')", "'a'")),
+    ),
 ]
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> Any:
-    """A real document, in which up to three values are replaced with others."""
-    document = json.loads(json.dumps(draw(st.sampled_from(REAL))))
+def documents(draw: st.DrawFn) -> tuple[str, Any]:
+    """The name and the content of a real document, in which up to three values are replaced with others."""
+    name, real = draw(st.sampled_from(REAL))
+    document = json.loads(json.dumps(real))
     for _ in range(draw(st.integers(0, 3))):
         here = document
         while True:
@@ -806,14 +843,16 @@ def documents(draw: st.DrawFn) -> Any:
                 continue
             here[key] = draw(VALUES)
             break
-    return document
+    return name, document
 
 
 @settings(max_examples=400, deadline=None)
 @given(document=documents())
-def test_any_document_is_drafted_or_refused(document: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    file = tmp_path_factory.mktemp("any") / "file.json"
-    file.write_text(json.dumps(document))
+def test_any_document_is_drafted_or_refused(
+    document: tuple[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("any") / document[0]
+    file.write_text(json.dumps(document[1]))
     try:
         made = draft_from_files([file], "grove")[1]("grove")
     except HidlError:
