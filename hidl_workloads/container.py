@@ -72,8 +72,14 @@ _SHELL = (
     'command -v python3 > /dev/null || { echo "$1" >&2; exit 86; }; start=$2; shift 2; '
     'exec python3 "$start" hidl_workloads.container_world "$@"'
 )
-#: The image's own values stay behind those that hidl adds. The arguments are both values, and the command.
+GIVEN = "HIDL_GIVEN_"
+"""Prefix of copies of variables, which the image does not set, for runtimes in which its variables take precedence."""
+
+#: The image's own values stay behind those that hidl adds, and its other variables do not replace those of the rank.
+#: The arguments are the names of the latter, both values, and the command.
 _PREPEND = (
+    'for hidl_name in $1; do eval "export $hidl_name=\\"\\$HIDL_GIVEN_$hidl_name\\""; unset "HIDL_GIVEN_$hidl_name"; '
+    "done; unset hidl_name; shift; "
     '[ -z "$1" ] || export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; '
     '[ -z "$2" ] || export LD_LIBRARY_PATH="$2${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; shift 2; exec "$@"'
 )
@@ -94,6 +100,10 @@ _PROGRAMS = {
     "apptainer": ("apptainer", "singularity"),
     "shifter": ("shifter",),
 }
+#: Runtimes whose images may set variables that replace the given ones. Podman's ``--env`` takes precedence.
+_IMAGE_FIRST = ("charliecloud", "shifter", "apptainer")
+#: Variables that a shell does not let anyone set.
+_OF_SHELLS = ("BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "_")
 _GPU_OPTIONS = {
     "apptainer": {"nvidia": ["--nv"], "amd": ["--rocm"]},
     "podman": {"nvidia": ["--device=nvidia.com/gpu=all"], "amd": ["--device=/dev/kfd", "--device=/dev/dri"]},
@@ -154,13 +164,20 @@ def enter(
         return words
     mounts = _mounts(container, directory, environment)
     own, others = _python_path(environment)
-    if own or libraries:
-        words = ["sh", "-c", _PREPEND, "sh", own, libraries, *words]
     if "USER" not in environment:  # ch-run requires it
         import pwd
 
         environment["USER"] = pwd.getpwuid(os.getuid()).pw_name
+    if runtime not in ("charliecloud", "shifter"):  # the program is another process
+        environment.pop("HIDL_RANK_PROCESS", None)
     passed = sorted(name for name in environment if _is_passed(name, container["variables"]))
+    given: list[str] = []
+    if runtime in _IMAGE_FIRST:
+        given = [name for name in passed if name.isascii() and name.isidentifier() and name not in _OF_SHELLS]
+        environment.update({GIVEN + name: environment[name] for name in given})
+        passed += [GIVEN + name for name in given]
+    if own or libraries or given:
+        words = ["sh", "-c", _PREPEND, "sh", " ".join(given), own, libraries, *words]
     if runtime in ("charliecloud", "shifter"):  # the program inherits the variables of the runtime
         for name in [one for one in environment if one not in passed and one not in ("PATH", "HOME", "PWD")]:
             del environment[name]
@@ -338,7 +355,6 @@ def _podman(start: _Start) -> list[str]:
     The control groups of systemd are outside the job's: with ``cgroupfs`` the container of a user stays in them, with
     their limits, and ends with the job.
     """
-    start.environment.pop("HIDL_RANK_PROCESS", None)  # the program is another process
     general = ["--cgroup-manager=cgroupfs"] if os.path.basename(start.program) == "podman" else []  # noqa: PTH119
     options = ["--rm", "--interactive", "--network=host", "--pid=host", "--ipc=host", "--entrypoint="]
     options.append(f"--workdir={start.directory}")
@@ -358,7 +374,6 @@ def _podman(start: _Start) -> list[str]:
 def _apptainer(start: _Start) -> list[str]:
     """``apptainer exec``. Without ``--cleanenv``, the node's values replace those of an image from a registry."""
     prefix = "APPTAINERENV" if os.path.basename(start.program) == "apptainer" else "SINGULARITYENV"  # noqa: PTH119
-    start.environment.pop("HIDL_RANK_PROCESS", None)  # the program is another process
     for name in start.variables:
         if name in start.environment:
             start.environment[f"{prefix}_{name}"] = start.environment[name]

@@ -100,13 +100,18 @@ class Container:
                     hint="start hidl in another directory, in which the program and its files are",
                 )
 
-    def srun_options(self, needed: Sequence[ContainerMount]) -> tuple[str, ...]:
-        """Return the options of srun that start its tasks in the image, if the runtime is pyxis."""
+    def srun_options(self, needed: Sequence[ContainerMount], variables: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the options of srun that start its tasks in the image, if the runtime is pyxis.
+
+        The variables take precedence over those of the image.
+        """
         if self.runtime != "pyxis":
             return ()
         mounts = [*self.mounts, *needed, *(ContainerMount(place, place, True) for place in self.prefixes)]
         words = [f"{one.source}:{one.target}{':ro' if one.read_only else ''}" for one in dict.fromkeys(mounts)]
-        return (f"--container-image={self.image}", f"--container-mounts={','.join(words)}", *self.arguments)
+        options = [f"--container-image={self.image}", f"--container-mounts={','.join(words)}"]
+        options += [f"--container-env={','.join(variables)}"] if variables else []
+        return (*options, *self.arguments)
 
 
 def parse_mount(word: str) -> ContainerMount:

@@ -30,6 +30,7 @@ from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
+from hidl_workloads.container import NEVER_PASSED
 from hidl_workloads.own_program import CHECK, CONTAINER, PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
@@ -474,7 +475,9 @@ def _in_image(context: _StepContext, container: Container, directory: str) -> Li
         ContainerMount(directory, directory),
     ]
     container.require_mountable(needed)
-    if not (options := container.srun_options(needed)):
+    of_the_job = (name for name in (*SET_BY_THE_SCRIPT, *_RENDEZVOUS) if name not in NEVER_PASSED)
+    variables = dict.fromkeys([*container.variables, *of_the_job, RANKS_PER_NODE, PROCESSES, SEPARATE_RANKS])
+    if not (options := container.srun_options(needed, tuple(variables))):
         return context.library
     arguments = dict(context.library.launcher_arguments)
     return replace(context.library, launcher_arguments=arguments | {"srun": (*arguments.get("srun", ()), *options)})

@@ -26,7 +26,7 @@ from hidl_workloads.own_program import CONTAINER, STDIN, encode
 _COMMON = """
 import os, sys
 OF_IMAGE = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": "/image/lib", "PYTHONPATH": "/image/python",
-            "CUDA_HOME": "/image/cuda"}
+            "CUDA_HOME": "/image/cuda", "OF_THE_USER": "image", "UCX_TLS": "image", "RANK": "7"}
 OF_RUNTIME = {f"RUNTIME_{name}": os.environ.get(name, "") for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")}
 def mount(source, target, *mode):
     assert os.path.exists(source) and target.startswith("/") and mode in ((), ("ro",)), (source, target, mode)
@@ -82,6 +82,7 @@ image, *command = words
 for name in os.environ:
     if name.startswith("APPTAINERENV_"):
         passed[name.removeprefix("APPTAINERENV_")] = os.environ[name]
+passed.update(OF_THE_USER="image")  # as the %environment of an image may do
 start(command, {**passed, "IMAGE": image}, directory)
 """,
     "shifter": """
@@ -196,6 +197,8 @@ EXPECTED = {
     "UCX_ROOT": None,
     "SLURM_JWT": None,
     "WANDB_API_KEY": None,
+    "HIDL_GIVEN_RANK": None,
+    "hidl_name": None,
 }
 
 

@@ -70,9 +70,13 @@ def test_other_runtimes_are_started_by_each_rank(hidl: Hidl, runtime: str) -> No
 
 
 def test_pyxis_starts_hidl_and_the_program_in_the_image(hidl: Hidl) -> None:
-    check, program = launches(hidl, "pyxis", "--mpi", "site-mpich")
+    check, program = launches(hidl, "pyxis", "--mpi", "site-mpich", "--env-var", "OF_THE_USER=1")
 
     for words in (check, program):
+        (variables,) = (word for word in words if word.startswith("--container-env="))
+        names = variables.removeprefix("--container-env=").split(",")
+        assert {"OF_THE_USER", "MASTER_ADDR", "HIDL_WORLD_SIZE", "HIDL_RANKS_PER_NODE"} <= {*names}
+        assert not {"PATH", "LD_LIBRARY_PATH"} & {*names}
         (mounts,) = (word for word in words if word.startswith("--container-mounts="))
         places = mounts.removeprefix("--container-mounts=").split(",")
         assert places[0] == "/data:/in:ro"
