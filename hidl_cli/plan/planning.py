@@ -78,6 +78,9 @@ ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 #: Variables that are also forwarded if the program's ``directory`` is set.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 
+#: enroot gives a container GPUs, and the driver's libraries, only if it or its image has these variables.
+_FOR_NVIDIA_HOOK = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+
 #: Variables that are also forwarded in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
@@ -416,6 +419,8 @@ def _steps(
             return _once(context, words)
         if context.workload.program.directory is not None:
             variables = {**variables, **_variables_of_ranks(context.workload.program, placement)}
+        if (used := context.container) and used.runtime == "pyxis" and used.gpus == "nvidia":
+            variables = {**_FOR_NVIDIA_HOOK, **variables}
         request = Request(
             placement,
             words,

@@ -106,6 +106,18 @@ def test_the_job_records_the_values_of_the_node_for_pyxis(hidl: Hidl, tmp_path: 
     assert "HIDL_ON_NODE_" not in dry_run(hidl, "podman").stdout
 
 
+def test_pyxis_gets_the_variables_of_nvidias_hook(hidl: Hidl) -> None:
+    """enroot gives containers GPUs only with these variables."""
+    node = {"cores": 8, "gpus": 4, "gpu_model": "NVIDIA A100"}
+    gpus = {"node_types": {"cpu": node}}
+    for runtime, there in (("pyxis", True), ("podman", False)):
+        done = dry_run(hidl, runtime, "--device", "gpu", **gpus)
+        assert done.returncode == 0, done.stderr
+        assert ("NVIDIA_VISIBLE_DEVICES=all" in done.stdout) == there, done.stdout
+        assert ("NVIDIA_DRIVER_CAPABILITIES=compute,utility" in done.stdout) == there
+    assert "NVIDIA_VISIBLE_DEVICES" not in dry_run(hidl, "pyxis", "--device", "cpu", **gpus).stdout
+
+
 def test_the_library_of_the_image_is_of_the_family_of_the_stack(hidl: Hidl) -> None:
     libraries = {
         "mpi": {"mv": {"family": "mvapich", "srun_mpi": "pmi2", "environment": {"OF_MV": "1"}, "prefix": "/opt/mv"}},
