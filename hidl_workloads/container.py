@@ -229,7 +229,7 @@ def misfit(place: str) -> str | None:
 def _mounts(container: dict[str, Any], directory: str, environment: MutableMapping[str, str]) -> list[Mount]:
     """Return what is mounted: the user's mounts, and what hidl, the launcher and the program need."""
     run = os.path.dirname(environment.get("HIDL_FINDINGS", ""))  # noqa: PTH120
-    meeting = [environment[name] for name in _MEETING_PLACES if environment.get(name)]
+    meeting = {environment[name]: name for name in _MEETING_PLACES if environment.get(name)}
     needed = [(PACKAGE, True), (run, False), (directory, False), *((place, False) for place in meeting)]
     needed += [(place, True) for place in container["prefixes"]]
     for place in container["prefixes"]:
@@ -245,9 +245,11 @@ def _mounts(container: dict[str, Any], directory: str, environment: MutableMappi
         )
         if place and not is_there and os.path.isdir(place):  # noqa: PTH112
             if reason := misfit(place):
+                variable = meeting.get(place)
                 raise NoRuntime(
-                    f"{place} cannot be mounted in the image: {reason}\n"
-                    "next: start hidl in another directory, or mount it yourself with --mount"
+                    f"{f'{variable}={place}' if variable else place} cannot be mounted in the image: {reason}\n"
+                    f"next: {'set it to' if variable else 'start hidl in'} another directory, or mount it yourself "
+                    "with --mount"
                 )
             mounts.append((place, place, read_only))
     return mounts

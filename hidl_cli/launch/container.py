@@ -227,8 +227,8 @@ def _path_of(image: str, runtime: ContainerRuntime) -> Path | None:
 
 
 def _absolute(place: str) -> Path:
-    """Return the absolute path, which keeps the name of an unknown user after ``~``."""
-    return Path(os.path.expanduser(place)).absolute()  # noqa: PTH111
+    """Return the absolute path without ``..``, which keeps the name of an unknown user after ``~``."""
+    return Path(os.path.abspath(os.path.expanduser(place)))  # noqa: PTH100, PTH111
 
 
 def _form_of(image: str, place: Path | None) -> ImageForm:

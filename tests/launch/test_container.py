@@ -132,6 +132,20 @@ def test_mounts_are_parsed(word: str, mount: ContainerMount) -> None:
     assert parse_mount(word) == mount
 
 
+def test_a_relative_directory_is_mounted_at_its_own_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert parse_mount("../data") == ContainerMount(f"{tmp_path}/data", f"{tmp_path}/data")
+
+
+def test_a_directory_of_the_launcher_that_cannot_be_mounted_is_named_with_its_variable(tmp_path: Path) -> None:
+    (tmp_path / "podman").write_text("#!/bin/sh\n")
+    (tmp_path / "podman").chmod(0o755)
+    environment = {"PATH": str(tmp_path), "PMIX_SYSTEM_TMPDIR": "/run"}
+    with pytest.raises(on_ranks.NoRuntime, match=r"PMIX_SYSTEM_TMPDIR=/run cannot .*\nnext: set it to another"):
+        on_ranks.enter(Container("podman", "x").document, ["true"], "/tmp", environment)
+
+
 @pytest.mark.parametrize(
     "word", ["", ":", ":/in", "/a:in", "/a:/in:x", "/a:/in:ro:rw", "/a,b", "/a:/b;c", "/a:/../b", "/a:/", "/"]
 )
