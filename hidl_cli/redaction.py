@@ -114,7 +114,7 @@ _OPTION = _Pattern(
 )
 _OPTION_WORD = _Pattern(rf"--?(?P<name>{_NAME})", re.IGNORECASE)
 # The match ends before the word that contains the secret (_IS_LOGIN).
-_LOGIN = _Pattern(r"(?<![^\s'\"])(?:-u|--user|--proxy-user)(?:[ \t]+|=)(?=[\"']?[^\s:'\"]+:)")
+_LOGIN = _Pattern(r"(?<![^\s'\"])(?:-u|--user|--proxy-user|--(?:src-|dest-)?creds)(?:[ \t]+|=)(?=[\"']?[^\s:'\"]+:)")
 _IS_LOGIN = _Pattern(r"[\"']?(?!https?://|\d+:\d+$)[^\s:'\"]+:(?P<value>.+)", re.DOTALL)
 _AUTHORIZATION = _Pattern(
     r"\bAuthorization\\?[\"']?\s*[:=]\s*(?:\\?[\"'])?(?:Basic|Bearer|Digest|Negotiate|Token)\s+(?P<value>[^\s'\"\\]+)",
@@ -170,7 +170,7 @@ _FORMS = _Pattern(
 )
 _OTHER_HINTS = (
     *("bearer", "cookie:", "private key-----", "hooks.slack.com"),
-    *("sshpass", "mysql", "mariadb", "login", "redis-cli", "pass:"),
+    *("sshpass", "mysql", "mariadb", "login", "redis-cli", "pass:", "creds"),
 )
 
 # References to a secret: a file that the shell reads, a variable, or a workload placeholder.

@@ -54,6 +54,8 @@ from tests.waiting import patience
         ("https://h/x/t/ab-12345678-1234-1234-1234-123456789abc/c", "https://h/x/t/***/c"),
         ("pip install -i https://h/t/0a1b2c3d4e5f6g7h8i", "pip install -i https://h/t/***"),
         ("login --password=x", "login --password=***"),
+        ("podman run --creds bob:hunter3 image", "podman run --creds bob:*** image"),
+        ("skopeo copy --src-creds=bob:hunter3 docker://a", "skopeo copy --src-creds=bob:*** docker://a"),
         ("train --hf-token hf_X --password hf_Y", "train --hf-token *** --password ***"),
         ("export HF_TOKEN='it is'; python train.py", "export HF_TOKEN='***'; python train.py"),
         ("bash -c 'export HF_TOKEN=abc' --x 'y z'", "bash -c 'export HF_TOKEN=***' --x 'y z'"),
@@ -262,6 +264,13 @@ def test_a_secret_is_hidden_in_all_places_once_one_tells_it(secret: str, place: 
     values = {name: f"user:{secret}" if name.startswith("USER") else secret for name in names_in(repr(shown))}
     assert fill(shown, values) == document
     assert secrets.hide_document(shown) == shown
+
+
+def test_credentials_of_a_container_runtime_are_hidden_in_a_list() -> None:
+    words = ["--creds", "bob:hunter3pw", "--creds=eve:hunter4pw", "--tls-verify=false"]
+    assert redact_document({"arguments": words})["arguments"] == [
+        "--creds", "bob:***", "--creds=eve:***", "--tls-verify=false",
+    ]  # fmt: skip
 
 
 @given(secret=WORD, place=st.sampled_from(sorted(name for name, each in planted("").items() if "argv" in each)))

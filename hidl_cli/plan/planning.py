@@ -30,6 +30,7 @@ from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
+from hidl_workloads.container import NEVER_PASSED
 from hidl_workloads.own_program import CHECK, CONTAINER, PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
@@ -79,6 +80,9 @@ MPI_ABI = "MPI4PY_MPIABI"
 
 #: Variables that are also forwarded if the program's ``directory`` is set.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
+
+#: enroot gives a container GPUs, and the driver's libraries, only if it or its image has these variables.
+_FOR_NVIDIA_HOOK = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 
 #: Variables that are also forwarded in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
@@ -418,6 +422,8 @@ def _steps(
             return _once(context, words)
         if context.workload.program.directory is not None:
             variables = {**variables, **_variables_of_ranks(context.workload.program, placement)}
+        if (used := context.container) and used.runtime == "pyxis" and used.gpus == "nvidia":
+            variables = {**_FOR_NVIDIA_HOOK, **variables}
         request = Request(
             placement,
             words,
@@ -477,7 +483,9 @@ def _in_image(context: _StepContext, container: Container, directory: str) -> Li
         ContainerMount(directory, directory),
     ]
     container.require_mountable(needed)
-    if not (options := container.srun_options(needed)):
+    of_the_job = (name for name in (*SET_BY_THE_SCRIPT, *_RENDEZVOUS) if name not in NEVER_PASSED)
+    variables = dict.fromkeys([*container.variables, *of_the_job, RANKS_PER_NODE, PROCESSES, SEPARATE_RANKS])
+    if not (options := container.srun_options(needed, tuple(variables))):
         return context.library
     arguments = dict(context.library.launcher_arguments)
     return replace(context.library, launcher_arguments=arguments | {"srun": (*arguments.get("srun", ()), *options)})

@@ -32,6 +32,8 @@ _PYTHON = re.compile(r"cp(\d)(\d+)")
 #: Version suffix of torch from one of PyTorch's own indexes, each of which contains a single build.
 _BUILD_OF_TORCH = re.compile(r"\+(cpu|cu\d+|rocm[\d.]+|xpu)")
 _TORCH_INDEX = "https://download.pytorch.org/whl"
+#: Without these variables, enroot and the NVIDIA runtime of Docker and Podman give a container no GPU or no libcuda.
+_FOR_NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
@@ -109,7 +111,7 @@ def define_image(plan: InstallPlan, wheels: Wheels, *, base: str | None = None) 
         "machine": plan.target.machine,
         "platform": f"linux/{_ARCHITECTURES[plan.target.machine]}",
         "commands": list(_commands(plan, wheels, prefix)),
-        "variables": variables(prefix, plan.stack),
+        "variables": {**variables(prefix, plan.stack), **(_FOR_NVIDIA if plan.target.accelerator == "cuda" else {})},
         "bin": str(prefix / "bin"),
         "lib": str(prefix / "lib"),
     }

@@ -93,3 +93,13 @@ def test_a_mounted_library_that_the_program_does_not_load_is_an_error(
     assert printed == []
     assert "of the image instead of the mounted MPI library" in said
     assert f"{prefix}/lib" in said
+
+
+def test_given_variables_replace_those_of_the_image(here: Callable[..., tuple[Hidl, Path]]) -> None:
+    hidl, image = here()
+    (image / "ch").mkdir()
+    (image / "ch" / "environment").write_text("OF_USER=image\nRANK=7\nNCCL_DEBUG=VERSION\nOF_IMAGE=image\n")
+    show = "import os; print([os.environ.get(name) for name in ('OF_USER', 'RANK', 'NCCL_DEBUG', 'OF_IMAGE')])"
+    options = ("--no-mpi", "--env-var", "OF_USER=a $b 'c'", "--env-var", "NCCL_DEBUG=INFO")
+    printed, _ = run(hidl, image, *options, "--", "python3", "-c", show)
+    assert sorted(printed) == [str(["a $b 'c'", rank, "INFO", "image"]) for rank in ("0", "1")]

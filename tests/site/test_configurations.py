@@ -148,6 +148,27 @@ def left_out(made: SiteDraft, *words: str) -> bool:
     return any(all(word in line for word in words) for line in lines)
 
 
+@pytest.mark.parametrize("place", ["$CRAY_MPICH_DIR/gnu", "${HOME}/sw", "~/sw/mpi", "$spack/../mpi"])
+def test_paths_that_spack_expands_are_left_out(place: str, tmp_path: Path) -> None:
+    external = {"spec": "openmpi@5.0.5", "prefix": place}
+    compilers = {"c": f"{place}/bin/gcc", "cxx": f"{place}/bin/g++"}
+    packages = {
+        "openmpi": {"externals": [external]},
+        "cuda": {"externals": [{"spec": "cuda@12.6", "prefix": place}]},
+        "libfabric": {"externals": [{"spec": "libfabric@2", "prefix": place, "modules": ["libfabric"]}]},
+        "gcc": {"externals": [{"spec": "gcc@12.3", "prefix": place, "extra_attributes": {"compilers": compilers}}]},
+    }
+    made, site = drafted(tmp_path, "x", packages__yaml=yaml.safe_dump({"packages": packages}))
+
+    assert "$" not in json.dumps(site)
+    assert "~" not in json.dumps(site)
+    assert site["mpi"]["openmpi"] == {"family": "openmpi", "version": "5.0.5"}
+    assert site["externals"] == {"libfabric": {"version": "2", "modules": ["libfabric"]}}
+    for words in (("openmpi@5.0.5", place), ("cuda@12.6", place), (f"{place}/bin/gcc",), (f"{place}/bin/g++",)):
+        assert left_out(made, *words, "Spack expands it"), made.remarks
+    assert left_out(made, "cuda@12.6", "neither a prefix nor modules")
+
+
 @pytest.mark.parametrize(
     ("text", "spec"),
     [

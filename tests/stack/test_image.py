@@ -51,6 +51,7 @@ def test_the_commands_of_both_files_install_the_lockfile(hidl: Hidl, tmp_path: P
     assert all(place.startswith("/opt/hidl/") for place in places), places
     (file,) = image.glob("*.txt")
     assert f"COPY {file.name} /opt/hidl/lock.txt" in dockerfile
+    assert "NVIDIA_" not in dockerfile
 
     root = tmp_path / "root"
     root.mkdir()
@@ -149,6 +150,9 @@ def test_the_image_is_for_the_nodes_of_the_site(hidl: Hidl, tmp_path: Path) -> N
 
     assert document["platform"] == "linux-aarch64"
     assert "pytorch-cp311-linux-aarch64-cuda.txt" in document["files"]
+    dockerfile, definition = ((tmp_path / "image" / name).read_text() for name in ("Dockerfile", "pytorch.def"))
+    assert "\nENV NVIDIA_VISIBLE_DEVICES=all\nENV NVIDIA_DRIVER_CAPABILITIES=compute,utility\n" in dockerfile
+    assert "    export NVIDIA_VISIBLE_DEVICES=all\n" in definition
     assert "FROM --platform=linux/arm64 python:3.11-slim\n" in dockerfile
     check = lines_of(dockerfile)[0]
     for machine, status in (("aarch64", 0), ("x86_64", 1)):

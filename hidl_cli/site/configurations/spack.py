@@ -201,9 +201,13 @@ def _read_externals(file: ConfigurationFile, at: tuple[str, ...], package: str) 
         key = unique((f"{package}-{spec.version}" if number and spec.version else package).lower(), keys)
         keys.append(key)
         prefix, modules = file.text(*place, "prefix"), file.words(*place, "modules")
+        prefix = _literal(file, prefix, str(text))
         if is_compiler:
             _read_compiler(file, place, key, spec, prefix=prefix, text=str(text))
             file.carry(("compilers", key, "modules"), modules, str(text))
+            continue
+        if package not in _MPI and prefix is None and not modules:
+            file.reasons.append(f"packages.{package}: {text} (neither a prefix nor modules remain)")
             continue
         if package in _MPI:
             section = ("mpi", key)
@@ -219,6 +223,14 @@ def _read_externals(file: ConfigurationFile, at: tuple[str, ...], package: str) 
         file.carry((*section, "prefix"), prefix, str(text))
         if spec.rest:
             file.reasons.append(f"packages.{package}: {spec.rest} of {text} (a site file has no key for it)")
+
+
+def _literal(file: ConfigurationFile, place: str | None, text: str) -> str | None:
+    """Return a path that Spack does not expand; any other is left out."""
+    if place is None or not ("$" in place or place.startswith("~")):
+        return place
+    file.reasons.append(f"{text}: {clipped(place)} (Spack expands it; a site file is literal)")
+    return None
 
 
 def _modules(file: ConfigurationFile, at: tuple[str, ...], index: int) -> Any:
@@ -252,6 +264,7 @@ def _carry_compiler(
 ) -> None:
     """Carry over a compiler, with the prefix that its programs share if the programs have their usual names."""
     usual = PROGRAMS.get(spec.name, ("cc", "c++", "fc"))
+    programs = tuple(_literal(file, one, why) for one in programs)  # type: ignore[assignment]
     directories = {str(PurePosixPath(one).parent) for one in programs if one and one.startswith("/")}
     section = ("compilers", key)
     if len(directories) == 1 and (common := directories.pop()).endswith("/bin"):
