@@ -39,6 +39,7 @@ from hidl_cli.inputs.load import examine, valid
 from hidl_cli.inputs.overlay import at_path, list_all
 from hidl_cli.launch.library import OF_THE_STACK
 from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.plan.elastic import TOTAL_BATCH
 from hidl_cli.plan.input_files import input_files, is_unchanged
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.options import RunRequest
@@ -470,6 +471,7 @@ def request_of(
     """
     plan = original.plan
     here = plan.site == site.name
+    elastic = here and plan.allocation.least_nodes is not None
     steps = [step for step in plan.steps if not step.copies]
     placements = [step.placement for step in steps]
     first = placements[0]
@@ -480,7 +482,8 @@ def request_of(
     fixed = {name: value for name, value in plan.parameters.items() if name not in axes}
     return RunRequest(
         workload=plan.workload.name,
-        nodes=None if plan.is_study else first.nodes,
+        nodes=None if plan.is_study else plan.allocation.nodes if elastic else first.nodes,
+        least_nodes=plan.allocation.least_nodes if elastic else None,
         ranks_per_node=first.ranks_per_node if len(per_node) == 1 and not plan.is_study else _of_study(plan, per_node),
         threads=threads.pop() if len(threads) == 1 else None,
         parameters=[f"{name}={value}" for name, value in fixed.items()],
@@ -496,7 +499,7 @@ def request_of(
         max_jobs=plan.max_jobs or None,
         max_node_hours=plan.max_node_hours if here else None,
         max_cost=plan.max_cost if here else None,
-        env_vars={name: plan.environment[name] for name in (INTERVAL,) if name in plan.environment},
+        env_vars={name: plan.environment[name] for name in (INTERVAL, TOTAL_BATCH) if name in plan.environment},
         precision=plan.precision if plan.is_study else None,
         launcher=plan.launcher if here else None,
         mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,
