@@ -295,7 +295,7 @@ class RunOptions(JobOptions):
         least, most = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
         if not 1 <= least <= most:
             raise UsageError(
-                f"invalid --nodes {str(self.nodes)!r}: must be a number of at least 1, or a range such as 2-4",
+                f"invalid nodes {self.nodes!r}: must be a number of at least 1, or a range such as 2-4",
                 hint="omit it to use the default",
             )
         return (least if least < most else None), most

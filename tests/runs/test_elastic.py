@@ -33,8 +33,8 @@ GPT_TOLERANCE = 1e-4
     ("words", "why"),
     [
         (["kmeans", "--nodes", "1-2"], "--nodes 1-2 requires --until-done"),
-        (["kmeans", "--until-done", "--nodes", "2-1"], "invalid --nodes '2-1': must be a number of at least 1, or a"),
-        (["kmeans", "--until-done", "--nodes", "0"], "invalid --nodes '0'"),
+        (["kmeans", "--until-done", "--nodes", "2-1"], "invalid nodes '2-1': must be a number of at least 1, or a"),
+        (["kmeans", "--until-done", "--nodes", "0"], "invalid nodes '0'"),
         (["kmeans", "--until-done", "--nodes", "1-2", "--scale", "1,2"], "--scale and --nodes cannot be combined"),
         (["kmeans-weak", "--until-done", "--nodes", "1-2"], "not supported with per_rank=True of workload kmeans-weak"),
         (["resnet50", "--until-done", "--nodes", "1-2"], "workload resnet50: its global batch depends on the number"),
