@@ -471,6 +471,7 @@ def request_of(
     """
     plan = original.plan
     here = plan.site == site.name
+    elastic = here and plan.allocation.least_nodes is not None
     steps = [step for step in plan.steps if not step.copies]
     placements = [step.placement for step in steps]
     first = placements[0]
@@ -481,7 +482,8 @@ def request_of(
     fixed = {name: value for name, value in plan.parameters.items() if name not in axes}
     return RunRequest(
         workload=plan.workload.name,
-        nodes=None if plan.is_study else first.nodes,
+        nodes=None if plan.is_study else plan.allocation.nodes if elastic else first.nodes,
+        least_nodes=plan.allocation.least_nodes if elastic else None,
         ranks_per_node=first.ranks_per_node if len(per_node) == 1 and not plan.is_study else _of_study(plan, per_node),
         threads=threads.pop() if len(threads) == 1 else None,
         parameters=[f"{name}={value}" for name, value in fixed.items()],

@@ -175,6 +175,7 @@ def make_plan(
     precision: float | None = None,
     variables: Mapping[str, str] | None = None,
     max_jobs: int = 0,
+    least_nodes: int | None = None,
 ) -> Plan:
     """Make the plan of a run. Each repetition has one step for every combination of placement and matrix point.
 
@@ -193,12 +194,18 @@ def make_plan(
         precision: See ``Plan``.
         variables: Environment variables that the user sets on every rank.
         max_jobs: See ``Plan``.
+        least_nodes: See ``Allocation``.
     """
     site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
     allocation = allocate(site, f"hidl-{workload.name}", placements, job)
     if max_jobs:
-        allocation = replace(allocation, stop_seconds=_stop_seconds(allocation.time_limit))
+        stop_seconds = _stop_seconds(allocation.time_limit)
+        allocation = replace(allocation, stop_seconds=stop_seconds, least_nodes=least_nodes)
+    if least_nodes is not None and allocation.cores_per_rank is not None:
+        # Slurm would choose the smallest number of nodes that has room for a given number of tasks.
+        cores = allocation.cores_per_rank * allocation.ranks_per_node
+        allocation = replace(allocation, cores_per_rank=None, cores_per_node=cores)
     warnings = tuple(_warnings(options, job.partition, placements))
     placements, notice = _within_share(allocation, options.launcher, placements)
     partition = site.partition(job.partition)
@@ -226,6 +233,11 @@ def make_plan(
         options.container,
     )
     steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
+    on_fewer_nodes = [
+        step
+        for fewer in on_fewer(placements[0], least_nodes)
+        for step in _steps(context, [*_sized(unit, [fewer])], 1, environment, gpus)
+    ]
     header = batch.header(allocation, site.policies)
     if options.script is not None:
         own = batch.header(replace(allocation, settings=JobSettings()), site.policies)
@@ -274,6 +286,7 @@ def make_plan(
         profile=options.profile,
         container=options.container,
         sources=options.sources,
+        on_fewer_nodes=tuple(on_fewer_nodes),
     )
 
 
@@ -325,7 +338,16 @@ def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
     per_node, per_rank = plan.allocation.gpus_per_node, plan.environment.get(GPUS_PER_RANK)
     gpus = Gpus(per_node, int(per_rank)) if per_node and per_rank else None
     steps = _steps(context, [*_sized(plan.unit, [placement])], 1, plan.environment, gpus)
-    return replace(plan, steps=steps, launcher=launcher.name, target=None, until_settled=False)
+    return replace(plan, steps=steps, on_fewer_nodes=(), launcher=launcher.name, target=None, until_settled=False)
+
+
+def on_fewer(placement: Placement, least: int | None) -> list[Placement]:
+    """Return the same ranks per node on each smaller number of nodes, from ``least`` on; None if there is none."""
+    each = placement.ranks_per_node
+    return [
+        replace(placement, nodes=nodes, ranks=nodes * each)
+        for nodes in range(least or placement.nodes, placement.nodes)
+    ]
 
 
 def new_id(name: str, now: datetime) -> str:

@@ -226,6 +226,19 @@ def read_goodput(run: Run, plan: Plan) -> Goodput | None:
     )
 
 
+def nodes_of_jobs(run: Run) -> list[int]:
+    """Return the number of nodes of each job that has started, in the order of their starts."""
+    jobs = _without_refused(_jobs(_statuses(run), (), 0))
+    return [job.nodes for job in jobs]
+
+
+def describe_nodes(nodes: Sequence[int]) -> str:
+    """Describe the numbers of nodes of a run's jobs, such as ``2, 1 and 2 nodes``."""
+    *others, last = map(str, nodes)
+    text = f"{', '.join(others)} and {last}" if others else last
+    return f"{_count(len(nodes))} on {text} node{'' if list(nodes) == [1] else 's'}"
+
+
 def count_failures(run: Run, plan: Plan) -> tuple[float, int]:
     """Return the total time of a run's jobs, in seconds, and the number of failures that the run recovered from."""
     jobs = _jobs(_statuses(run), _records(run), plan.allocation.nodes)
