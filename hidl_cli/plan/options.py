@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Literal
@@ -371,9 +372,15 @@ class RunOptions(JobOptions):
             )
         for name in ("nodes", "ranks_per_node", "threads", "repeat", "max_jobs"):
             count = getattr(self, name)
-            if count is not None and count < 1:
+            if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < 1):
                 raise UsageError(
                     f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} to use the default"
+                )
+        for name in ("max_node_hours", "max_cost"):
+            most = getattr(self, name)
+            if most is not None and (not isinstance(most, Real) or isinstance(most, bool) or not most >= 0):
+                raise UsageError(
+                    f"invalid {name} {most!r}: must be a number of at least 0", hint=f"omit {name} for no limit"
                 )
         if self.target is not None and not 0.01 <= self.target <= 2:
             raise UsageError(
