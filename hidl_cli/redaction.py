@@ -23,7 +23,7 @@ class _Pattern:
     Compiling this module's expressions takes 50 ms, and most texts can be ruled out without them.
     """
 
-    def __init__(self, source: str, flags: int = 0) -> None:
+    def __init__(self, source: str | bytes, flags: int = 0) -> None:
         self._source = source
         self._flags = flags
 
