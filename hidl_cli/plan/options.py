@@ -378,7 +378,7 @@ class RunOptions(JobOptions):
                 )
         for name in ("max_node_hours", "max_cost"):
             most = getattr(self, name)
-            if most is not None and (not isinstance(most, Real) or isinstance(most, bool) or not most >= 0):
+            if most is not None and (not isinstance(most, Real) or isinstance(most, bool) or not float(most) >= 0):
                 raise UsageError(
                     f"invalid {name} {most!r}: must be a number of at least 0", hint=f"omit {name} for no limit"
                 )

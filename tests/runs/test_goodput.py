@@ -121,7 +121,7 @@ def test_a_job_that_stopped_in_good_order_loses_nothing(tmp_path: Path) -> None:
     records = [first.record(), second.record()]
     result = found(measure([stopped, status(ended, clock.time)], records, nodes=1))
     assert (result.useful_seconds, result.lost_seconds) == (pytest.approx(30), 0)
-    assert result.describe().startswith("goodput 0.833 in 2 jobs, no step repeated, ")
+    assert result.describe().startswith("goodput 0.811 in 2 jobs, no step repeated, ")
     failed = found(measure([status(1000, ended), status(ended, clock.time)], records, nodes=1))
     assert "no recorded step repeated after 1 failure(s); up to 1 s of steps (60 s if a node" in failed.describe()
 
