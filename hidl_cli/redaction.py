@@ -23,7 +23,7 @@ class _Pattern:
     Compiling this module's expressions takes 50 ms, and most texts can be ruled out without them.
     """
 
-    def __init__(self, source: str, flags: int = 0) -> None:
+    def __init__(self, source: str | bytes, flags: int = 0) -> None:
         self._source = source
         self._flags = flags
 
@@ -705,11 +705,16 @@ def _in_any_notation(text: str) -> str:
     units = re.findall(r"(\\*)('+|\"+|.|\Z)", text, re.DOTALL)
     # The quotes of a shell could match a long run of quotes in too many ways.
     in_shell = not re.search(r"(?:['\"]\\*){16}", text)
-    word = "".join(_unit(len(backslashes), characters, in_shell) for backslashes, characters in units)
+    word = "".join(
+        _unit(len(backslashes), characters, in_shell, is_first=at == 0)
+        for at, (backslashes, characters) in enumerate(units)
+    )
     return word if len(text) >= _LEAST_PART else rf"(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])"
 
 
 _BACKSLASH = r"(?:\\|%(?:25)*5[Cc])"
+#: The position after anything but a backslash, whose encodings in URLs may be nested.
+_NO_BACKSLASH = r"(?<!\\)" + "".join(rf"(?<!%{'25' * depth}5[Cc])" for depth in range(5))
 #: A single quote as written in a shell's word in single quotes, and in such a word within another one.
 _SHELL_QUOTE = rf"'{_BACKSLASH}*\"'{_BACKSLASH}*\"'"
 _SHELL_QUOTES = rf"{_SHELL_QUOTE}{_BACKSLASH}*\"{_SHELL_QUOTE}{_BACKSLASH}*\"{_SHELL_QUOTE}|{_SHELL_QUOTE}|'\\+''"
@@ -718,7 +723,7 @@ _LETTERS = {"\n": "n", "\r": "r", "\t": "t"}
 
 
 @lru_cache(maxsize=1024)
-def _unit(backslashes: int, characters: str, in_shell: bool) -> str:
+def _unit(backslashes: int, characters: str, in_shell: bool, *, is_first: bool = False) -> str:
     """Return a regular expression for a number of backslashes, followed by a character or several equal quotes.
 
     Only one part of it matches a variable number of backslashes, as backtracking would take too long otherwise.
@@ -727,8 +732,11 @@ def _unit(backslashes: int, characters: str, in_shell: bool) -> str:
         backslashes: Number of backslashes in front of the character.
         characters: One character, several equal quotes, or nothing at the end of a text.
         in_shell: Whether to include single quotes as written within a shell's single quotes.
+        is_first: Whether a match begins here. Then, backslashes match only from the first one of a sequence, because
+            starting at each one would take quadratic time.
     """
-    before = f"{_BACKSLASH}{{{backslashes},}}" if backslashes else ""
+    begin = _NO_BACKSLASH if is_first else ""
+    before = f"{begin}{_BACKSLASH}{{{backslashes},}}" if backslashes else ""
     if not characters or (characters.isascii() and (characters.isalnum() or characters == "_")):
         return before + characters
     character, number = characters[0], len(characters)
@@ -752,7 +760,8 @@ def _unit(backslashes: int, characters: str, in_shell: bool) -> str:
         plain.insert(0, _SHELL_QUOTES)
     alone = f"(?i:{'|'.join((*escaped, *plain))})"
     usual = f"(?i:{_BACKSLASH}+(?:{'|'.join(escaped)})|{_BACKSLASH}*(?:{'|'.join(plain)}))"
-    first = before + alone if backslashes else usual
+    first = f"(?i:{begin}{_BACKSLASH}+(?:{'|'.join((*escaped, *plain))})|{'|'.join(plain)})" if is_first else usual
+    first = before + alone if backslashes else first
     return first if number == 1 else f"{first}{usual}{{{number - 1},{2 * number - 1}}}"
 
 

@@ -497,3 +497,19 @@ def test_only_the_requested_part_of_a_log_is_searched(tmp_path: Path) -> None:
 def test_the_end_of_a_log_begins_at_a_line(tmp_path: Path, data: bytes, size: int, end: bytes) -> None:
     (tmp_path / "a.log").write_bytes(data)
     assert last_lines(data, size) == read_end(tmp_path / "a.log", size) == end
+
+
+@pytest.mark.parametrize("secret", ["&&&&&&&&1a", "'ab cd1234", '"abcd1234', "%abcd1234", "\\abcd1234"])
+@pytest.mark.parametrize("text", ["\\" * 50_000, "%255C" * 20_000, "%5c" * 20_000])
+def test_a_long_sequence_of_backslashes_is_searched_in_linear_time(secret: str, text: str) -> None:
+    secrets = Secrets().learn({"password": secret})
+    began = time.process_time()
+    assert secrets.hide(text) == text
+    assert secrets.hide(f"{text}{secret}") != f"{text}{secret}"
+    assert time.process_time() - began < patience(5)
+
+
+def test_a_secret_after_one_that_ends_with_a_backslash_is_hidden() -> None:
+    secrets = Secrets().learn({"password": "ab1234cd\\", "token": "&&5678ef"})
+    assert "5678" not in secrets.hide("ab1234cd\\&&5678ef")
+    assert "5678" not in secrets.hide("5C&&5678ef")

@@ -282,8 +282,8 @@ def run(options: RunOptions) -> Run:
     standard input (default: empty, never the standard input of this process).
 
     - ``nodes`` (with ``until_done``, also a range such as ``"2-4"``), ``ranks_per_node``, ``threads`` (per rank),
-      ``site``, ``stack``, ``launcher``, ``mpi`` (one of the site's MPI libraries), ``prefix`` (of the installations): the
-      defaults are the same as for ``hidl run``
+      ``site``, ``stack``, ``launcher``, ``mpi`` (one of the site's MPI libraries), ``prefix`` (of the installations):
+      the defaults are the same as for ``hidl run``
     - ``device``: ``"cpu"`` or ``"gpu"`` (default: GPUs if the nodes have any)
     - ``env``: your own venv or conda environment instead of a stack
     - ``hosts`` (names) or ``hostfile``: hosts without a queue, over ssh; ``share_hosts``: also those used by other runs

@@ -564,7 +564,7 @@ def sbom(
 ) -> None:
     """Print the software bill of materials of an installation (CycloneDX 1.6, JSON)."""
     from hidl_cli.commands.render import say, write
-    from hidl_cli.documents import write_text
+    from hidl_cli.documents import write_output
     from hidl_cli.inventory.bill import cyclonedx
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -581,7 +581,7 @@ def sbom(
         write(text)
         return
     try:
-        write_text(output, text)
+        write_output(output, text.encode())
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}") from error
     say(f"wrote the bill of materials of {name} to {output}")

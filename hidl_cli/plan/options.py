@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Literal
@@ -395,7 +396,7 @@ class RunOptions(JobOptions):
         self.node_range  # noqa: B018  checks the value
         for name in ("ranks_per_node", "threads", "repeat", "max_jobs"):
             count = getattr(self, name)
-            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < 1):
                 raise UsageError(
                     f"invalid {name} {count!r}: must be an integer of at least 1",
                     hint=f"omit {name} to use the default",
@@ -471,7 +472,7 @@ class RunRequest(RunOptions):
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _split_variable(word: str) -> tuple[str, str | None]:

@@ -197,8 +197,13 @@ class Goodput:
         """Describe the goodput in one sentence."""
         parts = [f"goodput {self.share:.3f} in {_count(self.jobs)}"]
         if self.jobs > 1:
-            lost = f"{self.lost_seconds:.3g} s of steps repeated ({self.lost_node_hours:.3g} node-h)"
-            parts.append(lost if self.lost_seconds else "no step repeated")
+            if self.lost_seconds:
+                parts.append(f"{self.lost_seconds:.3g} s of steps repeated ({self.lost_node_hours:.3g} node-h)")
+            elif self.failures:
+                unrecorded = "up to 1 s of steps (60 s if a node was lost) before each is not recorded"
+                parts.append(f"no recorded step repeated after {self.failures} failure(s); {unrecorded}")
+            else:
+                parts.append("no step repeated")
         if self.restart_seconds:
             mean = sum(self.restart_seconds) / len(self.restart_seconds)
             parts.append(f"{mean:.3g} s from the start of a job to the end of its first step")

@@ -15,6 +15,7 @@ from hidl_cli.plan.launch_plan import plan_of
 from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.goodput import Goodput, JobSteps, count_failures, measure, read_goodput
 from hidl_workloads.progress import DIRECTORY, Progress, begin_job
+from hidl_workloads.stop import STOPPED
 from tests.conftest import REPOSITORY, Hidl
 from tests.docs.test_programs import programs
 from tests.waiting import until
@@ -118,11 +119,13 @@ def test_a_job_that_stopped_in_good_order_loses_nothing(tmp_path: Path) -> None:
     ended = clock.time
     second = Job(tmp_path, clock, after=3)
     second.train(3, 5)
-    result = found(
-        measure([status(1000, ended), status(ended, clock.time)], [first.record(), second.record()], nodes=1)
-    )
+    stopped = replace(status(1000, ended), exit_status=STOPPED)
+    records = [first.record(), second.record()]
+    result = found(measure([stopped, status(ended, clock.time)], records, nodes=1))
     assert (result.useful_seconds, result.lost_seconds) == (pytest.approx(30), 0)
-    assert "no step repeated" in result.describe()
+    assert result.describe().startswith("goodput 0.811 in 2 jobs, no step repeated, ")
+    failed = found(measure([status(1000, ended), status(ended, clock.time)], records, nodes=1))
+    assert "no recorded step repeated after 1 failure(s); up to 1 s of steps (60 s if a node" in failed.describe()
 
 
 def test_a_damaged_checkpoint_loses_the_steps_of_several_jobs(tmp_path: Path) -> None:

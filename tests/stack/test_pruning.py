@@ -120,7 +120,6 @@ def test_what_a_run_under_way_a_process_or_a_file_names_stays(hidl: Hidl, four: 
     assert (kept[four[0].name], kept[four[1].name]) == (None, f"named in {note} as mine/{four[1].name}")
 
 
-@pytest.mark.deep
 def test_a_run_is_found_under_another_spelling_of_its_prefix(hidl: Hidl, four: list[Path], tmp_path: Path) -> None:
     run = hidl.runs / "20260101-000000-mine-0000"
     run.mkdir(parents=True)
@@ -163,6 +162,7 @@ def test_an_error_of_the_file_system_does_not_make_an_installation_unfinished(tm
     assert has_no_manifest(tmp_path / "other")
 
 
+@pytest.mark.deep
 def test_what_hidl_install_gives_stays(hidl: Hidl, four: list[Path]) -> None:
     recipe(hidl, "mine", packages=dict.fromkeys(["mpich", "mpi4py"], ""))
     assert hidl("stack", "lock", "mine").returncode == 0
