@@ -523,15 +523,9 @@ def _given_variables(original: Original) -> dict[str, str]:
         site = Site.model_validate(yaml.safe_load(original.capsule.text("site.yaml")))
     except (yaml.YAMLError, ValidationError) as error:
         raise InvalidInput("site.yaml of the capsule is invalid", hint="create a new capsule") from error
-    placement = plan.steps[0].placement
-    threads = max(1, placement.threads_per_rank // (plan.workload.program.processes or 1))
-    derived = {
-        **replace(placement, threads_per_rank=threads).environment(),
-        **network_environment(site),
-        **site.policies.environment,
-        **plan.mpi.environment,
-    }
-    own = {DEVICE, GPUS_PER_RANK, MPI_ABI, *(setting.name for setting in plan.tuning)}
+    derived = {**network_environment(site), **site.policies.environment, **plan.mpi.environment}
+    threads = plan.steps[0].placement.environment()  # --env-var rejects them
+    own = {DEVICE, GPUS_PER_RANK, MPI_ABI, *threads, *(setting.name for setting in plan.tuning)}
     return {name: value for name, value in plan.environment.items() if name not in own and derived.get(name) != value}
 
 
