@@ -1,0 +1,75 @@
+"""Training on parts of the images over real MPI gives the numbers of one process on whole images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiers import chosen
+from tests.workloads import ranks
+
+pytestmark = pytest.mark.exact
+
+PROGRAMS = Path(__file__).parent / "programs"
+LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
+
+
+def _random(count: int, first: int, size: int) -> list[dict[str, Any]]:
+    return [{"name": f"random-{seed}-{size}", "ranks": size, "seed": seed} for seed in range(first, first + count)]
+
+
+def _model(size: int, spatial: int, partitions: int, schedule: str, *, recompute: bool, **more: Any) -> dict[str, Any]:
+    again = "-recompute" if recompute else ""
+    name = f"residual-{size}-{spatial}x{partitions}-{schedule}{again}"
+    case = {"spatial": spatial, "partitions": partitions, "schedule": schedule, "recompute": recompute}
+    return {"name": name, "ranks": size, "model": "residual", **case, **more}
+
+
+ALWAYS = [*_random(8, 1, 2), _model(4, 2, 2, "1f1b", recompute=False)]
+REST = [
+    *_random(40, 9, 2),
+    *_random(40, 100, 3),
+    *_random(40, 200, 4),
+    _model(2, 2, 1, "1f1b", recompute=False),
+    _model(4, 4, 1, "1f1b", recompute=False),
+    _model(4, 2, 1, "gpipe", recompute=False),  # and two replicas
+    _model(4, 2, 2, "gems", recompute=True),
+    _model(8, 2, 2, "gems", recompute=False),
+    _model(6, 3, 2, "1f1b", recompute=True),
+]
+
+
+@pytest.fixture(scope="module")
+def found(
+    request: pytest.FixtureRequest,
+    stack_prefix: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
+    """How far each case ended from one process; all cases of a number of ranks are one launch."""
+    names = chosen(request, "name")
+    cases = [case for case in ALWAYS + REST if case["name"] in names]
+    documents: dict[str, Any] = {}
+    for size in sorted({case["ranks"] for case in cases}):
+        directory = tmp_path_factory.mktemp("spatial")
+        (directory / "cases.json").write_text(json.dumps([case for case in cases if case["ranks"] == size]))
+        words = (PROGRAMS / "spatial.py", directory / "found.json", directory / "cases.json")
+        environment = {"PYTHONPATH": f"{LIBRARY}:{PROGRAMS}", "TF_NUM_INTRAOP_THREADS": "1"}
+        done = ranks.run(stack_prefix("tensorflow"), size, *words, timeout=900, **environment)
+        assert done.status == 0, done.stdout + done.stderr
+        documents |= json.loads((directory / "found.json").read_text())
+    return documents
+
+
+@pytest.mark.parametrize("name", [case["name"] for case in ALWAYS])
+def test_parts_end_where_one_process_ends(found: dict[str, Any], name: str) -> None:
+    assert found[name]["difference"] <= 1e-12, found[name]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", [case["name"] for case in REST])
+def test_all_other_parts_end_there_too(found: dict[str, Any], name: str) -> None:
+    assert found[name]["difference"] <= 1e-12, found[name]
