@@ -164,7 +164,10 @@ def averages_images(node: Node, call: Call, graph: Graph) -> bool:
     if getattr(call.operation, "data_format", "") != "channels_last":
         return False
     if node.kind == "AveragePooling2D":
-        return _pair(call.operation.pool_size) == graph.tensors[node.inputs[0]].shape[:2]
+        return (
+            call.operation.padding == "valid"
+            and _pair(call.operation.pool_size) == graph.tensors[node.inputs[0]].shape[:2]
+        )
     return node.kind == "GlobalAveragePooling2D"
 
 
