@@ -63,8 +63,16 @@ class Halo:
 
     @classmethod
     def of_window(cls, height: int, outputs: int, window: Window, parts: int) -> Halo:
-        """Return the rows that each part needs for its rows of the output."""
-        return cls(height, tuple(window.positions(rows_of(outputs, parts, part)) for part in range(parts)))
+        """Return the rows that each part needs for its rows of the output.
+
+        Rows after the last window, fewer than the stride, change nothing; a part's own ones need not be cut off.
+        """
+        needs = []
+        for part in range(parts):
+            need, own = window.positions(rows_of(outputs, parts, part)), rows_of(height, parts, part)
+            spare = max(0, min(window.stride - 1, own.stop - need.stop))
+            needs.append(range(need.start, need.stop + spare))
+        return cls(height, tuple(needs))
 
     @classmethod
     def of_whole(cls, height: int, parts: int) -> Halo:
@@ -90,9 +98,9 @@ class Halo:
 
     @property
     def is_local(self) -> bool:
-        """True if every part needs exactly its own rows."""
-        parts = len(self.needs)
-        return all(self.needs[part] == rows_of(self.height, parts, part) for part in range(parts))
+        """True if every part needs exactly its own rows, with or without padding."""
+        parts = range(len(self.needs))
+        return all(self.sources(part) == ((part, rows_of(self.height, len(parts), part)),) for part in parts)
 
 
 def _common(one: range, other: range) -> range:

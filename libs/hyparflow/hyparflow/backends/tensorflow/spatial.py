@@ -150,7 +150,7 @@ class SpatialNodes:
         if index not in self._part.division.tensors:
             return value
         halo = Halo.of_whole(self._shapes[index][0], self._part.division.parts)
-        return self._with_halo(halo, (0, 0), lambda ext: ext, value, [])
+        return self._with_halo(halo, tf.identity, value, [])
 
     def _average(self, value: Any, shape: tuple[int, ...]) -> Any:
         """Return the mean of each channel over the whole images."""
@@ -168,54 +168,57 @@ class SpatialNodes:
         rows, columns = windows_of(layer, shape)
         parts, part = self._part.division.parts, self._part.index
         halo = Halo.of_window(shape[0], outputs[0], rows, parts)
-        need = columns.positions(range(outputs[1]))
-        sides = (columns.before, max(0, need.stop - shape[1]))
-        activation = getattr(layer, "activation", None)
-        scope = self._scope
+        after = max(0, columns.positions(range(outputs[1])).stop - shape[1])
+        pads = [(0, 0), halo.padding(part), (columns.before, after), (0, 0)]
         value = tf.cast(value, layer.compute_dtype)
-        variables = list(layer.variables)
-        weights = [tf.convert_to_tensor(scope.get_current_value(variable)) for variable in variables]
-        lowest = value.dtype.min if type(layer).__name__ == "MaxPooling2D" else 0.0
-
-        def compute(ext: Any, *weights: Any) -> Any:
-            before = [scope.get_current_value(variable) for variable in variables]
-            _put(scope, variables, weights)
-            try:
-                with _valid(layer):
-                    return layer(ext)
-            finally:
-                _put(scope, variables, before)
-
-        result = self._with_halo(halo, sides, compute, value, weights, padding=lowest)
+        if type(layer).__name__ == "Conv2D" and layer.groups == 1 and rows.dilation == columns.dilation == 1:
+            kernel = tf.cast(layer.kernel.value, layer.compute_dtype)
+            strides = [rows.stride, columns.stride]
+            result = self._with_halo(
+                halo, lambda ext, kernel: tf.nn.conv2d(ext, kernel, strides, pads), value, [kernel]
+            )
+            if layer.use_bias:
+                result = tf.nn.bias_add(result, tf.cast(layer.bias.value, layer.compute_dtype))
+        else:
+            result = self._padded(layer, halo, pads, value)
         if type(layer).__name__ == "AveragePooling2D":
             counts = np.outer(
                 _counts(rows, rows_of(outputs[0], parts, part), shape[0]),
                 _counts(columns, range(outputs[1]), shape[1]),
             )
             result *= tf.constant(rows.size * columns.size / counts[None, :, :, None], result.dtype)
+        activation = getattr(layer, "activation", None)
         return result if activation is None else activation(result)
 
-    def _with_halo(
-        self,
-        halo: Halo,
-        sides: tuple[int, int],
-        compute: Callable[..., Any],
-        value: Any,
-        weights: Sequence[Any],
-        *,
-        padding: float = 0.0,
-    ) -> Any:
+    def _padded(self, layer: Any, halo: Halo, pads: Sequence[tuple[int, int]], value: Any) -> Any:
+        """Compute a layer without its activation on rows with explicit padding."""
+        variables = list(layer.variables)
+        weights = [tf.convert_to_tensor(self._scope.get_current_value(variable)) for variable in variables]
+        outside = value.dtype.min if type(layer).__name__ == "MaxPooling2D" else 0
+
+        def compute(ext: Any, *weights: Any) -> Any:
+            if any(map(any, pads)):
+                ext = tf.pad(ext, pads, constant_values=outside)
+            before = [self._scope.get_current_value(variable) for variable in variables]
+            _put(self._scope, variables, weights)
+            try:
+                with _valid(layer):
+                    return layer(ext)
+            finally:
+                _put(self._scope, variables, before)
+
+        return self._with_halo(halo, compute, value, weights)
+
+    def _with_halo(self, halo: Halo, compute: Callable[..., Any], value: Any, weights: Sequence[Any]) -> Any:
         """Return ``compute(rows that the part needs, *weights)``.
 
         Args:
-            halo: The rows.
-            sides: Columns of padding at the left and right.
+            halo: The rows; ``compute`` adds their padding.
             compute: The function to compute.
             value: The rows of the part.
             weights: Further arguments that have gradients.
-            padding: The value of padding (default: 0).
         """
-        if halo.is_local and not any(sides):
+        if halo.is_local:
             return compute(value, *weights)
         part = self._part.index
         own = rows_of(halo.height, len(halo.needs), part)
@@ -223,15 +226,11 @@ class SpatialNodes:
         batch, _, *rest = value.shape
         arriving = [(owner, (batch, len(rows), *rest)) for owner, rows in sources if owner != part]
         leaving = [(other, (batch, len(rows), *rest)) for other, rows in receivers]
-        above, below = halo.padding(part)
 
         def joined(mine: Any, received: Sequence[Any]) -> Any:
             remaining = iter(received)
             pieces = [_slice(mine, rows, own.start) if owner == part else next(remaining) for owner, rows in sources]
-            ext = pieces[0] if len(pieces) == 1 else tf.concat(pieces, 1)
-            if not (above or below or any(sides)):
-                return ext
-            return tf.pad(ext, [(0, 0), (above, below), sides, (0, 0)], constant_values=padding)
+            return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 1)
 
         def computed(mine: Any, *weights: Any) -> Any:
             sent = [(other, _slice(mine, rows, own.start)) for other, rows in receivers]
@@ -242,11 +241,13 @@ class SpatialNodes:
                     ext = joined(tf.identity(mine), [tf.identity(each) for each in received])
                     with self._scope:  # the nodes have been traced, and their scope was left
                         again = compute(ext, *weights)
-                    of_ext, *of_weights = tf.gradients(again, [ext, *weights], upstream)
-                    inner = of_ext[:, above : of_ext.shape[1] - below, sides[0] : of_ext.shape[2] - sides[1]]
+                    of_weights = tf.gradients(again, list(weights), upstream) if weights else []
+                # TensorFlow keeps the joined tensors until it has the gradients of weights, so these come first.
+                with tf.control_dependencies([upstream, *of_weights]):
+                    (of_ext,) = tf.gradients(again, [ext], upstream)
                 pieces, offset = [], 0
                 for owner, rows in sources:
-                    pieces.append((owner, rows, inner[:, offset : offset + len(rows)]))
+                    pieces.append((owner, rows, _slice(of_ext, range(offset, offset + len(rows)), 0)))
                     offset += len(rows)
                 returned = self._back.exchange(
                     [(owner, piece) for owner, _, piece in pieces if owner != part], leaving, mine.dtype
@@ -256,7 +257,7 @@ class SpatialNodes:
                 of_mine = self._back.done(_added(covers, own, (batch, *rest), mine.dtype))
                 return (of_mine, *of_weights)
 
-            return compute(joined(self._ahead.done(mine), received), *weights), gradient
+            return compute(self._ahead.done(joined(mine, received)), *weights), gradient
 
         return tf.custom_gradient(computed)(value, *weights)
 
