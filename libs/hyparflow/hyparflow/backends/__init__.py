@@ -6,7 +6,7 @@ A backend is small on purpose. To add one, implement ``StageProgram`` and a func
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -27,13 +27,14 @@ class SpatialPart:
     """The part of the images that a rank computes.
 
     ``index`` is the rank in both communicators, which contain the parts of the same stages and images. ``forward`` is
-    for rows of tensors, ``backward`` for their gradients.
+    for rows of tensors, ``backward`` for their gradients. ``wait`` waits for a request of MPI.
     """
 
     division: Division
     index: int
     forward: Any
     backward: Any
+    wait: Callable[[Any], None]
 
 
 @dataclass(frozen=True)

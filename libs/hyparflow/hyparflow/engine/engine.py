@@ -79,7 +79,8 @@ class Engine:
         part = None
         if self._division is not None:
             self.graph = self._division.local(calls.graph, self.world.seat.part)
-            part = SpatialPart(self._division, self.world.seat.part, *self.world.parts)
+            forward, backward = self.world.parts
+            part = SpatialPart(self._division, self.world.seat.part, forward, backward, wait)
         partition = self.world.seat.partition
         actions = plan.actions
         how = ProgramOptions(

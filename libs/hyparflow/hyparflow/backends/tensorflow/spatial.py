@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from hyparflow.backends import SpatialPart
 from hyparflow.backends.tensorflow.scope import Scope
-from hyparflow.engine.world import wait
 from hyparflow.graph.calls import Call
 from hyparflow.graph.spatial import WINDOWED, Halo, rows_of, windows_of
 from hyparflow.graph.types import Node
@@ -32,14 +31,16 @@ class Messages:
     All parts build the same graph. Each operation waits for the previous one, so that they also run in this order.
     """
 
-    def __init__(self, comm: Any, before: Messages | None = None) -> None:
+    def __init__(self, comm: Any, wait: Callable[[Any], None], before: Messages | None = None) -> None:
         """Prepare a chain of messages.
 
         Args:
             comm: A communicator of the parts for this chain.
+            wait: A function that waits for a request of MPI.
             before: A chain that must end first, if both are in one program.
         """
         self._comm = comm
+        self._wait = wait
         self._before = before
         self._last: Any = None
 
@@ -62,7 +63,7 @@ class Messages:
             owned = [np.ascontiguousarray(array) for array in arrays]
             requests += [comm.Isend(_bytes(array), other) for array, other in zip(owned, receivers, strict=True)]
             for request in requests:
-                wait(request)
+                self._wait(request)
             return made or [np.zeros((), dtype.as_numpy_dtype)]
 
         made = self._run(run, [tensor for _, tensor in sent], [dtype] * max(len(received), 1))
@@ -82,7 +83,7 @@ class Messages:
 
         def run(array: Any) -> list[Any]:
             made = np.empty(shape, dtype.as_numpy_dtype)
-            wait(comm.Iallgather(_bytes(np.ascontiguousarray(array)), _bytes(made)))
+            self._wait(comm.Iallgather(_bytes(np.ascontiguousarray(array)), _bytes(made)))
             return [made]
 
         (made,) = self._run(run, [tensor], [dtype])
@@ -124,8 +125,8 @@ class SpatialNodes:
         self._scope = scope
         self._part = part
         self._shapes = shapes
-        self._ahead = Messages(part.forward)
-        self._back = Messages(part.backward, self._ahead if one_program else None)
+        self._ahead = Messages(part.forward, part.wait)
+        self._back = Messages(part.backward, part.wait, self._ahead if one_program else None)
 
     def run(self, node: Node, call: Call, values: dict[int, Any], *, training: bool) -> None:
         """Run a node like ``Scope.run``, with the tensors of this part."""
