@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,20 @@ def _model(size: int, spatial: int, partitions: int, schedule: str, *, recompute
     return {"name": name, "ranks": size, "model": "residual", **case, **more}
 
 
-ALWAYS = [*_random(8, 1, 2), _model(4, 2, 2, "1f1b", recompute=False)]
+def _combined(count: int, first: int, size: int) -> list[dict[str, Any]]:
+    return [{**case, "name": f"combined-{case['name']}", "combined": True} for case in _random(count, first, size)]
+
+
+ALWAYS = [*_random(8, 1, 2), *_combined(4, 1, 4)]
 REST = [
     *_random(40, 9, 2),
     *_random(40, 100, 3),
     *_random(40, 200, 4),
+    *_combined(20, 10, 4),
+    *_combined(6, 40, 6),
+    *_combined(6, 50, 8),
     _model(2, 2, 1, "1f1b", recompute=False),
+    _model(4, 2, 2, "1f1b", recompute=False),
     _model(4, 4, 1, "1f1b", recompute=False),
     _model(4, 2, 1, "gpipe", recompute=False),  # and two replicas
     _model(4, 2, 2, "gems", recompute=True),
@@ -62,6 +71,26 @@ def found(
         assert done.status == 0, done.stdout + done.stderr
         documents |= json.loads((directory / "found.json").read_text())
     return documents
+
+
+def test_all_parts_exchange_messages_in_one_order(
+    run_on_stack: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """A part that waits for another message than its neighbour sends would wait for ever."""
+    environment = {"PYTHONPATH": f"{LIBRARY}:{PROGRAMS}", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = run_on_stack("tensorflow", PROGRAMS / "orders.py", str(tmp_path / "found.json"), "1", "2", **environment)
+    assert done.returncode == 0, done.stderr
+    programs = json.loads((tmp_path / "found.json").read_text())
+    assert len(programs) == 6  # forward and backward of the first stage, both in one of the second
+    for parts in programs:
+        for step in zip(*parts, strict=True):
+            (kind,) = {message[0] for message in step}
+            if kind == "gather":
+                assert len({tuple(message[1]) for message in step}) == 1
+                continue
+            sent = [(part, to, shape) for part, message in enumerate(step) for to, shape in message[1]]
+            received = [(owner, part, shape) for part, message in enumerate(step) for owner, shape in message[2]]
+            assert sorted(sent) == sorted(received)
 
 
 @pytest.mark.parametrize("name", [case["name"] for case in ALWAYS])

@@ -14,7 +14,7 @@ from hyparflow.engine.gradients import Ownership, Sums, variables_with_gradients
 from hyparflow.engine.messages import Exchange, HostMemory, host_dtype, links_of
 from hyparflow.engine.runner import Feed, Findings, Runner, Span
 from hyparflow.engine.update import Update
-from hyparflow.engine.world import World, wait
+from hyparflow.engine.world import World, check_threads, wait
 from hyparflow.errors import PlanError
 from hyparflow.graph.spatial import rows_of
 
@@ -53,7 +53,7 @@ class Engine:
 
         Raises:
             PlanError: The plan belongs to another model.
-            WorldError: There are too few or too many ranks.
+            WorldError: There are too few or too many ranks, or MPI refuses calls from several threads.
             UnsupportedModel: The optimizer has an option that is not supported (``gradient_accumulation_steps``).
         """
         from hyparflow.backends.tensorflow import build
@@ -70,6 +70,9 @@ class Engine:
                     f"the plan belongs to another model than {model.name}: make a new plan. If a rank also builds "
                     "other models, name inputs and layers, because Keras numbers default names within a process"
                 )
+
+            if plan.spatial > 1:
+                check_threads()
 
         agree(check)
         self.world = World(world, plan.partitions, plan.replicas, plan.pipelines, plan.spatial)

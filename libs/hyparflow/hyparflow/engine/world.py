@@ -123,6 +123,17 @@ class World:
         self._owners.clear()
 
 
+def check_threads() -> None:
+    """Raise WorldError unless MPI permits calls from TensorFlow's threads, one at a time."""
+    from mpi4py import MPI
+
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise WorldError(
+            "parts of images exchange rows in TensorFlow's threads, which requires MPI_THREAD_SERIALIZED: "
+            "remove mpi4py.rc.threads and mpi4py.rc.thread_level"
+        )
+
+
 def wait(request: Any) -> None:
     """Wait for a request: poll often at first, then sleep for times that grow with the time waited."""
     if request.Test():

@@ -1,8 +1,9 @@
 """Trains small random models on parts of the images; writes how far each ends from training in one process.
 
-``spatial.py FILE CASES``: CASES is a JSON list of {"name", "seed"} for random layers, or {"name", "model", "spatial",
-"partitions", "schedule", "recompute", "batch_norm"} for a model of ``small_models``; FILE gets name -> {"difference",
-"layers"}: the greatest difference of a variable or a step's loss.
+``spatial.py FILE CASES``: CASES is a JSON list of {"name", "seed"} for random layers, {"name", "seed", "combined"} for
+parallel branches in random partitions and replicas, or {"name", "model", "spatial", "partitions", "schedule",
+"recompute", "batch_norm"} for a model of ``small_models``; FILE gets name -> {"difference", "layers"}: the greatest
+difference of a variable or a step's loss.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 import sequential
+from branches import branches
 from equality import difference, reference
 from hyparflow.engine.engine import Batch, Engine
 from hyparflow.engine.world import wait
@@ -32,7 +34,9 @@ def main(file: Path, cases: list[dict[str, Any]]) -> None:
     world = MPI.COMM_WORLD
     found: dict[str, Any] = {}
     for case in cases:
-        if "seed" in case:
+        if "combined" in case:
+            found[case["name"]] = combined(world, case["seed"])
+        elif "seed" in case:
             found[case["name"]] = random_layers(world, case["seed"])
         else:
             found[case["name"]] = whole_model(world, case)
@@ -82,6 +86,51 @@ def random_layers(world: MPI.Comm, seed: int) -> dict[str, Any]:
     engine.close()
     divided = len(engine._division.nodes) if engine._division else 0
     return {"difference": world.allreduce(worst, MPI.MAX), "divided": divided, "layers": [height, width, *kinds]}
+
+
+def combined(world: MPI.Comm, seed: int) -> dict[str, Any]:
+    """Train parallel branches on parts of the images in a random combination with partitions and replicas."""
+    random = np.random.default_rng((seed, world.size))
+    divisors = [each for each in range(1, world.size + 1) if world.size % each == 0]
+    shapes = [(parts, each) for parts in divisors[1:] for each in divisors if world.size % (parts * each) == 0]
+    spatial, partitions = shapes[int(random.integers(len(shapes)))]
+    replicas = world.size // (spatial * partitions)
+    schedule = str(random.choice(["gpipe", "1f1b", "interleaved", "gems"])) if partitions > 1 else "gpipe"
+    micro_batches = 2 * partitions if schedule == "interleaved" else int(random.choice([2, 2 * partitions]))
+    recompute = bool(random.random() < 0.5)
+    drawn = {
+        "spatial": spatial, "partitions": partitions, "replicas": replicas, "schedule": schedule,
+        "chunks": 2 if schedule == "interleaved" else 1, "recompute": recompute,
+    }  # fmt: skip
+    model = branches(seed)
+    shape = (replicas * micro_batches * BATCH, *model.inputs[0].shape[1:])
+    images, labels = random.normal(size=(STEPS, *shape)) + 3.0, random.integers(0, 3, (STEPS, shape[0]))
+    expected = None
+    if world.rank == 0:
+        expected = sequential.train(
+            branches(seed),
+            lambda step, _: ((images[step],), (labels[step],), (None,)),
+            steps=STEPS,
+            micro_batches=replicas * micro_batches,
+            size=BATCH,
+            replicas=replicas,
+        )
+    wait(world.Ibarrier())
+    variables, losses = world.bcast(expected)
+    planned = plan(model, batch_size=shape[0], micro_batches=micro_batches, costs="estimated", **drawn)
+    engine = Engine(model, planned, world)
+    replica = engine.world.seat.replica
+    own = slice(replica * micro_batches * BATCH, (replica + 1) * micro_batches * BATCH)
+    worst = 0.0
+    for step in range(STEPS):
+        result = engine.train_step(Batch((images[step][own],), (labels[step][own],)))
+        worst = max(worst, abs(world.allreduce(result.loss) / replicas - losses[step]))
+    for program in engine.programs.values():
+        for name, variable in program.variables.items():
+            far = np.max(np.abs(variable.numpy() - variables[replica][name]), initial=0.0)
+            worst = max(worst, float(far))
+    engine.close()
+    return {"difference": world.allreduce(worst, MPI.MAX), "micro_batches": micro_batches, "layers": drawn}
 
 
 def describe(random: np.random.Generator, height: int, width: int) -> list[dict[str, Any]]:

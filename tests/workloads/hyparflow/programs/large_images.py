@@ -1,4 +1,8 @@
-"""Trains a ResNet on all ranks; rank 0 writes losses, peaks and weights: ``large_images.py FILE --depth=8 ...``."""
+"""Trains a ResNet on all ranks: ``large_images.py FILE --depth=8 ...``.
+
+Rank 0 writes losses, weights, and each rank's peak memory before the first step and at the end. Before, a rank has
+TensorFlow, the weights and the optimizer.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,20 @@ def main(file: Path, words: list[str]) -> None:
     world = MPI.COMM_WORLD
     parameters = arguments.parse(resnet.Parameters, words)
     trainer = PartitionedTrainer(world, parameters, lambda: resnet.make(parameters))
+    before = world.allgather(peak())
     losses = [world.allreduce(trainer.step().loss) / trainer.plan.replicas for _ in range(parameters.steps)]
-    peaks = world.allgather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)  # MiB
+    peaks = world.allgather(peak())
     every: list[dict[str, Any]] = world.allgather(dict(trainer.weights()))
     if world.rank == 0:
         weights = {name: value for each in every for name, value in each.items()}
-        np.savez(file, losses=losses, peaks=peaks, predicted=trainer.plan.prediction.peak_bytes, **weights)
-        print(losses, peaks, trainer.plan.prediction.peak_bytes, flush=True)
+        np.savez(file, losses=losses, before=before, peaks=peaks, **weights)
+        print(losses, before, peaks, trainer.plan.prediction.peak_bytes, flush=True)
     trainer.close()
+
+
+def peak() -> float:
+    """Return the peak memory of this process in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -6,13 +6,18 @@ the sender, so the sum of a weight's gradients over the parts is the gradient of
 A convolution keeps its own rows and the received ones for its backward pass, not the tensor that they are joined to.
 Such a tensor is computed again when the gradient arrives; without the control dependency on it, TensorFlow would
 compute it at once and keep it.
+
+Messages block the rank, so all parts must exchange them in one order, or they wait for each other for ever. Forward, it
+is that of the nodes. ``tf.gradients`` differentiates parallel branches in an order that depends on the number of their
+operations, and parts differ in it (only the first one pads at the top). The order of the returning messages is
+therefore set afterwards, as the reverse of the forward one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -26,30 +31,36 @@ from hyparflow.graph.types import Node
 
 
 class Messages:
-    """The messages of one direction (forward or backward) of a stage's graph, in the order of their creation.
+    """The messages of one direction (forward or backward) of a stage's graph.
 
-    All parts build the same graph. Each operation waits for the previous one, so that they also run in this order.
+    ``chain`` makes each operation wait for the previous one, so they run in the same order on all parts.
     """
 
-    def __init__(self, comm: Any, wait: Callable[[Any], None], before: Messages | None = None) -> None:
+    def __init__(self, comm: Any, wait: Callable[[Any], None]) -> None:
         """Prepare a chain of messages.
 
         Args:
             comm: A communicator of the parts for this chain.
             wait: A function that waits for a request of MPI.
-            before: A chain that must end first, if both are in one program.
         """
         self._comm = comm
         self._wait = wait
-        self._before = before
-        self._last: Any = None
+        self._chain: dict[int, Any] = {}
+
+    @property
+    def operations(self) -> list[Any]:
+        """The operations of the chain, by ascending turn."""
+        return [self._chain[turn] for turn in sorted(self._chain)]
 
     def exchange(
-        self, sent: Sequence[tuple[int, Any]], received: Sequence[tuple[int, tuple[int, ...]]], dtype: Any
-    ) -> list[Any]:
-        """Send tensors to parts and return those that are received.
+        self, turn: int, sent: Sequence[tuple[int, Any]], received: Sequence[tuple[int, tuple[int, ...]]], dtype: Any
+    ) -> tuple[Any, list[Any]]:
+        """Send tensors to parts; return the operation and the tensors that are received.
+
+        The message would not be sent if nothing depended on the operation.
 
         Args:
+            turn: The position of the message in the chain.
             sent: The part and the tensor of each message.
             received: The part and the shape of each message.
             dtype: The dtype of all tensors.
@@ -66,17 +77,12 @@ class Messages:
                 self._wait(request)
             return made or [np.zeros((), dtype.as_numpy_dtype)]
 
-        made = self._run(run, [tensor for _, tensor in sent], [dtype] * max(len(received), 1))
+        made = self._run(turn, run, [tensor for _, tensor in sent], [dtype] * max(len(received), 1))
         for tensor, (_, shape) in zip(made, received, strict=False):
             tensor.set_shape(shape)
-        return made[: len(received)]
+        return made[0].op, made[: len(received)]
 
-    def done(self, tensor: Any) -> Any:
-        """Return a tensor that waits for the last message, which would not be sent if nothing depended on it."""
-        with tf.control_dependencies([self._last]):
-            return tf.identity(tensor)
-
-    def gather(self, tensor: Any) -> Any:
+    def gather(self, turn: int, tensor: Any) -> Any:
         """Return the small tensors of all parts, stacked."""
         comm = self._comm
         dtype, shape = tensor.dtype, (comm.Get_size(), *tensor.shape)
@@ -86,22 +92,19 @@ class Messages:
             self._wait(comm.Iallgather(_bytes(np.ascontiguousarray(array)), _bytes(made)))
             return [made]
 
-        (made,) = self._run(run, [tensor], [dtype])
+        (made,) = self._run(turn, run, [tensor], [dtype])
         made.set_shape(shape)
         return made
 
-    def total(self, tensor: Any) -> Any:
+    def total(self, turn: int, tensor: Any) -> Any:
         """Return the sum over all parts, the same bits on each."""
-        return tf.add_n(tf.unstack(self.gather(tensor)))
+        return tf.add_n(tf.unstack(self.gather(turn, tensor)))
 
-    def _run(self, function: Callable[..., list[Any]], tensors: list[Any], dtypes: list[Any]) -> list[Any]:
-        after = self._last
-        if after is None and self._before is not None:
-            after = self._before._last
-        with tf.control_dependencies([] if after is None else [after]):
-            made = tf.numpy_function(function, tensors, dtypes)
-        self._last = made[0].op
-        return list(made)
+    def _run(self, turn: int, function: Callable[..., list[Any]], tensors: list[Any], dtypes: list[Any]) -> list[Any]:
+        made = list(tf.numpy_function(function, tensors, dtypes))
+        # Only the first differentiation computes gradients; later ones show what depends on what, and never run.
+        self._chain.setdefault(turn, made[0].op)
+        return made
 
 
 def _bytes(array: Any) -> Any:
@@ -126,7 +129,9 @@ class SpatialNodes:
         self._part = part
         self._shapes = shapes
         self._ahead = Messages(part.forward, part.wait)
-        self._back = Messages(part.backward, part.wait, self._ahead if one_program else None)
+        self._back = Messages(part.backward, part.wait)
+        self._turns = count()
+        self._one_program = one_program
 
     def run(self, node: Node, call: Call, values: dict[int, Any], *, training: bool) -> None:
         """Run a node like ``Scope.run``, with the tensors of this part."""
@@ -146,6 +151,18 @@ class SpatialNodes:
             self._scope.run(call, seen, node.outputs, training)
             values.update({index: seen[index] for index in node.outputs})
 
+    @property
+    def received(self) -> list[Any]:
+        """The operations of the forward messages."""
+        return self._ahead.operations
+
+    def order_messages(self) -> None:
+        """Put all messages of the finished graph in order; gradients return in the reverse order of the tensors."""
+        ahead, back = self._ahead.operations, self._back.operations[::-1]
+        for chain in [[*ahead, *back]] if self._one_program else [ahead, back]:
+            for earlier, later in pairwise(chain):
+                later._add_control_input(earlier)
+
     def _whole(self, index: int, value: Any) -> Any:
         """Return a whole tensor."""
         if index not in self._part.division.tensors:
@@ -156,8 +173,10 @@ class SpatialNodes:
     def _average(self, value: Any, shape: tuple[int, ...]) -> Any:
         """Return the mean of each channel over the whole images."""
 
+        turn = next(self._turns)
+
         def total(local: Any) -> Any:
-            return self._ahead.total(local), self._back.total
+            return self._ahead.total(turn, local), lambda upstream: self._back.total(turn, upstream)
 
         wide = tf.cast(value, _wide(value.dtype))
         mean = tf.custom_gradient(total)(tf.reduce_sum(wide, [1, 2])) / (shape[0] * shape[1])
@@ -227,6 +246,7 @@ class SpatialNodes:
         batch, _, *rest = value.shape
         arriving = [(owner, (batch, len(rows), *rest)) for owner, rows in sources if owner != part]
         leaving = [(other, (batch, len(rows), *rest)) for other, rows in receivers]
+        turn = next(self._turns)
 
         def joined(mine: Any, received: Sequence[Any]) -> Any:
             remaining = iter(received)
@@ -235,7 +255,7 @@ class SpatialNodes:
 
         def computed(mine: Any, *weights: Any) -> Any:
             sent = [(other, _slice(mine, rows, own.start)) for other, rows in receivers]
-            received = self._ahead.exchange(sent, arriving, mine.dtype)
+            message, received = self._ahead.exchange(turn, sent, arriving, mine.dtype)
 
             def gradient(upstream: Any) -> Any:
                 with tf.control_dependencies([upstream]):
@@ -250,15 +270,15 @@ class SpatialNodes:
                 for owner, rows in sources:
                     pieces.append((owner, rows, _slice(of_ext, range(offset, offset + len(rows)), 0)))
                     offset += len(rows)
-                returned = self._back.exchange(
-                    [(owner, piece) for owner, _, piece in pieces if owner != part], leaving, mine.dtype
+                returning, returned = self._back.exchange(
+                    turn, [(owner, piece) for owner, _, piece in pieces if owner != part], leaving, mine.dtype
                 )
                 covers = [(rows, piece) for owner, rows, piece in pieces if owner == part]
                 covers += [(rows, piece) for (_, rows), piece in zip(receivers, returned, strict=True)]
-                of_mine = self._back.done(_added(covers, own, (batch, *rest), mine.dtype))
+                of_mine = _after(returning, _added(covers, own, (batch, *rest), mine.dtype))
                 return (of_mine, *of_weights)
 
-            return compute(self._ahead.done(joined(mine, received)), *weights), gradient
+            return compute(_after(message, joined(mine, received)), *weights), gradient
 
         return tf.custom_gradient(computed)(value, *weights)
 
@@ -268,14 +288,15 @@ class SpatialNodes:
         dtype = _wide(value.dtype)
         of_row = value.shape[0] * shape[1]
         sizes = np.array([of_row * len(rows_of(shape[0], parts, each)) for each in range(parts)])
-        count = int(sizes.sum())
-        weight = (sizes / count).astype(dtype.as_numpy_dtype)[:, None]
+        total = int(sizes.sum())
+        weight = (sizes / total).astype(dtype.as_numpy_dtype)[:, None]
         assert sizes[part] == of_row * value.shape[1], (sizes, value.shape)
+        turn = next(self._turns)
 
         def normalised(local: Any, gamma: Any, beta: Any) -> Any:
             mean = tf.reduce_mean(local, [0, 1, 2])
             square = tf.reduce_mean(tf.math.squared_difference(local, mean), [0, 1, 2])
-            means, squares = tf.unstack(self._ahead.gather(tf.stack([mean, square])), axis=1)
+            means, squares = tf.unstack(self._ahead.gather(turn, tf.stack([mean, square])), axis=1)
             # The variance of the whole is that within the parts plus that of their means.
             whole = tf.reduce_sum(weight * means, 0)
             variance = tf.reduce_sum(weight * (squares + tf.math.squared_difference(means, whole)), 0)
@@ -287,9 +308,9 @@ class SpatialNodes:
                     centred = tf.identity(local) - whole
                 of_beta = tf.reduce_sum(upstream, [0, 1, 2])
                 of_gamma = tf.reduce_sum(upstream * centred, [0, 1, 2]) * scale
-                sum_beta, sum_gamma = tf.unstack(self._back.total(tf.stack([of_beta, of_gamma])))
+                sum_beta, sum_gamma = tf.unstack(self._back.total(turn, tf.stack([of_beta, of_gamma])))
                 factor = gamma * scale
-                of_local = (upstream - sum_beta / count) * factor - centred * (factor * scale * sum_gamma / count)
+                of_local = (upstream - sum_beta / total) * factor - centred * (factor * scale * sum_gamma / total)
                 return of_local, of_gamma, of_beta
 
             return (made, whole, variance), gradient
@@ -311,6 +332,12 @@ def _normalises(operation: Any, training: bool) -> bool:
 
 def _wide(dtype: Any) -> Any:
     return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def _after(operation: Any, tensor: Any) -> Any:
+    """Return a tensor that waits for an operation."""
+    with tf.control_dependencies([operation]):
+        return tf.identity(tensor)
 
 
 def _slice(value: Any, rows: range, start: int) -> Any:

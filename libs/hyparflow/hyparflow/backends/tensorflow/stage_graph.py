@@ -90,6 +90,7 @@ class StageGraph:
     accumulate: list[Any] = field(default_factory=list)
     reaches: dict[int | None, Reach] = field(default_factory=dict)
 
+    spatial: SpatialNodes | None = None
     whole: Any = None
 
     @property
@@ -127,6 +128,8 @@ def build_stage_graph(parts: StageParts, signature: Signature) -> StageGraph:
             graph.logits = _attached(graph.outputs, logits_of)
         if signature.training:
             _backward(graph, parts, trainable, total)
+        if graph.spatial is not None:
+            graph.spatial.order_messages()
 
     graph.whole = tf.compat.v1.wrap_function(trace, [])
     return graph
@@ -172,19 +175,18 @@ def _forward(
     for moving, flat in zip(parts.moving, graph.moving, strict=True):
         moving.feed(scope, flat)
     nodes = parts.calls.graph.nodes
-    spatial = None
     if parts.spatial is not None:
         one_program = parts.stage.recompute or not graph.returned
-        spatial = SpatialNodes(scope, parts.spatial, parts.shapes, one_program=one_program)
+        graph.spatial = SpatialNodes(scope, parts.spatial, parts.shapes, one_program=one_program)
     with scope:
         for index in sorted(parts.stage.nodes):
             parts.seeds.before(index, scope, states)
             before = len(scope.assigned)
             call = parts.calls.calls[index]
-            if spatial is None:
+            if graph.spatial is None:
                 scope.run(call, values, nodes[index].outputs, signature.training)
             else:
-                spatial.run(nodes[index], call, values, training=signature.training)
+                graph.spatial.run(nodes[index], call, values, training=signature.training)
             if len(scope.assigned) > before:
                 _check_assigned(scope, parts, nodes[index].name)
     if signature.training:
