@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
 
 
-def _random(count: int, first: int, size: int) -> list[dict[str, Any]]:
-    return [{"name": f"random-{seed}-{size}", "ranks": size, "seed": seed} for seed in range(first, first + count)]
+def _random(seeds: Iterable[int], size: int) -> list[dict[str, Any]]:
+    return [{"name": f"random-{seed}-{size}", "ranks": size, "seed": seed} for seed in seeds]
 
 
 def _model(size: int, spatial: int, partitions: int, schedule: str, *, recompute: bool, **more: Any) -> dict[str, Any]:
@@ -30,18 +30,18 @@ def _model(size: int, spatial: int, partitions: int, schedule: str, *, recompute
     return {"name": name, "ranks": size, "model": "residual", **case, **more}
 
 
-def _combined(count: int, first: int, size: int) -> list[dict[str, Any]]:
-    return [{**case, "name": f"combined-{case['name']}", "combined": True} for case in _random(count, first, size)]
+def _combined(seeds: Iterable[int], size: int) -> list[dict[str, Any]]:
+    return [{**case, "name": f"combined-{case['name']}", "combined": True} for case in _random(seeds, size)]
 
 
-ALWAYS = [*_random(8, 1, 2), *_combined(4, 1, 4)]
+ALWAYS = [*_random(range(1, 9), 2), *_combined([1, 3, 15], 4)]
 REST = [
-    *_random(40, 9, 2),
-    *_random(40, 100, 3),
-    *_random(40, 200, 4),
-    *_combined(20, 10, 4),
-    *_combined(6, 40, 6),
-    *_combined(6, 50, 8),
+    *_random(range(9, 49), 2),
+    *_random(range(100, 140), 3),
+    *_random(range(200, 240), 4),
+    *_combined([2, *range(4, 15)], 4),
+    *_combined([2, 13, 44, 51], 6),
+    *_combined([9, 14, 42, 44, 51], 8),
     _model(2, 2, 1, "1f1b", recompute=False),
     _model(4, 2, 2, "1f1b", recompute=False),
     _model(4, 4, 1, "1f1b", recompute=False),
