@@ -14,7 +14,7 @@ from tests.workloads import ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "large_images.py"
 
-#: A ResNet of 8 layers on 1024 x 1024 images; one process needs 8 GB.
+#: A ResNet of 8 layers on 1024 x 1024 images; one process needs 6.5 GB.
 LARGE = ("--depth=8", "--image_size=1024", "--batch=4")
 #: The same on images whose rows do not divide evenly.
 SMALL = ("--depth=8", "--image_size=50", "--batch=2")
