@@ -26,6 +26,7 @@ NAMES = (
     "omb_overhead",
     "recording",
     "recorded_training",
+    "real_data",
     "data_parallel",
     "torch_distributed",
     "comm",

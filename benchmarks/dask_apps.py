@@ -20,7 +20,9 @@ def measure() -> list[Outcome]:
     """The ratio of seconds, mpi to tcp, of each case: the median over the rounds, pair by pair."""
     with tempfile.TemporaryDirectory() as name:
         env = private_environment(Path(name)) | {"DASK_LOGGING__DISTRIBUTED": "error", "OMP_NUM_THREADS": "1"}
-        installed = subprocess.run([HIDL, "install", "mpi4dask", "--json"], env=env, capture_output=True, check=True)
+        installed = subprocess.run(
+            [HIDL, "install", "dask-xgboost", "--json"], env=env, capture_output=True, check=True
+        )
         (installation,) = json.loads(installed.stdout)["installations"]
         prefix = Path(installation["prefix"])
         rounds = [(_launch(prefix, "tcp", env), _launch(prefix, "mpi", env)) for _ in range(_ROUNDS)]

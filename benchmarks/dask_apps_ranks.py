@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hidl_workloads.dask_apps import cluster, merge, transpose
+from hidl_workloads.dask_apps import cluster, merge, transpose, trees
 from hidl_workloads.parameters import Dask
 
 _REPEATS = 3
@@ -35,10 +35,12 @@ def seconds_of_each(client: Any) -> dict[str, float]:
     workers = list(client.scheduler_info(n_workers=-1)["workers"])
     transposed = transpose.Parameters(size=4000, chunk_size=1000)
     merged = merge.Parameters(chunk_size=500_000)
+    boosted = trees.BoostingParameters(rows=100_000)
     cases: dict[str, Callable[[], float]] = {
         "128 MiB from worker to worker": lambda: _worker_to_worker(client, *workers[:2]),
         "x + x.T, 4000 x 4000 in blocks of 1000": lambda: _application(transpose, client, transposed, len(workers)),
         "merge, 500,000 rows for each worker": lambda: _application(merge, client, merged, len(workers)),
+        "XGBoost, 100,000 rows for each worker": lambda: _application(trees, client, boosted, len(workers)),
         "1,000 tiny tasks": lambda: _timed(lambda: client.gather(client.map(_one_more, range(1000), pure=False))),
         "one task, there and back": lambda: median(
             _timed(lambda: client.submit(_one_more, 1, pure=False).result()) for _ in range(50)

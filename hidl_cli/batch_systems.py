@@ -88,6 +88,7 @@ class BatchSystem:
         no_requeue: Pattern of the header lines that forbid requeueing.
         next_job: Submission of a job that depends on the running one, or None if hidl does not use any.
         is_repeated: Whether the process that starts the job script starts it again if the file ``continued`` exists.
+        accepts_node_range: Whether a job may request a smallest and a largest number of nodes.
         limit_unit: Unit of time limits in seconds; a limit is rounded up to a multiple.
         shortest_limit: Shortest time limit in seconds; a shorter one is raised to it.
         time_limits: Whether to set a time limit on jobs even if the user requests none, because other jobs wait for the
@@ -114,6 +115,7 @@ class BatchSystem:
     no_requeue: str = r"(?!)"
     next_job: NextJob | None = None
     is_repeated: bool = False
+    accepts_node_range: bool = False
     limit_unit: int = 1
     shortest_limit: int = 1
     time_limits: bool = True
@@ -181,6 +183,7 @@ _ROWS = (
             held=r"#SBATCH (--hold|-H)( |$)",
             why_ended=_SLURM_WHY_ENDED,
         ),
+        accepts_node_range=True,
         limit_unit=60,
     ),
     BatchSystem(

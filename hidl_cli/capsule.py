@@ -39,13 +39,14 @@ from hidl_cli.inputs.load import examine, valid
 from hidl_cli.inputs.overlay import at_path, list_all
 from hidl_cli.launch.library import OF_THE_STACK
 from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK
 from hidl_cli.plan.input_files import input_files, is_unchanged
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.parameters import matrix_word
+from hidl_cli.plan.planning import MPI_ABI, network_environment
 from hidl_cli.record import Run
-from hidl_cli.redaction import Secrets, fill, names_in, shown
-from hidl_cli.runs.checkpoint_interval import INTERVAL
+from hidl_cli.redaction import HIDDEN, Secrets, fill, last_lines, names_in, read_end, shown
 from hidl_cli.runs.verification import Provenance, differences
 from hidl_cli.schedulers.build_allocation import build_job
 from hidl_cli.site.checks import RULES as SITE_RULES
@@ -470,6 +471,7 @@ def request_of(
     """
     plan = original.plan
     here = plan.site == site.name
+    elastic = here and plan.allocation.least_nodes is not None
     steps = [step for step in plan.steps if not step.copies]
     placements = [step.placement for step in steps]
     first = placements[0]
@@ -480,7 +482,8 @@ def request_of(
     fixed = {name: value for name, value in plan.parameters.items() if name not in axes}
     return RunRequest(
         workload=plan.workload.name,
-        nodes=None if plan.is_study else first.nodes,
+        nodes=None if plan.is_study else plan.allocation.nodes if elastic else first.nodes,
+        least_nodes=plan.allocation.least_nodes if elastic else None,
         ranks_per_node=first.ranks_per_node if len(per_node) == 1 and not plan.is_study else _of_study(plan, per_node),
         threads=threads.pop() if len(threads) == 1 else None,
         parameters=[f"{name}={value}" for name, value in fixed.items()],
@@ -496,7 +499,7 @@ def request_of(
         max_jobs=plan.max_jobs or None,
         max_node_hours=plan.max_node_hours if here else None,
         max_cost=plan.max_cost if here else None,
-        env_vars={name: plan.environment[name] for name in (INTERVAL,) if name in plan.environment},
+        env_vars=_given_variables(original),
         precision=plan.precision if plan.is_study else None,
         launcher=plan.launcher if here else None,
         mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,
@@ -511,6 +514,25 @@ def request_of(
         reservation=job.reservation,
         time=plan.allocation.time_limit if job.time is None and here and plan.max_jobs else job.time,
     )
+
+
+def _given_variables(original: Original) -> dict[str, str]:
+    """Return the variables of ``--env-var``, without those that hidl derives from the site, MPI library and options."""
+    plan = original.plan
+    try:
+        site = Site.model_validate(yaml.safe_load(original.capsule.text("site.yaml")))
+    except (yaml.YAMLError, ValidationError) as error:
+        raise InvalidInput("site.yaml of the capsule is invalid", hint="create a new capsule") from error
+    placement = plan.steps[0].placement
+    threads = max(1, placement.threads_per_rank // (plan.workload.program.processes or 1))
+    derived = {
+        **replace(placement, threads_per_rank=threads).environment(),
+        **network_environment(site),
+        **site.policies.environment,
+        **plan.mpi.environment,
+    }
+    own = {DEVICE, GPUS_PER_RANK, MPI_ABI, *(setting.name for setting in plan.tuning)}
+    return {name: value for name, value in plan.environment.items() if name not in own and derived.get(name) != value}
 
 
 def stdin_of(original: Original) -> str | None:
@@ -609,8 +631,10 @@ def _input_problem(file: Path, expected: str) -> str | None:
 # Create a run's capsule.
 
 
-#: Maximum number of bytes that a capsule contains from the end of each log.
+#: Maximum number of bytes that a capsule contains from the end of each log. It begins at a line.
 LOG_BYTES = 256 << 10
+#: Bytes before them that may contain the name of a secret after it.
+_CONTEXT = 64 << 10
 
 
 def capsule_of(run: Run) -> Capsule:
@@ -635,7 +659,7 @@ def capsule_of(run: Run) -> Capsule:
             hint="run it in a stack with your packages; to make one, run: hidl install STACK --with PACKAGE --as NAME",
         )
     lock, text = _lock(run, plan)
-    secrets = Secrets(named=True)
+    secrets = Secrets(named=True).learn_environment()
     members = _read_members(run, plan, secrets)
     _require_visible_names(plan, secrets)
     content = text.decode(errors="surrogateescape")
@@ -665,23 +689,34 @@ def _read_members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
     documents: dict[str, Any] = {}
     texts: dict[str, str] = {}
     for name in RUN_DOCUMENTS:
-        data = _read(run.directory / name)
-        if data is None:
+        file = run.directory / name
+        if not file.exists():
             continue
         if name.endswith(".json"):
             documents[f"run/{name}"] = run.document(name.removesuffix(".json"))
         else:
+            data = read_end(file, LOG_BYTES + _CONTEXT) if name.endswith(".log") else file.read_bytes()
             texts[f"run/{name}"] = data.decode(errors="surrogateescape")
     for name, load in (("stack", load_stack), ("site", load_site)):
         documents[f"{name}.yaml"] = run.document(name) or _today(load(getattr(plan, name)))
     secrets.learn(*documents.values())
-    for text in texts.values():
-        secrets.learn_output(text)
+    for name, text in texts.items():
+        if name.endswith(".log"):
+            secrets.learn_log(run.directory / Path(name).name)
+        else:
+            secrets.learn_output(text)
     members = {name: _dump(name, secrets.hide_document(each, f"{name}: ")) for name, each in documents.items()}
     for name, text in texts.items():
         clean = secrets.hide(text, name)
         # A program may print a secret that is only recognizable from the user's environment.
-        members[name] = (shown(clean) if name.endswith(".log") else clean).encode(errors="surrogateescape")
+        is_log = name.endswith(".log")
+        data = (shown(clean) if is_log else clean).encode(errors="surrogateescape")
+        members[name] = last_lines(data, LOG_BYTES) if is_log else data
+    for name, places in [*secrets.places.items()]:
+        left = [each for each in places if each not in texts or f"{HIDDEN}{name}{HIDDEN}".encode() in members[each]]
+        secrets.places[name] = left
+        if not left:
+            del secrets.places[name]
     return members
 
 
@@ -731,7 +766,7 @@ def _read_back(capsule: Capsule) -> None:
         if capsule.hidden:
             names = ", ".join(each.name for each in capsule.hidden)
             raise UsageError(
-                f"{message}\nhidden words: {names}",
+                f"{message}\nredacted values: {names}",
                 hint="use secrets that are not ordinary words, because every occurrence of a secret is hidden",
             ) from error
         raise HidlError(message, hint="report this as a bug") from error
@@ -775,12 +810,3 @@ def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
         unchanged = is_unchanged(Path(path), known)
         digest = known.get("sha256") or (sha256(Path(path)) if unchanged else "")
         yield Input(path, known["size"], digest, not unchanged)
-
-
-def _read(file: Path) -> bytes | None:
-    """Return one of the run's documents, or the end of a log, or None if the file does not exist."""
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        return None
-    return data[-LOG_BYTES:] if file.suffix == ".log" else data

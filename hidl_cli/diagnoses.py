@@ -26,6 +26,7 @@ from hidl_cli.inputs.check import Strict
 from hidl_cli.inputs.problems import clipped, visible
 from hidl_cli.quoting import sh
 from hidl_cli.record import Run
+from hidl_cli.redaction import read_end
 from hidl_workloads.doctor.finding import SEVERITIES, Evidence, Finding, Rules, Severity
 
 _BLOCK = 1024 * 1024  # number of bytes read at once
@@ -424,10 +425,8 @@ def _read_findings(run: Run, name: str) -> list[Finding] | None:
 
 
 def _tail(log: Path) -> str:
-    """Return the last ``MAX_TEXT // 2`` bytes of a log, or an empty string if it cannot be read."""
+    """Return the last lines of a log, up to ``MAX_TEXT // 2`` bytes, or an empty string if it cannot be read."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - MAX_TEXT // 2))
-            return file.read(MAX_TEXT // 2).decode("utf-8", "replace")
+        return read_end(log, MAX_TEXT // 2).decode("utf-8", "replace")
     except OSError:
         return ""

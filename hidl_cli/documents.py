@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -34,6 +35,32 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise
+
+
+#: Bytes at the beginning of an output that identify its format: <!doctype html, or the header of a capsule.
+_SIGNATURE = 14
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write ``data`` to a file that the user has named: follow links, and write to pipes and devices directly.
+
+    An earlier output of the same format is replaced atomically. Raises ``FileExistsError`` if the file has other
+    contents, and ``OSError`` if the directory does not exist or the file cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            file.write(data)
+        return
+    if path.is_file():
+        with path.open("rb") as file:
+            begin = file.read(_SIGNATURE)
+        if begin and begin != data[:_SIGNATURE]:
+            raise FileExistsError(errno.EEXIST, "the file exists and has other contents", str(path))
+    target = path.resolve()
+    target.parent.stat()  # raises an error instead of creating a misspelled directory
+    mask = os.umask(0)
+    os.umask(mask)
+    write_bytes(target, data, mode=0o666 & ~mask)
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -7,9 +7,11 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -21,7 +23,7 @@ class _Pattern:
     Compiling this module's expressions takes 50 ms, and most texts can be ruled out without them.
     """
 
-    def __init__(self, source: str, flags: int = 0) -> None:
+    def __init__(self, source: str | bytes, flags: int = 0) -> None:
         self._source = source
         self._flags = flags
 
@@ -112,7 +114,7 @@ _OPTION = _Pattern(
 )
 _OPTION_WORD = _Pattern(rf"--?(?P<name>{_NAME})", re.IGNORECASE)
 # The match ends before the word that contains the secret (_IS_LOGIN).
-_LOGIN = _Pattern(r"(?<![^\s'\"])(?:-u|--user|--proxy-user)(?:[ \t]+|=)(?=[\"']?[^\s:'\"]+:)")
+_LOGIN = _Pattern(r"(?<![^\s'\"])(?:-u|--user|--proxy-user|--(?:src-|dest-)?creds)(?:[ \t]+|=)(?=[\"']?[^\s:'\"]+:)")
 _IS_LOGIN = _Pattern(r"[\"']?(?!https?://|\d+:\d+$)[^\s:'\"]+:(?P<value>.+)", re.DOTALL)
 _AUTHORIZATION = _Pattern(
     r"\bAuthorization\\?[\"']?\s*[:=]\s*(?:\\?[\"'])?(?:Basic|Bearer|Digest|Negotiate|Token)\s+(?P<value>[^\s'\"\\]+)",
@@ -168,7 +170,7 @@ _FORMS = _Pattern(
 )
 _OTHER_HINTS = (
     *("bearer", "cookie:", "private key-----", "hooks.slack.com"),
-    *("sshpass", "mysql", "mariadb", "login", "redis-cli", "pass:"),
+    *("sshpass", "mysql", "mariadb", "login", "redis-cli", "pass:", "creds"),
 )
 
 # References to a secret: a file that the shell reads, a variable, or a workload placeholder.
@@ -195,6 +197,17 @@ _IS_ENCODED = _Pattern(r"(?:[^%]|%[0-9A-F]{2})*|%")
 _QUOTED_WORD = r"(?:'[^'\n]*'|\"'\"|[^\s'\"\\$`;&|<>()]+)+"
 #: The encoded words in a script that hidl has written.
 _STARTED = _Pattern(rf"(?<={re.escape(_STARTER)})(?:[ \t]+{_QUOTED_WORD})+")
+
+#: Numbers that only distinguish a line of an output from similar ones: dates, times, steps, rates.
+_NUMBER = _Pattern(rb"(?<![\w.-])(?:\d{4}-\d\d-\d\d(?:T\d\d)?|\d{1,7}|\d+\.\d+(?:e[-+]?\d+)?[a-zA-Z]{0,3})(?![\w.-])")
+_LINE_END = _Pattern(rb"[\r\n]")
+#: Size of the blocks in which an output is searched.
+_BLOCK = 1 << 20
+#: Most bytes that are searched again with the next block, because the beginning or the name of a secret, such as a
+#: private key, may be there.
+_OVERLAP = 1 << 14
+#: Most kinds of lines to remember.
+_MOST_KINDS = 1 << 20
 
 #: Shorter values are hidden where they were found, but not elsewhere.
 _LEAST_WORD = 4
@@ -256,6 +269,35 @@ class Secrets:
         for span in _spans(text, self._parameters):
             if len(span.value) >= _LEAST_PART and any(map(str.isdigit, span.value)):
                 self._remember(span.name, span.value)
+        return self
+
+    def learn_environment(self) -> Secrets:
+        """Find the secrets in this process's environment variables, which a shell may have put into command lines.
+
+        Short values are skipped: they are probably ordinary words, and were not typed for this command.
+        """
+        return self.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
+
+    def learn_log(self, log: Path, begin: int = 0, end: int | None = None) -> Secrets:
+        """Find the secrets in a program's log as ``learn_output`` does, and return self.
+
+        Searching takes seconds per megabyte if a log has words such as ``token``. Therefore, a line is skipped if it
+        and the next one differ from earlier lines only in numbers.
+
+        Args:
+            log: The file. If it cannot be read, nothing is learned.
+            begin: Offset of the first line.
+            end: Offset after the last byte; None if it is the end of the file.
+        """
+        kinds: set[int] = set()
+        before = last_line = b""
+        with suppress(OSError):
+            for block in _whole_lines(log, begin, end):
+                if lines := _distinct_lines(last_line + block, kinds):
+                    text = before + lines
+                    self.learn_output(text.decode(errors="surrogateescape"))
+                    before = last_lines(text, _OVERLAP)
+                last_line = (last_lines(block, _OVERLAP).splitlines(keepends=True) or [b""])[-1]
         return self
 
     def hide(self, text: str, where: str = "", *, literal: bool = False) -> str:
@@ -418,11 +460,7 @@ def of_this_process() -> Secrets:
 
 @cache
 def _of_process(words: tuple[str, ...]) -> Secrets:
-    secrets = Secrets().learn(list(words))
-    # Short values in the environment are skipped: they are probably ordinary words and, unlike the arguments, were not
-    # typed for this command.
-    secrets.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
-    return secrets
+    return Secrets().learn(list(words)).learn_environment()
 
 
 def remember(*documents: Any) -> None:
@@ -435,9 +473,65 @@ def shown(value: T) -> T:
     return of_this_process().hide_document(value)
 
 
+def remember_log(log: Path, begin: int = 0, end: int | None = None) -> None:
+    """Find the secrets in a part of a program's log, and hide them in all that this process prints from now on."""
+    of_this_process().learn_log(log, begin, end)
+
+
 def shown_output(text: str) -> str:
     """Return a program's output for display, without secrets, and also hide these secrets from now on."""
     return of_this_process().learn_output(text).hide(text)
+
+
+def last_lines(data: bytes, size: int) -> bytes:
+    """Return the last lines of an output, with at most ``size`` bytes.
+
+    An output that is cut within a line may begin with a part of a secret that nothing recognizes.
+    """
+    if len(data) <= size:
+        return data
+    end = data[-size - 1 :]
+    line_end = _LINE_END.search(end)
+    return end[line_end.end() :] if line_end else b""
+
+
+def read_end(log: Path, size: int) -> bytes:
+    """Return the last lines of a log, with at most ``size`` bytes."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size - 1))
+        return last_lines(file.read(size + 1), size)
+
+
+def _whole_lines(log: Path, begin: int, end: int | None) -> Iterator[bytes]:
+    """Yield part of a log in blocks of whole lines; a longer line is split into overlapping pieces."""
+    with log.open("rb") as file:
+        left = (file.seek(0, os.SEEK_END) if end is None else end) - begin
+        file.seek(begin)
+        rest = b""
+        while data := file.read(max(0, min(left, _BLOCK))):
+            left -= len(data)
+            block = rest + data
+            place = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+            rest = block[place:] if place else block[-_OVERLAP:]
+            yield block[: place or None]
+        if rest:
+            yield rest
+
+
+def _distinct_lines(block: bytes, kinds: set[int]) -> bytes:
+    """Return the lines of a kind that is not in ``kinds`` yet, each with the line before it, and add their kinds."""
+    if len(kinds) > _MOST_KINDS:
+        kinds.clear()
+    lines = block.replace(b"\r", b"\n").split(b"\n")
+    distinct: list[bytes] = []
+    last = -1
+    for at, line in enumerate(lines):
+        kind = hash(_NUMBER.sub(b"0", line))
+        if kind not in kinds:
+            kinds.add(kind)
+            distinct += lines[max(last + 1, at - 1) : at + 1]
+            last = at
+    return b"\n".join([*distinct, b""]) if distinct else b""
 
 
 def holds_secret(*documents: Any) -> bool:
@@ -611,11 +705,16 @@ def _in_any_notation(text: str) -> str:
     units = re.findall(r"(\\*)('+|\"+|.|\Z)", text, re.DOTALL)
     # The quotes of a shell could match a long run of quotes in too many ways.
     in_shell = not re.search(r"(?:['\"]\\*){16}", text)
-    word = "".join(_unit(len(backslashes), characters, in_shell) for backslashes, characters in units)
+    word = "".join(
+        _unit(len(backslashes), characters, in_shell, is_first=at == 0)
+        for at, (backslashes, characters) in enumerate(units)
+    )
     return word if len(text) >= _LEAST_PART else rf"(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])"
 
 
 _BACKSLASH = r"(?:\\|%(?:25)*5[Cc])"
+#: The position after anything but a backslash, whose encodings in URLs may be nested.
+_NO_BACKSLASH = r"(?<!\\)" + "".join(rf"(?<!%{'25' * depth}5[Cc])" for depth in range(5))
 #: A single quote as written in a shell's word in single quotes, and in such a word within another one.
 _SHELL_QUOTE = rf"'{_BACKSLASH}*\"'{_BACKSLASH}*\"'"
 _SHELL_QUOTES = rf"{_SHELL_QUOTE}{_BACKSLASH}*\"{_SHELL_QUOTE}{_BACKSLASH}*\"{_SHELL_QUOTE}|{_SHELL_QUOTE}|'\\+''"
@@ -624,7 +723,7 @@ _LETTERS = {"\n": "n", "\r": "r", "\t": "t"}
 
 
 @lru_cache(maxsize=1024)
-def _unit(backslashes: int, characters: str, in_shell: bool) -> str:
+def _unit(backslashes: int, characters: str, in_shell: bool, *, is_first: bool = False) -> str:
     """Return a regular expression for a number of backslashes, followed by a character or several equal quotes.
 
     Only one part of it matches a variable number of backslashes, as backtracking would take too long otherwise.
@@ -633,8 +732,11 @@ def _unit(backslashes: int, characters: str, in_shell: bool) -> str:
         backslashes: Number of backslashes in front of the character.
         characters: One character, several equal quotes, or nothing at the end of a text.
         in_shell: Whether to include single quotes as written within a shell's single quotes.
+        is_first: Whether a match begins here. Then, backslashes match only from the first one of a sequence, because
+            starting at each one would take quadratic time.
     """
-    before = f"{_BACKSLASH}{{{backslashes},}}" if backslashes else ""
+    begin = _NO_BACKSLASH if is_first else ""
+    before = f"{begin}{_BACKSLASH}{{{backslashes},}}" if backslashes else ""
     if not characters or (characters.isascii() and (characters.isalnum() or characters == "_")):
         return before + characters
     character, number = characters[0], len(characters)
@@ -658,7 +760,8 @@ def _unit(backslashes: int, characters: str, in_shell: bool) -> str:
         plain.insert(0, _SHELL_QUOTES)
     alone = f"(?i:{'|'.join((*escaped, *plain))})"
     usual = f"(?i:{_BACKSLASH}+(?:{'|'.join(escaped)})|{_BACKSLASH}*(?:{'|'.join(plain)}))"
-    first = before + alone if backslashes else usual
+    first = f"(?i:{begin}{_BACKSLASH}+(?:{'|'.join((*escaped, *plain))})|{'|'.join(plain)})" if is_first else usual
+    first = before + alone if backslashes else first
     return first if number == 1 else f"{first}{usual}{{{number - 1},{2 * number - 1}}}"
 
 
@@ -742,7 +845,7 @@ def _of_headers_and_files(text: str) -> Iterator[_Span]:
 
 
 def _of_programs(line: str, parameters: Collection[str]) -> Iterator[_Span]:
-    """Yield passwords that have no name in the command lines of other programs, such as ``sshpass -p PASSWORD``."""
+    """Yield passwords in command lines of other programs that no option name reveals (``sshpass -p PASSWORD``)."""
     for found in (*_PROGRAM_PASSWORD.finditer(line), *_LOGIN.finditer(line)):
         start, end = _shell_word(line, found.end())
         name = "password"

@@ -120,9 +120,10 @@ def require_decoder(kinds: Iterable[str]) -> None:
     """Raise ``ValueError`` if images of one of these kinds require Pillow, and it is missing."""
     found = sorted({*kinds} - {"npy"})
     if found and find_spec("PIL") is None:
-        kind = ", ".join(found)
+        kind, stack = ", ".join(found), os.environ.get("HIDL_STACK") or "pytorch"
         raise ValueError(
-            f"images in {kind} require Pillow: hidl install pytorch --with pillow --as mine, then --stack mine"
+            f"images in {kind} require Pillow: hidl install {stack} --with pillow --as with-pillow, "
+            "then --stack with-pillow"
         )
 
 
@@ -130,7 +131,7 @@ def decode_image(data: bytes, kind: str) -> NDArray[np.uint8]:
     """Return an image as bytes, height x width x 3.
 
     Raises:
-        ValueError: If it is not an image, or Pillow is missing.
+        ValueError: If it is not an image of bytes, or Pillow is missing.
     """
     if kind == "npy":
         image: NDArray[np.uint8] = np.load(io.BytesIO(data), allow_pickle=False)
@@ -139,6 +140,8 @@ def decode_image(data: bytes, kind: str) -> NDArray[np.uint8]:
         from PIL import Image
 
         with Image.open(io.BytesIO(data)) as opened:
+            if opened.mode.startswith(("I", "F")):  # Pillow would clip their values to those of a byte
+                raise ValueError(f"expected at most 8 bits for each colour, got Pillow's mode {opened.mode}")
             image = np.asarray(opened.convert("RGB"))
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(f"expected bytes of height x width x 3, got {image.dtype} of {image.shape}")

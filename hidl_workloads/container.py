@@ -44,7 +44,7 @@ _PASSED_PREFIXES = (
 _PASSED = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-    "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "USER", "LOGNAME",
+    "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "USER", "LOGNAME", "PYTHONNOUSERSITE",
 )  # fmt: skip
 #: Ends of the names of variables with a path of the node, such as UCX_ROOT, unless a scheduler or hidl has set them.
 _PATH_ENDS = ("_ROOT", "_HOME", "_DIR", "_PREFIX", "_PATH", "_BASE")
@@ -62,6 +62,8 @@ _SYSTEM = (
     "/usr/local/bin", "/usr/local/lib", "/usr/local/lib64", "/usr/sbin", "/usr/share", "/var", "/var/lib",
 )  # fmt: skip
 
+NO_USER_SITE = "PYTHONNOUSERSITE"
+
 CHECKS_MPI = "HIDL_CHECKS_MPI"
 """Set for a program whose MPI world must be that of the launched ranks (``world_check``)."""
 
@@ -72,11 +74,23 @@ _SHELL = (
     'command -v python3 > /dev/null || { echo "$1" >&2; exit 86; }; start=$2; shift 2; '
     'exec python3 "$start" hidl_workloads.container_world "$@"'
 )
-#: The image's own values stay behind those that hidl adds. The arguments are both values, and the command.
+GIVEN = "HIDL_GIVEN_"
+"""Prefix of copies of variables, which the image does not set, for runtimes in which its variables take precedence."""
+
+#: The image's own values stay behind those that hidl adds, and its other variables do not replace those of the rank.
+#: The arguments are the names of the latter, both values, and the command.
 _PREPEND = (
+    'for hidl_name in $1; do eval "export $hidl_name=\\"\\$HIDL_GIVEN_$hidl_name\\""; unset "HIDL_GIVEN_$hidl_name"; '
+    "done; unset hidl_name; shift; "
     '[ -z "$1" ] || export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; '
     '[ -z "$2" ] || export LD_LIBRARY_PATH="$2${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; shift 2; exec "$@"'
 )
+#: Wait until all ranks of the node have joined the container of ch-run, which ends with the first rank's program.
+_AWAIT = (
+    'hidl_tries=0; while [ -e "$1" ] && [ "$hidl_tries" -lt 1000 ]; do hidl_tries=$((hidl_tries + 1)); '
+    'sleep 0.03 2> /dev/null || :; done; unset hidl_tries; shift; exec "$@"'
+)
+_JOINED = "/dev/shm/ch-run_shm-"
 _NO_PYTHON = (
     "hidl: the image has no python3, with which hidl checks that the ranks are one MPI world\n"
     "next: skip the check with --no-mpi, or add python3 to the image"
@@ -88,10 +102,24 @@ _PROGRAMS = {
     "apptainer": ("apptainer", "singularity"),
     "shifter": ("shifter",),
 }
+#: Runtimes whose images may set variables that replace the given ones. Podman's ``--env`` takes precedence.
+_IMAGE_FIRST = ("charliecloud", "shifter", "apptainer")
+#: Variables that a shell does not let anyone set.
+_OF_SHELLS = ("BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "_")
+#: Devices of fabrics and of shared memory between processes, as patterns.
+_FABRICS = ("infiniband", "cxi*", "hfi1*", "xpmem", "knem")
 _GPU_OPTIONS = {
     "apptainer": {"nvidia": ["--nv"], "amd": ["--rocm"]},
-    "podman": {"nvidia": ["--device=nvidia.com/gpu=all"], "amd": ["--device=/dev/kfd", "--device=/dev/dri"]},
-    "podman-hpc": {"nvidia": ["--gpu"]},
+    "podman": {
+        "nvidia": ["--device=nvidia.com/gpu=all"],
+        "amd": ["--device=/dev/kfd", "--device=/dev/dri"],
+        "intel": ["--device=/dev/dri"],
+    },
+    "podman-hpc": {
+        "nvidia": ["--gpu"],
+        "amd": ["--device=/dev/kfd", "--device=/dev/dri"],
+        "intel": ["--device=/dev/dri"],
+    },
     "shifter": {"nvidia": ["--module=gpu"]},
 }
 
@@ -108,6 +136,7 @@ class _Start:
     directory: str
     environment: MutableMapping[str, str]
     variables: list[str]
+    group: tuple[int, str] | None
 
 
 class NoRuntime(Exception):
@@ -142,26 +171,33 @@ def enter(
             environment[MOUNTED_MPI] = libraries
     elif container["checks_mpi"]:
         environment[CHECKS_MPI] = "1"
+    if NO_USER_SITE not in container["variables"]:  # the packages of ~/.local are the node's
+        environment[NO_USER_SITE] = "1"
     if runtime == "pyxis":  # the launcher has started this process in the image
         _keep_the_image(environment, libraries)
         return words
     mounts = _mounts(container, directory, environment)
     own, others = _python_path(environment)
-    if own or libraries:
-        words = ["sh", "-c", _PREPEND, "sh", own, libraries, *words]
     if "USER" not in environment:  # ch-run requires it
         import pwd
 
         environment["USER"] = pwd.getpwuid(os.getuid()).pw_name
+    if runtime not in ("charliecloud", "shifter"):  # the program is another process
+        environment.pop("HIDL_RANK_PROCESS", None)
     passed = sorted(name for name in environment if _is_passed(name, container["variables"]))
+    given = _copy(environment, passed) if runtime in _IMAGE_FIRST else []
+    passed += [GIVEN + name for name in given]
+    if own or libraries or given:
+        words = ["sh", "-c", _PREPEND, "sh", " ".join(given), own, libraries, *words]
     if runtime in ("charliecloud", "shifter"):  # the program inherits the variables of the runtime
         for name in [one for one in environment if one not in passed and one not in ("PATH", "HOME", "PWD")]:
             del environment[name]
     else:
         _leave_the_image(environment, others, container["libraries"])
     arguments = [*container["arguments"], *_GPU_OPTIONS.get(runtime, {}).get(container["gpus"] or "", [])]
+    group = _group(environment, check=check) if check or container["checks_mpi"] else None
     make = {"charliecloud": _charliecloud, "apptainer": _apptainer, "shifter": _shifter}.get(runtime, _podman)
-    return make(_Start(program, container["image"], arguments, words, mounts, directory, environment, passed))
+    return make(_Start(program, container["image"], arguments, words, mounts, directory, environment, passed, group))
 
 
 def _find(runtime: str, environment: MutableMapping[str, str]) -> str:
@@ -193,9 +229,15 @@ def misfit(place: str) -> str | None:
 def _mounts(container: dict[str, Any], directory: str, environment: MutableMapping[str, str]) -> list[Mount]:
     """Return what is mounted: the user's mounts, and what hidl, the launcher and the program need."""
     run = os.path.dirname(environment.get("HIDL_FINDINGS", ""))  # noqa: PTH120
-    meeting = [environment[name] for name in _MEETING_PLACES if environment.get(name)]
+    meeting = {environment[name]: name for name in _MEETING_PLACES if environment.get(name)}
     needed = [(PACKAGE, True), (run, False), (directory, False), *((place, False) for place in meeting)]
     needed += [(place, True) for place in container["prefixes"]]
+    for place in container["prefixes"]:
+        if not os.path.isdir(place):  # noqa: PTH112
+            raise NoRuntime(
+                f"the MPI library in {place} cannot be mounted: no such directory on {os.uname().nodename}\n"
+                "next: correct its `prefix` in the site file, or omit --mpi to use the library of the image"
+            )
     mounts: list[Mount] = [(source, target, bool(read_only)) for source, target, read_only in container["mounts"]]
     for place, read_only in needed:
         is_there = any(
@@ -203,9 +245,11 @@ def _mounts(container: dict[str, Any], directory: str, environment: MutableMappi
         )
         if place and not is_there and os.path.isdir(place):  # noqa: PTH112
             if reason := misfit(place):
+                variable = meeting.get(place)
                 raise NoRuntime(
-                    f"{place} cannot be mounted in the image: {reason}\n"
-                    "next: start hidl in another directory, or mount it yourself with --mount"
+                    f"{f'{variable}={place}' if variable else place} cannot be mounted in the image: {reason}\n"
+                    f"next: {'set it to' if variable else 'start hidl in'} another directory, or mount it yourself "
+                    "with --mount"
                 )
             mounts.append((place, place, read_only))
     return mounts
@@ -221,6 +265,13 @@ def _is_passed(name: str, named: Sequence[str]) -> bool:
         return False
     is_path = name.endswith(_PATH_ENDS) and not name.startswith(_WITH_PATHS)
     return name in named or name in _PASSED or (name.startswith(_PASSED_PREFIXES) and not is_path)
+
+
+def _copy(environment: MutableMapping[str, str], passed: Sequence[str]) -> list[str]:
+    """Copy the variables under names that no image sets, and return the names of those that a shell can set again."""
+    given = [name for name in passed if name.isascii() and name.isidentifier() and name not in _OF_SHELLS]
+    environment.update({GIVEN + name: environment[name] for name in given})
+    return given
 
 
 def _python_path(environment: MutableMapping[str, str]) -> tuple[str, str]:
@@ -256,11 +307,29 @@ def _keep_the_image(environment: MutableMapping[str, str], libraries: str) -> No
             environment[name] = value
 
 
+def _group(environment: MutableMapping[str, str], *, check: bool) -> tuple[int, str] | None:
+    """Return the number of ranks on this node and a name for them in this launch; None for a single rank.
+
+    MPI libraries copy long messages from the memory of another rank, which the kernel permits in one user namespace.
+    """
+    ranks = environment.get("LOCAL_WORLD_SIZE", "")
+    if not ranks.isdecimal() or int(ranks) < 2:
+        return None
+    step = os.path.basename(os.path.dirname(environment.get("HIDL_METRICS", "")))  # noqa: PTH119, PTH120
+    words = ["hidl", environment.get("HIDL_RUN_ID", ""), step, environment.get("SLURM_STEP_ID", ""), "01"[check]]
+    return int(ranks), "-".join(filter(None, words)).replace("/", "-")
+
+
 def _charliecloud(start: _Start) -> list[str]:
     """``ch-run``, whose containers share everything but the file system; the node's /tmp is mounted."""
     options = [f"--set-env=PATH={_PATH}"]  # ch-run itself needs the PATH of the node
     options += ["--set-env"] if os.path.isfile(os.path.join(start.image, "ch", "environment")) else []  # noqa: PTH113, PTH118
     done: list[str] = []
+    command = start.command
+    if start.group is not None and not any(word.startswith(("--join", "-j")) for word in start.arguments):
+        ranks, tag = start.group
+        options += ["--join", f"--join-ct={ranks}", f"--join-tag={tag}"]
+        command = ["sh", "-c", _AWAIT, "sh", _JOINED + tag, *command]
     for source, target, _ in start.mounts:
         place = _mount_point(start.image, source, target)
         if place is not None and f"--bind={place}" not in done:
@@ -273,7 +342,7 @@ def _charliecloud(start: _Start) -> list[str]:
         *start.arguments,
         start.image,
         "--",
-        *start.command,
+        *command,
     ]
 
 
@@ -303,15 +372,20 @@ def _mount_point(image: str, source: str, target: str) -> str | None:
 def _podman(start: _Start) -> list[str]:
     """``podman run``, which gets the variables by name and the launcher's socket as the first file after stderr.
 
+    The container gets the fabric's devices and the limits of the job (of locked memory, for one), and with Podman
+    itself the user's supplementary groups, to which project directories and GPUs may belong.
     The control groups of systemd are outside the job's: with ``cgroupfs`` the container of a user stays in them, with
     their limits, and ends with the job.
     """
-    start.environment.pop("HIDL_RANK_PROCESS", None)  # the program is another process
-    general = ["--cgroup-manager=cgroupfs"] if os.path.basename(start.program) == "podman" else []  # noqa: PTH119
+    is_podman = os.path.basename(start.program) == "podman"  # noqa: PTH119
+    general = ["--cgroup-manager=cgroupfs"] if is_podman else []
     options = ["--rm", "--interactive", "--network=host", "--pid=host", "--ipc=host", "--entrypoint="]
+    options += ["--ulimit=host", *(f"--device={place}" for place in _fabric_devices("/dev"))]
     options.append(f"--workdir={start.directory}")
     if os.getuid() != 0:
         options.append("--userns=keep-id")
+        if is_podman and not any(word.startswith("--group-add") for word in start.arguments):
+            options.append("--group-add=keep-groups")
     if start.environment.get(_SOCKET, "").isdigit():
         if int(start.environment[_SOCKET]) != _FIRST_FREE:
             os.dup2(int(start.environment[_SOCKET]), _FIRST_FREE)
@@ -323,16 +397,31 @@ def _podman(start: _Start) -> list[str]:
     return [start.program, *general, "run", *options, *start.arguments, start.image, *start.command]
 
 
+def _fabric_devices(directory: str) -> list[str]:
+    import glob
+
+    return sorted(place for name in _FABRICS for place in glob.glob(os.path.join(directory, name)))  # noqa: PTH118, PTH207
+
+
 def _apptainer(start: _Start) -> list[str]:
     """``apptainer exec``. Without ``--cleanenv``, the node's values replace those of an image from a registry."""
     prefix = "APPTAINERENV" if os.path.basename(start.program) == "apptainer" else "SINGULARITYENV"  # noqa: PTH119
-    start.environment.pop("HIDL_RANK_PROCESS", None)  # the program is another process
     for name in start.variables:
         if name in start.environment:
             start.environment[f"{prefix}_{name}"] = start.environment[name]
     options = ["--cleanenv", *(word for mount in start.mounts for word in ("--bind", _with_mode(mount)))]
     options += ["--pwd", start.directory]
+    if start.group is not None and _supports(start.program, "--sharens"):
+        options.append("--sharens")
     return [start.program, "exec", *options, *start.arguments, start.image, *start.command]
+
+
+def _supports(program: str, option: str) -> bool:
+    """Return whether a version of Apptainer has an option."""
+    import subprocess
+
+    done = subprocess.run([program, "exec", "--help"], capture_output=True, text=True, check=False, errors="replace")
+    return option in done.stdout
 
 
 def _shifter(start: _Start) -> list[str]:

@@ -7,7 +7,8 @@
 The MPI library is that of COMMAND: the one that its executable is linked to, or that of the mpi4py of its Python. For
 any other command, it is the only one that the dynamic linker finds. If the library remains unknown (there is none, or
 there are several), the check fails, because N programs that are each alone would otherwise succeed.
-In a run on GPUs, each rank must find its GPU in the image.
+In a run on GPUs, each rank must find its GPU in the image. Ranks on the same node exchange a long message, which MPI
+libraries copy from the memory of the other rank: a runtime with a user namespace for each rank prevents it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ _LIBRARY = re.compile(
 )
 _ABSENT = re.compile(r"libmpi\w*\.so[.\d]*")
 _PYTHON = re.compile(r"python(?:[23](?:\.\d+)?)?")
-_WORLD_OF_MPICH = 0x44000000
+_WORLD_OF_MPICH, _BYTE_OF_MPICH, _ERRORS_RETURN_OF_MPICH = 0x44000000, 0x4C00010D, 0x54000001
+_MESSAGE = 1 << 20
 _GATHERING_SECONDS = 2.0
 _LONGEST = 8192
 #: Size of the header of a 64-bit ELF file, and the type of the entry with the path of the dynamic linker.
 _HEADER, _INTERPRETER = 64, 3
 _HOW = "next: skip the check with --no-mpi if the program does not use MPI"
+_HOW_MOUNTED = "next: mount the directories of the libraries that it requires with --mount, or omit --mpi"
 
 
 class _Unknown(Exception):
@@ -124,21 +127,61 @@ def _world_of_mpi4py() -> tuple[int, str] | None:
     except ImportError as error:
         if error.name == "mpi4py":
             return None
-        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
+        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_how()}") from error
     except RuntimeError as error:
-        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_HOW}") from error
-    return MPI.COMM_WORLD.Get_size(), _first_line(MPI.Get_library_version())
+        raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_how()}") from error
+    _require_mounted(_loaded())
+    size, neighbors = MPI.COMM_WORLD.Get_size(), _neighbors()
+    if neighbors is not None and size == int(os.environ[EXPECTED_SIZE]):
+        sent, received = bytearray(_MESSAGE), bytearray(_MESSAGE)
+        try:
+            MPI.COMM_WORLD.Sendrecv(sent, neighbors[0], 0, received, neighbors[1], 0)
+        except MPI.Exception as error:
+            raise _Unknown(_no_exchange(str(error))) from error
+    return size, _first_line(MPI.Get_library_version())
+
+
+def _mounted() -> list[str]:
+    """Return the directories of the mounted MPI library for the dynamic linker; empty for the image's own library."""
+    return [place for place in os.environ.get(_MOUNTED, "").split(os.pathsep) if place]
+
+
+def _is_mounted(library: str) -> bool:
+    below = tuple(os.path.dirname(place) + "/" for place in _mounted())  # noqa: PTH120
+    return library.startswith((*below, *(os.path.realpath(place) + "/" for place in below)))
+
+
+def _require_mounted(library: str) -> None:
+    """Raise ``_Unknown`` if an MPI library is mounted, and the program loads another one."""
+    if _mounted() and not _is_mounted(library):
+        raise _Unknown(
+            f"the program loads {library} of the image instead of the mounted MPI library, which must be in "
+            f"{' or '.join(_mounted())}\n"
+            "next: build the program without an RPATH to its own MPI library, or omit --mpi to use that one"
+        )
+
+
+def _loaded() -> str:
+    """Return the path of the MPI library in this process."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123
+        places = [line.split(maxsplit=5)[5].strip() for line in maps if _LIBRARY.search(line)]
+    return os.path.realpath(places[0]) if places else "a library"
+
+
+def _how() -> str:
+    return _HOW_MOUNTED if _mounted() else _HOW
 
 
 def _library_of(command: Sequence[str]) -> str:
     """Return the path of the MPI library that a command loads. Raises ``_Unknown`` if it cannot be determined."""
     program, name = _find(command), command[0] if command else "the program"
     if program is not None and (linked := _linked_to(program)):
+        _require_mounted(linked)
         return linked
     found = _different(list(filter(None, map(_resolve, [*_NAMES, *_known_to_ldconfig()]))))
-    places = [place for place in os.environ.get(_MOUNTED, "").split(os.pathsep) if place]
-    mounted = tuple(os.path.dirname(os.path.realpath(place)) + "/" for place in places)  # noqa: PTH120
-    if mounted and (own := [each for each in found if each.startswith(mounted)]):
+    if _mounted() and found:
+        own = [each for each in found if _is_mounted(each)]
+        _require_mounted(own[0] if own else found[0])
         return own[0]
     if not found:
         raise _Unknown(
@@ -225,7 +268,7 @@ def _resolve(name: str) -> str | None:
         return rest
     if kind == "absent":
         return None
-    raise _Unknown(f"the MPI library in the image cannot be loaded: {rest or name + ' ends the process'}\n{_HOW}")
+    raise _Unknown(f"the MPI library in the image cannot be loaded: {rest or name + ' ends the process'}\n{_how()}")
 
 
 def _try(name: str) -> str:
@@ -249,27 +292,63 @@ def _load(place: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise _Unknown(f"the MPI library in the image cannot be loaded: {error}\n{_HOW}") from error
+        raise _Unknown(f"the MPI library in the image cannot be loaded: {error}\n{_how()}") from error
 
 
 def _world_of(library: ctypes.CDLL) -> tuple[int, str]:
     """Return the size of the world, and the name of the library."""
     if library.MPI_Init(None, None):
         raise _Unknown("MPI_Init failed in the image")
-    world = _world(library)
+    world = _handle(library, "comm_world", _WORLD_OF_MPICH)
     size = ctypes.c_int()
     library.MPI_Comm_size(world, ctypes.byref(size))
+    if size.value == int(os.environ[EXPECTED_SIZE]):
+        _exchange(library, world)
     text, length = ctypes.create_string_buffer(_LONGEST), ctypes.c_int()
     library.MPI_Get_library_version(text, ctypes.byref(length))
     library.MPI_Finalize()
     return size.value, _first_line(text.value.decode("utf-8", "replace"))
 
 
-def _world(library: ctypes.CDLL) -> ctypes.c_void_p | ctypes.c_int:
-    """Return MPI_COMM_WORLD, which is an address in Open MPI and a number in MPICH."""
+def _handle(library: ctypes.CDLL, name: str, number: int) -> ctypes.c_void_p | ctypes.c_int:
+    """Return a handle of MPI, which is an address in Open MPI and a number in MPICH."""
     with suppress(ValueError):
-        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, "ompi_mpi_comm_world")))
-    return ctypes.c_int(_WORLD_OF_MPICH)
+        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, f"ompi_mpi_{name}")))
+    return ctypes.c_int(number)
+
+
+def _neighbors() -> tuple[int, int] | None:
+    """Return the next and the previous rank on this node; None if this one is alone or ranks are not in blocks."""
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+    if not all(os.environ.get(name, "").isdecimal() for name in names):
+        return None
+    rank, local_rank, ranks = (int(os.environ[name]) for name in names[:3])
+    first = rank - local_rank
+    return (first + (local_rank + 1) % ranks, first + (local_rank - 1) % ranks) if ranks > 1 else None
+
+
+def _exchange(library: ctypes.CDLL, world: ctypes.c_void_p | ctypes.c_int) -> None:
+    """Exchange a long message with other ranks on this node. Raises ``_Unknown`` if MPI cannot."""
+    neighbors = _neighbors()
+    if neighbors is None:
+        return
+    is_open_mpi = isinstance(world, ctypes.c_void_p)
+    library.MPI_Comm_set_errhandler(world, _handle(library, "errors_return", _ERRORS_RETURN_OF_MPICH))
+    kind, tag = _handle(library, "byte", _BYTE_OF_MPICH), ctypes.c_int(0)
+    sent, received = (ctypes.create_string_buffer(_MESSAGE) for _ in range(2))
+    destination, source = map(ctypes.c_int, neighbors)
+    count, ignored = ctypes.c_int(_MESSAGE), ctypes.c_void_p(None if is_open_mpi else 1)
+    arguments = (sent, count, kind, destination, tag, received, count, kind, source, tag, world, ignored)
+    if status := library.MPI_Sendrecv(*arguments):
+        raise _Unknown(_no_exchange(f"MPI_Sendrecv returned {status}"))
+
+
+def _no_exchange(reason: str) -> str:
+    return (
+        f"ranks on {os.uname().nodename} cannot exchange a message of {_MESSAGE >> 20} MiB in the image: {reason}\n"
+        "next: use one rank per node, or a setting of the MPI library without cross-memory attach (UCX: --env-var "
+        "UCX_TLS=^cma), because each rank may have a user namespace of its own"
+    )
 
 
 def _first_line(text: str) -> str:

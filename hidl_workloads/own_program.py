@@ -11,8 +11,9 @@ Variables of Slurm and of other launchers that describe another process (the dae
 corrected or removed, and TensorFlow gets ``TF_CONFIG``. In a run on GPUs, it gets the names of its rank's own as
 ``HIDL_GPU``, and sees all of its job's: as with torchrun, it chooses by ``LOCAL_RANK``. Rank 0 reads FILE as its
 standard input, from the beginning, and all other ranks find an empty one: launchers differ in what they forward and to
-which ranks. FILE may be relative to the run's directory, in which ranks start. A launcher that tells another number of
-ranks than ``$HIDL_WORLD_SIZE``, or no number of this rank, is an error.
+which ranks. FILE may be relative to the run's directory, which ``$HIDL_FINDINGS`` names: in a container of pyxis, ranks
+start in the image's own directory. A launcher that tells another number of ranks than ``$HIDL_WORLD_SIZE``, or no
+number of this rank, is an error.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         print(f"hidl: wrong world: {error}", file=sys.stderr)
         return WRONG_WORLD
+    file = os.path.join(os.path.dirname(os.environ.get("HIDL_FINDINGS", "")), file)  # noqa: PTH118, PTH120
     try:
         # Some launchers never close the standard input of other ranks.
         os.dup2(os.open(file if variables["RANK"] == "0" else os.devnull, os.O_RDONLY), 0)

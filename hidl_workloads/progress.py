@@ -3,6 +3,9 @@
 The file is rewritten in place about once per second, so that it also shows how far a killed job got. A node that is
 lost takes along what its file systems have not written yet. The file therefore reaches the disk or the file server
 after the first step, with each checkpoint and about once per minute.
+
+``hidl_workloads.checkpoint`` writes it by itself. A program with checkpoints of its own calls ``begin_job`` and reports
+its steps and checkpoints to the result.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +37,7 @@ class Progress:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | None,
         *,
         run: str,
         token: str,
@@ -44,14 +48,14 @@ class Progress:
         """Begin a job.
 
         Args:
-            directory: Directory of the checkpoints.
+            directory: Directory of the checkpoints; without it, nothing is written.
             run: Id of the run.
             token: Name of the job, unique in the directory.
             job_started: Value of ``$HIDL_JOB_STARTED``; without it, hidl does not use the file.
             clock: Seconds since any moment.
             now: Seconds since the epoch.
         """
-        self._file = directory / DIRECTORY / f"{token}.json"
+        self._file = None if directory is None else directory / DIRECTORY / f"{token}.json"
         self._clock, self._now = clock, now
         self._descriptor: int | None = None
         self._from: int | None = None
@@ -99,7 +103,7 @@ class Progress:
             self.write()
             self._mark = self._clock()
 
-    def end_checkpoint(self, *, saved: bool) -> None:
+    def end_checkpoint(self, *, saved: bool = True) -> None:
         """Count the time since the last step as that of a checkpoint, unless it was not ``saved``."""
         document, now = self._document, self._clock()
         if saved:
@@ -111,13 +115,13 @@ class Progress:
 
     def write(self, *, sync: bool = False) -> None:
         """Write the file, unless no step has ended; ``sync`` waits until it is on disk."""
-        if self._document["step"] is None:
+        if self._file is None or self._document["step"] is None:
             return
         text = json.dumps({**self._document, "written": self._now()})
         self._written = self._clock()
         try:
             if self._descriptor is None:
-                self._file.parent.mkdir(exist_ok=True)
+                self._file.parent.mkdir(parents=True, exist_ok=True)
                 self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             os.pwrite(self._descriptor, text.ljust(_SIZE).encode(), 0)
             if sync or self._written - self._synced >= _SYNC_EVERY:
@@ -125,6 +129,27 @@ class Progress:
                 os.fsync(self._descriptor)
         except OSError:  # the program matters more
             return
+
+
+def begin_job(step: int = 0, *, rank: int = 0) -> Progress:
+    """Return the record of this job, for a program with checkpoints of its own.
+
+    It is written by rank 0 of a program that hidl started with ``--until-done``, and by no other.
+
+    Args:
+        step: Number of completed steps in the checkpoint from which the job continues; 0 at the beginning.
+        rank: This process's rank.
+    """
+    directory, run, started = (os.environ.get(name) for name in ("HIDL_CHECKPOINT", "HIDL_RUN_ID", STARTED))
+    is_recorded = rank == 0 and directory and run and started
+    progress = Progress(
+        Path(directory) if is_recorded and directory else None,
+        run=run or "",
+        token=uuid.uuid4().hex,
+        job_started=started,
+    )
+    progress.continue_from(step)
+    return progress
 
 
 def _number(text: str | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Dask over sockets and over MPI: an array's sum with its transpose, and the merge of two data frames.
+"""Dask over sockets and over MPI: an array's sum with its transpose, the merge of two data frames, and XGBoost.
 
 Scheduler and client come on top of the workers that a scale means, where its nodes would hold less than two workers.
 """
@@ -11,6 +11,7 @@ from reframe.core.builtins import parameter, run_after
 LITTLE = {
     "dask-transpose": ["size=1000", "chunk_size=250"],
     "dask-merge": ["chunk_size=100000"],
+    "dask-xgboost": ["rows=4000", "columns=5", "rounds=5"],
 }
 
 

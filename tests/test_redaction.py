@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 from xml.sax import saxutils
 
@@ -21,7 +22,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hidl_cli import redaction
-from hidl_cli.redaction import HIDDEN, Secrets, fill, is_secret_name, names_in, redact, redact_document, redact_variable
+from hidl_cli.redaction import (
+    HIDDEN,
+    Secrets,
+    fill,
+    is_secret_name,
+    last_lines,
+    names_in,
+    read_end,
+    redact,
+    redact_document,
+    redact_variable,
+)
 from hidl_workloads.own_program import decode, encode
 from tests.conftest import REPOSITORY
 from tests.plan import golden_scripts
@@ -42,6 +54,8 @@ from tests.waiting import patience
         ("https://h/x/t/ab-12345678-1234-1234-1234-123456789abc/c", "https://h/x/t/***/c"),
         ("pip install -i https://h/t/0a1b2c3d4e5f6g7h8i", "pip install -i https://h/t/***"),
         ("login --password=x", "login --password=***"),
+        ("podman run --creds bob:hunter3 image", "podman run --creds bob:*** image"),
+        ("skopeo copy --src-creds=bob:hunter3 docker://a", "skopeo copy --src-creds=bob:*** docker://a"),
         ("train --hf-token hf_X --password hf_Y", "train --hf-token *** --password ***"),
         ("export HF_TOKEN='it is'; python train.py", "export HF_TOKEN='***'; python train.py"),
         ("bash -c 'export HF_TOKEN=abc' --x 'y z'", "bash -c 'export HF_TOKEN=***' --x 'y z'"),
@@ -252,6 +266,13 @@ def test_a_secret_is_hidden_in_all_places_once_one_tells_it(secret: str, place: 
     assert secrets.hide_document(shown) == shown
 
 
+def test_credentials_of_a_container_runtime_are_hidden_in_a_list() -> None:
+    words = ["--creds", "bob:hunter3pw", "--creds=eve:hunter4pw", "--tls-verify=false"]
+    assert redact_document({"arguments": words})["arguments"] == [
+        "--creds", "bob:***", "--creds=eve:***", "--tls-verify=false",
+    ]  # fmt: skip
+
+
 @given(secret=WORD, place=st.sampled_from(sorted(name for name, each in planted("").items() if "argv" in each)))
 def test_a_command_line_hides_the_same_as_a_list_and_as_text(secret: str, place: str) -> None:
     words = planted(secret)[place]["argv"]  # type: ignore[index]
@@ -432,3 +453,63 @@ def test_a_secret_of_many_quotes_is_searched_quickly(unit: str, times: int) -> N
     began = time.process_time()
     assert secrets.hide(f"{unit * 100}y") == f"{unit * 100}y"
     assert time.process_time() - began < patience(5)
+
+
+TOKEN = "q7Zr8Kp2Wm5Xv9Tb4Nc6Jd1Lf3Gh0Ys7"
+
+
+@pytest.mark.parametrize("place", [0, 20_000, 39_999])
+@pytest.mark.parametrize(
+    "named",
+    [
+        f"connect --token {TOKEN}",
+        f'{{"token":\n  "{TOKEN}"}}',
+        f"-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA1234\n{TOKEN}\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_a_secret_is_found_anywhere_in_a_log(tmp_path: Path, place: int, named: str) -> None:
+    lines = [f"step {number} token rate {number / 7:.3f} at 22:26:{number % 60:02}" for number in range(40_000)]
+    lines[1:1] = named.splitlines()[:-1]  # lines of the same kinds come first, without the secret or with another one
+    lines[place:place] = named.splitlines()
+    (tmp_path / "stdout.log").write_text("\n".join(lines))
+    assert Secrets().learn_log(tmp_path / "stdout.log").hide(f"sent {TOKEN} to server") == f"sent {HIDDEN} to server"
+
+
+def test_only_the_requested_part_of_a_log_is_searched(tmp_path: Path) -> None:
+    log = tmp_path / "stdout.log"
+    log.write_text(f"token={TOKEN}\nstep 1\n")
+    begin = log.stat().st_size - len("step 1\n")
+    assert TOKEN in Secrets().learn_log(log, begin).hide(TOKEN)
+    assert TOKEN not in Secrets().learn_log(log, 0, begin).hide(TOKEN)
+    assert Secrets().learn_log(tmp_path / "none.log").hide("a") == "a"
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "end"),
+    [
+        (b"a\nb\nc", 5, b"a\nb\nc"),
+        (b"a\nb\nc", 4, b"b\nc"),
+        (b"a\nb\nc", 3, b"b\nc"),
+        (b"a\rbc\rd", 3, b"d"),
+        (b"a b c d", 3, b""),
+    ],
+)
+def test_the_end_of_a_log_begins_at_a_line(tmp_path: Path, data: bytes, size: int, end: bytes) -> None:
+    (tmp_path / "a.log").write_bytes(data)
+    assert last_lines(data, size) == read_end(tmp_path / "a.log", size) == end
+
+
+@pytest.mark.parametrize("secret", ["&&&&&&&&1a", "'ab cd1234", '"abcd1234', "%abcd1234", "\\abcd1234"])
+@pytest.mark.parametrize("text", ["\\" * 50_000, "%255C" * 20_000, "%5c" * 20_000])
+def test_a_long_sequence_of_backslashes_is_searched_in_linear_time(secret: str, text: str) -> None:
+    secrets = Secrets().learn({"password": secret})
+    began = time.process_time()
+    assert secrets.hide(text) == text
+    assert secrets.hide(f"{text}{secret}") != f"{text}{secret}"
+    assert time.process_time() - began < patience(5)
+
+
+def test_a_secret_after_one_that_ends_with_a_backslash_is_hidden() -> None:
+    secrets = Secrets().learn({"password": "ab1234cd\\", "token": "&&5678ef"})
+    assert "5678" not in secrets.hide("ab1234cd\\&&5678ef")
+    assert "5678" not in secrets.hide("5C&&5678ef")

@@ -382,7 +382,7 @@ LEAST_ROUNDS = 4
 _LEAST_CONFIRMING = 2
 #: Largest deviation of the median of these runs from the prediction, as a fraction of the effect.
 _TOLERANCE = 0.25
-#: Minimum number of runs of the good configuration if no difference between the configurations can be tested.
+#: Minimum number of runs of the good configuration when there is no difference between the configurations to test.
 _LEAST_ALONE = 6
 _CANDIDATES = 60
 _EVEN = 0.5

@@ -281,8 +281,9 @@ def run(options: RunOptions) -> Run:
     "train.py"]``, which starts in ``directory`` (default: the current one). Its rank 0 reads the file ``stdin`` as
     standard input (default: empty, never the standard input of this process).
 
-    - ``nodes``, ``ranks_per_node``, ``threads`` (per rank), ``site``, ``stack``, ``launcher``, ``mpi`` (one of the
-      site's MPI libraries), ``prefix`` (of the installations): the defaults are the same as for ``hidl run``
+    - ``nodes`` (with ``until_done``, also a range such as ``"2-4"``), ``ranks_per_node``, ``threads`` (per rank),
+      ``site``, ``stack``, ``launcher``, ``mpi`` (one of the site's MPI libraries), ``prefix`` (of the installations):
+      the defaults are the same as for ``hidl run``
     - ``device``: ``"cpu"`` or ``"gpu"`` (default: GPUs if the nodes have any)
     - ``env``: your own venv or conda environment instead of a stack
     - ``hosts`` (names) or ``hostfile``: hosts without a queue, over ssh; ``share_hosts``: also those used by other runs

@@ -38,7 +38,7 @@ from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK
 from hidl_cli.plan.launch_plan import Plan, plan_of
-from hidl_cli.plan.planning import planned_again
+from hidl_cli.plan.planning import MPI_ABI, planned_again
 from hidl_cli.plan.workload import TIMES, Program, Value, Workload
 from hidl_cli.record import Run, all_runs
 from hidl_cli.redaction import holds_secret, redact, redact_variable
@@ -247,7 +247,6 @@ WEIGHTS: dict[ChangeKind, float] = {
     "environment": 1.5,
 }
 
-_ABI = "MPI4PY_MPIABI"
 _NONE = "not set"
 T = TypeVar("T")
 
@@ -353,7 +352,7 @@ class _Recipe:
         environment = {
             name: value
             for name, value in plan.environment.items()
-            if name not in (*tuning, _ABI) and derived.get(name) != value
+            if name not in (*tuning, MPI_ABI) and derived.get(name) != value
         }
         own_modules = len(plan.modules) - len(plan.mpi.modules)
         program = plan.workload.program_for(plan.parameters)
@@ -376,7 +375,7 @@ class _Recipe:
             **self.placement.environment(),
             **self.environment,
             **self.mpi.environment,
-            **({} if self.mpi.prefix == self.base.prefix else {_ABI: self.mpi.traits.abi}),
+            **({} if self.mpi.prefix == self.base.prefix else {MPI_ABI: self.mpi.traits.abi}),
             **{setting.name: setting.value for setting in self.tuning.values()},
         }
         plan = replace(

@@ -48,7 +48,7 @@ def capsule(
     """Save a run in one file: its plan, script, lockfile, stack, site and metrics, and the hashes of its inputs."""
     from hidl_cli.capsule import SUFFIX, capsule_of, keeps_sources, required_words
     from hidl_cli.commands.render import emit_json, printable, say, write
-    from hidl_cli.documents import write_bytes
+    from hidl_cli.documents import write_output
     from hidl_cli.errors import HidlError
     from hidl_cli.record import find
 
@@ -56,7 +56,7 @@ def capsule(
     made = capsule_of(found)
     file = output or Path(f"{made.run}{SUFFIX}")
     try:
-        write_bytes(file, made.to_bytes())
+        write_output(file, made.to_bytes())
     except OSError as error:
         raise HidlError(
             f"cannot write {file}: {error.strerror}", hint="write to another file with --output FILE"
@@ -97,7 +97,7 @@ def replay(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Value for a word hidden by the capsule (default: $NAME); repeatable."
+            "--set", metavar="NAME=VALUE", help="Redacted value that the run requires (default: $NAME); repeatable."
         ),
     ] = None,
     changed_inputs: Annotated[
@@ -188,7 +188,7 @@ def _introduce(original: Original, planned: Plan, order: Order) -> None:
     say(printable(f"  stack     {plan.stack}: {packages} packages, verified by hash, in {order.root}"))
     say(printable(f"  site      {order.site.name}"))
     if original.given:
-        say(printable(f"  hidden    {', '.join(original.given)}: supplied"))
+        say(printable(f"  redacted  {', '.join(original.given)}: supplied"))
     for command in dict.fromkeys(planned.command_line(step) for step in planned.steps):
         say(printable(f"  $ {command}"), style="dim")
 
@@ -277,7 +277,7 @@ def bisect(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Value for a word hidden by a capsule (default: $NAME); repeatable."
+            "--set", metavar="NAME=VALUE", help="Redacted value that a run requires (default: $NAME); repeatable."
         ),
     ] = None,
     offline: OfflineOption = False,

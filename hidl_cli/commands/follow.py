@@ -17,7 +17,7 @@ from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, Termi
 from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.record import Run, State, Status
-from hidl_cli.redaction import redact_variable, shown_output
+from hidl_cli.redaction import redact_variable, remember_log, shown_output
 from hidl_cli.runs.conclude import Conclusion, conclude, describe_company
 from hidl_cli.runs.follow import end, ends_with_the_terminal, follow, scheduler_of
 from hidl_cli.runs.history import run_document
@@ -409,6 +409,7 @@ class _Tail:
         self._run = run
         self._seen = 0
         self._left_out = 0
+        self._is_within_line = False
 
     def show_new(self) -> None:
         """Print new complete lines to stderr, or only the last ones if there are many. Escape control characters."""
@@ -419,6 +420,12 @@ class _Tail:
                 new = file.read(self.LIMIT)
         except OSError:
             return
+        if left_out or self._is_within_line:
+            begin = new.find(b"\n") + 1
+            self._is_within_line = not begin
+            left_out += begin or len(new)
+            remember_log(self._run.stdout, self._seen, self._seen + left_out)
+            new = new[begin or len(new) :]
         end = new.rfind(b"\n") + 1
         self._seen += left_out + end
         self._left_out += left_out

@@ -384,7 +384,7 @@ def show_runs(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def runs_table(documents: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of ``show_runs``, to be updated on a terminal."""
+    """Return the table that ``show_runs`` prints, for live updates on a terminal."""
     return _table(_rows(documents))
 
 
@@ -416,6 +416,8 @@ def show_run(document: dict[str, Any]) -> None:
     ]
     rows.append({"": "step", " ": f"{document['step']} of {document['steps_planned']}"})
     rows += [{"": "earlier attempt", " ": _format_attempt(each)} for each in document["attempts"]]
+    if len({*document["nodes_of_jobs"]}) > 1:
+        rows.append({"": "nodes of each job", " ": ", ".join(map(str, document["nodes_of_jobs"]))})
     verdict = document["verdict"]
     if verdict:
         rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})

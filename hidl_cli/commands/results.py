@@ -604,12 +604,12 @@ def _related(read: list[LoadedRun], notes: list[str]) -> list[LoadedRun]:
 def _written(html: str, output: str) -> Path:
     from pathlib import Path
 
-    from hidl_cli.documents import write_text
+    from hidl_cli.documents import write_output
     from hidl_cli.errors import HidlError
 
     path = Path(output).absolute()
     try:
-        write_text(path, html)
+        write_output(path, html.encode())
     except OSError as error:
         raise HidlError(f"cannot write the report: {error}", hint="write to another file with --output FILE") from error
     return path

@@ -144,14 +144,14 @@ def logs(
     from hidl_cli.commands.render import say
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record import find
-    from hidl_cli.redaction import shown_output
+    from hidl_cli.redaction import remember_log
     from hidl_cli.runs.follow import read_log
 
     record = find(run)
     with suppress(HidlError):  # logs written by other versions of hidl are shown too
         plan_of(record)  # remembers the secrets that the program may print
-    for log in (record.stdout, record.stderr):  # a secret recognized in one stream is hidden in the other too
-        shown_output(_end(log))
+    for log in (record.stdout, record.stderr):  # a secret recognized in one place is hidden in all others too
+        remember_log(log)
     begun = b""
     for chunk in read_log(record, record.stderr if stderr else record.stdout, follow=follow):
         text = begun + chunk
@@ -168,16 +168,6 @@ def _echo(data: bytes) -> None:
     from hidl_cli.redaction import shown_output
 
     typer.echo(shown_output(data.decode(errors="surrogateescape")).encode(errors="surrogateescape"), nl=False)
-
-
-def _end(log: Path) -> str:
-    """Return the last 256 KiB of a log, or an empty string if the log cannot be read."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, _size(log) - (256 << 10)))
-            return file.read().decode(errors="surrogateescape")
-    except OSError:
-        return ""
 
 
 def _size(log: Path) -> int:

@@ -22,6 +22,7 @@ from hidl_cli.commands.arguments import (
 )
 from hidl_cli.commands.completion import complete_ids
 from hidl_cli.errors import UsageError
+from hidl_cli.quoting import sh
 from hidl_cli.stack import PORTABLE_PLATFORMS
 
 if TYPE_CHECKING:
@@ -443,7 +444,8 @@ def containerize(
     for note in definition.notes:
         say(note)
     say(f"wrote {', '.join(sorted(definition.files))} and wheels/ for {planned.target.platform} to {place}")
-    say(f"next: docker build -t {name} {place}, or cd {place} && apptainer build {name}.sif {name}.def")
+    where_to = sh(str(place))
+    say(f"next: docker build -t {name} {where_to}, or cd {where_to} && apptainer build {name}.sif {name}.def")
 
 
 @app.command("exec")
@@ -562,7 +564,7 @@ def sbom(
 ) -> None:
     """Print the software bill of materials of an installation (CycloneDX 1.6, JSON)."""
     from hidl_cli.commands.render import say, write
-    from hidl_cli.documents import write_text
+    from hidl_cli.documents import write_output
     from hidl_cli.inventory.bill import cyclonedx
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -579,7 +581,7 @@ def sbom(
         write(text)
         return
     try:
-        write_text(output, text)
+        write_output(output, text.encode())
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}") from error
     say(f"wrote the bill of materials of {name} to {output}")

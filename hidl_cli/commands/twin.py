@@ -228,7 +228,9 @@ def rehearse(
     check: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Run only checks with this name; repeatable.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the twin running, with its installations.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the twin running, and keep the software installed on it.")
+    ] = False,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a Markdown page, or update the sites' rows in it.")
     ] = None,

@@ -100,13 +100,18 @@ class Container:
                     hint="start hidl in another directory, in which the program and its files are",
                 )
 
-    def srun_options(self, needed: Sequence[ContainerMount]) -> tuple[str, ...]:
-        """Return the options of srun that start its tasks in the image, if the runtime is pyxis."""
+    def srun_options(self, needed: Sequence[ContainerMount], variables: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the options of srun that start its tasks in the image, if the runtime is pyxis.
+
+        The variables take precedence over those of the image.
+        """
         if self.runtime != "pyxis":
             return ()
         mounts = [*self.mounts, *needed, *(ContainerMount(place, place, True) for place in self.prefixes)]
         words = [f"{one.source}:{one.target}{':ro' if one.read_only else ''}" for one in dict.fromkeys(mounts)]
-        return (f"--container-image={self.image}", f"--container-mounts={','.join(words)}", *self.arguments)
+        options = [f"--container-image={self.image}", f"--container-mounts={','.join(words)}"]
+        options += [f"--container-env={','.join(variables)}"] if variables else []
+        return (*options, *self.arguments)
 
 
 def parse_mount(word: str) -> ContainerMount:
@@ -222,8 +227,8 @@ def _path_of(image: str, runtime: ContainerRuntime) -> Path | None:
 
 
 def _absolute(place: str) -> Path:
-    """Return the absolute path, which keeps the name of an unknown user after ``~``."""
-    return Path(os.path.expanduser(place)).absolute()  # noqa: PTH111
+    """Return the absolute path without ``..``, which keeps the name of an unknown user after ``~``."""
+    return Path(os.path.abspath(os.path.expanduser(place)))  # noqa: PTH100, PTH111
 
 
 def _form_of(image: str, place: Path | None) -> ImageForm:

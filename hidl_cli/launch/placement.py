@@ -288,6 +288,7 @@ class Allocation:
         exclusive: Whether to request whole nodes; None follows the site's policy.
         share: Part of each node that the job uses, at most 1; a job that uses an unknown part counts as 1.
         settings: Additional job settings.
+        least_nodes: Number of nodes with which the job may start if ``nodes`` are not available; None if it may not.
     """
 
     job_name: str
@@ -311,6 +312,7 @@ class Allocation:
     exclusive: bool | None = None
     share: float = 1.0
     settings: JobSettings = field(default_factory=JobSettings)
+    least_nodes: int | None = None
 
     def is_exclusive(self, policies: Policies) -> bool:
         """Return whether the job requests whole nodes."""

@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 from hidl_cli.errors import UsageError
 from hidl_cli.plan.options import RunOptions, RunRequest
+from hidl_cli.plan.program_launcher import starts_ranks
 from hidl_cli.site.directives import reject_in_script, written_options
 from hidl_cli.site.schema import Site
 
@@ -95,7 +96,7 @@ class BatchScript:
     """A batch script as the program of a run.
 
     Attributes:
-        system: Batch system to which its directives belong.
+        system: Batch system to which its directives belong; empty if it has none.
         command: The command that starts the script: its interpreter, its file and its arguments.
         carried: Directives that are copied to the job's header.
         values: Values of the directives that became run options, by name.
@@ -141,6 +142,9 @@ class BatchScript:
 def read_batch_script(words: Sequence[str], directory: Path) -> tuple[str, list[Directive], tuple[str, ...]] | None:
     """Return a batch script's system, directives and command, or None for any other program.
 
+    A shell script without directives is a batch script, too, if it starts ranks itself, as with ``srun``. Its system is
+    then an empty string.
+
     Args:
         words: Words of a command: the script, possibly preceded by a shell.
         directory: Directory in which the command starts.
@@ -156,12 +160,13 @@ def read_batch_script(words: Sequence[str], directory: Path) -> tuple[str, list[
         return None
     if not text.lstrip().startswith("#"):
         return None
+    first = text.splitlines()[0]
+    interpreter = shlex.split(first[2:]) if first.startswith("#!") else [words[0] if at else "bash"]
+    command = (*interpreter, str(file), *words[at + 1 :])
     for system, mark in _MARKS.items():
         if found := list(_directives(text, system, mark)):
-            first = text.splitlines()[0]
-            interpreter = shlex.split(first[2:]) if first.startswith("#!") else [words[0] if at else "bash"]
-            return system, found, (*interpreter, str(file), *words[at + 1 :])
-    return None
+            return system, found, command
+    return ("", [], command) if starts_ranks(command, directory) else None
 
 
 def _directives(text: str, system: str, mark: str) -> Iterator[Directive]:

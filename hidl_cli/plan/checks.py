@@ -143,6 +143,27 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
                     yield from _value(path, mapping(known, name), value)
 
 
+def elastic_parameters(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Check that ``elastic`` contains valid values and refers only to parameters."""
+    known, elastic = mapping(data, "parameters"), mapping(data, "elastic")
+    named: list[tuple[tuple[str | int, ...], Any]] = [
+        (("elastic", "when", name), name) for name in mapping(elastic, "when")
+    ]
+    requires = elastic.get("requires")
+    named += [
+        (("elastic", "requires", at), each) for at, each in enumerate(requires if isinstance(requires, list) else [])
+    ]
+    named += [(("elastic", "batch"), elastic.get("batch"))]
+    for path, name in named:
+        if isinstance(name, str) and name not in known:
+            message = f"unknown parameter `{clipped(name)}`"
+            yield Fault(path, message, one_of(known), nearest(name, known), on_key="when" in path)
+    for name, value in mapping(elastic, "when").items():
+        if name in known:
+            for each in value if isinstance(value, list) else [value]:
+                yield from _value(("elastic", "when", name), mapping(known, name), each)
+
+
 def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Check that ``scaling`` names one of the workload's metrics, which must be a rate for weak scaling."""
     scaling, metrics = mapping(data, "scaling"), mapping(data, "metrics")
@@ -220,7 +241,17 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 RULES = Rules(
     "workload",
     Workload,
-    (one_program, estimated_program, placeholders, patterns, parameters, conditions, scaling_metric, tuning),
+    (
+        one_program,
+        estimated_program,
+        placeholders,
+        patterns,
+        parameters,
+        conditions,
+        elastic_parameters,
+        scaling_metric,
+        tuning,
+    ),
 )
 
 

@@ -138,8 +138,9 @@ def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
         lines = [f"{where}: {estimate.nodes} node(s), without a time limit (--time): no upper bound"]
     else:
         most = clock(estimate.seconds)
-        part = plan.allocation.share
-        used = f"{estimate.nodes} node(s)" if part == 1 else f"{part:.3g} of {estimate.nodes} node(s)"
+        part, least = plan.allocation.share, plan.allocation.least_nodes
+        nodes = f"{least} to {estimate.nodes} node(s)" if least else f"{estimate.nodes} node(s)"
+        used = nodes if part == 1 else f"{part:.3g} of {nodes}"
         used = f"{used} for at most {most}"
         if estimate.jobs > 1:
             used = f"at most {estimate.jobs} jobs on {used} each"

@@ -51,6 +51,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "preloaded_by": _preloaded_by(plan),
         "prefix": plan.prefix,
         "steps": plan.steps,
+        "on_fewer_nodes": plan.on_fewer_nodes,
         "launches": any(step.preflight or not (step.parser or step.patterns) for step in plan.steps),
         "keeps_output": any(step.parser and not step.patterns for step in plan.steps),
         "copies_output": any(step.patterns for step in plan.steps),

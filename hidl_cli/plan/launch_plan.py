@@ -108,6 +108,8 @@ class Plan:
         profile: Whether recording the ranks' MPI calls is required or optional; None if they are not recorded.
         container: Container in which the user's program runs; None if it runs on the nodes themselves.
         sources: Documents of the site and the stack, which are stored beside ``plan.json``.
+        on_fewer_nodes: The step on each smaller number of nodes that a job may get; empty if all jobs have the same
+            number of nodes.
     """
 
     run: str
@@ -147,6 +149,12 @@ class Plan:
     profile: Profiling | None = None
     container: Container | None = None
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    on_fewer_nodes: tuple[Step, ...] = ()
+
+    def on_nodes(self, nodes: int) -> Plan:
+        """Return the plan with the step of a job that got this number of nodes."""
+        found = [step for step in self.on_fewer_nodes if step.placement.nodes == nodes]
+        return replace(self, steps=tuple(found)) if found else self
 
     @property
     def is_study(self) -> bool:
@@ -287,13 +295,14 @@ def _record(plan: Plan, profiling: Profiling, directory: Path) -> str | None:
 
 
 def plan_of(run: Run) -> Plan:
-    """Read the plan of a run; raises ``HidlError`` if that fails."""
+    """Read the plan of a run, with the step of its last job; raises ``HidlError`` if that fails."""
     try:
         text = (run.directory / "plan.json").read_text(encoding="utf-8")
         document = json.loads(text)
         if may_hold(text):
             remember(document)
-        return Plan.from_json(document)
+        plan = Plan.from_json(document)
+        return plan.on_nodes(len(run.status().hosts)) if plan.on_fewer_nodes else plan
     except (OSError, ValueError) as error:
         raise HidlError(f"{run.directory} is not a run directory of this version of hidl: {error}") from error
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Literal
@@ -45,6 +46,7 @@ class RunOptions(JobOptions):
     ``NAME=VALUE,VALUE``.
 
     Attributes:
+        nodes: Number of nodes or, with ``until_done``, the smallest and largest number for each job, such as ``"2-4"``.
         workload: Name or file of a workload.
         command: The user's program, which replaces the workload.
         directory: Directory in which ``command`` starts (default: the current one).
@@ -99,6 +101,14 @@ class RunOptions(JobOptions):
     )
     suite: Literal["c", "python", "both"] | None = option(
         None, "--suite", help="For benchmarks in C and Python: the suite to run, or both.", panel=_PROGRAM
+    )
+    nodes: int | str | None = option(  # type: ignore[assignment]  # only a RunRequest is used as AllocationOptions
+        None,
+        "--nodes",
+        metavar="N|MIN-MAX",
+        help="Number of nodes (default: 1, or all of --hosts). With --until-done, such as 2-4: each job may get any "
+        "number in this range.",
+        panel=_RESOURCES,
     )
     ranks_per_node: int | None = option(
         None,
@@ -278,6 +288,20 @@ class RunOptions(JobOptions):
     check: bool = option(True, "--no-check", help="Skip the checks of `hidl doctor` before submission.", panel="Output")
 
     @property
+    def node_range(self) -> tuple[int | None, int | None]:
+        """The smallest and largest number of nodes of a job; the smallest is None unless ``nodes`` is a range."""
+        if self.nodes is None:
+            return None, None
+        match = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})", str(self.nodes).strip())
+        least, most = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
+        if not 1 <= least <= most:
+            raise UsageError(
+                f"invalid nodes {self.nodes!r}: must be a number of at least 1, or a range such as 2-4",
+                hint="omit it to use the default",
+            )
+        return (least if least < most else None), most
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The user's program and its arguments."""
         return tuple(fspath(word) for word in self.command)
@@ -369,13 +393,21 @@ class RunOptions(JobOptions):
                 f"invalid stdin {fspath(self.stdin)}: workload {self.workload} reads no standard input",
                 hint="stdin requires command",
             )
-        for name in ("nodes", "ranks_per_node", "threads", "repeat", "max_jobs"):
+        self.node_range  # noqa: B018  checks the value
+        for name in ("ranks_per_node", "threads", "repeat", "max_jobs"):
             count = getattr(self, name)
-            if count is not None and count < 1:
+            if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < 1):
                 raise UsageError(
-                    f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} to use the default"
+                    f"invalid {name} {count!r}: must be an integer of at least 1",
+                    hint=f"omit {name} to use the default",
                 )
-        if self.target is not None and not 0.01 <= self.target <= 2:
+        for name in ("max_node_hours", "max_cost"):
+            most = getattr(self, name)
+            if most is not None and not (_is_number(most) and 0 <= most < math.inf):
+                raise UsageError(
+                    f"invalid {name} {most!r}: must be a finite number of at least 0", hint=f"omit {name} for no limit"
+                )
+        if self.target is not None and not (_is_number(self.target) and 0.01 <= self.target <= 2):
             raise UsageError(
                 f"invalid target {self.target!r}: must be between 0.01 and 2", hint="use a value such as 0.8"
             )
@@ -410,6 +442,8 @@ class RunRequest(RunOptions):
     """The options of a run, with additional ones that hidl itself sets.
 
     Attributes:
+        nodes: Largest number of nodes of a job.
+        least_nodes: Smallest number of nodes of a job; None if each job has ``nodes``.
         any_device: Whether to use CPUs on the same nodes if the workload or its stack does not support GPUs.
         validates: Whether the run validates the site.
         hypothetical: Whether the plan is only shown, in which case the stack need not be installed.
@@ -417,6 +451,8 @@ class RunRequest(RunOptions):
     """
 
     _: KW_ONLY
+    nodes: int | None = None
+    least_nodes: int | None = None
     in_allocation: bool = False
     any_device: bool = False
     validates: bool = False
@@ -425,12 +461,18 @@ class RunRequest(RunOptions):
     @classmethod
     def of(cls, options: RunOptions, *, hypothetical: bool = False) -> RunRequest:
         """Return the request that has these options."""
-        return cls(**vars(options), hypothetical=hypothetical, in_allocation=not options.new_job)
+        least, most = options.node_range
+        given = {**vars(options), "nodes": most, "least_nodes": least}
+        return cls(**given, hypothetical=hypothetical, in_allocation=not options.new_job)
 
     @property
     def is_compared(self) -> bool:
         """True if the run's times are compared with those of other launches."""
         return self.validates or self.scale is not None or bool(self.axes)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _split_variable(word: str) -> tuple[str, str | None]:

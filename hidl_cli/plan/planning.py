@@ -30,6 +30,7 @@ from hidl_cli.stack.activation import UserEnvironment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
+from hidl_workloads.container import NEVER_PASSED
 from hidl_workloads.own_program import CHECK, CONTAINER, PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
@@ -74,8 +75,14 @@ SET_BY_THE_SCRIPT = (
 #: Environment variable that contains the site's ``address_suffix``.
 ADDRESS_SUFFIX = "HIDL_ADDRESS_SUFFIX"
 
+#: Variable that selects the ABI of an MPI library outside of the stack for mpi4py.
+MPI_ABI = "MPI4PY_MPIABI"
+
 #: Variables that are also forwarded if the program's ``directory`` is set.
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
+
+#: enroot gives a container GPUs, and the driver's libraries, only if it or its image has these variables.
+_FOR_NVIDIA_HOOK = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 
 #: Variables that are also forwarded in a conda environment.
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
@@ -168,6 +175,7 @@ def make_plan(
     precision: float | None = None,
     variables: Mapping[str, str] | None = None,
     max_jobs: int = 0,
+    least_nodes: int | None = None,
 ) -> Plan:
     """Make the plan of a run. Each repetition has one step for every combination of placement and matrix point.
 
@@ -186,12 +194,18 @@ def make_plan(
         precision: See ``Plan``.
         variables: Environment variables that the user sets on every rank.
         max_jobs: See ``Plan``.
+        least_nodes: See ``Allocation``.
     """
     site, workload, library = options.site, options.workload, options.library
     batch = scheduler_for(site)
     allocation = allocate(site, f"hidl-{workload.name}", placements, job)
     if max_jobs:
-        allocation = replace(allocation, stop_seconds=_stop_seconds(allocation.time_limit))
+        stop_seconds = _stop_seconds(allocation.time_limit)
+        allocation = replace(allocation, stop_seconds=stop_seconds, least_nodes=least_nodes)
+    if least_nodes is not None and allocation.cores_per_rank is not None:
+        # Slurm would choose the smallest number of nodes that has room for a given number of tasks.
+        cores = allocation.cores_per_rank * allocation.ranks_per_node
+        allocation = replace(allocation, cores_per_rank=None, cores_per_node=cores)
     warnings = tuple(_warnings(options, job.partition, placements))
     placements, notice = _within_share(allocation, options.launcher, placements)
     partition = site.partition(job.partition)
@@ -219,6 +233,11 @@ def make_plan(
         options.container,
     )
     steps = _steps(context, [*_sized(unit, placements)], repetitions, environment, gpus)
+    on_fewer_nodes = [
+        step
+        for fewer in on_fewer(placements[0], least_nodes)
+        for step in _steps(context, [*_sized(unit, [fewer])], 1, environment, gpus)
+    ]
     header = batch.header(allocation, site.policies)
     if options.script is not None:
         own = batch.header(replace(allocation, settings=JobSettings()), site.policies)
@@ -267,6 +286,7 @@ def make_plan(
         profile=options.profile,
         container=options.container,
         sources=options.sources,
+        on_fewer_nodes=tuple(on_fewer_nodes),
     )
 
 
@@ -318,7 +338,16 @@ def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
     per_node, per_rank = plan.allocation.gpus_per_node, plan.environment.get(GPUS_PER_RANK)
     gpus = Gpus(per_node, int(per_rank)) if per_node and per_rank else None
     steps = _steps(context, [*_sized(plan.unit, [placement])], 1, plan.environment, gpus)
-    return replace(plan, steps=steps, launcher=launcher.name, target=None, until_settled=False)
+    return replace(plan, steps=steps, on_fewer_nodes=(), launcher=launcher.name, target=None, until_settled=False)
+
+
+def on_fewer(placement: Placement, least: int | None) -> list[Placement]:
+    """Return the same ranks per node on each smaller number of nodes, from ``least`` on; None if there is none."""
+    each = placement.ranks_per_node
+    return [
+        replace(placement, nodes=nodes, ranks=nodes * each)
+        for nodes in range(least or placement.nodes, placement.nodes)
+    ]
 
 
 def new_id(name: str, now: datetime) -> str:
@@ -335,7 +364,7 @@ def shared_environment(
         **network_environment(site),
         **site.policies.environment,
         **library.environment,
-        **({} if library.prefix == str(installed.prefix) else {"MPI4PY_MPIABI": library.traits.abi}),
+        **({} if library.prefix == str(installed.prefix) else {MPI_ABI: library.traits.abi}),
         **{setting.name: setting.value for setting in tuning},
     }
 
@@ -415,6 +444,8 @@ def _steps(
             return _once(context, words)
         if context.workload.program.directory is not None:
             variables = {**variables, **_variables_of_ranks(context.workload.program, placement)}
+        if (used := context.container) and used.runtime == "pyxis" and used.gpus == "nvidia":
+            variables = {**_FOR_NVIDIA_HOOK, **variables}
         request = Request(
             placement,
             words,
@@ -474,7 +505,9 @@ def _in_image(context: _StepContext, container: Container, directory: str) -> Li
         ContainerMount(directory, directory),
     ]
     container.require_mountable(needed)
-    if not (options := container.srun_options(needed)):
+    of_the_job = (name for name in (*SET_BY_THE_SCRIPT, *_RENDEZVOUS) if name not in NEVER_PASSED)
+    variables = dict.fromkeys([*container.variables, *of_the_job, RANKS_PER_NODE, PROCESSES, SEPARATE_RANKS])
+    if not (options := container.srun_options(needed, tuple(variables))):
         return context.library
     arguments = dict(context.library.launcher_arguments)
     return replace(context.library, launcher_arguments=arguments | {"srun": (*arguments.get("srun", ()), *options)})

@@ -23,6 +23,7 @@ from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
 from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.cost import limit_cost
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
+from hidl_cli.plan.elastic import checked_least_nodes
 from hidl_cli.plan.input_files import PIPED, require_readable
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.options import RunRequest, absolute
@@ -170,6 +171,9 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         precision=request.required_precision,
         variables=request.rank_variables,
         max_jobs=_job_limit(request, site, workload),
+        least_nodes=checked_least_nodes(
+            request, site, workload, parameters, placements[0], allocation=enclosing.id if enclosing else None
+        ),
     )
     plan = limit_cost(plan, request.max_node_hours, request.max_cost)
     if plan.missing and not request.hypothetical:

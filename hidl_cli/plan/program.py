@@ -222,14 +222,25 @@ _TEXT_OPTIONS = {
     **dict.fromkeys(("perl", "ruby", "Rscript", "julia"), "eE"),
     "env": "S",
 }
+#: Letters of an interpreter's options that are followed by a value, unless it is in the same word.
+_VALUE_OPTIONS = {
+    **dict.fromkeys(("python", "pypy"), "WX"),
+    **{"perl": "I", "ruby": "CIr", "julia": "CHJLpt", "env": "Cu"},
+}
+_LONG_VALUE_OPTIONS = frozenset(
+    [
+        *("--rcfile", "--init-file", "--check-hash-based-pycs", "--unset", "--chdir"),
+        *("--cpu-target", "--home", "--load", "--machine-file", "--procs", "--sysimage", "--threads"),
+    ]
+)
 _LONG_TEXT_OPTIONS = ("--eval", "--print", "--split-string")
 # Words of a shell. Substitutions within quotes or other substitutions are not supported.
 _SUBSTITUTION = r"\$\([^()'\"`\\]*\)|\$\{[^{}'\"`\\]*\}|`[^`'\"\\]*`"
 _QUOTED = rf"'[^']*'|\$'(?:[^'\\]|\\.)*'|\"(?:[^\"\\`$]|\\.|\$(?![({{])|{_SUBSTITUTION})*\""
-_SHELL_WORD = rf"(?:[^\s;&|()<>'\"\\`$]|\\.|\$(?!['({{])|{_SUBSTITUTION}|{_QUOTED})+"
+_SHELL_WORD = rf"(?:[^ \t\n;&|()<>'\"\\`$]|\\.|\$(?!['({{])|{_SUBSTITUTION}|{_QUOTED})+"
 _TOKEN = re.compile(
     rf"(?P<redirection>(?:&|\d*)(?:>>|>\||<>|[<>])(?![<(])&?[ \t]*{_SHELL_WORD})"
-    rf"|(?P<separator>[;&|()\n]+)|(?P<blank>[ \t\r]+|#[^\n]*)|(?P<word>{_SHELL_WORD})",
+    rf"|(?P<separator>[;&|()\n]+)|(?P<blank>[ \t]+|#[^\n]*)|(?P<word>{_SHELL_WORD})",
     re.DOTALL,
 )
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -349,17 +360,37 @@ def stem_of(command: Sequence[str]) -> str:
 def _program_in(words: Sequence[str]) -> str | None:
     """Return the first word that is neither an option nor a variable nor an interpreter, or None if there is none."""
     interpreter = kind = ""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if kind and _precedes_text(kind, word):
-            is_script = kind in _SHELLS and "c" in word
-            return (_program_in_script(following) if is_script else None) or interpreter
-        if word.startswith("-") or _VARIABLE.match(word):
+    is_script = False
+    rest = iter(words)
+    for word in rest:
+        if kind:
+            for _ in range(_count_values(kind, word)):
+                next(rest, None)
+            if _precedes_text(kind, word):
+                is_script = kind in _SHELLS and "c" in word
+                if not is_script:
+                    return interpreter
+        if word.startswith("-") or (kind in _SHELLS and word.startswith("+")):
+            continue
+        if is_script:
+            return _program_in_script(word) or interpreter
+        if _VARIABLE.match(word):
             continue
         found = _INTERPRETERS.fullmatch(PurePath(word).name)
         if not found:
             return word
         interpreter, kind = word, found["kind"]
-    return None
+    return interpreter if is_script else None
+
+
+def _count_values(kind: str, option: str) -> int:
+    """Return the number of words after an interpreter's option that are its values."""
+    if option in _LONG_VALUE_OPTIONS:
+        return 1
+    if kind in _SHELLS:  # each "o" in -euo requires a name
+        return option.lower().count("o") if re.fullmatch(r"[-+][A-Za-z]+", option) else 0
+    letters = _VALUE_OPTIONS.get(kind)
+    return 1 if letters and re.fullmatch(rf"-[^\W{letters}]*[{letters}]", option) else 0
 
 
 def _precedes_text(kind: str, option: str) -> bool:
@@ -372,6 +403,10 @@ def _program_in_script(text: str) -> str | None:
     """Return the first program that a shell script starts, or None if there is any doubt about it."""
     for words in _commands(text):
         command = list(dropwhile(lambda word: word in _BEFORE_COMMAND or _VARIABLE.match(word), words))
+        before = words[len(words) - len(command) - 1] if len(command) < len(words) else ""
+        while before in _BEFORE_COMMAND and command and command[0].startswith("-"):
+            has_name = before == "exec" and command[0].endswith("a")  # exec -a NAME
+            command = command[2:] if has_name else command[1:]
         if not command or command[0] in _BUILTINS:
             continue
         if command[0] in _UNSUPPORTED:
@@ -424,7 +459,7 @@ def _is_text(word: str) -> bool:
 
 
 def _title(command: Sequence[str], given: Mapping[str, str]) -> str:
-    secrets = Secrets().learn({"parameters": given}, list(command))
+    secrets = Secrets().learn_environment().learn({"parameters": given}, list(command))
     line = " ".join(" ".join(secrets.hide_document(list(command))).split())
     return line if len(line) <= 100 else f"{line[:97]}..."
 

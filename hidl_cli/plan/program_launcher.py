@@ -123,6 +123,12 @@ def find_launcher(command: Sequence[str], directory: Path | None = None) -> Prog
     return None if text is None else next(_in_shell(text), None)
 
 
+def starts_ranks(command: Sequence[str], directory: Path) -> bool:
+    """Return whether a command is a shell script that starts ranks with a launcher such as ``srun`` or ``mpiexec``."""
+    launcher = find_launcher(command, directory)
+    return launcher is not None and launcher.in_shell and (launcher.name in _OF_RANKS or launcher.name[:5] == "flux ")
+
+
 def _without_wrappers(command: Sequence[str]) -> list[str]:
     """Return a command without leading programs that only start another one, such as ``env`` and ``timeout``."""
     words = list(command)
@@ -203,7 +209,7 @@ def processes_per_node(launcher: ProgramLauncher, options: RunOptions, *, nodes:
 
 def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes: int, gpus: int | None) -> int | None:
     most = launcher.value("--nnodes")
-    if most is not None and most != str(nodes):
+    if most is not None and not _is_variable(most, "{nodes}") and most != str(nodes):
         raise UsageError(
             f"torchrun --nnodes is {most}, but the run has {nodes} node(s)",
             hint=f"omit --nnodes, and set the nodes with hidl run --nodes {nodes if ':' in most else most}",
@@ -228,6 +234,11 @@ def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes
     if given is None or given.isdecimal():
         return int(given) if given else None
     return gpus if given in ("gpu", "auto") else None
+
+
+def _is_variable(value: str, placeholder: str) -> bool:
+    """Return whether an option's value is known only in the job: hidl's placeholder, or a shell's variable."""
+    return value == placeholder or "$" in value
 
 
 def _processes_of_accelerate(

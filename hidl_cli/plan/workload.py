@@ -411,6 +411,18 @@ class StackChoice(Strict):
 DeviceEntry = Annotated[DeviceChoice, BeforeValidator(_device_choice, json_schema_input_type=Device | DeviceChoice)]
 
 
+class Elastic(Strict):
+    """The conditions under which a run may continue on another number of nodes with the same results."""
+
+    when: dict[str, Condition] = Field(
+        default_factory=dict, description="parameter -> value, or a list of values, that they must have"
+    )
+    requires: list[str] = Field(default_factory=list, description="parameters that must not be 0 or empty")
+    batch: str | None = Field(
+        None, description="parameter with the global batch, which the number of ranks must divide; null: there is none"
+    )
+
+
 class Workload(Strict):
     """A program with its parameters, its metrics and its scaling."""
 
@@ -448,6 +460,11 @@ class Workload(Strict):
     continues: bool = Field(
         False,
         description="whether the program stops cleanly and continues from `$HIDL_CHECKPOINT`, for `--until-done`",
+    )
+    elastic: Elastic | None = Field(
+        None,
+        description="conditions under which a job may continue on another number of nodes, for `--until-done --nodes "
+        "2-4`; null: it may not, because its results or its global batch would change",
     )
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="recommended run-time variables for each MPI family"

@@ -470,7 +470,8 @@ def page_of(
             found for group in groups for found in profile_of(group, name=_name(group[-1]), where=_where(group[-1]))
         ),
     )
-    return Secrets().learn(*(run.plan.to_json() for run in oldest_first)).hide_document(page)
+    secrets = Secrets().learn_environment().learn(*(run.plan.to_json() for run in oldest_first))
+    return secrets.hide_document(page)
 
 
 _BY_SEVERITY = (

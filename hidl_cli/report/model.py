@@ -18,6 +18,7 @@ from hidl_cli.documents import read_json
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.record import Run, State, Status, all_runs, find
+from hidl_cli.redaction import Secrets, read_end
 from hidl_cli.report.text import day, percent, when
 from hidl_cli.runs.history import judge_if_ended, refresh
 from hidl_cli.store.extract import series_of
@@ -511,14 +512,13 @@ class LoadedRun:
         return [float(v) for v in found if isinstance(v, (int, float)) and not isinstance(v, bool)]
 
     def complaint(self) -> str:
-        """Return the last lines that the job wrote to stderr."""
+        """Return the last lines that the job wrote to stderr, without secrets."""
         try:
-            with self.run.stderr.open("rb") as file:
-                file.seek(max(0, file.seek(0, 2) - _COMPLAINT_BYTES))
-                text = file.read().decode("utf-8", "replace")
+            data = read_end(self.run.stderr, _COMPLAINT_BYTES)
         except OSError:
             return ""
-        return "\n".join(text.splitlines()[-_COMPLAINT_LINES:])
+        secrets = Secrets().learn_log(self.run.stdout).learn_log(self.run.stderr)
+        return "\n".join(secrets.hide(data.decode("utf-8", "replace")).splitlines()[-_COMPLAINT_LINES:])
 
 
 def load(run: Run, status: Status | None = None) -> LoadedRun:

@@ -21,7 +21,7 @@ from hidl_cli.plan.workload import Scaling
 from hidl_cli.profile import keep_profile, metrics_of
 from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.energy import add_accounted_energy
-from hidl_cli.runs.goodput import read_goodput
+from hidl_cli.runs.goodput import describe_nodes, nodes_of_jobs, read_goodput
 from hidl_cli.runs.metrics import count_complete_repetitions, describe_unequal_ranks, read_steps
 from hidl_cli.runs.parsers.patterns import last_lines
 from hidl_cli.schedulers.decision import read_status
@@ -281,6 +281,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
         MetricMissing: A metric is missing.
         HidlError: The verdict cannot be written.
     """
+    plan = plan.on_nodes(len(status.hosts))
     rounds = _rounds_before_limit(run, plan, status)
     if status.state is not State.COMPLETED and not rounds:
         keep_likely_causes(run, status)
@@ -324,6 +325,10 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
         conclusion = conclusion.with_note(goodput.describe())
         for step in steps:  # only one, because a study is a single job
             step["metrics"] = {**goodput.metrics(), **step["metrics"]}
+    if plan.on_fewer_nodes and (nodes := nodes_of_jobs(run)):
+        conclusion = conclusion.with_note(describe_nodes(nodes))
+        for step in steps:
+            step["metrics"] = {"job_nodes": {"value": nodes[-1], "unit": "nodes", "samples": nodes}, **step["metrics"]}
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion)

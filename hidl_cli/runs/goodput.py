@@ -197,8 +197,13 @@ class Goodput:
         """Describe the goodput in one sentence."""
         parts = [f"goodput {self.share:.3f} in {_count(self.jobs)}"]
         if self.jobs > 1:
-            lost = f"{self.lost_seconds:.3g} s of steps repeated ({self.lost_node_hours:.3g} node-h)"
-            parts.append(lost if self.lost_seconds else "no step repeated")
+            if self.lost_seconds:
+                parts.append(f"{self.lost_seconds:.3g} s of steps repeated ({self.lost_node_hours:.3g} node-h)")
+            elif self.failures:
+                unrecorded = "up to 1 s of steps (60 s if a node was lost) before each is not recorded"
+                parts.append(f"no recorded step repeated after {self.failures} failure(s); {unrecorded}")
+            else:
+                parts.append("no step repeated")
         if self.restart_seconds:
             mean = sum(self.restart_seconds) / len(self.restart_seconds)
             parts.append(f"{mean:.3g} s from the start of a job to the end of its first step")
@@ -226,8 +231,21 @@ def read_goodput(run: Run, plan: Plan) -> Goodput | None:
     )
 
 
+def nodes_of_jobs(run: Run) -> list[int]:
+    """Return the number of nodes of each job that has started, in the order of their starts."""
+    jobs = _without_refused(_jobs(_statuses(run), (), 0))
+    return [job.nodes for job in jobs]
+
+
+def describe_nodes(nodes: Sequence[int]) -> str:
+    """Describe the numbers of nodes of a run's jobs, such as ``2, 1 and 2 nodes``."""
+    *others, last = map(str, nodes)
+    text = f"{', '.join(others)} and {last}" if others else last
+    return f"{_count(len(nodes))} on {text} node{'' if list(nodes) == [1] else 's'}"
+
+
 def count_failures(run: Run, plan: Plan) -> tuple[float, int]:
-    """Return the time of all jobs of a run in seconds, and the number of failures after which it continued."""
+    """Return the total time of a run's jobs, in seconds, and the number of failures that the run recovered from."""
     jobs = _jobs(_statuses(run), _records(run), plan.allocation.nodes)
     trained = _without_refused(jobs)
     return sum(job.seconds for job in trained), sum(job.has_failed for job in jobs[:-1])

@@ -16,7 +16,7 @@ from hidl_cli.record import Run, Status, all_runs, job_id
 from hidl_cli.redaction import Secrets
 from hidl_cli.runs.conclude import conclude, has_results, keep_likely_causes
 from hidl_cli.runs.follow import Watch
-from hidl_cli.runs.goodput import read_goodput
+from hidl_cli.runs.goodput import nodes_of_jobs, read_goodput
 from hidl_cli.runs.metrics import directories, metrics_of
 from hidl_cli.schedulers.decision import read_status
 
@@ -116,6 +116,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
             for each in run.attempts()
             if each.started is None or each.started != status.started
         ],
+        "nodes_of_jobs": nodes_of_jobs(run),
         "goodput": goodput and goodput.to_json(),
         "steps": metrics.get("steps", []),
         "causes": causes.get("findings", []),

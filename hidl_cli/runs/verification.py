@@ -62,7 +62,23 @@ def differences(before: Provenance, after: Provenance) -> tuple[str, ...]:
         if was != now
     ]
     tuning = [redact_document({setting.name: setting.value for setting in plan.tuning}) for plan in (old, new)]
-    return (*found, *_changed("", *tuning), *_changed("version of ", before.packages, after.packages))
+    variables = [redact_document(_variables(plan)) for plan in (old, new)]
+    return (
+        *found,
+        *_changed("", *tuning),
+        *_changed("environment variable ", *variables),
+        *_changed("version of ", before.packages, after.packages),
+    )
+
+
+def _variables(plan: Plan) -> dict[str, str]:
+    """Return the environment variables of a run that neither ``--tune`` nor the MPI library sets."""
+    tuned = {setting.name for setting in plan.tuning}
+    return {
+        name: value
+        for name, value in plan.environment.items()
+        if name not in tuned and plan.mpi.environment.get(name) != value
+    }
 
 
 def fold_or_join(hosts: tuple[str, ...]) -> str:

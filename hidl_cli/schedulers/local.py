@@ -227,7 +227,7 @@ class Local:
         return True
 
     def pause(self, seconds: float) -> float:
-        # A poll only reads a file, so it may be frequent.
+        # Polling only reads a file, so it can be done frequently.
         return min(0.2, max(0.005, seconds / 20))
 
 

@@ -355,8 +355,8 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     options: dict[str, str | int | None] = {
         "job-name": allocation.job_name,
         **{name: None if use == "never" else value for name, (use, value) in uses.items()},
-        "nodes": allocation.nodes,
-        "ntasks-per-node": tasks if policies.tasks == "ntasks-per-node" else None,
+        "nodes": f"{allocation.least_nodes}-{allocation.nodes}" if allocation.least_nodes else allocation.nodes,
+        "ntasks-per-node": tasks if policies.tasks == "ntasks-per-node" and not allocation.least_nodes else None,
         **_cpus(allocation, policies),
         **_memory(allocation, policies),
         **_gpus(allocation, policies),

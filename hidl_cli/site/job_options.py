@@ -246,7 +246,7 @@ def line_after(scheduler: str, job: str) -> str:
 
 
 def _repeated(written: set[str], scheduler: str, line: str) -> set[str]:
-    """Return the options in ``written`` that a line repeats, possibly with a short or abbreviated name."""
+    """Return the options in ``written`` that a directive also sets, possibly under a short or abbreviated name."""
     names = [_LETTERS.get(scheduler, {}).get(name, name) for name in option_names(scheduler, line)]
     return {
         each

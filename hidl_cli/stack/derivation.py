@@ -58,7 +58,7 @@ Check = Callable[[str], None]
 Say = Callable[[str], object]
 
 
-#: Creates the builder of direct references; its argument is the user's own package sources.
+#: Creates an object that builds packages from direct references, given the user's own package sources.
 MakeBuilder = Callable[[StackSources], "ReferenceBuilder"]
 
 

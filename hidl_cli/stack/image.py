@@ -32,6 +32,8 @@ _PYTHON = re.compile(r"cp(\d)(\d+)")
 #: Version suffix of torch from one of PyTorch's own indexes, each of which contains a single build.
 _BUILD_OF_TORCH = re.compile(r"\+(cpu|cu\d+|rocm[\d.]+|xpu)")
 _TORCH_INDEX = "https://download.pytorch.org/whl"
+#: Without these variables, enroot and the NVIDIA runtime of Docker and Podman give a container no GPU or no libcuda.
+_FOR_NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
@@ -55,7 +57,7 @@ class ImageDefinition:
 
 
 def platform_of(site: Site) -> str:
-    """Return the platform of the nodes that stacks are for; that of this machine if the site's file has none.
+    """Return the platform of the nodes, or of this machine if the site file does not define one.
 
     Raises ``UsageError`` if there are no lockfiles for it.
     """
@@ -109,7 +111,7 @@ def define_image(plan: InstallPlan, wheels: Wheels, *, base: str | None = None) 
         "machine": plan.target.machine,
         "platform": f"linux/{_ARCHITECTURES[plan.target.machine]}",
         "commands": list(_commands(plan, wheels, prefix)),
-        "variables": variables(prefix, plan.stack),
+        "variables": {**variables(prefix, plan.stack), **(_FOR_NVIDIA if plan.target.accelerator == "cuda" else {})},
         "bin": str(prefix / "bin"),
         "lib": str(prefix / "lib"),
     }
@@ -159,20 +161,28 @@ def _commands(plan: InstallPlan, wheels: Wheels, prefix: Path) -> Iterator[str]:
 
 
 def write_image(definition: ImageDefinition, directory: Path, *, force: bool = False) -> None:
-    """Write the files, and build the wheels, below a directory.
+    """Write the files and build the wheels in a directory, and delete older wheels once all others are written.
 
-    Raises ``UsageError`` if a file exists already and ``force`` is not set, and ``HidlError`` if it cannot be written.
+    Raises ``UsageError`` if a file exists already and ``force`` is not set, or if ``wheels`` is a link or contains
+    wheels of other packages, and ``HidlError`` if the directory cannot be written.
     """
-    if not force and (existing := [name for name in definition.files if (directory / name).exists()]):
-        raise UsageError(f"{directory / existing[0]} already exists", hint="overwrite it with --force")
+    if (directory / "wheels").is_symlink():
+        raise UsageError(f"{directory / 'wheels'} is a link", hint="choose another --output")
+    names = {wheel.file.name.partition("-")[0] for wheel in definition.wheels}
+    wheels = [*(directory / "wheels").glob("*.whl")]  # the image would contain them
+    if others := sorted(wheel for wheel in wheels if wheel.name.partition("-")[0] not in names):
+        raise UsageError(f"{others[0]} is not a package of hidl", hint="choose another --output")
+    existing = [directory / name for name in definition.files if (directory / name).exists()]
+    if not force and (existing := [*existing, *wheels]):
+        raise UsageError(f"{existing[0]} already exists", hint="overwrite it with --force")
     try:
         (directory / "wheels").mkdir(parents=True, exist_ok=True)
-        for old in (directory / "wheels").glob("*.whl"):  # the image would contain them
-            old.unlink()
+        for name, text in definition.files.items():
+            documents.write_text(directory / name, text)
         for wheel in definition.wheels:
             own_wheel.build(wheel)
             shutil.copyfile(wheel.file, directory / "wheels" / wheel.file.name)
-        for name, text in definition.files.items():
-            documents.write_text(directory / name, text)
+        for old in {*wheels} - {directory / "wheels" / wheel.file.name for wheel in definition.wheels}:
+            old.unlink()
     except OSError as error:
         raise HidlError(f"{directory} cannot be written: {error.strerror}", hint="choose another --output") from error

@@ -209,7 +209,7 @@ def site_permissions(site: Site, root: Path) -> Iterator[None]:
 
 def is_shared(site: Site, root: Path) -> bool:
     """Return True if ``root`` is the shared root from the site file."""
-    return site.install.root is not None and root == installation_root(site)
+    return site.install.root is not None and root.resolve() == installation_root(site).resolve()
 
 
 def _assign_group(root: Path, group: str) -> None:
@@ -424,6 +424,21 @@ def at(prefix: Path) -> Installation | None:
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return Installation(prefix, manifest) if whole else None
+
+
+def has_no_manifest(prefix: Path) -> bool:
+    """Return True if the installation at ``prefix`` was never completed. Errors other than a missing file do not count.
+
+    A published installation may be unusable here: its interpreter may exist only on other machines, or its file system
+    may not respond.
+    """
+    try:
+        (prefix / MANIFEST).lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _usable(manifest: Mapping[str, Any], prefix: Path) -> bool:

@@ -231,15 +231,23 @@ class Pruning:
         return [root / self.site.name for root in self.roots]
 
     def _prefix_item(self, prefix: Path) -> PruneItem:
-        published = installation.at(prefix) is not None
-        used = _last_used(prefix) if published else prefix.stat().st_mtime
-        kept = next(self._reasons(prefix, used), None) if published else self._recent(used, _LEFT_SECONDS)
+        used = prefix.stat().st_mtime
+        if is_unfinished := installation.has_no_manifest(prefix):
+            reasons = self._reasons_to_keep_any(prefix)
+            kept = next(reasons, None) or self._recent(used, _LEFT_SECONDS)
+        elif installation.at(prefix) is None:
+            kept = next(self._reasons_to_keep_any(prefix), "damaged, or its Python cannot be reached from here")
+        else:
+            used = _last_used(prefix)
+            kept = next(self._reasons(prefix, used), None)
         if not is_ours(prefix):
             kept = "not an installation of hidl"
-        return PruneItem("installation" if published else "unfinished", prefix, installation.size(prefix), used, kept)
+        return PruneItem(
+            "unfinished" if is_unfinished else "installation", prefix, installation.size(prefix), used, kept
+        )
 
-    def _reasons(self, prefix: Path, used: float) -> Iterator[str]:
-        """Yield the reasons to keep a published installation."""
+    def _reasons_to_keep_any(self, prefix: Path) -> Iterator[str]:
+        """Yield the reasons to keep a prefix, complete or not."""
         for link, words in (
             (installation.CURRENT, "in use"),
             (installation.PREVIOUS, "previous installation, for hidl stack rollback"),
@@ -247,19 +255,25 @@ class Pruning:
             if installation.current(prefix.parent, link) == prefix:
                 yield words
         yield from self.users_of(prefix)
+
+    def _reasons(self, prefix: Path, used: float) -> Iterator[str]:
+        """Yield the reasons to keep a published installation."""
+        yield from self._reasons_to_keep_any(prefix)
         until = prefix.stat().st_mtime + self.longest_job
         if is_shared(self.site, prefix.parents[2]) and self.now < until:
             yield f"jobs may use it until {datetime.fromtimestamp(until).astimezone():%Y-%m-%d %H:%M}"
-        if self._current_prefix(prefix.parent.name, prefix.parents[2]) == prefix:
+        current = self._current_prefix(prefix.parent.name, prefix.parents[2])
+        if current is not None and _resolved(current) == _resolved(prefix):
             yield "current result of hidl install"
-        if recent := self._recent(max(used, self._ended_runs.get(str(prefix), 0.0)), self.age):
+        if recent := self._recent(max(used, self._ended_runs.get(_resolved(prefix), 0.0)), self.age):
             yield recent
 
     def users_of(self, prefix: Path) -> Iterator[str]:
         """Yield the users of a prefix: runs, processes, and files that mention it."""
-        if (run := self._runs.get(str(prefix))) is not None:
+        resolved = _resolved(prefix)
+        if (run := self._runs.get(resolved)) is not None:
             yield f"run {run} has not ended"
-        if (process := self._processes.get(str(prefix.resolve()))) is not None:
+        if (process := self._processes.get(str(resolved))) is not None:
             yield f"process {process} uses it"
         for mention, file in self._mentions.get(prefix.name, {}).items():
             if _names_prefix(prefix, mention):
@@ -271,27 +285,28 @@ class Pruning:
         return f"used {'today' if days < 1 else f'{days:.0f} day(s) ago'}" if self.now - used < age else None
 
     @cached_property
-    def _runs(self) -> Mapping[str, str]:
-        """An active run for each prefix that has one."""
+    def _runs(self) -> Mapping[Path, str]:
+        """An active run for each prefix that has one, by its path without links."""
         return {prefix: run for prefix, run, _, ended in self._plans if not ended}
 
     @cached_property
-    def _ended_runs(self) -> Mapping[str, float]:
-        """For each prefix, the modification time of the last run that ended."""
-        found: dict[str, float] = {}
+    def _ended_runs(self) -> Mapping[Path, float]:
+        """For each prefix, by its path without links, the modification time of the last run that ended."""
+        found: dict[Path, float] = {}
         for prefix, _, written, ended in self._plans:
             if ended:
                 found[prefix] = max(written, found.get(prefix, 0.0))
         return found
 
     @cached_property
-    def _plans(self) -> list[tuple[str, str, float, bool]]:
-        """For each of this user's runs: its prefix, id and modification time, and whether it has ended."""
+    def _plans(self) -> list[tuple[Path, str, float, bool]]:
+        """For each of this user's runs: its resolved prefix, id and modification time, and whether it has ended."""
         found = []
         for run in all_runs():
             with suppress(HidlError, FileNotFoundError):  # a damaged or removed run does not count as active
                 plan, ended = run.document("plan") or {}, not _is_active(run)
-                found.append((str(plan.get("prefix")), run.id, run.directory.stat().st_mtime, ended))
+                prefix = _resolved(Path(str(plan.get("prefix"))))
+                found.append((prefix, run.id, run.directory.stat().st_mtime, ended))
         return found
 
     @cached_property

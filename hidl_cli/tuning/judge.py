@@ -275,7 +275,7 @@ def _faults(family: Family, version: str | None, values: Mapping[str, Any], path
         other, text = seen.setdefault(judged.variable, (name, judged.value))
         if text != judged.value:
             message = f"{other} and {name} are the same variable, with different values"
-            yield Fault((*path, name), message, "only one of the two")
+            yield Fault((*path, name), message, "only one of the two names")
 
 
 def _family(word: object) -> Family | None:

@@ -205,7 +205,7 @@ def _check(library: Library, layer: Layer) -> tuple[dict[str, Setting], list[Pro
             problems.append(Problem(message, judged.expected, (name,), suggestion=judged.suggestion))
         elif (other := settings.get(judged.variable)) and other.value != judged.value:
             message = f"{other.name} and {name} are the same variable, with different values ({layer.origin})"
-            problems.append(Problem(message, "only one of the two", (name,)))
+            problems.append(Problem(message, "only one of the two names", (name,)))
         else:
             settings[judged.variable] = Setting(name, judged.value, layer.origin)
     return settings, problems

@@ -165,13 +165,15 @@ def _tensorflow(module):
 
 
 def _lightning(module):
-    fix = "Trainer(devices=int(os.environ['LOCAL_WORLD_SIZE']), num_nodes=..., strategy='ddp')"
+    local, nodes = "int(os.environ['LOCAL_WORLD_SIZE'])", "int(os.environ['SLURM_NNODES'])"
+    fix = f"Trainer(devices={local}, num_nodes={nodes}, strategy='ddp')"
     fit = module.Trainer.fit
 
     def look_first(trainer, *args, **kwargs):
+        # With the number of a launcher's tasks as its world, Lightning would wait for ranks that it did not count.
         distributed = sys.modules.get("torch.distributed")
-        if trainer.world_size == 1 and not (distributed.is_available() and distributed.is_initialized()):
-            compare("Lightning", trainer.world_size, trainer.global_rank, fix)
+        if not (distributed.is_available() and distributed.is_initialized()):
+            compare("Lightning", trainer.num_nodes * trainer.num_devices, trainer.global_rank, fix)
         return fit(trainer, *args, **kwargs)
 
     look_first.__doc__, look_first.__wrapped__ = fit.__doc__, fit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hidl_cli.capsule import capsule_of, parse, request_of, required_words, unpacked
+from hidl_cli.capsule import LOG_BYTES, capsule_of, parse, request_of, required_words, unpacked
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.plan.job_script import job_script
@@ -20,6 +21,7 @@ from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.prepare import prepare
 from hidl_cli.record import Run, State
 from hidl_cli.runs.checkpoint_interval import CheckpointInterval, with_interval
+from hidl_cli.runs.verification import differences
 from hidl_cli.site.load import load_site
 from tests.conftest import Hidl
 
@@ -67,6 +69,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         matrix=[f"m={','.join(values)}"] if has_matrix else [],
         metrics=draw(st.sampled_from([(), [r"rate[unit=1/s]=rate: (\S+)"], [r"loss[unit=s,take=last]=loss (\S+)"]])),
         tuning=draw(st.sampled_from([(), ["UCX_TLS=tcp"], [f"UCX_LOG_FILE=/tmp/{SECRET} %h"]])),
+        env_vars=draw(st.sampled_from([None, {"MYRATE": "400"}, {"OMP_NUM_THREADS": "3", "NOTE": f"a {SECRET}"}])),
         repeat=draw(st.integers(1, 2)),
         hypothetical=True,
     )
@@ -169,8 +172,65 @@ def test_a_secret_that_is_also_a_keyword_of_the_plan_is_a_usage_error(tmp_path: 
     plan = prepare(RunRequest(command=command, directory="/", site="local", stack="mpi"))
     run = create_run(plan, job_script(plan), root=tmp_path)
     measured(run, plan)
-    with pytest.raises(UsageError, match="hidden words: PASSWORD"):
+    with pytest.raises(UsageError, match="redacted values: PASSWORD"):
         capsule_of(run)
+
+
+@pytest.mark.usefixtures("stack")
+def test_a_log_is_searched_for_secrets_before_it_is_cut(tmp_path: Path) -> None:
+    """The name of the first secret is far before the end of the log, that of the second one just before it."""
+    plan = prepare(RunRequest(command=["./program"], directory="/", site="local", stack="mpi"))
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    first, second = "correct-horse-battery-staple-4711", "q7Zr8Kp2Wm5Xv9Tb4Nc6Jd1Lf3Gh0Ys7"
+    begin = f"settings: {{'password': '{first}'}}\n" + "one more line\n" * 30_000
+    end = "\n" + f"step 1 sent {first}\n".ljust(LOG_BYTES - 6, "x") + "\n"
+    run.stdout.write_text(f"{begin}connect --token {second}{end}")
+    run.stderr.write_text(f"connect --password abcdefgh{end}")  # no digits: hidden only where it is named
+    capsule = capsule_of(run)
+    assert not [name for name, data in capsule.members.items() if re.search(rb"staple|Gh0Ys7|efgh", data)]
+    assert capsule.members["run/stdout.log"].startswith(b"step 1 sent ***PASSWORD***\n")
+    assert [each.places for each in capsule.hidden or ()] == [("run/stdout.log", "run/stderr.log")]
+
+
+@pytest.mark.usefixtures("stack")
+def test_a_secret_of_the_environment_is_hidden_in_the_programs_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "0123456789abcdef0123456789abcdef"
+    monkeypatch.setenv("WANDB_API_KEY", secret)
+    command = ["bash", "-c", "echo connecting with $1", "x", secret]
+    plan = prepare(RunRequest(command=command, directory="/", site="local", stack="mpi", hypothetical=True))
+    assert secret not in plan.workload.title
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    capsule = capsule_of(run)
+    assert not [name for name, data in capsule.members.items() if secret.encode() in data]
+    assert required_words(capsule) == ("WANDB_API_KEY",)
+    with unpacked(capsule, {"WANDB_API_KEY": secret}) as original:
+        assert original.plan.workload.program.arguments == command[1:]
+
+
+@pytest.mark.usefixtures("stack")
+def test_a_replay_sets_the_variables_of_the_run_and_lists_those_that_differ(tmp_path: Path) -> None:
+    def planned(**variables: str) -> Plan:
+        request = RunRequest(command=["./program"], directory="/", site="local", stack="mpi", env_vars=variables)
+        return prepare(replace(request, hypothetical=True))
+
+    plan = planned(MYRATE="400", OMP_NUM_THREADS="3")
+    run = create_run(plan, job_script(plan), root=tmp_path)
+    measured(run, plan)
+    with unpacked(parse(capsule_of(run).to_bytes()), {}) as original:
+        request = request_of(original, load_site("local"), None, AllocationOptions(), None)
+        assert request.rank_variables == {"MYRATE": "400", "OMP_NUM_THREADS": "3"}
+        before, after = original.provenance, replace(original.provenance, plan=planned(MYRATE="100", NOTE="x"))
+        threads = after.plan.environment["OMP_NUM_THREADS"]
+        assert differences(before, after) == (
+            f"environment variable OMP_NUM_THREADS: 3 → {threads}",
+            "environment variable MYRATE: 400 → 100",
+            "environment variable NOTE: not set → x",
+        )
+        assert differences(before, before) == ()
 
 
 def measured(run: Run, plan: Plan) -> None:

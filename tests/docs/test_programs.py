@@ -39,7 +39,10 @@ TESTS = {
     "docs/how-to/profile-a-run.md": {"import numpy as np": "tests/runs/test_profile.py::test_the_program_of_the_page"},
     "docs/how-to/run-it-again.md": {"import hidl_cli.api as hidl": f"{_HERE}test_mypy_accepts_fragments"},
     "docs/how-to/stop-and-continue.md": {
-        "# count.py: mpiexec -n 2 python count.py": f"{_HERE}test_the_program_of_stop_and_continue_counts_on"
+        "# count.py: mpiexec -n 2 python count.py": f"{_HERE}test_the_program_of_stop_and_continue_counts_on",
+        "# own.py: hidl run --no-mpi --until-done --time 02:00:00 -- python own.py": (
+            "tests/runs/test_goodput.py::test_a_program_with_checkpoints_of_its_own_has_a_goodput"
+        ),
     },
     "docs/how-to/train-data-parallel.md": {
         **dict.fromkeys(("# train.py", "# fit.py", "# perceptron.py"), _KERAS),
@@ -157,7 +160,7 @@ def test_the_program_of_mpi4dask_prints_its_sum(
 
 
 def test_the_program_of_stop_and_continue_counts_on(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
-    (program,) = programs("docs/how-to/stop-and-continue.md")
+    program = programs("docs/how-to/stop-and-continue.md")[0]
     (tmp_path / "count.py").write_text(program)
     stop = tmp_path / "stop"
     stop.touch()

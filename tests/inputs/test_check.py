@@ -216,6 +216,10 @@ def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int
         (("{module: some.module}", "{command: []}"), 3, "`program.command` is empty", None),
         (("{module: some.module}", "{command: [b]}\nestimate: a"), 4, "with `command` cannot be estimated", None),
         (("stack: mpi", "stack: mpi, when: {knid: small}"), 4, "unknown parameter `knid`", "kind"),
+        (("{module: some.module}", "{module: a}\nelastic: {batch: siez}"), 4, "unknown parameter `siez`", "size"),
+        (("{module: some.module}", "{module: a}\nelastic: {requires: [siez]}"), 4, "unknown parameter `siez`", "size"),
+        (("{module: some.module}", "{module: a}\nelastic: {when: {knid: 1}}"), 4, "unknown parameter `knid`", "kind"),
+        (("{module: some.module}", "{module: a}\nelastic: {when: {kind: lrge}}"), 4, "`lrge` is not one of", "large"),
         (("stack: mpi", "stack: mpi, when: {kind: lrge}"), 4, "`lrge` is not one of the choices", "large"),
         (("stack: mpi", "stack: mpi, when: {size: 9}"), 4, "9 exceeds max", None),
         (

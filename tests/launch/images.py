@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PYTHON = Path("/usr/bin/python3")
-_PROGRAMS = ("bash", "cat", "ls", "env", "hostname")
+_PROGRAMS = ("bash", "cat", "ls", "env", "hostname", "sleep")
 _DIRECTORIES = ("dev", "proc", "sys", "tmp", "home", "root", "run", "var", "mnt", "opt", "etc", "usr/bin", "usr/lib")
 
 

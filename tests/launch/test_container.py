@@ -26,7 +26,7 @@ from hidl_workloads.own_program import CONTAINER, STDIN, encode
 _COMMON = """
 import os, sys
 OF_IMAGE = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": "/image/lib", "PYTHONPATH": "/image/python",
-            "CUDA_HOME": "/image/cuda"}
+            "CUDA_HOME": "/image/cuda", "OF_THE_USER": "image", "UCX_TLS": "image", "RANK": "7"}
 OF_RUNTIME = {f"RUNTIME_{name}": os.environ.get(name, "") for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")}
 def mount(source, target, *mode):
     assert os.path.exists(source) and target.startswith("/") and mode in ((), ("ro",)), (source, target, mode)
@@ -58,7 +58,7 @@ while words[0].startswith("--"):
         for number in range(3, 3 + int(value)):
             os.fstat(number)
     else:
-        assert name in ("--rm", "--network", "--pid", "--ipc", "--entrypoint", "--userns"), name
+        assert name in ("--rm", "--network", "--pid", "--ipc", "--entrypoint", "--userns", "--ulimit", "--device"), name
 if not stdin:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 image, *command = words
@@ -82,6 +82,7 @@ image, *command = words
 for name in os.environ:
     if name.startswith("APPTAINERENV_"):
         passed[name.removeprefix("APPTAINERENV_")] = os.environ[name]
+passed.update(OF_THE_USER="image")  # as the %environment of an image may do
 start(command, {**passed, "IMAGE": image}, directory)
 """,
     "shifter": """
@@ -129,6 +130,20 @@ def site(**containers: object) -> Site:
 )
 def test_mounts_are_parsed(word: str, mount: ContainerMount) -> None:
     assert parse_mount(word) == mount
+
+
+def test_a_relative_directory_is_mounted_at_its_own_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert parse_mount("../data") == ContainerMount(f"{tmp_path}/data", f"{tmp_path}/data")
+
+
+def test_a_directory_of_the_launcher_that_cannot_be_mounted_is_named_with_its_variable(tmp_path: Path) -> None:
+    (tmp_path / "podman").write_text("#!/bin/sh\n")
+    (tmp_path / "podman").chmod(0o755)
+    environment = {"PATH": str(tmp_path), "PMIX_SYSTEM_TMPDIR": "/run"}
+    with pytest.raises(on_ranks.NoRuntime, match=r"PMIX_SYSTEM_TMPDIR=/run cannot .*\nnext: set it to another"):
+        on_ranks.enter(Container("podman", "x").document, ["true"], "/tmp", environment)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +211,9 @@ EXPECTED = {
     "UCX_ROOT": None,
     "SLURM_JWT": None,
     "WANDB_API_KEY": None,
+    "HIDL_GIVEN_RANK": None,
+    "PYTHONNOUSERSITE": "1",
+    "hidl_name": None,
 }
 
 
@@ -282,6 +300,7 @@ def test_a_process_in_the_image_keeps_the_image_and_leaves_the_node() -> None:
         "LD_LIBRARY_PATH": "/opt/mpich/lib:/image/cuda/lib",
         "OPAL_PREFIX": "/image/ompi",
         "PYTHONPATH": f"{check}:/image/python",
+        "PYTHONNOUSERSITE": "1",
         "TMPDIR": "/tmp",
     }
 
@@ -291,7 +310,11 @@ def test_a_process_in_the_image_keeps_the_image_and_leaves_the_node() -> None:
         "PATH": "/image/bin",
     }
     on_ranks.enter(Container("pyxis", "x", checks_mpi=True).document, ["./train"], "/", environment)
-    assert environment == {"PYTHONPATH": check, "PATH": "/image/bin", "HIDL_CHECKS_MPI": "1"}
+    own = {"PYTHONNOUSERSITE": "1", "HIDL_CHECKS_MPI": "1"}
+    assert environment == {"PYTHONPATH": check, "PATH": "/image/bin", **own}
+    environment = {"PYTHONNOUSERSITE": ""}
+    on_ranks.enter(Container("pyxis", "x", variables=("PYTHONNOUSERSITE",)).document, ["./train"], "/", environment)
+    assert environment == {"PYTHONNOUSERSITE": ""}
 
 
 @pytest.mark.parametrize(
@@ -376,6 +399,79 @@ def test_a_named_runtime_that_cannot_start_the_image_is_an_error(runtime: str, i
 def test_a_runtime_that_a_node_lacks_is_named_with_what_to_do(tmp_path: Path) -> None:
     document = Container("shifter", "x").document
     with pytest.raises(on_ranks.NoRuntime, match=r"shifter not found on .*\n.*containers.runtime"):
+        on_ranks.enter(document, ["true"], "/", {"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("options", ["", "--sharens"])
+def test_ranks_on_a_node_share_a_namespace_if_the_runtime_can(options: str, tmp_path: Path) -> None:
+    for program in ("apptainer", "ch-run"):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho 'Options: {options}'\n")
+        (tmp_path / program).chmod(0o755)
+    environment = {"PATH": str(tmp_path), "HIDL_RUN_ID": "of-a", "HIDL_METRICS": "/runs/of-a/steps/3/metrics.json"}
+
+    def started(container: Container, *, check: bool = False, ranks: int = 4) -> list[str]:
+        variables = {**environment, "LOCAL_WORLD_SIZE": str(ranks)}
+        return on_ranks.enter(container.document, ["true"], "/tmp", variables, check=check)
+
+    apptainer = Container("apptainer", "x.sif", checks_mpi=True)
+    assert ("--sharens" in started(apptainer)) == (options != "")
+    assert "--sharens" not in started(Container("apptainer", "x.sif"))
+    assert "--sharens" not in started(apptainer, ranks=1)
+    charliecloud = Container("charliecloud", "x.sqfs", checks_mpi=True)
+    assert [word for word in started(charliecloud) if "join" in word] == [
+        "--join", "--join-ct=4", "--join-tag=hidl-of-a-3-0",
+    ]  # fmt: skip
+    assert "--join-tag=hidl-of-a-3-1" in started(charliecloud, check=True)
+    own = Container("charliecloud", "x.sqfs", checks_mpi=True, arguments=("--join-ct=2",))
+    assert [word for word in started(own) if "join" in word] == ["--join-ct=2"]
+
+
+def test_podman_gets_the_devices_groups_and_limits_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("infiniband/uverbs0", "cxi0", "cxi1", "xpmem", "null"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert on_ranks._fabric_devices(str(tmp_path)) == [
+        f"{tmp_path}/{name}" for name in ("cxi0", "cxi1", "infiniband", "xpmem")
+    ]
+    monkeypatch.setattr(on_ranks, "_fabric_devices", lambda directory: [f"{directory}/cxi0"])
+    monkeypatch.setattr("os.getuid", lambda: 1000)
+    for name in ("podman", "podman-hpc"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+
+    def started(runtime: str, gpus: str | None, *arguments: str) -> set[str]:
+        container = Container(runtime, "x", gpus=gpus, arguments=arguments)  # type: ignore[arg-type]
+        return {*on_ranks.enter(container.document, ["true"], "/tmp", {"PATH": str(tmp_path), "USER": "x"})}
+
+    for runtime in ("podman", "podman-hpc"):
+        assert {"--device=/dev/cxi0", "--ulimit=host", "--device=/dev/dri"} <= started(runtime, "intel")
+        assert {"--device=/dev/kfd", "--device=/dev/dri"} <= started(runtime, "amd")
+        assert "--device=/dev/dri" not in started(runtime, None)
+    assert "--group-add=keep-groups" in started("podman", None)
+    assert "--group-add=keep-groups" not in started("podman", None, "--group-add=video")
+
+
+def test_standard_input_is_read_in_the_runs_directory(tmp_path: Path) -> None:
+    """Tasks of pyxis start in the image's own working directory."""
+    (tmp_path / "stdin").write_text("given")
+    words = encode([STDIN, "stdin", CONTAINER, Container("pyxis", "x").document, "/tmp", "cat"])
+    environment = {"PATH": os.environ["PATH"], "HIDL_WORLD_SIZE": "1", "HIDL_FINDINGS": f"{tmp_path}/findings.json"}
+    done = subprocess.run(
+        [sys.executable, Path(on_ranks.__file__).with_name("start.py"), "hidl_workloads.own_program", *words],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "given"), done.stderr
+
+
+def test_a_library_that_the_node_lacks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "podman").write_text("#!/bin/sh\n")
+    (tmp_path / "podman").chmod(0o755)
+    document = Container("podman", "x", prefixes=("/opt/absent",), libraries=("/opt/absent/lib",)).document
+    with pytest.raises(on_ranks.NoRuntime, match=r"library in /opt/absent cannot be mounted: no such directory on .*"):
         on_ranks.enter(document, ["true"], "/", {"PATH": str(tmp_path)})
 
 

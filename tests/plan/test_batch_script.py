@@ -161,6 +161,21 @@ def test_other_scripts_are_no_batch_scripts(tmp_path: Path, text: str) -> None:
     assert read_batch_script(["bash", "job.sh"], tmp_path) is None
 
 
+@pytest.mark.parametrize("line", ["srun --cpu-bind=none python train.py", "mpirun -n 2 ./a", "flux run -n 2 ./a"])
+def test_a_script_without_directives_that_starts_ranks_runs_once(
+    hidl: Hidl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh").write_text(f"# as found\nexport MASTER_ADDR=$(hostname)i\n{line}\n")
+    for words in (["job.sh"], ["--", "bash", "job.sh"]):
+        done = hidl("run", "--site", "test-cluster", "--nodes", "2", "--dry-run", "--no-check", *words)
+        assert done.returncode == 0, done.stderr
+        assert "#SBATCH --nodes=2\n" in done.stdout
+        assert "timed launch 2 bash -c" in done.stdout
+        assert f"bash {tmp_path}/job.sh\n" in done.stdout
+        assert "srun --nodes" not in done.stdout
+
+
 def dry_run(hidl: Hidl, tmp_path: Path, script: str, *words: str, site: str = "test-cluster") -> tuple[list[str], str]:
     """Return the header of the job of a batch script, and the errors."""
     (tmp_path / "job.sh").write_text(script)

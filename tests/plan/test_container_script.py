@@ -70,9 +70,13 @@ def test_other_runtimes_are_started_by_each_rank(hidl: Hidl, runtime: str) -> No
 
 
 def test_pyxis_starts_hidl_and_the_program_in_the_image(hidl: Hidl) -> None:
-    check, program = launches(hidl, "pyxis", "--mpi", "site-mpich")
+    check, program = launches(hidl, "pyxis", "--mpi", "site-mpich", "--env-var", "OF_THE_USER=1")
 
     for words in (check, program):
+        (variables,) = (word for word in words if word.startswith("--container-env="))
+        names = variables.removeprefix("--container-env=").split(",")
+        assert {"OF_THE_USER", "MASTER_ADDR", "HIDL_WORLD_SIZE", "HIDL_RANKS_PER_NODE"} <= {*names}
+        assert not {"PATH", "LD_LIBRARY_PATH"} & {*names}
         (mounts,) = (word for word in words if word.startswith("--container-mounts="))
         places = mounts.removeprefix("--container-mounts=").split(",")
         assert places[0] == "/data:/in:ro"
@@ -100,6 +104,18 @@ def test_the_job_records_the_values_of_the_node_for_pyxis(hidl: Hidl, tmp_path: 
     )
     assert done.stdout.splitlines() == ["HIDL_ON_NODE_LD_LIBRARY_PATH=/node lib", "HIDL_ON_NODE_TMPDIR="]
     assert "HIDL_ON_NODE_" not in dry_run(hidl, "podman").stdout
+
+
+def test_pyxis_gets_the_variables_of_nvidias_hook(hidl: Hidl) -> None:
+    """enroot gives containers GPUs only with these variables."""
+    node = {"cores": 8, "gpus": 4, "gpu_model": "NVIDIA A100"}
+    gpus = {"node_types": {"cpu": node}}
+    for runtime, there in (("pyxis", True), ("podman", False)):
+        done = dry_run(hidl, runtime, "--device", "gpu", **gpus)
+        assert done.returncode == 0, done.stderr
+        assert ("NVIDIA_VISIBLE_DEVICES=all" in done.stdout) == there, done.stdout
+        assert ("NVIDIA_DRIVER_CAPABILITIES=compute,utility" in done.stdout) == there
+    assert "NVIDIA_VISIBLE_DEVICES" not in dry_run(hidl, "pyxis", "--device", "cpu", **gpus).stdout
 
 
 def test_the_library_of_the_image_is_of_the_family_of_the_stack(hidl: Hidl) -> None:

@@ -70,6 +70,8 @@ def test_the_script_of_a_shell_is_read(tmp_path: Path) -> None:
         (["torchrun", "--nproc_per_node", "2", "a.py"], {"ranks_per_node": 1}, 4, 2),
         (["torchrun", "--nproc-per-node=gpu", "a.py"], {}, 4, 4),
         (["torchrun", "--nnodes=2", "a.py"], {"nodes": 2}, 4, 4),
+        (["torchrun", "--nnodes={nodes}", "a.py"], {"nodes": 2}, 4, 4),
+        (["bash", "-c", "torchrun --nnodes=$SLURM_NNODES --nproc-per-node=2 a.py"], {"nodes": 2}, 4, 2),
         (["torchrun", "--standalone", "-m", "train", "--nnodes", "3"], {}, 4, 4),
         (["torchrun", "--max-restarts", "3", "--no-python", "./a", "--nproc-per-node", "2"], {}, 4, 4),
         (["accelerate", "launch", "--num_processes", "8", "a.py"], {"nodes": 2}, 8, 4),

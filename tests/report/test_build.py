@@ -72,6 +72,19 @@ class TestSummary:
         assert record.reason == "reached its time limit"
         assert "DUE TO TIME LIMIT" in record.complaint
 
+    def test_the_stderr_of_a_failed_job_is_shown_without_secrets(self, nights: example.Nights) -> None:
+        run = nights.run(STUDY, 0, lambda _: [], state=State.FAILED)
+        run.stdout.write_text("password: correct-horse-4711\n")
+        run.stderr.write_text("--token q7Zr8Kp2Wm5Xv9Tb4" + "x" * 8188 + "\nsent correct-horse-4711\n")
+        assert page_about(run).runs[0].complaint == "sent ***"
+
+    def test_a_secret_of_the_environment_is_hidden_everywhere(
+        self, nights: example.Nights, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = nights.run(STUDY, 0, nights.training(), warnings=("connecting with 0123456789abcdef",))
+        monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+        assert page_about(run).runs[0].warnings == ("connecting with ***",)
+
     def test_a_job_that_goes_on_is_reported(self, nights: example.Nights) -> None:
         run = nights.run(STUDY, 0, nights.training(), state=State.RUNNING)
         assert page_about(run).standings[0].outcome is Outcome.ACTIVE

@@ -14,8 +14,11 @@ import pytest
 from hidl_cli.plan.launch_plan import plan_of
 from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.goodput import Goodput, JobSteps, count_failures, measure, read_goodput
-from hidl_workloads.progress import DIRECTORY, Progress
+from hidl_workloads.progress import DIRECTORY, Progress, begin_job
+from hidl_workloads.stop import STOPPED
 from tests.conftest import REPOSITORY, Hidl
+from tests.docs.test_programs import programs
+from tests.waiting import until
 
 STEPS = REPOSITORY / "tests" / "programs" / "steps.py"
 
@@ -116,11 +119,13 @@ def test_a_job_that_stopped_in_good_order_loses_nothing(tmp_path: Path) -> None:
     ended = clock.time
     second = Job(tmp_path, clock, after=3)
     second.train(3, 5)
-    result = found(
-        measure([status(1000, ended), status(ended, clock.time)], [first.record(), second.record()], nodes=1)
-    )
+    stopped = replace(status(1000, ended), exit_status=STOPPED)
+    records = [first.record(), second.record()]
+    result = found(measure([stopped, status(ended, clock.time)], records, nodes=1))
     assert (result.useful_seconds, result.lost_seconds) == (pytest.approx(30), 0)
-    assert "no step repeated" in result.describe()
+    assert result.describe().startswith("goodput 0.811 in 2 jobs, no step repeated, ")
+    failed = found(measure([status(1000, ended), status(ended, clock.time)], records, nodes=1))
+    assert "no recorded step repeated after 1 failure(s); up to 1 s of steps (60 s if a node" in failed.describe()
 
 
 def test_a_damaged_checkpoint_loses_the_steps_of_several_jobs(tmp_path: Path) -> None:
@@ -380,3 +385,48 @@ def test_steps_without_a_checkpoint_are_no_progress(hidl_with: Callable[..., Hid
     goodput = hidl.json("status", run.name)["goodput"]
     assert (goodput["jobs"], goodput["useful_time"] > 0, goodput["checkpoints"]) == (2, True, 0)
     assert "goodput so far" in hidl("status", run.name).stdout
+
+
+def test_a_program_with_checkpoints_of_its_own_has_a_goodput(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
+    """The program of the page, with longer steps; the first job is asked to stop, and the second one is killed."""
+    hidl = hidl_with("mpi")
+    text = next(each for each in programs("docs/how-to/stop-and-continue.md") if each.startswith("# own.py"))
+    program = tmp_path / "own.py"
+    slow = "    total += step\n    (1 <= step <= 70) and __import__('time').sleep(0.05)\n"
+    killed = "    progress.end_step(step)\n    if step == 50 and not (file.parent / '.killed').exists():\n"
+    killed += "        progress.write(); (file.parent / '.killed').touch(); os.kill(os.getpid(), 9)\n"
+    changed = text.replace("    total += step\n", slow).replace("    progress.end_step(step)\n", killed)
+    program.write_text(changed)
+    assert changed.count("sleep") == changed.count("kill(") == 1
+    words = ("run", "--stack", "mpi", "--no-mpi", "--until-done", "--no-wait", "--json", "--", "python", str(program))
+    completed = hidl(*words)
+    assert completed.returncode == 0, completed.stderr
+    run = Path(json.loads(completed.stdout)["directory"])
+    until(lambda: list((run / "checkpoint" / DIRECTORY).glob("*.json")), otherwise=(run / "stderr.log").read_text)
+    (run / "stop").touch()
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, completed.stderr
+    assert (run / "stdout.log").read_text().split()[-1] == "500500"  # Hydra prints more if the program is killed
+    ended = [json.loads(line)["exit_status"] for line in (run / "attempts.jsonl").read_text().splitlines()]
+    assert ended[0] == 75
+    assert len(ended) == 2
+    metrics = json.loads((run / "metrics.json").read_text())["steps"][0]["metrics"]
+    assert 0 < metrics["goodput"]["value"] < 1
+    assert 0 < metrics["lost_work"]["value"] <= 50 * 0.05 * 2
+    assert len(metrics["restart_time"]["samples"]) == 2
+    assert metrics["checkpoint_time"]["value"] > 0
+
+
+def test_only_rank_0_of_a_run_of_several_jobs_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"HIDL_CHECKPOINT": str(tmp_path / "checkpoint"), "HIDL_RUN_ID": "run", "HIDL_JOB_STARTED": "7.5"}
+    for missing, rank in (("HIDL_CHECKPOINT", 0), ("HIDL_RUN_ID", 0), ("HIDL_JOB_STARTED", 0), ("", 1), ("", 0)):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, "" if name == missing else value)
+        progress = begin_job(3, rank=rank)
+        progress.end_step(4)
+        progress.end_checkpoint()
+        progress.write()
+        files = list(tmp_path.rglob("*.json"))
+        assert len(files) == (not missing and rank == 0)
+    record = JobSteps.from_json(json.loads(files[0].read_text()))
+    assert (record.job_started, record.start, record.points[-1][0], record.checkpoints) == (7.5, 3, 4, 1)

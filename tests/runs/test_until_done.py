@@ -18,7 +18,7 @@ from hidl_cli.batch_systems import SYSTEMS
 from tests.cluster.cluster import LivingCluster
 from tests.cluster.own_ssh import with_own_ssh
 from tests.conftest import REPOSITORY, SHELLCHECK, Hidl
-from tests.waiting import until
+from tests.waiting import patience, until
 
 COUNTS = REPOSITORY / "tests" / "programs" / "counts.py"
 STEPS = REPOSITORY / "tests" / "programs" / "steps.py"
@@ -58,7 +58,7 @@ def is_running(pid: str) -> bool:
 
 def test_a_run_continues_after_its_time_limit_and_after_a_crash(hidl_with: Callable[..., Hidl]) -> None:
     hidl = hidl_with("mpi")
-    completed = hidl("run", *OWN, "--time", "0:08", "--", "python", str(COUNTS), "6", "2", "4")
+    completed = hidl("run", *OWN, "--time", f"0:{patience(8):02.0f}", "--", "python", str(COUNTS), "6", "2", "4")
     assert completed.returncode == 0, completed.stderr
     run = only_run(hidl)
     assert [(each["state"], each["exit_status"]) for each in attempts(run)] == [("TIMEOUT", 75), ("FAILED", 9)]

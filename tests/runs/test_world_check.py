@@ -168,6 +168,42 @@ def test_a_framework_finds_one_world_under_each_launcher(
     assert sorted(re.findall(r"rank \d of \d", printed)) == [f"rank {rank} of 4" for rank in range(4)]
 
 
+def test_a_trainer_that_counts_fewer_ranks_is_refused_before_the_training(tmp_path: Path) -> None:
+    """With the tasks of the launcher as its world, it would wait for ranks that it did not count."""
+    package = tmp_path / "lightning" / "pytorch" / "trainer"
+    package.mkdir(parents=True)
+    for place in (package, *package.parents[:2]):
+        (place / "__init__.py").touch()
+    (package / "trainer.py").write_text(
+        "class Trainer:\n"
+        "    num_nodes, num_devices, world_size, global_rank = 2, 1, 4, 0\n"
+        "    def fit(self):\n        print('trained')\n"
+    )
+    distributed = tmp_path / "torch" / "distributed"
+    distributed.mkdir(parents=True)
+    (distributed.parent / "__init__.py").touch()
+    (distributed / "__init__.py").write_text("def is_available():\n    return False\n")
+    check = Path(__file__).parents[2] / "hidl_workloads" / "world_check"
+    environment = {
+        "PYTHONPATH": f"{check}:{tmp_path}",
+        "HIDL_RANK": "0",
+        "HIDL_EXPECTED_WORLD": "4",
+        "HIDL_METRICS": str(tmp_path / "metrics.json"),
+    }
+    text = "import torch.distributed; from lightning.pytorch.trainer.trainer import Trainer; Trainer().fit()"
+    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (86, "")
+    assert "Lightning: its world has 2 process(es), but 4 were launched" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", text.replace("Trainer().fit()", "Trainer.num_devices = 2; Trainer().fit()")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "trained\n"
+
+
 TENSORFLOW = """
 import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import json
+import os
+import pty
 import socket
+import subprocess
+import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -140,6 +146,27 @@ def left_out(made: SiteDraft, *words: str) -> bool:
     """Whether some line about what was left out has all these words."""
     lines = [line for line in made.remarks if line.startswith("left out: ")]
     return any(all(word in line for word in words) for line in lines)
+
+
+@pytest.mark.parametrize("place", ["$CRAY_MPICH_DIR/gnu", "${HOME}/sw", "~/sw/mpi", "$spack/../mpi"])
+def test_paths_that_spack_expands_are_left_out(place: str, tmp_path: Path) -> None:
+    external = {"spec": "openmpi@5.0.5", "prefix": place}
+    compilers = {"c": f"{place}/bin/gcc", "cxx": f"{place}/bin/g++"}
+    packages = {
+        "openmpi": {"externals": [external]},
+        "cuda": {"externals": [{"spec": "cuda@12.6", "prefix": place}]},
+        "libfabric": {"externals": [{"spec": "libfabric@2", "prefix": place, "modules": ["libfabric"]}]},
+        "gcc": {"externals": [{"spec": "gcc@12.3", "prefix": place, "extra_attributes": {"compilers": compilers}}]},
+    }
+    made, site = drafted(tmp_path, "x", packages__yaml=yaml.safe_dump({"packages": packages}))
+
+    assert "$" not in json.dumps(site)
+    assert "~" not in json.dumps(site)
+    assert site["mpi"]["openmpi"] == {"family": "openmpi", "version": "5.0.5"}
+    assert site["externals"] == {"libfabric": {"version": "2", "modules": ["libfabric"]}}
+    for words in (("openmpi@5.0.5", place), ("cuda@12.6", place), (f"{place}/bin/gcc",), (f"{place}/bin/g++",)):
+        assert left_out(made, *words, "Spack expands it"), made.remarks
+    assert left_out(made, "cuda@12.6", "neither a prefix nor modules")
 
 
 @pytest.mark.parametrize(
@@ -306,6 +333,7 @@ def test_variables_that_a_shell_expands_are_left_out(value: str, tmp_path: Path)
     assert site["policies"]["environment"] == {"FI_PROVIDER": "cxi"}
     assert left_out(made, "SCRATCH_X", "shell")
     assert left_out(made, "PATH: /opt/tools/bin", "value of the job")
+    assert left_out(made, "EMPTY", "empty")
 
 
 def test_policies_are_those_on_which_all_partitions_agree(tmp_path: Path) -> None:
@@ -329,6 +357,13 @@ def test_policies_are_those_on_which_all_partitions_agree(tmp_path: Path) -> Non
     assert "gpus" not in policies(one, {"name": "b", "access": ["-p b"], "devices": devices})[1]
     assert "gpus" not in policies(one, {"name": "b", "access": ["-p b"], "resources": per_node})[1]
     assert left_out(policies({**one, "resources": [*gres, *per_node]})[0], "gpus-per-node", "differs")
+
+
+@pytest.mark.parametrize("access", ["--exclusive=user", "--exclusive=mcs", "--gres=gpu:0", "--gpus-per-node=a100:0"])
+def test_options_that_mean_something_else_do_not_become_policies(access: str, tmp_path: Path) -> None:
+    made, site = drafted(tmp_path, settings__json=settings_of({"name": "a", "access": ["-p a", access]}))
+    assert "policies" not in site
+    assert left_out(made, access, "policies.directives")
 
 
 def test_partitions_of_another_scheduler_are_left_out(tmp_path: Path) -> None:
@@ -468,6 +503,31 @@ def test_a_stackinator_recipe_gives_its_mpi_libraries(tmp_path: Path) -> None:
     assert left_out(made, "config.yaml", "store")
 
 
+@pytest.mark.parametrize("package", ["mpich", "openmpi", "gcc", "cuda"])
+@pytest.mark.parametrize("spec", ["mvapich@4.0", "llvm@18", "foo@1", "packages"])
+def test_an_external_of_another_package_is_left_out(package: str, spec: str, tmp_path: Path) -> None:
+    externals = [{"spec": spec, "prefix": "/other"}, {"spec": f"builtin.{package}@5", "prefix": "/own"}]
+    text = json.dumps({"packages": {package: {"externals": externals}}})
+    made, site = drafted(tmp_path, "grove", packages__json=text)
+
+    section = {"cuda": "externals", "gcc": "compilers"}.get(package, "mpi")
+    assert (site[section][package]["version"], site[section][package]["prefix"]) == ("5", "/own")
+    assert len(site[section]) == 1
+    assert left_out(made, "/other", f"an external of {package} cannot be another package, {spec.partition('@')[0]}")
+
+
+def test_several_externals_without_a_version_are_distinct(tmp_path: Path) -> None:
+    externals = [{"spec": "openmpi", "prefix": prefix} for prefix in ("/a", "/b")]
+    _, site = drafted(tmp_path, "grove", packages__json=json.dumps({"packages": {"openmpi": {"externals": externals}}}))
+    assert {key: entry["prefix"] for key, entry in site["mpi"].items()} == {"openmpi": "/a", "openmpi-2": "/b"}
+
+
+def test_a_preferred_library_that_is_no_spec_is_left_out(tmp_path: Path) -> None:
+    text = json.dumps({"packages": {"all": {"providers": {"mpi": ["%gcc"]}}}})
+    made, _ = drafted(tmp_path, "grove", packages__json=text)
+    assert left_out(made, "providers", "%gcc")
+
+
 def test_a_folder_of_outputs_is_no_configuration(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     outputs.mkdir()
@@ -559,6 +619,51 @@ attempt('program', lambda: subprocess.run(['true'], check=True) and None)
 attempt('module', lambda: __import__('beside').VALUE)
 site_configuration = {'systems': [], 'done': done}
 """
+
+
+INPUT = """
+import fcntl, os, termios
+def typed(path):
+    try:
+        terminal = os.open(path, os.O_RDWR)
+        fcntl.ioctl(terminal, termios.TIOCSTI, b'x')
+        return True
+    except OSError:
+        return False
+typed = [typed(path) for path in ('/dev/tty', TERMINAL)]
+try:
+    kernel = os.open('/proc/sys/kernel/printk_ratelimit', os.O_WRONLY)
+except OSError:
+    kernel = None
+site_configuration = {'systems': [], 'typed': typed, 'devices': os.listdir('/dev'), 'kernel': kernel}
+"""
+
+
+@pytest.mark.usefixtures("isolated")
+def test_isolated_settings_have_no_terminal_no_disk_and_no_kernel_parameters(tmp_path: Path) -> None:
+    """Characters that a process puts into its controlling terminal are commands of the user's shell."""
+    ours, theirs = pty.openpty()
+    file = tmp_path / "settings.py"
+    file.write_text(f"TERMINAL = {os.ttyname(theirs)!r}\n{INPUT}")
+    execute = "import json, pathlib, sys; from hidl_cli.site.configurations import reframe; "
+    execute += "print(json.dumps(reframe.execute_settings(pathlib.Path(sys.argv[1]))[0]))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", execute, str(file)],
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            check=True,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    found = json.loads(done.stdout)
+    assert found["typed"] == [False, False]
+    assert found["kernel"] is None
+    assert {*found["devices"]} <= {"null", "zero", "full", "random", "urandom", "shm"}
 
 
 @pytest.mark.usefixtures("isolated")
@@ -712,6 +817,7 @@ WORDS = st.sampled_from(
         "environments", "compilers", "compiler", "paths", "cc", "cxx", "/usr/bin/gcc", "variables", "mpi", "",
         "system_definition", "resources", "options", "--mem={size}", "extra_attributes", "require", "providers",
         "target", "processor", "num_cpus", "env_vars", "hostnames", "(", "software", "queue", "launcher", "srun",
+        "foo@1", "llvm@18", "builtin.openmpi@5", "mpich", "cray-mpich@8", "network", "pkg_spec", "intel", "%gcc",
     ]
 )  # fmt: skip
 SCALARS = st.one_of(
@@ -723,18 +829,29 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 REAL = [
-    yaml.safe_load(PACKAGES),
-    yaml.safe_load(COMPILERS),
-    yaml.safe_load(VARIABLES),
-    yaml.safe_load(DEFINITION),
-    ast.literal_eval(SETTINGS.partition("site_configuration = ")[2].replace("os.path.join('a', 'b')", "'a'")),
+    ("packages.json", yaml.safe_load(PACKAGES)),
+    ("compilers.json", yaml.safe_load(COMPILERS)),
+    ("spack.json", {"spack": yaml.safe_load(PACKAGES) | yaml.safe_load(COMPILERS) | {"specs": ["hdf5"]}}),
+    ("network.json", yaml.safe_load(PACKAGES) | {"mpi": {"cray-mpich": {"specs": ["libfabric"]}}}),
+    ("environments.yaml", {"gnu": {"compiler": ["gcc"], "network": {"mpi": "cray-mpich@8.1.30 +cuda"}}}),
+    ("environments.yaml", {"gnu": {"compiler": ["gcc"], "mpi": {"spec": "openmpi@5", "gpu": "cuda"}}}),
+    ("config.yaml", {"name": "prgenv", "store": "/user-environment", "spack": {"repo": "x", "commit": "y"}}),
+    ("variables.json", yaml.safe_load(VARIABLES)),
+    ("system.json", yaml.safe_load(DEFINITION)),
+    ("software.json", {"software": {"packages": {"default-mpi": {"pkg_spec": "openmpi@5"}}}}),
+    ("id.json", {"system": {"name": "Tioga"}}),
+    (
+        "settings.json",
+        ast.literal_eval(SETTINGS.partition("site_configuration = ")[2].replace("os.path.join('a', 'b')", "'a'")),
+    ),
 ]
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> Any:
-    """A real document, in which up to three values are replaced with others."""
-    document = json.loads(json.dumps(draw(st.sampled_from(REAL))))
+def documents(draw: st.DrawFn) -> tuple[str, Any]:
+    """The name and the content of a real document, in which up to three values are replaced with others."""
+    name, real = draw(st.sampled_from(REAL))
+    document = json.loads(json.dumps(real))
     for _ in range(draw(st.integers(0, 3))):
         here = document
         while True:
@@ -747,14 +864,16 @@ def documents(draw: st.DrawFn) -> Any:
                 continue
             here[key] = draw(VALUES)
             break
-    return document
+    return name, document
 
 
 @settings(max_examples=400, deadline=None)
 @given(document=documents())
-def test_any_document_is_drafted_or_refused(document: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    file = tmp_path_factory.mktemp("any") / "file.json"
-    file.write_text(json.dumps(document))
+def test_any_document_is_drafted_or_refused(
+    document: tuple[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("any") / document[0]
+    file.write_text(json.dumps(document[1]))
     try:
         made = draft_from_files([file], "grove")[1]("grove")
     except HidlError:

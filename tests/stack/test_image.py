@@ -51,6 +51,7 @@ def test_the_commands_of_both_files_install_the_lockfile(hidl: Hidl, tmp_path: P
     assert all(place.startswith("/opt/hidl/") for place in places), places
     (file,) = image.glob("*.txt")
     assert f"COPY {file.name} /opt/hidl/lock.txt" in dockerfile
+    assert "NVIDIA_" not in dockerfile
 
     root = tmp_path / "root"
     root.mkdir()
@@ -76,12 +77,55 @@ def test_files_are_not_overwritten_and_bases_are_checked(hidl: Hidl, tmp_path: P
 
     assert hidl(*options, "--base", "registry.example/python:3.11").returncode == 0
     assert f"FROM --platform={PLATFORM} registry.example/python:3.11\n" in (tmp_path / "image/Dockerfile").read_text()
-    (tmp_path / "image" / "wheels" / "old-1.0-py3-none-any.whl").touch()
+    (tmp_path / "image" / "wheels" / "hidl_workloads-0.0-py3-none-any.whl").touch()
     again, forced = hidl(*options), hidl(*options, "--force")
     assert (again.returncode, forced.returncode) == (2, 0)
-    assert [file.name.split("-")[0] for file in (tmp_path / "image" / "wheels").iterdir()] == ["hidl_workloads"]
+    assert [file.name.split("-")[:2] for file in (tmp_path / "image" / "wheels").iterdir()] != [
+        ["hidl_workloads", "0.0"]
+    ]
+    assert len([*(tmp_path / "image" / "wheels").iterdir()]) == 1
     assert "--force" in again.stderr
     assert hidl(*options, "--force", "--base", "x\nRUN evil").returncode == 2
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)])
+def test_wheels_of_other_packages_are_kept(options: tuple[str, ...], hidl: Hidl, tmp_path: Path) -> None:
+    own = tmp_path / "wheels" / "mine-1.0-py3-none-any.whl"
+    own.parent.mkdir()
+    own.write_text("precious")
+    done = hidl("stack", "containerize", "mpi", "--output", str(tmp_path), *options)
+
+    assert done.returncode == 2
+    assert f"{own} is not a package of hidl" in " ".join(done.stderr.split())
+    assert [own.read_text(), *tmp_path.iterdir()] == ["precious", own.parent]
+
+
+def test_a_link_to_a_directory_of_wheels_is_refused(hidl: Hidl, tmp_path: Path) -> None:
+    shared, output = tmp_path / "shared", tmp_path / "a b"
+    shared.mkdir()
+    output.mkdir()
+    (shared / "hidl_workloads-0.0-py3-none-any.whl").touch()
+    (output / "wheels").symlink_to(shared)
+    done = hidl("stack", "containerize", "mpi", "--output", str(output), "--force")
+
+    assert (done.returncode, "wheels is a link" in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert [*shared.iterdir()] == [shared / "hidl_workloads-0.0-py3-none-any.whl"]
+    assert [*output.iterdir()] == [output / "wheels"]
+
+
+def test_no_wheel_is_deleted_if_the_directory_cannot_be_written(hidl: Hidl, tmp_path: Path) -> None:
+    old = tmp_path / "a b" / "wheels" / "hidl_workloads-0.0-py3-none-any.whl"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    (tmp_path / "a b" / "Dockerfile").mkdir()
+    options = ("stack", "containerize", "mpi", "--output", str(tmp_path / "a b"), "--force")
+
+    done = hidl(*options)
+    assert (done.returncode, "cannot be written" in done.stderr, old.exists()) == (1, True, True), done.stderr
+    (tmp_path / "a b" / "Dockerfile").rmdir()
+    done = hidl(*options)
+    assert (done.returncode, old.exists()) == (0, False), done.stderr
+    assert f"docker build -t mpi '{tmp_path}/a b'" in " ".join(done.stderr.split())
 
 
 def test_stacks_of_more_than_wheels_are_refused_by_name(hidl: Hidl, tmp_path: Path) -> None:
@@ -106,6 +150,9 @@ def test_the_image_is_for_the_nodes_of_the_site(hidl: Hidl, tmp_path: Path) -> N
 
     assert document["platform"] == "linux-aarch64"
     assert "pytorch-cp311-linux-aarch64-cuda.txt" in document["files"]
+    dockerfile, definition = ((tmp_path / "image" / name).read_text() for name in ("Dockerfile", "pytorch.def"))
+    assert "\nENV NVIDIA_VISIBLE_DEVICES=all\nENV NVIDIA_DRIVER_CAPABILITIES=compute,utility\n" in dockerfile
+    assert "    export NVIDIA_VISIBLE_DEVICES=all\n" in definition
     assert "FROM --platform=linux/arm64 python:3.11-slim\n" in dockerfile
     check = lines_of(dockerfile)[0]
     for machine, status in (("aarch64", 0), ("x86_64", 1)):

@@ -16,6 +16,7 @@ from hidl_cli import paths
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import prune as pruning
 from hidl_cli.stack.builds import build
+from hidl_cli.stack.installation import has_no_manifest
 from tests.conftest import Hidl
 from tests.stack.conftest import can_pin, recipe
 
@@ -117,6 +118,48 @@ def test_what_a_run_under_way_a_process_or_a_file_names_stays(hidl: Hidl, four: 
     note.write_text(f"# module load mine/{four[1].name}\n")
     kept = of_kind(hidl.json("prune", "--dry-run"), "installation")
     assert (kept[four[0].name], kept[four[1].name]) == (None, f"named in {note} as mine/{four[1].name}")
+
+
+def test_a_run_is_found_under_another_spelling_of_its_prefix(hidl: Hidl, four: list[Path], tmp_path: Path) -> None:
+    run = hidl.runs / "20260101-000000-mine-0000"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text(json.dumps({"prefix": str(four[0])}))
+    (tmp_path / "link").symlink_to(four[0].parents[2])
+    kept = of_kind(hidl.json("prune", "--prefix", str(tmp_path / "link")), "installation")
+    assert kept[four[0].name] == f"run {run.name} has not ended"
+    refused = hidl("uninstall", "mine", "--all", "--prefix", str(tmp_path / "link"))
+    assert (refused.returncode, f"run {run.name} has not ended" in refused.stderr) == (4, True), refused.stderr
+    assert (four[0] / "manifest.json").is_file()
+
+
+def test_an_installation_that_cannot_be_used_from_here_stays(hidl: Hidl, four: list[Path]) -> None:
+    """Its Python may exist only on the compute nodes. One without a manifest stays if a run needs it."""
+    for prefix in (four[1], four[3]):
+        (prefix / "bin" / "python").unlink()
+        (prefix / "bin" / "python").symlink_to("/nonexistent/python3")
+    (four[2] / "manifest.json").write_text("{")
+    (four[0] / "manifest.json").unlink()
+    run = hidl.runs / "20260101-000000-mine-0000"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text(json.dumps({"prefix": str(four[0])}))
+    for prefix in four:
+        os.utime(prefix, (1, 1))
+    document = hidl.json("prune")
+    assert removed(document) == set()
+    assert of_kind(document, "installation") == {
+        four[1].name: "damaged, or its Python cannot be reached from here",
+        four[2].name: "previous installation, for hidl stack rollback",
+        four[3].name: "in use",
+    }
+    assert of_kind(document, "unfinished") == {four[0].name: f"run {run.name} has not ended"}
+    assert (four[3].parent / "current").is_symlink()
+
+
+def test_an_error_of_the_file_system_does_not_make_an_installation_unfinished(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    assert not has_no_manifest(tmp_path)
+    assert not has_no_manifest(Path("/proc/self/status"))  # ENOTDIR, as an example of an error
+    assert has_no_manifest(tmp_path / "other")
 
 
 @pytest.mark.deep

@@ -52,7 +52,9 @@ def records(draw: st.DrawFn) -> list[RunWithSamples]:
         for step, metric, rank in steps:
             measured: dict[str, Any] = {"repetition": step, "series": f"s{step}", "hosts": (f"n{step}", "ü")}
             samples.append(replace(one.samples[0], **measured, metric=metric, rank=rank, value=draw(NUMBER)))
-        made.append(replace(one, samples=tuple(samples), steps=tuple(step for step, _, _ in steps)))
+        # names may contain `/` here, and two directories that differ in `/` only are the same
+        directory = f"/runs/{len(made)}"
+        made.append(replace(one, directory=directory, samples=tuple(samples), steps=tuple(key[0] for key in steps)))
     return made
 
 

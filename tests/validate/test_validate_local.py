@@ -250,3 +250,26 @@ def test_dask_is_checked_over_both_protocols_with_scheduler_and_client_on_top(hi
         "%protocol=tcp",
     }
     assert {case["figures"]["workers"][0] for case in found.values()} == {2}
+
+
+@pytest.mark.deep
+def test_xgboost_is_checked_over_both_protocols(hidl_with: Callable[..., Hidl]) -> None:
+    found = cases(hidl_with("dask-xgboost").json("validate", "--check", "dask_smoke"))
+    assert {case["verdict"] for case in found.values()} == {"pass"}
+    assert {name.split()[2] for name in found} == {"%application=dask-xgboost"}
+    assert len(found) == 2
+
+
+@pytest.mark.deep
+def test_trainings_on_data_are_checked(hidl_with: Callable[..., Hidl]) -> None:
+    found = cases(hidl_with("pytorch").json("validate", "--check", "data_smoke"))
+    assert {case["verdict"] for case in found.values()} == {"pass"}
+    assert len(found) == 2
+    assert all(case["figures"]["epoch_time"][0] > 0 for case in found.values())
+
+
+@pytest.mark.deep
+def test_each_network_for_images_is_checked(hidl_with: Callable[..., Hidl]) -> None:
+    found = cases(hidl_with("pytorch").json("validate", "--check", "image_training_smoke"))
+    assert {case["verdict"] for case in found.values()} == {"pass"}
+    assert len(found) == 5

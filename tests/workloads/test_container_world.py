@@ -21,6 +21,11 @@ LIBRARY = """
 #include <stdio.h>
 int MPI_Init(void *a, void *b) { return 0; }
 int MPI_Finalize(void) { return 0; }
+int MPI_Comm_set_errhandler(int world, int handler) { return 0; }
+int MPI_Sendrecv(void *sent, int count, int kind, int destination) {
+    fprintf(stderr, "%d bytes to rank %d\\n", count, destination);
+    return atoi(getenv("STAND_IN_STATUS"));
+}
 int MPI_Comm_size(int world, int *size) { *size = atoi(getenv("STAND_IN_SIZE")); return 0; }
 int MPI_Get_library_version(char *text, int *length) { *length = sprintf(text, "stand-in %s", NAME); return 0; }
 """
@@ -76,6 +81,17 @@ def test_the_library_is_the_one_that_the_program_is_linked_to(tmp_path: Path) ->
     assert "MPI in the image has 1 rank(s), expected 2 (stand-in own)" in said
 
 
+def test_ranks_on_a_node_must_exchange_a_long_message(tmp_path: Path) -> None:
+    places = (library(tmp_path / "only", "libmpi.so.12").parent,)
+    rank = {"RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
+
+    assert check("true", places=places, STAND_IN_STATUS="0", **rank) == (0, "1048576 bytes to rank 0\n")
+    status, said = check("true", places=places, STAND_IN_STATUS="15", **rank)
+    assert status == 86
+    assert "cannot exchange a message of 1 MiB in the image: MPI_Sendrecv returned 15" in said
+    assert check("true", places=places, **{**rank, "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}) == (0, "")
+
+
 def test_a_program_that_needs_an_absent_library_fails(tmp_path: Path) -> None:
     own = library(tmp_path / "own", "libmpi.so.12")
     linked = program(tmp_path, own)
@@ -118,6 +134,38 @@ def test_several_libraries_fail_unless_one_is_mounted(tmp_path: Path) -> None:
     assert (status, f"several MPI libraries ({first}, {second})" in said) == (86, True), said
     mounted = f"{first.parents[1]}/lib64:{first.parent}"
     assert check("true", places=places, HIDL_MOUNTED_MPI=mounted) == (0, "")
+
+
+def test_a_mounted_library_must_be_the_one_that_the_program_loads(tmp_path: Path) -> None:
+    own = library(tmp_path / "image", "libmpi.so.12")
+    mounted = library(tmp_path / "mounted" / "lib", "libmpi.so.12")
+    linked, where = program(tmp_path, own, f"-Wl,-rpath,{own.parent}"), {"HIDL_MOUNTED_MPI": str(mounted.parent)}
+
+    for command in (linked, "true"):
+        status, said = check(command, places=(own.parent,), **where)
+        assert (status, f"loads {own} of the image instead of the mounted" in said) == (86, True), said
+        assert str(mounted.parent) in said
+    assert check("true", places=(mounted.parent, own.parent), **where) == (0, "")
+    linked = program(tmp_path, own)
+    assert check(linked, places=(mounted.parent, own.parent), **where) == (0, "")
+
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").touch()
+    (tmp_path / "mpi4py" / "MPI.py").write_text(
+        "import ctypes\nctypes.CDLL('libmpi.so.12')\n"
+        "class COMM_WORLD:\n    Get_size = staticmethod(lambda: 2)\n"
+        "def Get_library_version(): return 'that of mpi4py'\n"
+    )
+    options = {**where, "PYTHONPATH": str(tmp_path)}
+    assert check(sys.executable, "x.py", places=(mounted.parent,), **options) == (0, "")
+    status, said = check(sys.executable, "x.py", places=(own.parent,), **options)
+    assert (status, f"loads {own} of the image" in said) == (86, True), said
+
+
+def test_a_mounted_library_without_its_dependencies_says_what_to_mount(tmp_path: Path) -> None:
+    (tmp_path / "libmpi.so.12").write_bytes(b"no library")
+    status, said = check("true", places=(tmp_path,), HIDL_MOUNTED_MPI=str(tmp_path))
+    assert (status, "libraries that it requires with --mount" in said, "--no-mpi" in said) == (86, True, False), said
 
 
 @pytest.mark.parametrize("fault", ["damaged", "unreadable dependency"])

@@ -19,6 +19,7 @@ import pytest
 from hidl_workloads import archives
 from hidl_workloads.doctor.data import RULES, Input
 from tests.conftest import Hidl
+from tests.tiers import deep
 from tests.workloads import ranks
 
 pytestmark = pytest.mark.exact
@@ -157,7 +158,7 @@ def test_damaged_arrays_are_named(tmp_path: Path, data: bytes, message: str) -> 
         ("images", {"7.npy": b""}, r"read: 7\.npy in \S+x\.tar \(byte 2560\): "),
         ("images", {"7.npy": npy(np.zeros((0, 2, 3), np.uint8))}, r"read: 7\.npy in \S+x\.tar \(byte 2560\): "),
         ("tokens", {"7.npy": npy([5, 4, 3, 2, 100])}, r"read: 7\.npy in \S+x\.tar \(byte 2688\): .* vocabulary=100"),
-        ("images", {"7.jpg": b"?"}, "opened: images in jpg require Pillow: hidl install"),
+        ("images", {"7.jpg": b"?"}, "opened: images in jpg require Pillow: hidl install mine --with pillow --as"),
     ],
 )
 def test_samples_that_cannot_be_used_are_named(
@@ -166,8 +167,24 @@ def test_samples_that_cannot_be_used_are_named(
     """A good sample comes before the bad one; Pillow is missing as soon as the data set is opened."""
     good = npy([1, 2, 3, 4, 5]) if kind == "tokens" else npy(np.zeros((2, 2, 3), np.uint8))
     file = archive(tmp_path / "x.tar", {"6.npy": good, "6.cls": b"1", **members, "7.cls": b"1"})
-    found = ranks.results(stack_prefix("mpi"), 1, tmp_path, "data_fails", kind, str(file))
+    found = ranks.results(stack_prefix("mpi"), 1, tmp_path, "data_fails", kind, str(file), HIDL_STACK="mine")
     assert re.match(message, found)
+
+
+@pytest.mark.real
+def test_images_of_other_formats_are_those_of_arrays(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+    """The stack of Dask contains Pillow, which writes and reads the same image in each format."""
+    found = ranks.results(stack_prefix("mpi4dask"), 1, tmp_path, "data_formats", str(tmp_path))
+    assert {name: found[name] for name in ("rgb.png", "rgba.png", "upper.PNG")} == {
+        "rgb.png": 0,
+        "rgba.png": 0,
+        "upper.PNG": 0,
+    }
+    assert found["grey.png"] == found["palette.png"] == 0
+    # JPEG is not exact; the range of the values is 4.
+    assert all(0 < found[name] < 0.1 for name in ("rgb.jpg", "rgb.jpeg", "cmyk.jpg"))
+    assert re.match(r"0\.png in \S+deep\.png\.tar \(byte 512\): expected at most 8 bits", found["deep.png"])
+    assert re.match(r"0\.jpg in \S+cut\.jpg\.tar \(byte 512\): .*[Tt]runcated", found["cut.jpg"])
 
 
 def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
@@ -363,6 +380,36 @@ def test_a_training_that_is_interrupted_trains_on_each_sample_once_in_an_epoch(
 
 
 @pytest.mark.real
+@pytest.mark.parametrize(
+    "ways",
+    [
+        [("mpi4py", "ddp"), ("mpi", "tp")],
+        deep([("mpi", "pp"), ("mpi", "fsdp"), ("gloo", "ddp"), ("mpi", "hsdp", "--partitions=1")]),
+    ],
+    ids=lambda ways: ",".join(way[1] for way in ways),
+)
+def test_ranks_learn_from_data_what_one_process_learns(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path, ways: list[tuple[str, ...]]
+) -> None:
+    """Ranks that divide the weights train on the batches of all of them; six steps are more than an epoch."""
+    file = tmp_path / "metrics.json"
+
+    def train(number: int, *words: str) -> float:
+        program = ("-m", "hidl_workloads.world", "hidl_workloads.gpt", *GPT, "--layers=2", "--heads=2", "--steps=6")
+        given = ("--learning_rate=0.01", f"--data={tokens}", *words)
+        done = ranks.run(stack_prefix("pytorch"), number, *program, *given, HIDL_METRICS=str(file))
+        assert done.status == 0, done.stderr
+        found = {each["name"]: each for each in json.loads(file.read_text())["metrics"]}
+        assert found["weight_checksum"]["samples"] == number * [found["weight_checksum"]["value"]]
+        return float(found["loss"]["value"])
+
+    alone = train(1, "--batch=4")
+    losses = {way: train(2, "--batch=2", f"--backend={way[0]}", f"--parallel={way[1]}", *way[2:]) for way in ways}
+    assert losses == pytest.approx(dict.fromkeys(ways, alone), rel=1e-4)
+    assert train(1, "--batch=4", "--seed=1") != pytest.approx(alone, rel=1e-3)
+
+
+@pytest.mark.real
 def test_the_exchange_of_batches_is_not_reading(
     stack_prefix: Callable[[str], Path], tmp_path: Path, tokens: Path
 ) -> None:
@@ -408,12 +455,16 @@ def test_data_that_cannot_be_used_are_refused_once(
 
 
 @pytest.mark.real
-def test_a_network_learns_the_classes_of_images(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("framework", "model"), [("torch", "resnet50"), deep("tensorflow", "mobilenet")])
+def test_a_network_learns_the_classes_of_images(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, framework: str, model: str
+) -> None:
     archives.make_images(tmp_path / "images", samples=40, side=40, classes=2, shards=3, seed=0)
     file = tmp_path / "metrics.json"
-    words = ("--image_size=32", "--batch=4", "--steps=10", "--warmup=0", "--learning_rate=1e-2")
-    program = ("-m", "hidl_workloads.world", "hidl_workloads.resnet50", *words, f"--data={tmp_path / 'images'}")
-    done = ranks.run(stack_prefix("pytorch"), 2, *program, HIDL_METRICS=str(file))
+    words = ("--image_size=32", "--batch=4", "--steps=10", "--warmup=0", "--learning_rate=1e-2", f"--model={model}")
+    program = ("-m", "hidl_workloads.world", "hidl_workloads.image_training", f"--framework={framework}", *words)
+    prefix = stack_prefix("pytorch" if framework == "torch" else framework)
+    done = ranks.run(prefix, 2, *program, f"--data={tmp_path / 'images'}", HIDL_METRICS=str(file))
     assert done.status == 0, done.stderr
     found = {each["name"]: each for each in json.loads(file.read_text())["metrics"]}
     assert found["weight_checksum"]["samples"] == 2 * [found["weight_checksum"]["value"]]

@@ -77,10 +77,10 @@ def read_definition(file: ConfigurationFile, wanted: str | None) -> None:
     """Read ``system_definition.yaml``: the models of processors, GPUs and the network."""
     del wanted
     at = ("system_definition",)
-    name = file.text(*at, "name")
-    file.cluster = simple(name or "") or None
-    site = file.text(*at, "site")
-    file.carry(("title",), f"{name} ({site})" if site else name, "name and site")
+    if name := file.text(*at, "name"):
+        file.cluster = simple(name) or None
+        site = file.text(*at, "site")
+        file.carry(("title",), f"{name} ({site})" if site else name, "name and site")
     node = ("node_types", ANY_NODES)
     for key, kind in (("cpu", "processor"), ("gpu_model", "accelerator")):
         words = [file.text(*at, kind, "vendor"), file.text(*at, kind, "name")]

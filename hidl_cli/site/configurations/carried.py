@@ -125,7 +125,7 @@ class ConfigurationFile:
         return lines if more <= 0 else [*lines[:_MOST_LINES], f"{self.name}: {more} more values"]
 
 
-#: Reads what it knows from a file. ``wanted`` is the machine to describe if the file describes several.
+#: Reads the supported settings of a file. ``wanted`` selects the machine if the file describes several.
 Reader = Callable[[ConfigurationFile, str | None], None]
 
 

@@ -6,8 +6,8 @@
         python -I .../isolation.py '{"file": "/sw/settings.py", "hidden": ["/tmp", "/home/you"], "kept": ["/sw"], ...}'
 
 All file systems become read-only, and the directories in ``hidden`` empty and temporary, except for what is in
-``kept``. No process gets a socket or a capability. With ``"isolated": false``, and without ``unshare``, only the limits
-apply. The program imports nothing else of hidl, because it is executed by its path.
+``kept``. No process gets a terminal, a disk device, a socket or a capability. With ``"isolated": false``, and without
+``unshare``, only the limits apply. The program imports nothing else of hidl, because it is executed by its path.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ _OPTIONS = {
     "nodiratime": 1 << 11,
     "relatime": 1 << 21,
 }
+#: The only devices that stay.
+_DEVICES = ("null", "zero", "full", "random", "urandom")
 _SET_SECCOMP, _DROP_BOUND, _NO_NEW_PRIVILEGES = 22, 24, 38
 _SET_CAPABILITIES = {"x86_64": 126, "aarch64": 91, "ppc64le": 184, "riscv64": 91}
 _IO_URING, _X32 = 425, 0x40000000
@@ -80,16 +82,19 @@ def _mount_points() -> list[tuple[str, int]]:
 
 
 def hide(hidden: Sequence[str], kept: Sequence[str]) -> None:
-    """Make all file systems read-only, and the hidden directories empty, except for what is kept.
+    """Make all file systems read-only, hide devices, and empty the hidden directories, except for what is kept.
 
     Raises ``OSError`` if the kernel does not permit it.
     """
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     inside = [place for place in kept if any(_is_below(place, directory) for directory in hidden)]
     open_ = {place: os.open(place, os.O_PATH) for place in inside}
+    _hide_devices()
     for place, flags in _mount_points():
+        if place.startswith("/dev/"):
+            continue  # hidden, or one of the devices that stay
         try:
-            _mount(None, place, None, _REMOUNT | _BIND | _READ_ONLY | flags)
+            _mount(None, place, None, _REMOUNT | _BIND | _READ_ONLY | _NO_DEVICES | flags)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EACCES):  # not accessible for this process either
                 raise
@@ -105,7 +110,18 @@ def hide(hidden: Sequence[str], kept: Sequence[str]) -> None:
         _mount(f"/proc/self/fd/{descriptor}", place, None, _BIND | _RECURSIVE)
         os.close(descriptor)
     with suppress(OSError):  # in a container: the processes of the node stay visible, but not their variables
-        _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+        _mount("proc", "/proc", "proc", _READ_ONLY | _NO_SUID | _NO_DEVICES | _NO_EXEC)
+
+
+def _hide_devices() -> None:
+    """Replace ``/dev``: a read-only file system permits writing to terminals and, for root, to disks."""
+    open_ = {name: os.open(f"/dev/{name}", os.O_PATH) for name in _DEVICES if Path("/dev", name).exists()}
+    _mount("tmpfs", "/dev", "tmpfs", _NO_SUID, "size=64k,mode=755")
+    Path("/dev/shm").mkdir()
+    for name, descriptor in open_.items():
+        Path("/dev", name).touch()
+        _mount(f"/proc/self/fd/{descriptor}", f"/dev/{name}", None, _BIND)
+        os.close(descriptor)
 
 
 def _is_below(place: str, directory: str) -> bool:
@@ -162,6 +178,7 @@ def main(document: str) -> None:
         try:
             if str(Path("/proc/self/ns/mnt").readlink()) == given["outside"]:
                 raise OSError(errno.EPERM, "unshare has isolated nothing")
+            os.setsid()  # a controlling terminal would accept input for the user's shell
             hide(given["hidden"], given["kept"])
             give_up_rights()
             os.chdir("/tmp")

@@ -233,7 +233,9 @@ def _read_variables(file: ConfigurationFile, at: tuple[Key, ...]) -> None:
             file.reasons.append(f"{variable}: not shown (it may contain a secret)")
         elif variable in _SEARCH_PATHS:
             file.reasons.append(f"{variable}: {clipped(str(value))} (it would replace the value of the job)")
-        elif value != "" and shlex.quote(str(value)) != str(value):
+        elif value == "":
+            file.reasons.append(f"{variable}: (empty)")
+        elif shlex.quote(str(value)) != str(value):
             file.reasons.append(
                 f"{variable}: {clipped(str(value))} (ReFrame lets a shell expand it; policies.environment is literal)"
             )
@@ -338,14 +340,20 @@ def _read_access(
             file.carry(("partitions", key, field), value, f"{why}; access {text}")
         elif option in _ACCOUNTS.get(scheduler, ()):
             file.reasons.append(f"{why}: access {text} (an account is a user's: hidl run --account)")
-        elif scheduler == "slurm" and option == "exclusive":
+        elif scheduler == "slurm" and option == "exclusive" and not value:
             policies["exclusive"] = (True, f"{why}; access {text}")
-        elif scheduler == "slurm" and option == "gres" and str(value).startswith("gpu"):
+        elif scheduler == "slurm" and option == "gres" and _requests_gpus(str(value)):
             _imply(file, policies, "gpus", "gres", f"{why}; access {text}")
-        elif scheduler == "slurm" and option == "gpus-per-node":
+        elif scheduler == "slurm" and option == "gpus-per-node" and _requests_gpus(f"gpu:{value}"):
             _imply(file, policies, "gpus", "gpus-per-node", f"{why}; access {text}")
         else:
             file.reasons.append(f"{why}: access {text} (options for all jobs belong in policies.directives)")
+
+
+def _requests_gpus(gres: str) -> bool:
+    """Return whether generic resources of Slurm, such as ``gpu:a100:4``, include a GPU."""
+    words = gres.partition(",")[0].split(":")
+    return words[0] == "gpu" and words[-1] != "0"
 
 
 def _options(access: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:

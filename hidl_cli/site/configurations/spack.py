@@ -50,7 +50,10 @@ class ParsedSpec:
 
 
 def parse_spec(text: str) -> ParsedSpec | None:
-    """Parse a spec such as ``openmpi@5.0.5 +cuda fabrics=ofi %gcc@12.3``. Returns None if it has no name."""
+    """Parse a spec such as ``openmpi@5.0.5 +cuda fabrics=ofi %gcc@12.3``. Returns None if it has no name.
+
+    The namespace of a repository (``builtin.openmpi``) is not part of the name.
+    """
     found = _SPEC.fullmatch(text.strip())
     if found is None:
         return None
@@ -61,7 +64,8 @@ def parse_spec(text: str) -> ParsedSpec | None:
         key = re.split(r":?=", token)[0]
         is_variant = token[0] in "+~" or ("=" in token and key not in _NOT_VARIANTS and token[0] not in "%^")
         (variants if is_variant else rest).append(token)
-    return ParsedSpec(found["name"], exact[1] if exact else None, " ".join(variants), " ".join(rest))
+    name = found["name"].strip(".").rpartition(".")[2]
+    return ParsedSpec(name, exact[1] if exact else None, " ".join(variants), " ".join(rest))
 
 
 def read_packages(file: ConfigurationFile, wanted: str | None, *, root: tuple[str, ...] = ("packages",)) -> None:
@@ -166,8 +170,10 @@ def _read_all(file: ConfigurationFile, root: tuple[str, ...]) -> None:
                 shown = " ".join(map(str, others))
                 file.reasons.append(f"packages.all.variants: {clipped(shown)} (a site file has no key for it)")
             break
-    providers = file.words(*at, "providers", "mpi")
-    if providers and (spec := parse_spec(providers[0])):
+    preferred = file.peek(*at, "providers", "mpi")
+    preferred = preferred[0] if isinstance(preferred, list) and preferred else preferred
+    if isinstance(preferred, str) and (spec := parse_spec(preferred)):
+        providers = file.words(*at, "providers", "mpi")
         file.carry(("default_mpi",), spec.name, f"packages.all.providers.mpi: {', '.join(providers)}")
 
 
@@ -175,8 +181,12 @@ def _read_externals(file: ConfigurationFile, at: tuple[str, ...], package: str) 
     found: list[tuple[int, ParsedSpec]] = []
     for index in file.keys(*at, "externals"):
         spec = parse_spec(text) if isinstance(text := file.peek(*at, "externals", index, "spec"), str) else None
-        if spec is not None and (file.peek(*at, "externals", index, "prefix") or _modules(file, at, index)):
+        if spec is None or not (file.peek(*at, "externals", index, "prefix") or _modules(file, at, index)):
+            continue
+        if spec.name == package:
             found.append((index, spec))
+        else:  # Spack rejects such an external, and its family or compiler cannot be derived from the key
+            file.leave(*at, "externals", index, why=f"an external of {package} cannot be another package, {spec.name}")
     found.sort(key=lambda each: _order(each[1].version), reverse=True)
     keys: list[str] = []
     buildable = file.peek(*at, "buildable")
@@ -188,12 +198,16 @@ def _read_externals(file: ConfigurationFile, at: tuple[str, ...], package: str) 
             file.leave(*place, why=_OTHER_VERSION)
             continue
         text = file.text(*place, "spec")
-        key = unique((package if not number else f"{package}-{spec.version}").lower(), keys)
+        key = unique((f"{package}-{spec.version}" if number and spec.version else package).lower(), keys)
         keys.append(key)
         prefix, modules = file.text(*place, "prefix"), file.words(*place, "modules")
+        prefix = _literal(file, prefix, str(text))
         if is_compiler:
             _read_compiler(file, place, key, spec, prefix=prefix, text=str(text))
             file.carry(("compilers", key, "modules"), modules, str(text))
+            continue
+        if package not in _MPI and prefix is None and not modules:
+            file.reasons.append(f"packages.{package}: {text} (neither a prefix nor modules remain)")
             continue
         if package in _MPI:
             section = ("mpi", key)
@@ -209,6 +223,14 @@ def _read_externals(file: ConfigurationFile, at: tuple[str, ...], package: str) 
         file.carry((*section, "prefix"), prefix, str(text))
         if spec.rest:
             file.reasons.append(f"packages.{package}: {spec.rest} of {text} (a site file has no key for it)")
+
+
+def _literal(file: ConfigurationFile, place: str | None, text: str) -> str | None:
+    """Return a path that Spack does not expand; any other is left out."""
+    if place is None or not ("$" in place or place.startswith("~")):
+        return place
+    file.reasons.append(f"{text}: {clipped(place)} (Spack expands it; a site file is literal)")
+    return None
 
 
 def _modules(file: ConfigurationFile, at: tuple[str, ...], index: int) -> Any:
@@ -242,6 +264,7 @@ def _carry_compiler(
 ) -> None:
     """Carry over a compiler, with the prefix that its programs share if the programs have their usual names."""
     usual = PROGRAMS.get(spec.name, ("cc", "c++", "fc"))
+    programs = tuple(_literal(file, one, why) for one in programs)  # type: ignore[assignment]
     directories = {str(PurePosixPath(one).parent) for one in programs if one and one.startswith("/")}
     section = ("compilers", key)
     if len(directories) == 1 and (common := directories.pop()).endswith("/bin"):

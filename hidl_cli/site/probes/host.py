@@ -430,7 +430,7 @@ class Cluster:
 
 
 def schedulers(host: Host) -> dict[str, str]:
-    """Return the titles of the schedulers whose programs are on PATH, with those programs."""
+    """Return the display names of the schedulers whose programs are on PATH, with those programs."""
     known = {system.title: system.shows for system in systems() if system.shows} | _OTHERS
     return {title: program for title, program in known.items() if host.which(program)}
 

@@ -85,7 +85,7 @@ class TestCopies:
 
     def test_leave_no_room_for_a_step_of_their_own_size(self) -> None:
         observations = [*against_copies(0.9).observations, Observation(1, 1, 100.0)]
-        with pytest.raises(ValueError, match="the step of 1 is the baseline"):
+        with pytest.raises(ValueError, match="the step of size 1 is the baseline"):
             judge(kind="weak", target=0.8, metric="m", unit="u", step_unit="nodes", observations=observations)
 
 

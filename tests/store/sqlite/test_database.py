@@ -197,7 +197,7 @@ def test_a_store_of_an_earlier_hidl_is_reported(store: Store) -> None:
     store.add([record("a")])
     with closing(sqlite3.connect(store.file)) as connection:
         connection.execute(f"PRAGMA user_version = {VERSION - 1}")
-    with pytest.raises(OutdatedStore, match="earlier hidl"):
+    with pytest.raises(OutdatedStore, match="earlier version of hidl"):
         store.runs()
 
 
