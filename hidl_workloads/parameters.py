@@ -164,6 +164,11 @@ class Hyparflow:
     )
     partitions: int = parameter(2, min=1, help="hybrid: partitions of each replica")
     image_size: int = parameter(32, min=32, unit="pixels", help="height and width of an image")
+    spatial: int = parameter(
+        1,
+        min=1,
+        help="parts into which each replica's images are divided by rows, each on a rank of its own: for images that do not fit",
+    )
     batch: int = parameter(64, min=1, unit="images", help="images per replica and step")
     micro_batches: int = parameter(
         0, min=0, help="micro-batches of a replica's batch; 0: the number with the shortest predicted step"

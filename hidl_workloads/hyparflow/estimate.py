@@ -93,6 +93,8 @@ def _expected(
     import hyparflow
     from hyparflow.simulate import estimate
 
+    if parameters.spatial > 1:
+        return {"problem": f"spatial={parameters.spatial}: trainings on parts of the images cannot be estimated"}
     try:
         partitions, replicas = divide_ranks(parameters, placement["ranks"])
         found = estimate(

@@ -232,6 +232,7 @@ def _plan(communicator: MPI.Comm, model: Any, parameters: Hyparflow, begun: Chec
             model,
             partitions=partitions,
             replicas=replicas,
+            spatial=parameters.spatial,
             batch_size=parameters.batch * replicas,
             schedule=parameters.schedule,
             chunks=parameters.chunks,

@@ -90,6 +90,7 @@ def test_a_saved_model_has_its_optimizer_as_it_was_compiled(found: Any) -> None:
         ("not compiled", "RequestError", "not compiled"),
         ("too few nodes", "PlanError", "too few for 4 partitions"),
         ("too few ranks", "WorldError", "4 partitions x 2 replicas need 8 ranks, and this world has 4"),
+        ("parts of images", "PlanError", "divides images into 2 parts"),
         ("batch does not divide", "PlanError", "does not divide"),
         ("another shape", "DataError", "input 'u' of the model is (None, 6)"),
         ("lengths differ", "DataError", "equally many samples"),

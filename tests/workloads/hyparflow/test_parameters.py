@@ -23,6 +23,17 @@ def test_the_mode_shares_the_ranks_out(mode: Any, ranks: int, partitions: int, r
     assert divide_ranks(Hyparflow(mode=mode), ranks) == (partitions, replicas)
 
 
+@pytest.mark.parametrize(("mode", "partitions", "replicas"), [("data", 1, 6), ("model", 6, 1), ("hybrid", 2, 3)])
+def test_parts_of_the_images_share_the_ranks_of_a_replica(mode: Any, partitions: int, replicas: int) -> None:
+    assert divide_ranks(Hyparflow(mode=mode, spatial=2), 12) == (partitions, replicas)
+
+
+@pytest.mark.parametrize("mode", ["data", "model"])
+def test_parts_that_do_not_fit_the_ranks_are_refused(mode: Any) -> None:
+    with pytest.raises(ValueError, match=r"x 4 parts of the images: use a multiple of 4"):
+        divide_ranks(Hyparflow(mode=mode, spatial=4), 3)
+
+
 def test_replicas_that_do_not_fit_the_ranks_are_refused() -> None:
     with pytest.raises(
         ValueError, match="6 ranks cannot be divided into replicas of 4 partitions: use a multiple of 4"

@@ -6,18 +6,35 @@ A backend is small on purpose. To add one, implement ``StageProgram`` and a func
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from hyparflow.graph.spatial import Division
+
 #: A NumPy array (host memory, C-contiguous). Arrays that a program returns can be read-only views of the framework's
 #: memory: they can be sent and stay valid while referenced, but must not be written to unless stated otherwise.
 Array = Any
 
 BatchNorm = Literal["replica", "synchronised", "deferred"]
+
+
+@dataclass(frozen=True)
+class SpatialPart:
+    """The part of the images that a rank computes.
+
+    ``index`` is the rank in both communicators, which contain the parts of the same stages and images. ``forward`` is
+    for rows of tensors, ``backward`` for their gradients. ``wait`` waits for a request of MPI.
+    """
+
+    division: Division
+    index: int
+    forward: Any
+    backward: Any
+    wait: Callable[[Any], None]
 
 
 @dataclass(frozen=True)
@@ -30,12 +47,14 @@ class ProgramOptions:
     torchgpipe's DeferredBatchNorm). Micro-batches are normalised by their own statistics in every mode.
 
     ``bucket_bytes`` is the approximate size of a gradient buffer. With ``device_messages``, stages send the framework's
-    own tensors from device memory (see ``MessageMemory``) instead of host arrays.
+    own tensors from device memory (see ``MessageMemory``) instead of host arrays. ``spatial``: the part of the images
+    that the programs compute; None: whole images.
     """
 
     batch_norm: BatchNorm = "replica"
     bucket_bytes: int = 25 * 2**20
     device_messages: bool = False
+    spatial: SpatialPart | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,8 @@ class Place:
     """The position of a micro-batch in the training, which determines seeds and the weights of moving statistics.
 
     ``step``: number of earlier updates. ``micro_batch``: 0..micro_batches-1 within the replica's step. ``portion``:
-    None if all micro-batches of a step have equal sizes, and the loss of each is its own mean.
+    None if all micro-batches of a step have equal sizes, and the loss of each is its own mean. ``spatial``: number of
+    ranks that share the images of a micro-batch.
     """
 
     step: int
@@ -74,11 +94,17 @@ class Place:
     replicas: int
     micro_batches: int
     portion: Portion | None = None
+    spatial: int = 1
 
     @property
     def total(self) -> int:
-        """Micro-batches of a step over all replicas; losses are divided by it."""
+        """Micro-batches of a step over all replicas."""
         return self.replicas * self.micro_batches
+
+    @property
+    def shares(self) -> int:
+        """Contributions to the sums of a step: each part of the images has its own. Losses are divided by it."""
+        return self.total * self.spatial
 
     @property
     def order(self) -> int:
@@ -253,7 +279,7 @@ class StageProgram(Protocol):
         """Accumulate the micro-batch's weight gradients, and drop the values that forward kept.
 
         Losses of this stage (compiled, regularizers, ``add_loss``) are differentiated here, scaled by ``loss_scale /
-        place.total``. The weight regularizer of a layer that several stages share counts on the stage with the layer's
+        place.shares``. The weight regularizer of a layer that several stages share counts on the stage with the layer's
         first node.
 
         Args:

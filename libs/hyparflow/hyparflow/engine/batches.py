@@ -91,7 +91,8 @@ class StepResult:
         losses: Output of the model -> micro-batch -> its compiled loss before loss_weights, if it has a target. Keras'
             loss of the batch is the mean over all of its micro-batches.
         loss: The contribution of this rank's stages to the step's loss: weighted losses, regularizers and ``add_loss``,
-            as a mean over the replica's micro-batches. The sum over the replica's ranks is Keras' ``loss``.
+            as a mean over the replica's micro-batches and the parts of its images. The sum over the replica's ranks is
+            Keras' ``loss``.
         updated: False if the loss scale of mixed precision found non-finite gradients and skipped the update.
         gradient_norm: The global norm of the gradients before clipping, if the optimizer clips by it, else None.
         spans: The activities of the rank, if they are recorded.

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyparflow.backends import Buffer, Place, Portion, ProgramOptions, Slot, Target
+from hyparflow.backends import Buffer, Place, Portion, ProgramOptions, Slot, SpatialPart, Target
 from hyparflow.engine.batches import Batch, Counts, Options, Reads, StepResult
 from hyparflow.engine.gradients import Ownership, Sums, variables_with_gradients
 from hyparflow.engine.messages import Exchange, HostMemory, host_dtype, links_of
 from hyparflow.engine.runner import Feed, Findings, Runner, Span
 from hyparflow.engine.update import Update
-from hyparflow.engine.world import World, wait
+from hyparflow.engine.world import World, check_threads, wait
 from hyparflow.errors import PlanError
+from hyparflow.graph.spatial import rows_of
 
 if TYPE_CHECKING:
     import keras
@@ -52,29 +53,44 @@ class Engine:
 
         Raises:
             PlanError: The plan belongs to another model.
-            WorldError: There are too few or too many ranks.
+            WorldError: There are too few or too many ranks, or MPI refuses calls from several threads.
             UnsupportedModel: The optimizer has an option that is not supported (``gradient_accumulation_steps``).
         """
         from hyparflow.backends.tensorflow import build
-        from hyparflow.graph.calls import graph_of
+        from hyparflow.graph.calls import calls_of
+        from hyparflow.graph.spatial import divide
 
         self.plan = plan
         self.options = options or Options()
-        self.graph = graph_of(model)
+        calls = calls_of(model)
 
         def check() -> None:
-            if self.graph.fingerprint != plan.fingerprint:
+            if calls.graph.fingerprint != plan.fingerprint:
                 raise PlanError(
                     f"the plan belongs to another model than {model.name}: make a new plan. If a rank also builds "
                     "other models, name inputs and layers, because Keras numbers default names within a process"
                 )
 
+            if plan.spatial > 1:
+                check_threads()
+
         agree(check)
-        self.world = World(world, plan.partitions, plan.replicas, plan.pipelines)
+        self.world = World(world, plan.partitions, plan.replicas, plan.pipelines, plan.spatial)
+        self._division = divide(calls, plan.spatial) if plan.spatial > 1 else None
+        self._shapes = [calls.graph.tensors[index].shape for index in calls.graph.inputs]
+        self.graph = calls.graph
+        part = None
+        if self._division is not None:
+            self.graph = self._division.local(calls.graph, self.world.seat.part)
+            forward, backward = self.world.parts
+            part = SpatialPart(self._division, self.world.seat.part, forward, backward, wait)
         partition = self.world.seat.partition
         actions = plan.actions
         how = ProgramOptions(
-            self.options.batch_norm, self.options.bucket_bytes, device_messages=self.options.messages is not None
+            self.options.batch_norm,
+            self.options.bucket_bytes,
+            device_messages=self.options.messages is not None,
+            spatial=part,
         )
         mine = sorted({action.stage for action in actions[partition]})
         self._agree = agree
@@ -215,7 +231,7 @@ class Engine:
                 filled=counts.samples != shares * counts.steps * counts.size,
                 totals=counts.totals,
             )
-        return Place(self.step, seat.replica, micro_batch, plan.replicas, plan.micro_batches, portion)
+        return Place(self.step, seat.replica, micro_batch, plan.replicas, plan.micro_batches, portion, plan.spatial)
 
     def _feed(self, batch: Batch) -> Feed:
         """Return the micro-batches of a batch; raise DataError if it does not fit."""
@@ -225,7 +241,7 @@ class Engine:
         def inputs(stage: int, micro_batch: int) -> dict[int, Any]:
             received = self.programs[stage].stage.receives
             return {
-                tensor: _rows(batch.inputs[index], micro_batch, size)
+                tensor: self._own(index, _rows(batch.inputs[index], micro_batch, size))
                 for index, tensor in enumerate(self.graph.inputs)
                 if tensor in received
             }
@@ -241,6 +257,13 @@ class Engine:
 
         return Feed(size, lambda micro_batch: self._place(micro_batch, batch.counts), inputs, targets)
 
+    def _own(self, index: int, images: Any) -> Any:
+        """Return this rank's part of an input of the model."""
+        if self._division is None or self.graph.inputs[index] not in self._division.tensors:
+            return images
+        rows = rows_of(self._shapes[index][0], self.plan.spatial, self.world.seat.part)
+        return np.ascontiguousarray(images[:, rows.start : rows.stop])
+
     def _compared(self, batch: Batch) -> list[tuple[int, Any, Any]]:
         """Return each output's tensor, target and sample weight, None if absent."""
         count = len(self.graph.outputs)
@@ -255,7 +278,7 @@ class Engine:
         beside = {
             index: found.beside[tensor] for index, tensor in enumerate(self.graph.outputs) if tensor in found.beside
         }
-        loss = sum(found.totals.values()) / self.plan.micro_batches
+        loss = sum(found.totals.values()) / (self.plan.micro_batches * self.plan.spatial)
         spans = found.spans if self.options.trace else ()
         return StepResult(outputs, beside, found.losses, loss, updated, norm, spans)
 

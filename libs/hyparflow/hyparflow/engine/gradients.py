@@ -154,7 +154,7 @@ class Sums:
         """
         self._programs = programs
         self._buffers = buffers
-        replicas = world.seat.replicas if all_replicas else 1
+        replicas = world.seat.replicas * world.seat.spatial if all_replicas else 1
         found = []
         for stage, program in programs.items():
             for run in runs_of(stage, buffers(program), ownership.users):

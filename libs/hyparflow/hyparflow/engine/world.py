@@ -1,7 +1,7 @@
 """The ranks of a training, the communicators between them, and waiting for MPI.
 
-World rank = replica * partitions + partition. Forward tensors and backward gradients have communicators of their own,
-one pair per replica and pipeline, so that messages of different kinds cannot be confused.
+World rank = (replica * spatial + part) * partitions + partition. Forward tensors and backward gradients have
+communicators of their own, one pair per replica and pipeline, so that messages of different kinds cannot be confused.
 
 MPI's own waiting spins. That is fine if a rank has a core to itself and waits for microseconds, but takes time from
 other ranks on the same core, and from threads of the process that load the next batch.
@@ -24,25 +24,47 @@ _SHORTEST_NAP, _LONGEST_NAP = 50e-6, 2e-3  # seconds
 
 @dataclass(frozen=True)
 class Seat:
-    """The position of a rank in a training with ``replicas`` x ``partitions`` ranks."""
+    """The position of a rank in a training with ``replicas`` x ``spatial`` x ``partitions`` ranks.
+
+    ``part``: of the replica's images, which ``spatial`` ranks share.
+    """
 
     partitions: int
     replicas: int
     replica: int
     partition: int
+    spatial: int = 1
+    part: int = 0
 
     @classmethod
-    def of(cls, rank: int, size: int, partitions: int, replicas: int) -> Seat:
-        """Return the seat of a world rank; raise WorldError if ``size`` is not partitions * replicas."""
-        if size != partitions * replicas:
-            needed = f"{partitions} partitions x {replicas} replicas need {partitions * replicas} ranks"
+    def of(cls, rank: int, size: int, partitions: int, replicas: int, spatial: int = 1) -> Seat:
+        """Return the seat of a world rank.
+
+        Args:
+            rank: The world rank.
+            size: The number of ranks.
+            partitions: Partitions of the model.
+            replicas: Copies of the model.
+            spatial: Parts of the images (default: 1).
+
+        Raises:
+            WorldError: ``size`` is not the product of the others.
+        """
+        if size != partitions * replicas * spatial:
+            parts = f" x {spatial} parts of the images" if spatial > 1 else ""
+            needed = (
+                f"{partitions} partitions x {replicas} replicas{parts} need {partitions * replicas * spatial} ranks"
+            )
             raise WorldError(f"{needed}, and {size} were started: start that many, or use another plan")
-        return cls(partitions, replicas, *divmod(rank, partitions))
+        column, partition = divmod(rank, partitions)
+        replica, part = divmod(column, spatial)
+        return cls(partitions, replicas, replica, partition, spatial, part)
 
     def ranks(self, partitions: Iterable[int]) -> list[int]:
-        """Return the world ranks with these partitions in any replica, in order."""
+        """Return the world ranks with these partitions in any replica and part, in order."""
         wanted = sorted(set(partitions))
-        return [replica * self.partitions + each for replica in range(self.replicas) for each in wanted]
+        columns = range(self.replicas * self.spatial)
+        return [column * self.partitions + each for column in columns for each in wanted]
 
 
 class World:
@@ -50,23 +72,30 @@ class World:
 
     Attributes:
         comm: All ranks of the training (a duplicate without other messages).
-        replica: The ranks of this replica, in order of partitions.
+        replica: The ranks of this replica (with ``spatial``, of this part of its images), in order of partitions.
         forward: For each pipeline, the replica's ranks, for tensors.
         backward: For each pipeline, the replica's ranks, for the returning gradients.
+        parts: Two communicators of the ranks that compute the same stages for the parts of the same images: one for
+            rows of tensors, one for their gradients. Empty if images are not divided.
     """
 
-    def __init__(self, comm: Any, partitions: int, replicas: int, pipelines: int = 1) -> None:
+    def __init__(self, comm: Any, partitions: int, replicas: int, pipelines: int = 1, spatial: int = 1) -> None:
         """Create the communicators.
 
         Args:
-            comm: mpi4py's communicator of exactly partitions * replicas ranks.
+            comm: mpi4py's communicator of exactly partitions * replicas * spatial ranks.
             partitions: Partitions of the model.
             replicas: Copies of the model.
             pipelines: Pipelines of the schedule (default: 1).
+            spatial: Parts of the images (default: 1).
         """
-        self.seat = Seat.of(comm.Get_rank(), comm.Get_size(), partitions, replicas)
+        self.seat = seat = Seat.of(comm.Get_rank(), comm.Get_size(), partitions, replicas, spatial)
         self.comm = comm.Dup()
-        self.replica = self.comm.Split(self.seat.replica, self.seat.partition)
+        self.replica = self.comm.Split(seat.replica * spatial + seat.part, seat.partition)
+        self.parts: tuple[Any, ...] = ()
+        if spatial > 1:
+            of_stage = seat.replica * partitions + seat.partition
+            self.parts = tuple(self.comm.Split(of_stage, seat.part) for _ in range(2))
         self.forward = tuple(self.replica.Dup() for _ in range(pipelines))
         self.backward = tuple(self.replica.Dup() for _ in range(pipelines))
         self._owners: dict[tuple[bool, tuple[int, ...]], Any] = {}
@@ -89,9 +118,20 @@ class World:
 
     def close(self) -> None:
         """Free the communicators."""
-        for comm in (*self._owners.values(), *self.forward, *self.backward, self.replica, self.comm):
+        for comm in (*self._owners.values(), *self.parts, *self.forward, *self.backward, self.replica, self.comm):
             comm.Free()
         self._owners.clear()
+
+
+def check_threads() -> None:
+    """Raise WorldError unless MPI permits calls from TensorFlow's threads, one at a time."""
+    from mpi4py import MPI
+
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise WorldError(
+            "parts of images exchange rows in TensorFlow's threads, which requires MPI_THREAD_SERIALIZED: "
+            "remove mpi4py.rc.threads and mpi4py.rc.thread_level"
+        )
 
 
 def wait(request: Any) -> None:

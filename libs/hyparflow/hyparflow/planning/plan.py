@@ -23,7 +23,11 @@ SCHEMA = "hyparflow.plan/1"
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages of each partition and their schedule. World rank = replica * partitions + partition."""
+    """The stages of each partition and their schedule.
+
+    World rank = (replica * spatial + part) * partitions + partition. ``spatial``: number of parts into which images are
+    divided; costs and bytes are those of the largest part.
+    """
 
     model: str
     fingerprint: str
@@ -40,6 +44,7 @@ class Plan:
     network: Network = field(default_factory=Network)
     memory: Memory = field(default_factory=Memory)
     costs: str = "given"  # source of the costs: measured, estimated, refined, given
+    spatial: int = 1
 
     @property
     def actions(self) -> Schedule:
@@ -70,7 +75,7 @@ class Plan:
     @property
     def ranks(self) -> int:
         """The number of ranks."""
-        return self.partitions * self.replicas
+        return self.partitions * self.replicas * self.spatial
 
     @property
     def crossings(self) -> tuple[tuple[int, int], ...]:

@@ -40,6 +40,7 @@ def plan(
     memory_limit: int | None = None,
     network: Network | None = None,
     refinements: int = 0,
+    spatial: int = 1,
     timed: Callable[[Any, Graph, Plan], Sequence[Passes]] | None = None,
 ) -> Plan:
     """Plan a training: the stages of each partition, their schedule, and the predicted times.
@@ -62,6 +63,8 @@ def plan(
         network: The network between ranks (default: shared memory).
         refinements: Number of times that the stages are compiled and timed and the model is cut again (see `refine`).
             The prediction is then based on the times of the last stages. This takes as long as compiling the model.
+        spatial: Parts into which the images of a replica are divided by rows, each on a rank of its own (default: 1).
+            It requires a model, whose costs can only be estimated.
         timed: A function to time stages (model, graph, plan -> argument of `refine`); by default, they are timed one
             after the other in this process. `hyparflow.training.sessions.plan_together` makes all ranks time their own
             stages at once.
@@ -73,18 +76,24 @@ def plan(
     memory = Memory(copies=_copies(model_or_graph), limit=memory_limit)
     request = Request(
         partitions, replicas, batch_size, micro_batches, schedule, chunks, recompute, assignment, memory,
-        network or Network(),
+        network or Network(), spatial,
     )  # fmt: skip
     found = wrong_numbers(request)
     if refinements and hasattr(model_or_graph, "fingerprint"):
         found.append("stages can only be timed with a model, not with its graph: remove refinements")
+    if spatial > 1 and (costs == "measured" or refinements):
+        found.append(
+            "layers and stages cannot be timed on a part of the images: use costs='estimated' and no refinements"
+        )
     if found:
         raise PlanError(*found)
-    graph = _graph(model_or_graph)
+    graph = _graph(model_or_graph) if spatial == 1 else _divided(model_or_graph, spatial)
     if found := wrong_for(graph, request):
         raise PlanError(*found)
     given = _given(graph, request)
-    if costs == "auto":
+    if costs == "auto" and spatial > 1:
+        costs = "estimated"
+    elif costs == "auto":
         costs, refinements = _choose_costs(model_or_graph is graph, refinements)
     if isinstance(costs, str):
         costs = _costs(costs, model_or_graph, graph, request)
@@ -194,13 +203,14 @@ def _planned(graph: Graph, request: Request, micro_batches: int, costs: Costs, g
             stages,
             tensors=tensors,
             samples=samples,
-            replicas=request.replicas,
+            replicas=request.replicas * request.spatial,
             memory=request.memory,
             network=request.network,
         )
         return Plan(
             graph.name, graph.fingerprint, request.partitions, request.replicas, request.chunks, request.schedule,
             micro_batches, samples, stages, prediction, tensors, request.network, request.memory, costs.source,
+            request.spatial,
         )  # fmt: skip
 
     return _fitting(predicted, bare, request)
@@ -269,6 +279,23 @@ def _graph(model_or_graph: Any) -> Graph:
     from hyparflow.graph.calls import graph_of
 
     return graph_of(model_or_graph)
+
+
+def _divided(model: Any, spatial: int) -> Graph:
+    """Return the graph of the largest part of a model's images."""
+    if hasattr(model, "fingerprint"):
+        raise PlanError("images can be divided with a model only, not with its graph")
+    from hyparflow.graph.calls import calls_of
+    from hyparflow.graph.spatial import divide
+
+    calls = calls_of(model)
+    division = divide(calls, spatial)
+    if not division.nodes:
+        raise PlanError(
+            f"{model.name} has no images that divide into {spatial} parts: its first layers must be convolutions, "
+            "poolings or normalisations with channels last, on inputs with a row for each part"
+        )
+    return division.local(calls.graph, spatial - 1)  # rounding makes the last part the largest
 
 
 def _copies(model: Any) -> float:

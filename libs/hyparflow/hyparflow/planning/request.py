@@ -32,6 +32,7 @@ class Request:
     assignment: Assignment
     memory: Memory
     network: Network
+    spatial: int = 1
 
     @property
     def stages(self) -> int:
@@ -45,7 +46,11 @@ def wrong_numbers(request: Request) -> list[str]:
     wanted = 1 if count == "auto" else count
     found = [
         f"{what} must be at least 1, not {value}"
-        for what, value in (("replicas", request.replicas), ("the batch size", request.batch_size))
+        for what, value in (
+            ("replicas", request.replicas),
+            ("the batch size", request.batch_size),
+            ("the parts of the images", request.spatial),
+        )
         if value < 1
     ]
     numbers = problems(request.schedule, request.partitions, wanted, request.chunks)

@@ -32,6 +32,8 @@ class PlanView(Protocol):
     @property
     def replicas(self) -> int: ...
     @property
+    def spatial(self) -> int: ...
+    @property
     def chunks(self) -> int: ...
     @property
     def schedule(self) -> str: ...
@@ -77,11 +79,12 @@ def duration(seconds: float) -> str:
 def summary(plan: PlanView) -> str:
     """Return the plan in two lines."""
     chunks = f", {plan.chunks} chunks" if plan.chunks > 1 else ""
+    parts = f"{plan.spatial} parts of the images x " if plan.spatial > 1 else ""
     prediction = plan.prediction
     rate = plan.batch_size / prediction.step_seconds if prediction.step_seconds else 0.0
     bubble = sum(plan.bubble) / plan.partitions
     return (
-        f"{plan.model}: {plan.partitions} partitions x {plan.replicas} replicas, {plan.schedule}{chunks}, "
+        f"{plan.model}: {plan.partitions} partitions x {parts}{plan.replicas} replicas, {plan.schedule}{chunks}, "
         f"{plan.micro_batches} micro-batches of {plan.micro_batch_size} (batch {plan.batch_size})\n"
         f"step {duration(prediction.step_seconds)}, {rate:.4g} samples/s, bubble {bubble:.0%}, at most "
         f"{size(max(prediction.peak_bytes))} per rank, costs {plan.costs}"

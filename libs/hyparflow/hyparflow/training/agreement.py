@@ -18,7 +18,7 @@ import numpy as np
 
 from hyparflow import errors
 from hyparflow.engine.world import wait
-from hyparflow.errors import HyparflowError, RequestError, WorldError
+from hyparflow.errors import HyparflowError, PlanError, RequestError, WorldError
 from hyparflow.training.layout import Array
 
 T = TypeVar("T")
@@ -94,6 +94,17 @@ def agreed(error: Exception, rank: int = 0) -> Exception:
     """Mark an error as raised by all ranks together and printed by ``rank``."""
     error.agreed_on = rank  # type: ignore[attr-defined]
     return error
+
+
+def check_whole_images(spatial: int) -> None:
+    """Raise PlanError if a plan divides images, whose parts have no metrics."""
+    if spatial > 1:
+        raise agreed(
+            PlanError(
+                f"the plan divides images into {spatial} parts, which only hyparflow.engine trains: "
+                "make the plan without spatial"
+            )
+        )
 
 
 def check_world(size: int, partitions: int, replicas: int) -> None:

@@ -12,7 +12,7 @@ from hyparflow.engine.engine import Options
 from hyparflow.training import callbacks as own_callbacks
 from hyparflow.training import dispatch, requests
 from hyparflow.training import fit as loops
-from hyparflow.training.agreement import check_world, share_random_state, shared_seed, together
+from hyparflow.training.agreement import check_whole_images, check_world, share_random_state, shared_seed, together
 from hyparflow.training.data import Source, is_batched, source, split, unpacked, widened
 from hyparflow.training.feed import Position, TrainingFeed, whole_groups
 from hyparflow.training.fit import last_checkpoint, saver_of
@@ -78,12 +78,14 @@ class Strategy(ModelIO):
             comm: mpi4py's communicator (default: ``MPI.COMM_WORLD``).
 
         Raises:
+            PlanError: The plan divides images; raised on all ranks.
             WorldError: There are too few or too many ranks; raised on all ranks.
         """
         from mpi4py import MPI
 
         super().__init__(MPI.COMM_WORLD if comm is None else comm)
         if plan is not None:
+            check_whole_images(plan.spatial)
             partitions, replicas = plan.partitions, plan.replicas
         if partitions is None:
             partitions = self.comm.size // max(replicas, 1)

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 import sequential
-from hyparflow.engine.engine import Batch, Engine
+from hyparflow.engine.engine import Batch, Engine, Options
 from hyparflow.engine.world import wait
 from hyparflow.planning.planner import plan
 from mpi4py import MPI
@@ -79,8 +79,9 @@ def difference(
         chunks=case["chunks"],
         recompute=case["recompute"],
         costs="estimated",
+        spatial=case.get("spatial", 1),
     )
-    engine = Engine(model, parallel, comm)
+    engine = Engine(model, parallel, comm, Options(case.get("batch_norm", "replica")))
     replica = engine.world.seat.replica
     rows = MICRO_BATCHES * SIZE // case["replicas"]
     worst_loss = 0.0

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +160,12 @@ def refusals(strategy: Any, model: Any, directory: Path) -> None:
     few.compile("sgd", "mse")
     plain = small.build()
     uneven = [value[: 40 + WORLD.rank] for value in X]
+    whole = hyparflow.plan(small.compiled(small.build()), partitions=2, replicas=2, batch_size=16, costs="estimated")
     asked: dict[str, Callable[[], Any]] = {
         "not compiled": lambda: strategy.fit(plain, X, Y),
         "too few nodes": lambda: hyparflow.fit(few, X[0][:, :2], Y[1], partitions=4, costs="estimated"),
         "too few ranks": lambda: hyparflow.Strategy(4, 2),
+        "parts of images": lambda: hyparflow.Strategy(plan=replace(whole, spatial=2)),
         "batch does not divide": lambda: hyparflow.fit(
             small.compiled(small.build()), X, Y, partitions=2, replicas=2, batch_size=15, costs="estimated"
         ),

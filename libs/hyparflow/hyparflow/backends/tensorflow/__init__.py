@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hyparflow.backends import ProgramOptions, StageProgram, StageShape
@@ -20,7 +21,7 @@ def build(
     Args:
         model: A compiled ``keras.Model``. Its variables may be deferred (``hyparflow.deferred``); those of the stage
             are initialised here.
-        graph: ``graph_of(model)``.
+        graph: ``graph_of(model)``, with the shapes of this rank's part of the images.
         stages: All stages, to find the layers that several of them share.
         index: The stage to build.
         options: How to build it (default: ``ProgramOptions()``).
@@ -36,13 +37,15 @@ def build(
     calls = calls_of(model)
     if calls.graph.fingerprint != graph.fingerprint:
         raise ValueError(f"the graph does not belong to model '{model.name}'")
+    shapes = tuple(tensor.shape for tensor in calls.graph.tensors)
+    calls = replace(calls, graph=graph)
     others = [node for place, stage in enumerate(stages) if place != index for node in stage.nodes]
     check_together(calls, stages[index].nodes, others)
     mine = {name for node in stages[index].nodes for name in graph.nodes[node].variables}
     variables = {name: variable for name, variable in variables_of(model).items() if name in mine}
     initialise(variables.values())
     options = options or ProgramOptions()
-    parts = _parts(model, calls, stages[index], variables, options)
+    parts = replace(_parts(model, calls, stages[index], variables, options), shapes=shapes)
     return TensorFlowStage(parts, variables, device_messages=options.device_messages)
 
 
@@ -80,4 +83,6 @@ def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any],
         losses=compiled_losses(model),
         metrics=getattr(model, "_compile_metrics", None) is not None,
         accumulators=accumulators(trainable, options.bucket_bytes),
+        spatial=options.spatial,
+        shapes=(),
     )

@@ -166,12 +166,14 @@ def _definition(graph: StageGraph, fed: Sequence[Any], fetched: Sequence[Any]) -
 def _residuals(graph: StageGraph) -> tuple[list[Any], tuple[int, ...]]:
     """Return the values of forward that backward reads, and the indices of the data that it reads.
 
-    Values that depend on weights and constants only (a cast of a kernel) are recomputed instead of kept.
+    Values that depend on weights and constants only (a cast of a kernel) are recomputed instead of kept. Messages are
+    kept even if they depend on nothing else, because a part can receive rows without sending any.
     """
     forward = _ancestors(_operations(graph.made))
     backward = _ancestors(_operations([*graph.input_gradients.values(), *graph.accumulate])) - forward
     fed = {data.op for data in graph.data}
-    varying = _descendants(fed, forward)
+    messages = set() if graph.spatial is None else set(graph.spatial.received)
+    varying = _descendants(fed | messages, forward)
     read = {id(value): value for operation in _ordered(backward) for value in operation.inputs}
     residuals = [value for value in read.values() if value.op in varying and value.op not in fed]
     wanted = {id(value) for value in read.values()} | {id(value) for value in graph.input_gradients.values()}

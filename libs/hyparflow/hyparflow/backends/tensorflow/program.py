@@ -178,7 +178,7 @@ class TensorFlowStage:
         fed += [moving.value for moving in parts.moving]
         fed += [parts.states[name].value.read_value() for name in layout.states]
         fed.append(tf.constant(described(place.portion, len(parts.losses)), "float64"))
-        fed.append(tf.constant(self._loss_scale / place.total, "float64"))
+        fed.append(tf.constant(self._loss_scale / place.shares, "float64"))
         return fed
 
     def _outcome(self, layout: ProgramLayout, place: Place, made: Sequence[Any], inputs: Sequence[Array]) -> Outcome:

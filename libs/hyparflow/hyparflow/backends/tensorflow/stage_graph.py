@@ -9,11 +9,12 @@ from typing import Any
 import tensorflow as tf
 from keras.src.backend import get_keras_mask
 
-from hyparflow.backends import Reach, StageShape
+from hyparflow.backends import Reach, SpatialPart, StageShape
 from hyparflow.backends.tensorflow.losses import PORTION, OutputLoss, logits_of, penalties, share_of_batch
 from hyparflow.backends.tensorflow.memory import Accumulator
 from hyparflow.backends.tensorflow.scope import Scope, reads
 from hyparflow.backends.tensorflow.seeds import Seeds
+from hyparflow.backends.tensorflow.spatial import SpatialNodes
 from hyparflow.backends.tensorflow.statistics import Moving
 from hyparflow.errors import UnsupportedModel
 from hyparflow.graph.calls import Calls
@@ -25,7 +26,8 @@ class StageParts:
 
     ``metrics``: True if the model has any. ``weights``: variables that the nodes read and only the optimizer changes.
     ``states``: other variables that do not train, which nodes may assign. ``regularized``: trainable variables whose
-    regularizer counts on this stage.
+    regularizer counts on this stage. ``spatial``: this rank's part of the images, None: whole images. ``shapes``: of
+    the model's tensors as a whole.
     """
 
     calls: Calls
@@ -39,6 +41,8 @@ class StageParts:
     losses: tuple[OutputLoss, ...]
     metrics: bool
     accumulators: tuple[Accumulator, ...]
+    spatial: SpatialPart | None
+    shapes: Sequence[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class StageGraph:
     accumulate: list[Any] = field(default_factory=list)
     reaches: dict[int | None, Reach] = field(default_factory=dict)
 
+    spatial: SpatialNodes | None = None
     whole: Any = None
 
     @property
@@ -123,6 +128,8 @@ def build_stage_graph(parts: StageParts, signature: Signature) -> StageGraph:
             graph.logits = _attached(graph.outputs, logits_of)
         if signature.training:
             _backward(graph, parts, trainable, total)
+        if graph.spatial is not None:
+            graph.spatial.order_messages()
 
     graph.whole = tf.compat.v1.wrap_function(trace, [])
     return graph
@@ -168,11 +175,18 @@ def _forward(
     for moving, flat in zip(parts.moving, graph.moving, strict=True):
         moving.feed(scope, flat)
     nodes = parts.calls.graph.nodes
+    if parts.spatial is not None:
+        one_program = parts.stage.recompute or not graph.returned
+        graph.spatial = SpatialNodes(scope, parts.spatial, parts.shapes, one_program=one_program)
     with scope:
         for index in sorted(parts.stage.nodes):
             parts.seeds.before(index, scope, states)
             before = len(scope.assigned)
-            scope.run(parts.calls.calls[index], values, nodes[index].outputs, signature.training)
+            call = parts.calls.calls[index]
+            if graph.spatial is None:
+                scope.run(call, values, nodes[index].outputs, signature.training)
+            else:
+                graph.spatial.run(nodes[index], call, values, training=signature.training)
             if len(scope.assigned) > before:
                 _check_assigned(scope, parts, nodes[index].name)
     if signature.training:

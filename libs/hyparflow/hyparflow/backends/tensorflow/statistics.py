@@ -102,12 +102,12 @@ class Moving:
         """Apply the gathered and summed contributions."""
         before, gathered = self.value.numpy(), self.gathered
         if self.mode == "deferred":
-            mean, square = np.split(gathered / place.total, 2)
+            mean, square = np.split(gathered / place.shares, 2)
             whole = np.concatenate([mean, square - mean * mean])
             after = self.decay * before + (1 - self.decay) * whole
         else:
-            summed_replicas = place.replicas if self.mode == "synchronised" else 1
-            after = self.decay**place.micro_batches * before + gathered / summed_replicas
+            summed = place.replicas * place.spatial if self.mode == "synchronised" else 1
+            after = self.decay**place.micro_batches * before + gathered / summed
         self._assign(tf.constant(after, self.dtype))
 
     def _moments(self, added: Any) -> Any:
