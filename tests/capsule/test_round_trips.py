@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hidl_cli import redaction
 from hidl_cli.capsule import LOG_BYTES, capsule_of, parse, request_of, required_words, unpacked
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.options import AllocationOptions
@@ -26,6 +27,15 @@ from hidl_cli.site.load import load_site
 from tests.conftest import Hidl
 
 SECRET = "hf0Round1Trip2"
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Forget the secrets of a test: those that are ordinary words would be hidden in messages of later tests."""
+    yield
+    redaction._of_process.cache_clear()
+
+
 _number = itertools.count()
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
@@ -142,6 +152,7 @@ def test_a_run_of_several_jobs_keeps_their_time_limit_and_the_interval_between_c
         ("export HF_TOKEN='two\nlines1'\n./a", {"HF_TOKEN": "two\nlines1"}),
         ("export HF_TOKEN=ab%0Acd12; ./a", {"HF_TOKEN": "ab%0Acd12"}),
     ],
+    ids=["variable", "option", "document", "lines", "encoded"],  # an environment variable contains the test's name
 )
 def test_a_capsule_requires_the_words_that_were_typed(tmp_path: Path, script: str, words: dict[str, str]) -> None:
     command = ["bash", "-c", script]
