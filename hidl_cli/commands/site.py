@@ -252,9 +252,9 @@ def new(
     from hidl_cli.site import draft as drafts
     from hidl_cli.site.configurations.draft import configuration_files, draft_from_files
     from hidl_cli.site.draft import default_name, draft
+    from hidl_cli.site.outputs import survey_from
     from hidl_cli.site.probes.host import ThisHost
     from hidl_cli.site.probes.survey import survey
-    from hidl_cli.site.recordings import survey_from
 
     if name is not None or output not in (None, "-"):  # fail before the probes, which can take seconds
         drafts.require_free(drafts.target(name, output, ""), force=force)

@@ -38,7 +38,7 @@ from hidl_cli.site.probes.facts import (
     row,
 )
 from hidl_cli.site.probes.host import Cards
-from hidl_cli.site.probes.survey import RecordedHost, SurveyResult, file_name
+from hidl_cli.site.probes.survey import DESCRIPTION, RecordedHost, SurveyResult, file_name, load_host, survey_recorded
 
 
 class UnexpectedOutput(ValueError):
@@ -1412,3 +1412,19 @@ def _names(fits: Sequence[NodeKind]) -> frozenset[str]:
 
 def _words(processor: Processor) -> str:
     return processor.cpu or f"{processor.processors} CPUs"
+
+
+def survey_from(directory: Path, *, alone: bool = False) -> tuple[SurveyResult, Sequence[str]]:
+    """Return the facts found in ``directory``, and the commands that failed on the recorded machine.
+
+    If ``alone`` is set, schedulers are ignored. Raises ``UsageError`` if there is nothing to read, and ``InvalidInput``
+    if something cannot be read or does not describe a machine.
+    """
+    if not (directory / DESCRIPTION).is_file():
+        return survey_folder(directory, alone=alone), ()
+    host = load_host(directory)
+    if problems := foreign(host):
+        raise InvalidInput(
+            f"{directory} contains output from other commands", problems=problems, hint="record it again"
+        )
+    return survey_recorded(host, alone=alone), host.failures

@@ -22,8 +22,8 @@ from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.draft import SiteDraft, draft
+from hidl_cli.site.outputs import survey_from
 from hidl_cli.site.probes.survey import load_host, survey_recorded
-from hidl_cli.site.recordings import survey_from
 from tests.site.recording import DIRECTORY as RECORDED
 
 PLACE = Path(__file__).parent / "saved"
