@@ -17,8 +17,7 @@ from hidl_cli.errors import BuildFailed
 from hidl_cli.stack.builds import sources
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.builds.kinds import Packager
-    from hidl_cli.stack.builds.plan import PlannedBuild
+    from hidl_cli.stack.builds.plan import Packager, PlannedBuild
     from hidl_cli.stack.plan import InstallPlan
 
 
