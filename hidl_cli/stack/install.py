@@ -20,7 +20,7 @@ from hidl_cli import __version__, documents, process
 from hidl_cli.errors import BuildFailed, ExitCode, HidlError, MissingPrecondition, UsageError
 from hidl_cli.redaction import redact, redact_variable
 from hidl_cli.stack import installation, own_wheel, verify
-from hidl_cli.stack.builds import sources
+from hidl_cli.stack.builds.plan import missing_source, newest_source
 from hidl_cli.stack.installation import MANIFEST, Installation, hold_lock, is_shared, site_permissions
 from hidl_cli.stack.lock import Choice, Locked
 from hidl_cli.stack.order import Order, Progress
@@ -80,9 +80,9 @@ def _missing_source(order: Order) -> HidlError | None:
     if (order.provider or order.site.install.provider) != "wheels":
         return None
     for build in order.stack.builds:
-        available = build.name in order.sources or sources.newest(build, order.root) is not None
+        available = build.name in order.sources or newest_source(build, order.root) is not None
         if build.source.pypi is None and not available:
-            return sources.missing(build, order.root)
+            return missing_source(build, order.root)
     return None
 
 

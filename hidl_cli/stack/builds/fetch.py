@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed
-from hidl_cli.stack.builds import sources
+from hidl_cli.stack.builds.plan import find_source, missing_source
 
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.plan import Packager, PlannedBuild
@@ -73,7 +73,7 @@ def _is_outside(path: PurePosixPath) -> bool:
 def keep_archive(build: PlannedBuild, root: Path) -> None:
     """Copy an archive from the command line to ``<root>/sources``, where the next installation will find it."""
     file = root / "sources" / build.recipe.source.file
-    if build.archive is None or sources.find(file.name, root) == build.archive:
+    if build.archive is None or find_source(file.name, root) == build.archive:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{os.getpid()}-{file.name}")
@@ -97,7 +97,7 @@ def find_archive(build: PlannedBuild, root: Path) -> Path | None:
     if build.archive is not None:
         _check_digest(build.archive, build)
         return build.archive
-    found = sources.find(build.recipe.source.file, root)
+    found = find_source(build.recipe.source.file, root)
     if found is not None:
         _check_digest(found, build)
         return found
@@ -117,7 +117,7 @@ def fetch(build: PlannedBuild, plan: InstallPlan, provider: Packager, log: Path)
     the source, and ``BuildFailed`` if the download fails or its SHA-256 does not match.
     """
     if build.recipe.source.pypi is None:
-        raise sources.missing(build.recipe, plan.root)
+        raise missing_source(build.recipe, plan.root)
     file = cached_archive(build)
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as directory:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, UsageError
 from hidl_cli.mpi import TRAITS, Family
-from hidl_cli.stack.builds import sources
+from hidl_cli.stack.builds.plan import SOURCES_VARIABLE, find_source
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import venv
@@ -76,13 +76,13 @@ def find_rpm(order: Order) -> RpmPart:
     file = order.sources.get(name)
     if file is None and described is not None:
         given = Path(os.path.expandvars(described.file)).expanduser()
-        file = given if given.is_absolute() else sources.find(given.name, order.root)
+        file = given if given.is_absolute() else find_source(given.name, order.root)
     if file is None or not file.is_file():
         origin = f" from {described.homepage}" if described and described.homepage else ""
         raise MissingPrecondition(
             f"RPM for {name} not found: {file or (described.file if described else name)}",
             hint=f"download it{origin} and pass --source {name}=FILE (or put it into {order.root / 'sources'} or a "
-            f"directory of {sources.PLACES})",
+            f"directory of {SOURCES_VARIABLE})",
         )
     digest = documents.sha256(file)
     if described is not None and described.sha256 not in (None, digest):
