@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.stack import content
+from hidl_cli import documents
+from hidl_cli.errors import MissingPrecondition
+from hidl_cli.stack import activation, content, own_wheel
 from hidl_cli.stack.checks import load_stack
-from hidl_cli.stack.content import ContentDifference
-from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.order import Order
+from hidl_cli.stack.content import Content, ContentDifference
+from hidl_cli.stack.install import new_log, plan_install
+from hidl_cli.stack.installation import Installation, hold_lock, site_permissions
+from hidl_cli.stack.order import Order, Progress
+from hidl_cli.stack.plan import InstallPlan
+from hidl_cli.stack.providers.venv import FromWheels
 from hidl_cli.stack.target import site_for_accelerator
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
-    from hidl_cli.stack.order import Progress
 
 _SHOWN = 10
 
@@ -89,8 +98,109 @@ def inspect(
     seconds = time.monotonic() - began
     if first.is_whole or not repair:
         return Inspection(found, first, first, seconds)
-    from hidl_cli.stack import repair as repairing  # imports uv and Jinja2, which a comparison does not need
 
     site = site_for_accelerator(site, found.manifest.get("accelerator"))
     order = Order(site, load_stack(name), found.root, locked=True, offline=offline)
-    return Inspection(found, first, repairing.repair(order, found.prefix, first, progress), seconds)
+    return Inspection(found, first, restore(order, found.prefix, first, progress), seconds)
+
+
+def restore(order: Order, prefix: Path, wrong: ContentDifference, progress: Progress) -> ContentDifference:
+    """Replace damaged and missing files with those of a temporary installation, and return the remaining differences.
+
+    Files are replaced by renaming, so running jobs keep their open files. A file is only replaced if the new content
+    matches the record, so a damaged cache does no additional harm.
+
+    The files are first taken from the caches; if these are damaged too, the wheels are downloaded again. Raises
+    ``MissingPrecondition`` if the stack's plan has changed, or if the stack was not installed from wheels.
+    """
+    planned = plan_install(order)
+    plan = planned.plan
+    if plan is None or plan.prefix != prefix or plan.provider != "wheels":
+        from_wheels = plan is None or plan.provider == "wheels"
+        reason = "its lockfile or hidl has changed" if from_wheels else "it was not installed from wheels"
+        raise MissingPrecondition(
+            f"{prefix} cannot be repaired: {reason}",
+            hint=f"run hidl uninstall {plan.stack if plan else order.stack.name} --all, then install it again",
+        )
+    log = new_log(plan)
+    with site_permissions(order.site, order.root), hold_lock(order.stack_directory / ".lock", progress.say):
+        expected = content.read(prefix)
+        _relink(prefix, expected, wrong)
+        left = [path for path in (*wrong.damaged, *wrong.missing) if path in expected.files]
+        owners = {expected.files[path].owner.partition("==")[0].replace("_", "-").lower() for path in left}
+        for fresh in (False, True):
+            if not left or (fresh and order.offline):
+                break
+            with _beside(_only(plan, owners)) as (other, empty):
+                provider = FromWheels(order.site, order.mirror, cache=empty if fresh else None)
+                for wheel in other.own:
+                    own_wheel.build(wheel)
+                provider.fill(other, log, progress, lambda: None)
+                _complete(other.prefix, plan)
+                left = [path for path in left if not _replaced(path, prefix, other.prefix, expected)]
+    return content.compare(prefix, expected, deep=True)
+
+
+@contextmanager
+def _beside(plan: InstallPlan) -> Iterator[tuple[InstallPlan, Path]]:
+    """Yield the plan with a temporary root on the same file system, and the path of an empty cache."""
+    with tempfile.TemporaryDirectory(dir=plan.stack_directory, prefix=".repair-") as directory:
+        yield replace(plan, root=Path(directory)), Path(directory, "cache")
+
+
+def _complete(other: Path, plan: InstallPlan) -> None:
+    """Write hidl's own files into the temporary prefix, with the content that they have in the planned prefix."""
+    rendered = activation.render(plan)
+    for file, text in (
+        (Installation.at(other).activate, rendered.script),
+        (other / "modulefile", rendered.modulefile),
+        (other / plan.lock_file.name, plan.lock.wheels.text()),
+    ):
+        documents.write_text(file, text)
+
+
+def _replaced(path: str, prefix: Path, other: Path, expected: Content) -> bool:
+    """Replace a file with its counterpart in the temporary installation.
+
+    Returns False if the counterpart's content does not match the record.
+    """
+    source, digest = other / path, expected.files[path].digest
+    if not source.is_file() or source.is_symlink():
+        return False
+    if content.digest_of(source) != digest:  # the first line of each script contains the path of Python
+        source.write_bytes(source.read_bytes().replace(os.fsencode(other), os.fsencode(prefix)))
+        if content.digest_of(source) != digest:
+            return False
+    (prefix / path).parent.mkdir(parents=True, exist_ok=True)
+    source.chmod(source.stat().st_mode & ~0o222)
+    source.replace(prefix / path)
+    return True
+
+
+def _only(plan: InstallPlan, owners: set[str]) -> InstallPlan:
+    """Restrict the plan to packages that own damaged files.
+
+    The plan is unchanged if a file belongs to a build or to an unknown package.
+    """
+    own = {wheel.name for wheel in plan.own}
+    built = {build.name for build in plan.builds}
+    packages = {package.name for package in plan.lock.wheels.packages}
+    if owners & built or not owners <= (own | packages | {""}):
+        return plan
+    return replace(
+        plan,
+        lock=plan.lock.wheels.without(packages - owners),
+        own=tuple(wheel for wheel in plan.own if wheel.name in owners),
+        builds=(),
+    )
+
+
+def _relink(prefix: Path, expected: Content, wrong: ContentDifference) -> None:
+    for path in (*wrong.damaged, *wrong.missing):
+        if path in expected.links:
+            link = prefix / path
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if link.is_dir() and not link.is_symlink():
+                shutil.rmtree(link)
+            link.unlink(missing_ok=True)
+            link.symlink_to(expected.links[path])
