@@ -164,10 +164,10 @@ def externals(spack: SpackOption = None) -> None:
     from hidl_cli.commands.arguments import directory
     from hidl_cli.commands.render import write
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack.providers.spack.externals import draft
+    from hidl_cli.stack.providers.spack.call import draft_externals
     from hidl_cli.stack.providers.spack.host import find as find_spack
 
-    write(draft(find_spack(load_site(), directory(spack), os.environ)))
+    write(draft_externals(find_spack(load_site(), directory(spack), os.environ)))
 
 
 @app.command()

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli import process
+from hidl_cli import paths, process
 from hidl_cli.documents import read_json, sha256
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
+from hidl_cli.mpi import TRAITS
 from hidl_cli.quoting import sh_line
 from hidl_cli.site import hidl_cluster
 from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack.builds.build import first_error
 from hidl_cli.stack.order import InstallStep, log_command
-from hidl_cli.stack.providers.spack.host import Instance, cache, index_of
+from hidl_cli.stack.providers.spack.host import PLACES_VARIABLE, Instance, cache, index_of
 
 if TYPE_CHECKING:
     from hidl_cli.batch_systems import BuildJob
@@ -364,3 +365,59 @@ def _why_missing(node: LockedSpec, mirror: Path, brought: Mapping[str, Any]) -> 
         if sha256(file) != digest:
             return f"{what} ({name} is damaged: its SHA-256 differs from the manifest)"
     return None
+
+
+_FOUND_SPEC = re.compile(r"(?P<name>[a-z0-9_-]+)@=?(?P<version>[A-Za-z0-9._-]+)\s*(?P<variants>.*)")
+_DRAFT_HEAD = """\
+# A draft from `spack external find`, which recognizes programs by name: it confuses MPI libraries, and finds several
+# packages in one prefix. Keep what is right, move MPI libraries to `mpi` and compilers to `compilers`, and compare the
+# file with the machine: hidl site check --on-host NAME
+"""
+
+
+def draft_externals(instance: Instance) -> str:
+    """Return a draft of a site's ``externals``, based on ``spack external find``, for users to correct.
+
+    MPI libraries and compilers are in comments only.
+    """
+    import yaml
+
+    with paths.temporary_directory("spack") as directory:
+        place = Path(directory)
+        repositories = os.environ.get(PLACES_VARIABLE)
+        if repositories:
+            builtin = Path(repositories, "repos", "spack_repo", "builtin")
+            (place / "repos.yaml").write_text(f"repos: {{builtin: {builtin}}}\n", encoding="utf-8")
+        log = place / "log"
+        log.touch()
+        argv = (str(instance.program), "--color", "never", "-C", str(place), "external", "find", "--scope", "user")
+        settings = variables(None) | {"SPACK_USER_CONFIG_PATH": str(place)}
+        del settings["SPACK_DISABLE_LOCAL_CONFIG"]
+        run(InstallStep("look for software", argv, settings), log, doing="Spack could not search for software")
+        file = place / "packages.yaml"
+        packages: dict[str, Any] = (
+            yaml.safe_load(file.read_text(encoding="utf-8"))["packages"] if file.is_file() else {}
+        )
+    return _DRAFT_HEAD + _draft_text(packages)
+
+
+def _draft_text(packages: dict[str, Any]) -> str:
+    import yaml
+
+    kept, remarks = {}, []
+    mpi_packages = {traits.spack for traits in TRAITS.values()}
+    for name, entry in sorted(packages.items()):
+        for external in entry.get("externals", []):
+            found = _FOUND_SPEC.match(external["spec"])
+            if name in mpi_packages or "compilers" in (external.get("extra_attributes") or {}):
+                remarks.append(f"# left out: {external['spec']} in {external.get('prefix')}")
+            elif found and name not in kept:
+                kept[name] = {
+                    "version": found["version"],
+                    "prefix": external.get("prefix"),
+                    **({"variants": found["variants"]} if found["variants"] else {}),
+                }
+            else:
+                remarks.append(f"# also found: {external['spec']} in {external.get('prefix')}")
+    body = yaml.safe_dump({"externals": kept}, sort_keys=True)
+    return body + "".join(f"{remark}\n" for remark in remarks)
