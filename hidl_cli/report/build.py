@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count
 from math import inf
@@ -14,8 +15,10 @@ from hidl_cli.analysis.changes import ValueScale
 from hidl_cli.analysis.nodes import describe_slow, fields_of, natural, relative_rates, slow_host_list
 from hidl_cli.analysis.ranking import SUITE
 from hidl_cli.analysis.scaling import nodes
-from hidl_cli.errors import SubmitRefused
+from hidl_cli.errors import HidlError, SubmitRefused
 from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.profile import CAUSES, find_step, present_losses, read_profile, step_document
+from hidl_cli.profile import describe_slow as describe_slow_ranks
 from hidl_cli.record import job_id
 from hidl_cli.redaction import Secrets, redact_document, redact_variable
 from hidl_cli.report.model import (
@@ -32,14 +35,17 @@ from hidl_cli.report.model import (
     PairMap,
     Pairs,
     Point,
+    RankTimes,
+    ReportedLoss,
+    ReportedProfile,
     ReportedRun,
     ReportedStudy,
+    ReportedWaterfall,
     Standing,
     Trend,
     TrendChange,
     TunedVariable,
 )
-from hidl_cli.report.profile import profile_of
 from hidl_cli.report.text import counted, minute, when
 from hidl_cli.runs.conclude import error_for
 from hidl_cli.runs.energy import describe_energy
@@ -630,3 +636,75 @@ def _with_changes(trend: Trend, detect: Detector, runs: Mapping[str, LoadedRun])
 
 def _provenance(loaded: LoadedRun) -> Provenance:
     return Provenance(loaded.plan, loaded.status.hosts, dict(packages_of(loaded)))
+
+
+MOST_CELLS = 32  # more cells would be too small
+MOST_RANKS = 64  # if there are more ranks, only the slowest and the fastest are shown
+
+
+def profile_of(group: Sequence[LoadedRun], *, name: str, where: str) -> Iterator[ReportedProfile]:
+    """Yield the profile of the newest profiled run in a group, if there is one."""
+    for loaded in reversed(group):
+        if loaded.plan.profile is None or not loaded.status.state.is_final:
+            continue
+        with suppress(HidlError):  # nothing was recorded
+            document = read_profile(loaded.run, loaded.plan)
+            step = find_step(loaded.run, document, None)
+            yield _profile(loaded, document, {**step, **step_document(loaded.run, loaded.plan, step)}, name, where)
+            return
+
+
+def _profile(
+    loaded: LoadedRun, document: Mapping[str, Any], step: Mapping[str, Any], name: str, where: str
+) -> ReportedProfile:
+    names, sent = _folded(step["matrix"])
+    return ReportedProfile(
+        name=name,
+        where=where,
+        run=loaded.run.id,
+        created=loaded.plan.created,
+        ranks=step["ranks"],
+        mpi_share=step["mpi_share"],
+        waiting_share=step["waiting_share"],
+        waiting=step["waiting"],
+        slow=tuple(describe_slow_ranks(step)),
+        times=tuple(_times(step["by_rank"])),
+        names=names,
+        sent=sent,
+        falls=tuple(
+            ReportedWaterfall(
+                fall["n"],
+                fall["efficiency"],
+                tuple(
+                    ReportedLoss(CAUSES[loss["cause"]], loss["value"], *(loss["interval"] or (None, None)))
+                    for loss in present_losses(fall)
+                ),
+            )
+            for fall in document["waterfalls"]
+        ),
+    )
+
+
+def _folded(matrix: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Sum the channels of a matrix in at most ``MOST_CELLS`` groups of ranks; return their first ranks and the sums."""
+    import numpy as np
+
+    whole = np.sum([np.array(each, dtype=np.int64) for each in matrix["bytes"].values()], axis=0)
+    width = -(-len(whole) // MOST_CELLS)
+    starts = np.arange(0, len(whole), width)
+    sums = np.add.reduceat(np.add.reduceat(whole, starts, axis=0), starts, axis=1)
+    names = tuple((starts * matrix["ranks_per_cell"]).tolist())
+    return names, tuple(tuple(row) for row in sums.tolist())
+
+
+def _times(ranks: Sequence[Mapping[str, Any]]) -> Iterator[RankTimes]:
+    found = []
+    for each in ranks:
+        wall = each["wall_seconds"] or 1.0
+        mpi = min(each["mpi_seconds"] / wall, 1.0)
+        waiting = min(each["waiting_seconds"] / wall, mpi)
+        found.append(RankTimes(each["rank"], each["host"], 1 - mpi, waiting, mpi - waiting))
+    if len(found) > MOST_RANKS:
+        slowest = sorted(found, key=lambda each: -each.outside)
+        found = slowest[: MOST_RANKS // 2] + slowest[-MOST_RANKS // 2 :]
+    yield from found
