@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from hidl_cli.report.html import AxisScale, doubling_ticks, linear_ticks, log_ticks, time_ticks
-from hidl_cli.report.svg import element
+from hidl_cli.report.html import AxisScale, doubling_ticks, element, linear_ticks, log_ticks, time_ticks
 
 positive = st.floats(min_value=1e-3, max_value=1e6)
 
