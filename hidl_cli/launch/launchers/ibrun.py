@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import (
+    Launch,
+    Launcher,
+    Request,
+    intel_binding,
+    mvapich2_binding,
+    open_mpi_under_ibrun,
+)
 from hidl_cli.launchers import require_fit
 
 
@@ -25,8 +31,8 @@ class Ibrun(Launcher):
         require_fit(self, request.mpi)
         further = request.arguments_for(self.name)
         binds = any("affinity" in word for word in further)
-        pinned = affinity.mvapich2(request, launcher_binds=binds)
+        pinned = mvapich2_binding(request, launcher_binds=binds)
         if not binds:
-            pinned |= affinity.intel(request) | affinity.open_mpi_under_ibrun(request)
+            pinned |= intel_binding(request) | open_mpi_under_ibrun(request)
         argv = (self.name, "-n", str(request.placement.ranks), "-o", "0", *further, *request.program)
         return Launch(argv, environment=pinned)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request, mvapich2_binding
 from hidl_cli.launchers import require_fit
 
 _PRELOAD = "OMPI_LD_PRELOAD_PREPEND"
@@ -39,7 +38,7 @@ class Jsrun(Launcher):
         argv += ["-b", f"packed:{placement.threads_per_rank}" if placement.bind else "none"]
         return Launch(
             (*argv, *request.arguments_for(self.name), *request.program),
-            environment=affinity.mvapich2(request, launcher_binds=True),
+            environment=mvapich2_binding(request, launcher_binds=True),
             preloaded_by=_preloaded_by(request),
         )
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import DAEMONS_OF_SRUN, Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import (
+    DAEMONS_OF_SRUN,
+    Launch,
+    Launcher,
+    Request,
+    intel_binding,
+    mvapich2_binding,
+)
 from hidl_cli.launchers import require_fit
 from hidl_cli.mpi import MPICH_ON_ONE_HOST
 
@@ -38,11 +44,11 @@ class Mpiexec(Launcher):
             argv += ["-bootstrap" if request.mpi.family == "intel-mpi" else "-launcher", "ssh"]
         if request.mpi.family == "intel-mpi":
             # By default, Intel MPI ignores -ppn inside a job and uses the scheduler's number of ranks per node.
-            environment = {"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0", **affinity.intel(request)}
+            environment = {"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0", **intel_binding(request)}
         else:
             argv += ["-bind-to", f"core:{placement.threads_per_rank}" if placement.bind else "none"]
             argv += ["-map-by", "socket"] if placement.bind and placement.straddles_in_a_row else []
-            environment = affinity.mvapich2(request, launcher_binds=True)
+            environment = mvapich2_binding(request, launcher_binds=True)
         if request.on_one_host and request.mpi.family == "mpich":
             environment |= {name: value for name, value in MPICH_ON_ONE_HOST.items() if name not in request.environment}
         if not (request.on_one_host or request.through_ssh):

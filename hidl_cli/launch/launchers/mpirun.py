@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import DAEMONS_OF_SRUN, Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import (
+    DAEMONS_OF_SRUN,
+    Launch,
+    Launcher,
+    Request,
+    open_mpi_needs_rankfile,
+    open_mpi_options,
+    open_mpi_rankfile,
+)
 from hidl_cli.launchers import require_fit
 
 #: Variables that make mpirun ignore a scheduler whose variables happen to be set. These names work for Open MPI 4 and
@@ -41,15 +48,15 @@ class Mpirun(Launcher):
         """
         require_fit(self, request.mpi)
         placement = request.placement
-        needs_rankfile = affinity.open_mpi_needs_rankfile(placement)
+        needs_rankfile = open_mpi_needs_rankfile(placement)
         mpirun = request.mpi.program(self.name)
-        argv = [*affinity.open_mpi_rankfile(request, mpirun)] if needs_rankfile else [mpirun]
+        argv = [*open_mpi_rankfile(request, mpirun)] if needs_rankfile else [mpirun]
         argv += ["-np", str(placement.ranks)]
         if request.on_one_host and not needs_rankfile:
             argv += ["--host", f"localhost:{placement.ranks_per_node}"]
         else:
             argv += ["--hostfile", request.hostfile]
-        argv += [] if needs_rankfile else affinity.open_mpi_options(request)
+        argv += [] if needs_rankfile else open_mpi_options(request)
         argv += request.arguments_for(self.name)
         for name in request.environment:
             argv += ["-x", name]

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import Launch, Launcher, Request, mvapich2_binding
 from hidl_cli.launchers import require_fit
 from hidl_cli.quoting import sh, within_single_quotes
 
@@ -41,7 +40,7 @@ class MpirunRsh(Launcher):
         further = request.arguments_for(self.name)
         _check(further)
         placement = request.placement
-        variables = {**affinity.mvapich2(request, launcher_binds=False), **request.environment}
+        variables = {**mvapich2_binding(request, launcher_binds=False), **request.environment}
         hosts = ("-np", str(placement.ranks), "-hostfile", request.hostfile)
         return Launch(
             argv=(

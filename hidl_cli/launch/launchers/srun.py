@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import Launch, Launcher, Request, mvapich2_binding
 from hidl_cli.launchers import require_fit
 from hidl_cli.mpi import WHEEL_OVER_PMI2, Library
 
@@ -50,7 +49,7 @@ class Srun(Launcher):
         argv += ["--kill-on-bad-exit=1", "--export=ALL", *request.arguments_for(self.name)]
         return Launch(
             (*argv, *request.program),
-            environment=affinity.mvapich2(request, launcher_binds=True)
+            environment=mvapich2_binding(request, launcher_binds=True)
             | {key: value for key, value in _for_init(request.mpi, mpi).items() if key not in request.environment},
             host_option="--nodelist=",
             input_option="--input=0",
