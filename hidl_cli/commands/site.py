@@ -132,9 +132,9 @@ def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
     from hidl_cli.errors import InvalidInput
     from hidl_cli.inputs.load import examine, valid
     from hidl_cli.site.checks import RULES
+    from hidl_cli.site.discovery import check_entries
     from hidl_cli.site.load import load_site
     from hidl_cli.site.probes.host import ThisHost
-    from hidl_cli.site.verification import check as check_entries
 
     found = [valid(examine(RULES, _named(word))) for word in sites] if sites else [load_site()]
     checked = [(site.name, one) for site in found for one in check_entries(site, ThisHost())]

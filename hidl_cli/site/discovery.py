@@ -1,22 +1,25 @@
 """Detect the properties of MPI libraries, compilers and externals that a site file does not specify.
 
 Each entry is probed in a login shell in which its modules are loaded. A result that contradicts the file is reported as
-a problem.
+a problem. ``check_entries`` verifies what the file does specify: each path must exist and contain the version and, for
+MPI, the family in the file.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli.errors import MissingPrecondition, Problem
-from hidl_cli.mpi import Family
+from hidl_cli.mpi import TELLERS, TRAITS, Family
 from hidl_cli.site.probes import software as probes
 from hidl_cli.site.probes.host import Host, ThisHost
+from hidl_cli.site.probes.software import VERSION, same_version
 from hidl_cli.site.schema import Compiler, External, Mpi, Site, Version
 
 Path_ = tuple[str, ...]
@@ -271,3 +274,112 @@ def changed(site: Site, answers: Sequence[ProbedValue]) -> Site:
             here = here.setdefault(step, {})
         here[answer.path[-1]] = answer.value
     return Site.model_validate(data)
+
+
+EntryVerdict = Literal["right", "wrong", "not checked"]
+
+_CHECK_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result for one entry. ``path`` is its key in the site's file."""
+
+    path: tuple[str, ...]
+    verdict: EntryVerdict
+    text: str
+
+
+def check_entries(site: Site, host: Host) -> tuple[Checked, ...]:
+    """Verify every compiler, external and MPI library in the site's file on this machine."""
+    return (
+        *(_check_compiler(name, compiler, host) for name, compiler in site.compilers.items()),
+        *(_check_external(name, external, host) for name, external in site.externals.items()),
+        *(found for name, mpi in site.mpi.items() for found in _check_mpi(name, mpi, host)),
+    )
+
+
+def _check_compiler(name: str, compiler: Compiler, host: Host) -> Checked:
+    path = ("compilers", name)
+    given = compiler.c or probes.PROGRAMS.get(compiler.package, ("cc",))[0]
+    program = given if "/" in given or not compiler.prefix else f"{compiler.prefix}/bin/{given}"
+    if not compiler.prefix and "/" not in given:
+        return _by_modules(path, compiler.modules)
+    if not Path(program).is_file():
+        return Checked(path, "wrong", f"{program} not found")
+    return _check_version(path, program, compiler.version, probes.compiler_version(host, program, compiler.package))
+
+
+def _check_external(name: str, external: External, host: Host) -> Checked:
+    path = ("externals", name)
+    if not external.prefix:
+        return _by_modules(path, external.modules)
+    if not Path(external.prefix).is_dir():
+        return Checked(path, "wrong", f"directory {external.prefix} not found")
+    if name not in probes.VERSION_COMMANDS:
+        return Checked(path, "not checked", f"{external.prefix} exists, but no known program prints its version")
+    program = f"{external.prefix}/{probes.VERSION_COMMANDS[name][0]}"
+    if not Path(program).exists():
+        return Checked(path, "wrong", f"{program} not found")
+    return _check_version(path, program, external.version, probes.program_version(host, name, program))
+
+
+def _check_mpi(name: str, mpi: Mpi, host: Host) -> Iterator[Checked]:
+    """Verify that the prefix contains ``mpicc`` and only the MPI library and version that the site file specifies."""
+    path = ("mpi", name)
+    if not mpi.prefix:
+        yield _by_modules(path, mpi.modules)
+        return
+    bin_ = Path(mpi.prefix, "bin")
+    if not bin_.is_dir():
+        yield Checked(path, "wrong", f"directory {bin_} not found")
+        return
+    yield _wrappers(path, bin_, host)
+    owners = [program for program in TELLERS if (bin_ / program).is_file()]
+    fitting = [program for program in owners if program in TRAITS[mpi.family].told_by]
+    if not owners:
+        yield Checked(path, "not checked", f"unknown MPI library in {bin_}")
+    elif len(fitting) < len(owners):
+        others = ", ".join(program for program in owners if program not in fitting)
+        yield Checked(path, "wrong", f"{bin_} contains {others}, which {mpi.family} does not install")
+    else:
+        program = str(bin_ / fitting[0])
+        printed = host.ask(program, *TELLERS[fitting[0]].arguments, seconds=_CHECK_SECONDS)
+        yield _check_version(path, program, mpi.version, printed)
+
+
+def _wrappers(path: tuple[str, ...], bin_: Path, host: Host) -> Checked:
+    """Verify that the compiler wrapper exists and uses the library in its own prefix."""
+    mpicc = bin_ / "mpicc"
+    if not mpicc.is_file():
+        return Checked(path, "wrong", f"{mpicc} not found")
+    shown = host.ask(str(mpicc), "-show", seconds=_CHECK_SECONDS) or host.ask(
+        str(mpicc), "--showme", seconds=_CHECK_SECONDS
+    )
+    if not shown:
+        return Checked(path, "not checked", f"{mpicc} does not show its command")
+    places = re.findall(r"-[IL](\S+)", shown)
+    foreign = [place for place in places if not Path(place).resolve().is_relative_to(bin_.parent.resolve())]
+    if places and len(foreign) == len(places):
+        return Checked(path, "wrong", f"{mpicc} belongs to another library: it uses {foreign[0]}")
+    return Checked(path, "right", f"{mpicc} belongs to this library")
+
+
+def _by_modules(path: tuple[str, ...], modules: list[str]) -> Checked:
+    why = f"its modules ({', '.join(modules)}) set the location" if modules else "no location specified"
+    return Checked(path, "not checked", why)
+
+
+def _check_version(path: tuple[str, ...], program: str, version: str | None, printed: str | None) -> Checked:
+    """Compare the version printed by a program with the version in the site's file.
+
+    Either version may omit trailing components.
+    """
+    found = VERSION.search(printed or "")
+    if found is None:
+        return Checked(path, "not checked", f"{program} does not print its version")
+    if version is None:
+        return Checked(path, "not checked", f"{program} prints {found[0]}; the site file does not specify a version")
+    if same_version(found[0], version):
+        return Checked(path, "right", f"{program} prints {found[0]}")
+    return Checked(path, "wrong", f"{program} prints {found[0]}, but the site file sets {version}")
