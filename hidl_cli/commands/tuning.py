@@ -60,7 +60,7 @@ def explain(
 ) -> None:
     """Explain variables: type, default, MPI libraries, description, source, counterparts, presets and sites."""
     from hidl_cli.commands.render import emit_json, stdout
-    from hidl_cli.site.tuning import list_settings
+    from hidl_cli.site.record import list_settings
     from hidl_cli.tuning.catalogue import names_of
     from hidl_cli.tuning.describe import explain_variable
 
@@ -86,7 +86,7 @@ def save_winner(name: str | None) -> None:
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record import find
-    from hidl_cli.site.tuning import save_tuning
+    from hidl_cli.site.record import save_tuning
     from hidl_cli.site.yamledit import MEASURED
     from hidl_cli.tuning.judge import compared_variables
 
