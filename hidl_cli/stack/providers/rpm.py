@@ -187,8 +187,6 @@ class FromRpm(venv.FromWheels):
         return Preview(self.uv.steps(plan))
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
-        from hidl_cli.stack.providers import foreign_mpi  # imports Jinja2, which only an installation needs
-
         rpm = part_of(plan)
         if plan.offline:
             venv.require_wheels(plan, self.uv, progress)
@@ -196,8 +194,8 @@ class FromRpm(venv.FromWheels):
         with progress.step(f"unpack {rpm.file.name}"):
             install(rpm.file, plan.prefix / PLACE)
         venv.install_wheels(plan, self.uv, log, progress, meanwhile=meanwhile)
-        foreign_mpi.write_wrappers(plan.prefix / PLACE, plan.prefix)
-        foreign_mpi.link_libraries(plan.prefix / PLACE, plan.prefix)
+        venv.write_wrappers(plan.prefix / PLACE, plan.prefix)
+        venv.link_libraries(plan.prefix / PLACE, plan.prefix)
 
 
 def require_no_builds(order: Order) -> Order:

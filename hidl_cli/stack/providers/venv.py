@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli import documents
-from hidl_cli.errors import MissingPrecondition
+from hidl_cli.errors import BuildFailed, MissingPrecondition
 from hidl_cli.stack import installation, lock, own_wheel
 from hidl_cli.stack.builds.plan import plan as plan_builds
 from hidl_cli.stack.lock import Choice, Lock, Locked
@@ -206,3 +207,51 @@ def require_wheels(plan: InstallPlan, uv: WheelInstaller, progress: Progress) ->
             hint="install it once with network access, use a mirror (hidl stack fetch, --mirror), or add a directory "
             "of wheels to PIP_FIND_LINKS",
         )
+
+
+#: The MPI library programs that get wrapper scripts.
+MPI_PROGRAMS = (
+    "mpiexec", "mpirun", "mpirun_rsh", "mpiexec.hydra", "mpiexec.mpirun_rsh", "mpispawn", "srun",
+    "mpicc", "mpicxx", "mpic++", "mpiCC", "mpif77", "mpif90", "mpifort",
+    "mpichversion", "mpiname", "mpivars", "ompi_info", "impi_info", "prte",
+)  # fmt: skip
+
+
+def write_wrappers(mpi: Path, prefix: Path) -> None:
+    """Write wrapper scripts for an MPI library's programs. Raises ``BuildFailed`` if the library has no launcher.
+
+    Scripts are used instead of links because launchers look for their helpers (``hydra_pmi_proxy``, ``mpispawn``) in
+    the directory from which they were started.
+    """
+    shown = [name for name in MPI_PROGRAMS if os.access(mpi / "bin" / name, os.X_OK)]
+    if not any(name in shown for name in ("mpiexec", "mpirun", "mpirun_rsh")):
+        raise BuildFailed(
+            f"no mpiexec, mpirun or mpirun_rsh found in {mpi / 'bin'}",
+            hint="`prefix` of the MPI library in the site file must be the directory above bin",
+        )
+    for name in shown:
+        _write_wrapper(prefix / "bin" / name, mpi / "bin" / name)
+    if "mpiexec" not in shown:
+        _write_wrapper(
+            prefix / "bin" / "mpiexec", mpi / "bin" / next(n for n in ("mpirun", "mpirun_rsh") if n in shown)
+        )
+
+
+def link_libraries(mpi: Path, prefix: Path) -> None:
+    """Link all files in the library directories of ``mpi`` into ``prefix/lib``, where mpi4py wheels look for MPI.
+
+    All files are linked because libraries look for each other relative to their own location.
+    """
+    for directory in ("lib64", "lib"):
+        for library in sorted((mpi / directory).glob("*")):
+            link = prefix / "lib" / library.name
+            if not os.path.lexists(link):
+                link.symlink_to(os.path.relpath(library, link.parent))
+
+
+def _write_wrapper(script: Path, program: Path) -> None:
+    from hidl_cli.templates import render_script  # imports Jinja2, which is not needed if nothing is installed
+
+    script.unlink(missing_ok=True)
+    script.write_text(render_script("program.sh.j2", {"program": str(program)}), encoding="utf-8")
+    script.chmod(0o755)

@@ -23,6 +23,7 @@ from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.spack import microarchitecture
 from hidl_cli.stack.providers.spack.host import COMPILERS_ARE_PACKAGES, Instance, Places, padded, padded_tree
 from hidl_cli.stack.providers.spack.lock import SpackLock
+from hidl_cli.stack.providers.venv import write_wrappers
 
 if TYPE_CHECKING:
     from hidl_cli.batch_systems import BuildJob
@@ -744,8 +745,6 @@ def place_of_mpi(lock: SpackLock, family: Family, store: Path, shared: Mapping[s
 
 def lay_over(plan: InstallPlan) -> None:
     """Make Spack's packages and the MPI library visible in the virtual environment of the prefix."""
-    from hidl_cli.stack.providers import foreign_mpi  # imports Jinja2, which is not needed if nothing is installed
-
     part = part_of(plan)
     view, bin_ = plan.prefix / VIEW, plan.prefix / "bin"
     packages = sorted(view.glob("lib*/python3*/site-packages"))  # in lib or lib64, depending on the package
@@ -758,7 +757,7 @@ def lay_over(plan: InstallPlan) -> None:
     if mpi is None:
         raise BuildFailed(f"Spack's environment has no {TRAITS[plan.mpi].spack}, the MPI library of stack {plan.stack}")
     if mpi.external:
-        foreign_mpi.write_wrappers(Path(mpi.external), plan.prefix)
+        write_wrappers(Path(mpi.external), plan.prefix)
 
 
 def _link(programs: list[Path], directory: Path) -> None:
