@@ -152,8 +152,8 @@ def export(
 ) -> None:
     """Export all samples for other programs, one per row, oldest run first."""
     from hidl_cli.commands.render import say
-    from hidl_cli.store.export import export as write
     from hidl_cli.store.store import Filters
+    from hidl_cli.store.store import export as write
 
     chosen = form or _format_of(output)
     filters = Filters(

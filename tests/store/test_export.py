@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.errors import HidlError
-from hidl_cli.store.export import COLUMNS, Format, export
+from hidl_cli.store.store import COLUMNS, Format, export
 from tests.tiers import deep
 
 FORMATS: tuple[Format, ...] = ("json", "csv", "parquet")
