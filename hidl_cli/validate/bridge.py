@@ -30,7 +30,7 @@ from hidl_cli.runs.conclude import Conclusion, conclude
 from hidl_cli.runs.follow import Watch
 from hidl_cli.schedulers import scheduler
 from hidl_cli.schedulers.decision import read_status
-from hidl_cli.schedulers.ssh.jobs import started_run
+from hidl_cli.schedulers.ssh import started_run
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.schema import Device

@@ -21,9 +21,8 @@ from types import FrameType
 from hidl_cli import process
 from hidl_cli.record import Run, State
 from hidl_cli.schedulers.local import birth, kill_run
-from hidl_cli.schedulers.ssh import ATTENDED
+from hidl_cli.schedulers.ssh import ATTENDED, HostsRequest, JobRecord, read_request
 from hidl_cli.schedulers.ssh.guards import Guards, Needs, needs_of
-from hidl_cli.schedulers.ssh.jobs import HostsRequest, JobRecord, read_request
 
 #: Seconds between heartbeats to the guards on the hosts. After 180 s without one, a guard assumes that this machine is
 #: down.

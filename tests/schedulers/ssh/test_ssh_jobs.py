@@ -11,8 +11,8 @@ import pytest
 
 from hidl_cli import paths
 from hidl_cli.record import State
-from hidl_cli.schedulers.ssh import SshBackend, jobs
-from hidl_cli.schedulers.ssh.jobs import JobRecord
+from hidl_cli.schedulers import ssh
+from hidl_cli.schedulers.ssh import JobRecord, SshBackend
 from tests.waiting import patience, until
 
 
@@ -28,7 +28,7 @@ def orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
 
 
 def test_a_look_at_a_job_without_its_supervisor_ends_nothing(orphan: subprocess.Popen[bytes]) -> None:
-    (record,) = jobs.records()
+    (record,) = ssh.records()
     assert (record.state, record.reason) == (
         State.RUNNING,
         "its supervisor was killed; 1 process(es) left (hidl cancel ends them)",
@@ -39,6 +39,6 @@ def test_a_look_at_a_job_without_its_supervisor_ends_nothing(orphan: subprocess.
 def test_cancel_ends_a_job_without_its_supervisor_which_is_then_lost(orphan: subprocess.Popen[bytes]) -> None:
     SshBackend().kill("1", None)
     assert orphan.wait(patience(10)) == -signal.SIGKILL
-    (record,) = jobs.records()
-    assert (record.state, record.reason, record.by_itself) == (State.LOST, jobs.KILLED, False)
-    assert record == jobs.records()[0]
+    (record,) = ssh.records()
+    assert (record.state, record.reason, record.by_itself) == (State.LOST, ssh.KILLED, False)
+    assert record == ssh.records()[0]

@@ -6,7 +6,7 @@ import pytest
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.placement import Allocation
-from hidl_cli.schedulers.ssh.jobs import HostsRequest, read_request, request_lines, started_run
+from hidl_cli.schedulers.ssh import HostsRequest, read_request, request_lines, started_run
 from hidl_cli.site.schema import Policies
 
 

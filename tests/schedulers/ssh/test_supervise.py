@@ -13,8 +13,7 @@ import pytest
 
 from hidl_cli.record import State
 from hidl_cli.schedulers.local import kill_run, processes_of
-from hidl_cli.schedulers.ssh import jobs
-from hidl_cli.schedulers.ssh.jobs import JobRecord
+from hidl_cli.schedulers.ssh import JobRecord, records
 from tests.waiting import until
 
 SSH = """\
@@ -57,7 +56,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def record() -> JobRecord:
-    (found,) = jobs.records()
+    (found,) = records()
     return found
 
 
