@@ -14,9 +14,8 @@ from hidl_cli.plan.options import RunOptions, absolute
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hidl_cli.validate.judge import Case
     from hidl_cli.validate.reframe import ListedCase
-    from hidl_cli.validate.session import Validation
+    from hidl_cli.validate.session import Case, Validation
 
 NIGHTLY = "nightly"
 _PROGRESS = re.compile(r"^\[\s+(RUN|OK|FAIL|SKIP|ABORT|XFAIL|XPASS|HOLD)\s+\] (.*)$")
@@ -65,7 +64,7 @@ def validate(
     from hidl_cli.errors import UsageError
     from hidl_cli.validate import session
     from hidl_cli.validate.bridge import CheckLocation
-    from hidl_cli.validate.judge import worst_exit_code
+    from hidl_cli.validate.session import worst_exit_code
 
     named = options.named_hosts
     tags = tag or ([] if check else [NIGHTLY])
@@ -99,9 +98,9 @@ def validate(
         _announce(validation, listed, left_out)
         cases = session.run(validation, listed, _tell)
     if junit:
-        from hidl_cli.validate.judge import write
+        from hidl_cli.validate.session import write_junit
 
-        write(junit, cases, name=f"hidl validate {validation.site.name}")
+        write_junit(junit, cases, name=f"hidl validate {validation.site.name}")
     code = worst_exit_code(cases)
     if json:
         document = session.document(validation, cases, left_out)

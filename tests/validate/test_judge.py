@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hidl_cli.errors import ExitCode, HidlError
-from hidl_cli.validate.judge import judge_cases, require_complete, worst_exit_code
 from hidl_cli.validate.reframe import ListedCase
+from hidl_cli.validate.session import judge_cases, require_complete, worst_exit_code
 
 PASSED: dict[str, Any] = {
     "name": "check",
