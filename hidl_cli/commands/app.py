@@ -39,7 +39,7 @@ COMMANDS = {
     "results": "results:app",
     "stack": "stack:app",
     "workload": "workload:app",
-    "data": "data:app",
+    "data": "workload:data_app",
     "site": "site:app",
     "cluster": "twin:app",
     "tuning": "tuning:app",
