@@ -44,7 +44,7 @@ COMMANDS = {
     "cluster": "twin:app",
     "tuning": "tuning:app",
     "doctor": "doctor:app",
-    "config": "config:app",
+    "config": "doctor:config_app",
 }
 
 
