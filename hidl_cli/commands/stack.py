@@ -245,8 +245,8 @@ def fetch(
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
-    from hidl_cli.stack.fetch import fetch as bring
     from hidl_cli.stack.order import Order
+    from hidl_cli.stack.transfer import fetch as bring
 
     where = for_device(completion.complete(load_site(site), provider_name(provider), keep=True, say=say).site, device)
     place = directory(to)
@@ -294,8 +294,8 @@ def push(
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
-    from hidl_cli.stack.fetch import push as bring
     from hidl_cli.stack.order import Order
+    from hidl_cli.stack.transfer import push as bring
 
     where = for_device(completion.complete(load_site(site), "spack", keep=True, say=say).site, device)
     local = directory(cache) if cache not in where.spack.build_caches and ":" not in cache else None
@@ -419,9 +419,9 @@ def containerize(
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
-    from hidl_cli.stack.image import define_image, platform_of, write_image
     from hidl_cli.stack.install import plan_install
     from hidl_cli.stack.order import Order
+    from hidl_cli.stack.transfer import define_image, platform_of, write_image
 
     where = for_device(load_site(site), device)
     root = installation.installation_root(where, prefix)

@@ -16,10 +16,10 @@ from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Wheels
 from hidl_cli.stack import lock
 from hidl_cli.stack.checks import load_stack
-from hidl_cli.stack.image import define_image
 from hidl_cli.stack.install import plan_install
 from hidl_cli.stack.order import Order
 from hidl_cli.stack.plan import InstallPlan, StackSources
+from hidl_cli.stack.transfer import define_image
 from tests.conftest import Hidl
 
 PLATFORM = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}[platform.machine()]
