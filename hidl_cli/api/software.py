@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, UsageError
+from hidl_cli.launch.options import InstallOptions
 from hidl_cli.plan.options import absolute
-from hidl_cli.stack.options import InstallOptions
 
 if TYPE_CHECKING:
     from hidl_cli.launch.options import AllocationOptions

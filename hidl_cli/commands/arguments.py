@@ -13,9 +13,8 @@ import typer
 from hidl_cli.commands import completion
 from hidl_cli.errors import UsageError
 from hidl_cli.inputs.options import CommandLineOption, command_line_options
-from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.options import AllocationOptions, InstallOptions
 from hidl_cli.plan.options import RunOptions
-from hidl_cli.stack.options import InstallOptions
 
 if TYPE_CHECKING:
     from datetime import datetime

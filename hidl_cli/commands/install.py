@@ -16,7 +16,7 @@ from hidl_cli.commands.arguments import (
     complete_stacks,
     with_options,
 )
-from hidl_cli.stack.options import InstallOptions
+from hidl_cli.launch.options import InstallOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

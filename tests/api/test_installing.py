@@ -9,9 +9,8 @@ import pytest
 
 import hidl_cli.api as hidl
 from hidl_cli.api.software import arrange
-from hidl_cli.launch.options import AllocationOptions
+from hidl_cli.launch.options import AllocationOptions, InstallOptions
 from hidl_cli.site.schema import Site
-from hidl_cli.stack.options import InstallOptions
 from tests.conftest import Hidl
 
 
