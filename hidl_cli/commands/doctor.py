@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from hidl_cli.commands.arguments import JsonOption, PrefixOption, complete_stacks, with_options
+from hidl_cli.commands.render import emit_json, say, show, show_table, summary, write
+from hidl_cli.errors import ExitCode, UsageError
 from hidl_cli.launch.options import AllocationOptions
 
 if TYPE_CHECKING:
@@ -92,9 +95,7 @@ def doctor(
     if from_ is not None:
         _examine_recorded(Path(from_), options.site, json=json)
         return
-    from hidl_cli.commands.render import say
     from hidl_cli.doctor.examine import contexts, examine
-    from hidl_cli.errors import ExitCode
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.site.load import load_site
     from hidl_cli.stack.checks import load_stack
@@ -135,7 +136,6 @@ def explain(
     json: JsonOption = False,
 ) -> None:
     """Explain a rule: what it checks, why it matters, and whether --fix applies to it."""
-    from hidl_cli.commands.render import emit_json, write
     from hidl_cli.doctor.context import find_rule
 
     found = find_rule(rule)
@@ -152,7 +152,6 @@ def explain(
 @app.command()
 def rules(json: JsonOption = False) -> None:
     """List all rules, for this machine, for jobs and for a job's output."""
-    from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.doctor.context import list_rules
 
     documents = [_document(rule) for rule in list_rules()]
@@ -181,7 +180,6 @@ _DOES = {
 
 
 def _only(option: str, others: list[str]) -> None:
-    from hidl_cli.errors import UsageError
 
     if others:
         raise UsageError(f"{option} cannot be combined with {', '.join(others)}: it {_DOES[option]}")
@@ -189,7 +187,6 @@ def _only(option: str, others: list[str]) -> None:
 
 def _collect(directory: Path, site: str | None, *, json: bool) -> None:
     """Record this machine and show the next steps."""
-    from hidl_cli.commands.render import emit_json, say
     from hidl_cli.doctor.examine import collect
 
     files = collect(directory, site)
@@ -203,7 +200,6 @@ def _collect(directory: Path, site: str | None, *, json: bool) -> None:
 
 def _examine_recorded(directory: Path, site: str | None, *, json: bool) -> None:
     from hidl_cli.doctor.examine import examine_recorded
-    from hidl_cli.errors import ExitCode
 
     examined, name, host = examine_recorded(directory, site)
     _tell(examined, name, host, [], json=json)
@@ -213,11 +209,7 @@ def _examine_recorded(directory: Path, site: str | None, *, json: bool) -> None:
 
 def _diagnose(log: str, *, json: bool) -> None:
     """Show the likely causes of the errors in a log, most likely first."""
-    from dataclasses import replace
-
-    from hidl_cli.commands.render import emit_json, say, show, summary
     from hidl_cli.diagnoses import search_file
-    from hidl_cli.errors import ExitCode, UsageError
 
     try:
         causes = search_file(log)
@@ -255,7 +247,6 @@ def _document(rule: Rule[Any]) -> dict[str, Any]:
 
 
 def _tell(examined: DoctorReport, site: str, host: str, fixed: list[dict[str, str]], *, json: bool) -> None:
-    from hidl_cli.commands.render import emit_json, say, show, summary
 
     if json:
         findings = [finding.to_json() for finding in examined.findings]
@@ -284,7 +275,6 @@ def show_config(
 ) -> None:
     """Show all sites, stacks and workloads, and whether each comes from the user, from /etc/hidl or from hidl."""
     from hidl_cli import paths
-    from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.inputs.overlay import KindName, list_all
 
     rows = [
@@ -309,7 +299,6 @@ def show_config(
 @config_app.command("plugins")
 def show_plugins(json: JsonOption = False) -> None:
     """Show the plug-ins of installed packages and whether each can be loaded."""
-    from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.doctor.rules.configuration import find_plugins
 
     rows = [
@@ -339,7 +328,6 @@ def write_schemas(
 ) -> None:
     """Write the JSON Schemas of site, stack and workload files, for checks in editors."""
     from hidl_cli import documents, paths
-    from hidl_cli.commands.render import say
     from hidl_cli.inputs.load import text
     from hidl_cli.inputs.overlay import KindName
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,10 @@ from hidl_cli.commands.arguments import (
     complete_stacks,
     with_options,
 )
+from hidl_cli.commands.render import emit_json, printable, progress, say, show_error, show_table, write
+from hidl_cli.errors import HidlError
 from hidl_cli.launch.options import InstallOptions
+from hidl_cli.quoting import sh_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +58,6 @@ def install(
 ) -> None:
     """Install stacks. Each is locked, installed into its own prefix, verified on MPI ranks and published."""
     from hidl_cli.api.software import arrange, first_line
-    from hidl_cli.commands.render import emit_json, printable, progress, say, write
     from hidl_cli.stack.install import exit_code
 
     arranged = arrange(replace(options, stacks=stacks or ()), keep=not dry_run, say=say)
@@ -92,7 +95,6 @@ def install(
 def _show_table(results: Sequence[Result], left_out: Sequence[SkippedStack]) -> None:
     """Show a row for each stack: the action, and the prefix or the error."""
     from hidl_cli.api.software import first_line
-    from hidl_cli.commands.render import say, show_table
 
     rows = [
         {
@@ -131,8 +133,6 @@ def _dry_run(
     orders: Sequence[Order], asked: CompletedSite, left_out: Sequence[SkippedStack], verified: str, *, json: bool
 ) -> None:
     """Print what the same command would do without ``--dry-run``."""
-    from hidl_cli.commands.render import emit_json, printable, progress, write
-    from hidl_cli.quoting import sh_line
     from hidl_cli.stack.install import preview
 
     follower = progress()
@@ -182,8 +182,6 @@ def _dry_run(
 
 def _report_obstacles(documents: Sequence[dict[str, Any]]) -> None:
     """Show why stacks cannot be resolved, and exit with the code of the last error."""
-    from hidl_cli.commands.render import show_error
-    from hidl_cli.errors import HidlError
 
     obstacles = [document["obstacle"] for document in documents if document["obstacle"]]
     for obstacle in obstacles:
@@ -213,9 +211,6 @@ def uninstall(
 
     Installations that runs, processes, module collections or other users may need are only removed with --force.
     """
-    import sys
-
-    from hidl_cli.commands.render import emit_json, printable, progress, write
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.installation import is_shared, site_permissions

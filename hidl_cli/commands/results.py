@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +23,8 @@ from hidl_cli.commands.arguments import (
     moment,
 )
 from hidl_cli.commands.completion import complete_metrics
-from hidl_cli.errors import ExitCode, UsageError
+from hidl_cli.commands.render import emit_json, say, show_result, show_results, show_table, stderr, stdout, write
+from hidl_cli.errors import ExitCode, HidlError, MissingPrecondition, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +93,6 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List judged runs with a metric and the verdict. The index of results is updated first."""
-    from hidl_cli.commands.render import emit_json, show_results
     from hidl_cli.store.store import Filters, result_document
 
     filters = Filters(workload=workload, site=site, stack=stack, metric=metric, host=host, since=_since(since))
@@ -115,7 +117,6 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show the origin and all metrics of a judged run, even if its directory is gone."""
-    from hidl_cli.commands.render import emit_json, show_result
     from hidl_cli.runs.energy import energy_of
     from hidl_cli.store.references import published_figures
     from hidl_cli.store.store import result_document
@@ -151,7 +152,6 @@ def export(
     host: HostOption = None,
 ) -> None:
     """Export all samples for other programs, one per row, oldest run first."""
-    from hidl_cli.commands.render import say
     from hidl_cli.store.store import Filters
     from hidl_cli.store.store import export as write
 
@@ -173,7 +173,6 @@ def reindex(
     json: JsonOption = False,
 ) -> None:
     """Rebuild the index from the run directories, and drop runs whose directories are gone."""
-    from hidl_cli.commands.render import emit_json, say, stdout
     from hidl_cli.runs.history import refresh
     from hidl_cli.store.index import reindex as rebuild
     from hidl_cli.store.store import Store
@@ -193,7 +192,6 @@ def reindex(
 
 def _format_of(output: Path | None) -> _Format:
     """Return the format that the file's suffix implies."""
-    from hidl_cli.errors import UsageError
 
     if output is None:
         return _Format.JSON
@@ -209,8 +207,6 @@ def _since(text: str | None) -> datetime | None:
 
 def open_store() -> Store:
     """Open and update the results store; if the update fails, warn and return the store as it is."""
-    from hidl_cli.commands.render import say
-    from hidl_cli.errors import HidlError, MissingPrecondition
     from hidl_cli.runs.history import refresh
     from hidl_cli.store.index import update
     from hidl_cli.store.store import Store
@@ -230,7 +226,6 @@ def open_store() -> Store:
 
 def _tell(indexed: Indexed) -> None:
     """Report why runs are missing from the index of results."""
-    from hidl_cli.commands.render import say
 
     if indexed.aside:
         say(f"the existing index was unusable and has been moved to {indexed.aside}", style="yellow")
@@ -255,7 +250,6 @@ def _count(number: int, noun: str, plural: str | None = None) -> str:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """Show a progress bar if there is much to read; without a terminal, print a line per thousand directories."""
-    from hidl_cli.commands.render import say, stderr
 
     if not stderr().is_terminal:
         yield lambda done, total: say(f"{done} of {total} run directories read") if done % 1000 == 0 else None
@@ -305,7 +299,6 @@ def compare(
     The exit code is 10 if B is worse, or differs in a metric without a direction, and 11 if the result is inconclusive.
     """
     from hidl_cli.analysis import changes as comparing
-    from hidl_cli.commands.render import emit_json
 
     if b is None and before is None and since is None:
         raise UsageError("nothing to compare A with", hint="pass B as well, or split A with --since TIME")
@@ -344,7 +337,6 @@ def history(
 ) -> None:
     """Show each metric over time: the runs at which it changed, by how much, and what else changed there."""
     from hidl_cli.analysis.changes import histories
-    from hidl_cli.commands.render import emit_json
 
     samples = _samples(open_store(), name, metric, since=moment(since) if since else None)
     if not samples:
@@ -383,7 +375,6 @@ def _named(store: Store, name: str) -> Filters:
 
 
 def _history_document(history: MetricHistory) -> dict[str, Any]:
-    from dataclasses import asdict
 
     document = asdict(history)
     document["measure"] = document["measure"]._asdict()
@@ -403,7 +394,6 @@ def exit_by(comparison: Comparison) -> None:
 
 def show_comparison(comparison: Comparison) -> None:
     """Print a row for each metric, and the reason for each outcome other than ``same``."""
-    from hidl_cli.commands.render import say, show_table
 
     show_table([_difference(difference) for difference in comparison.differences])
     for difference in comparison.differences:
@@ -452,7 +442,6 @@ def _interval(interval: Any) -> str:
 
 
 def _show_histories(histories: list[MetricHistory]) -> None:
-    from hidl_cli.commands.render import say, show_table
 
     show_table(
         [
@@ -531,8 +520,6 @@ def report(
 
     from hidl_cli import __version__
     from hidl_cli.analysis.changes import find_changes
-    from hidl_cli.commands.render import emit_json, say, write
-    from hidl_cli.errors import UsageError
     from hidl_cli.report import model
     from hidl_cli.report.build import page_of
     from hidl_cli.report.html import to_html
@@ -571,7 +558,6 @@ def report(
 
 def _baseline(word: str, number: int) -> LoadedRun | list[LoadedRun]:
     """Return the runs to compare with: the named run, or those of a site (``site=S``) or an MPI library (``mpi=M``)."""
-    from hidl_cli.errors import UsageError
     from hidl_cli.record import find
     from hidl_cli.report import model
     from hidl_cli.report.model import load
@@ -590,7 +576,6 @@ def _baseline(word: str, number: int) -> LoadedRun | list[LoadedRun]:
 
 def _related(read: list[LoadedRun], notes: list[str]) -> list[LoadedRun]:
     """Return earlier runs related to the named runs; without a results store, add a note and return an empty list."""
-    from hidl_cli.errors import HidlError
     from hidl_cli.report.model import related_runs
     from hidl_cli.store.store import Store
 
@@ -602,10 +587,8 @@ def _related(read: list[LoadedRun], notes: list[str]) -> list[LoadedRun]:
 
 
 def _written(html: str, output: str) -> Path:
-    from pathlib import Path
 
     from hidl_cli.documents import write_output
-    from hidl_cli.errors import HidlError
 
     path = Path(output).absolute()
     try:
@@ -617,13 +600,9 @@ def _written(html: str, output: str) -> Path:
 
 def _show(path: Path) -> None:
     """Open the page in the desktop's default application."""
-    import os
     import shutil
-    import sys
-    from pathlib import Path
 
     from hidl_cli import process
-    from hidl_cli.errors import MissingPrecondition
 
     opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
     if opener is None:
@@ -663,8 +642,6 @@ def profile(
     json: JsonOption = False,
 ) -> None:
     """Show the profile of a run: calls of MPI, waiting time, slow ranks and the causes of lost efficiency."""
-    from hidl_cli.commands.render import emit_json, say, write
-    from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.profile import describe_traffic, export_profile, find_step, read_profile, step_document
     from hidl_cli.record import find
@@ -708,8 +685,6 @@ def describe(document: Mapping[str, Any], step: Mapping[str, Any]) -> Iterator[s
 
 def show_profile(run: Run) -> None:
     """Print the main results of a run's profile, or nothing if the run was not profiled."""
-    from hidl_cli.commands.render import say, write
-    from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.profile import find_step, read_profile
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hidl_cli.commands.arguments import JsonOption, PrefixOption, RunArgument, SiteOption, complete_runs
-from hidl_cli.errors import HidlError
+from hidl_cli.commands.render import emit_json, printable, progress, say, show_run, show_runs, show_table
+from hidl_cli.errors import ExitCode, HidlError, UsageError
+from hidl_cli.redaction import remember_log, shown_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +31,6 @@ def status(
     json: JsonOption = False,
 ) -> None:
     """Show the status of a run, or list the last runs. The scheduler is queried once for all of them."""
-    from itertools import islice
-
-    from hidl_cli.commands.render import emit_json, say, show_run, show_runs
-    from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import readable
     from hidl_cli.record import all_runs, find
     from hidl_cli.runs.history import refresh, run_document
@@ -59,7 +59,6 @@ def status(
 def _watch(runs: Sequence[Run]) -> None:
     """Update the table of runs until all have ended. Without a terminal, print a line for each change instead."""
     from hidl_cli.commands.follow import RunTable
-    from hidl_cli.commands.render import show_runs
     from hidl_cli.runs.follow import follow
     from hidl_cli.runs.history import judge_if_ended, run_document
 
@@ -72,7 +71,6 @@ def _watch(runs: Sequence[Run]) -> None:
 
 def cancel(run: RunArgument = None) -> None:
     """Cancel a run with all its processes, or all unfinished runs of a sweep (--as-jobs)."""
-    from hidl_cli.commands.render import say
     from hidl_cli.record import find
     from hidl_cli.runs.follow import cancel as carry_out
     from hidl_cli.runs.sweep import find_sweep
@@ -106,8 +104,6 @@ def resume(
     Ctrl-C stops waiting; the runs continue.
     """
     from hidl_cli.commands.follow import follow_all, follow_and_judge
-    from hidl_cli.commands.render import say
-    from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record import find
     from hidl_cli.runs.history import unfinished
@@ -141,10 +137,8 @@ def logs(
     stderr: Annotated[bool, typer.Option("--stderr", help="Print stderr instead of stdout.")] = False,
 ) -> None:
     """Print the output of a run."""
-    from hidl_cli.commands.render import say
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record import find
-    from hidl_cli.redaction import remember_log
     from hidl_cli.runs.follow import read_log
 
     record = find(run)
@@ -165,7 +159,6 @@ def logs(
 
 def _echo(data: bytes) -> None:
     """Print part of a log. The last line of this part must be complete."""
-    from hidl_cli.redaction import shown_output
 
     typer.echo(shown_output(data.decode(errors="surrogateescape")).encode(errors="surrogateescape"), nl=False)
 
@@ -195,10 +188,6 @@ def prune(
     An installation is kept if it is or was in use, if a running job, a process, a module collection or a file of hidl
     refers to it, or if hidl install would create it again.
     """
-    import sys
-
-    from hidl_cli.commands.render import emit_json, printable, progress, say
-    from hidl_cli.errors import ExitCode
     from hidl_cli.launch.placement import longest_job
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -248,8 +237,6 @@ def prune(
 
 def _show(items: list[PruneItem], root: Path) -> None:
     from datetime import datetime
-
-    from hidl_cli.commands.render import show_table
 
     show_table(
         [

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, SpackOption, complete_sites
+from hidl_cli.commands.arguments import JsonOption, SpackOption, complete_sites, directory
+from hidl_cli.commands.render import emit_json, printable, say, show_sites, show_table, write
+from hidl_cli.errors import ExitCode, InvalidInput, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +28,7 @@ def list_(json: JsonOption = False) -> None:
 
     For the file behind each site, see `hidl config show --origin`.
     """
-    from dataclasses import asdict
-
     from hidl_cli.api.execution import sites
-    from hidl_cli.commands.render import emit_json, show_sites
 
     rows = [asdict(site) for site in sites()]
     if json:
@@ -43,7 +45,6 @@ def show(
     """Show a resolved site, including everything that it extends and that is detected on this machine."""
     import yaml
 
-    from hidl_cli.commands.render import emit_json, printable, write
     from hidl_cli.inputs.load import examine, valid
     from hidl_cli.inputs.overlay import find
     from hidl_cli.site.checks import RULES
@@ -79,8 +80,6 @@ def check(
     if on_host:
         _check_on_host(sites, json=json)
         return
-    from hidl_cli.commands.render import emit_json, printable, say, write
-    from hidl_cli.errors import ExitCode
     from hidl_cli.inputs.load import counted, examine, faulty
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.inputs.problems import as_document
@@ -126,10 +125,6 @@ def check(
 
 def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
     """Compare the software in site files with this machine; the exit code is 3 if an entry is wrong."""
-    from dataclasses import asdict
-
-    from hidl_cli.commands.render import emit_json, say, show_table
-    from hidl_cli.errors import InvalidInput
     from hidl_cli.inputs.load import examine, valid
     from hidl_cli.site.checks import RULES
     from hidl_cli.site.discovery import check_entries
@@ -159,10 +154,6 @@ def externals(spack: SpackOption = None) -> None:
     Review the draft: Spack identifies programs by name only and mistakes some MPI libraries for others. Then compare it
     with this machine: hidl site check --on-host
     """
-    import os
-
-    from hidl_cli.commands.arguments import directory
-    from hidl_cli.commands.render import write
     from hidl_cli.site.load import load_site
     from hidl_cli.stack.providers.spack.call import draft_externals
     from hidl_cli.stack.providers.spack.host import find as find_spack
@@ -173,9 +164,6 @@ def externals(spack: SpackOption = None) -> None:
 @app.command()
 def detect(json: JsonOption = False) -> None:
     """Show the detected site and why it was chosen, and the facts that hidl detects on this machine."""
-    from dataclasses import asdict
-
-    from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.site.detect import choose
     from hidl_cli.site.detect import detect as detect_sites
     from hidl_cli.site.load import FALLBACK, as_document, explained
@@ -246,9 +234,6 @@ def new(
     With --from, draft it from saved outputs or from the configuration files of other tools. Unknown facts are null. Run
     this on a login node of the cluster that you want to describe.
     """
-    from functools import partial
-
-    from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.site import draft as drafts
     from hidl_cli.site.configurations.draft import configuration_files, draft_from_files
     from hidl_cli.site.draft import default_name, draft
@@ -308,7 +293,6 @@ def new(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of site files, for editors."""
-    from hidl_cli.commands.render import write
     from hidl_cli.inputs.load import text
 
     write(text("site"))
@@ -316,7 +300,6 @@ def schema() -> None:
 
 def _named(word: str) -> OverlayEntry:
     """Return the entry for ``word``: the file with this path if it looks like a path, or else the site of this name."""
-    from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import at_path, find, is_base
 
     path = Path(word)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +23,8 @@ from hidl_cli.commands.arguments import (
     provider_name,
 )
 from hidl_cli.commands.completion import complete_ids
-from hidl_cli.errors import UsageError
+from hidl_cli.commands.render import emit_json, printable, progress, say, show_table, write
+from hidl_cli.errors import ExitCode, MissingPrecondition, UsageError
 from hidl_cli.quoting import sh
 from hidl_cli.stack import PORTABLE_PLATFORMS
 
@@ -44,10 +47,7 @@ StackArgument = Annotated[str, typer.Argument(help="Name of the stack.", autocom
 @app.command("list")
 def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
     """List the stacks and their installations."""
-    from dataclasses import asdict
-
     from hidl_cli.api.execution import stacks
-    from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
 
@@ -83,7 +83,6 @@ def show(
     """Show a stack: its recipe with everything that it extends, its lockfile and its installations."""
     from hidl_cli.api.execution import summarize_installation
     from hidl_cli.api.software import for_device
-    from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
@@ -142,8 +141,6 @@ def show(
 
 def _choose_lock(site: Site, stack: Stack, target: Target, root: Path, provider: ProviderName) -> Choice:
     """Return the lockfile that an installation by this provider would use."""
-    from hidl_cli.commands.render import say
-    from hidl_cli.errors import MissingPrecondition
     from hidl_cli.site import completion
     from hidl_cli.stack.lock import Choice
     from hidl_cli.stack.order import Order
@@ -183,7 +180,6 @@ def lock(
 ) -> None:
     """Lock a stack to the newest versions that its recipe allows, and print the lockfile's path."""
     from hidl_cli.api.software import for_device, with_specs
-    from hidl_cli.commands.render import emit_json, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -240,7 +236,6 @@ def fetch(
     To install it there, run: hidl install STACK --offline --mirror DIR
     """
     from hidl_cli.api.software import for_device
-    from hidl_cli.commands.render import emit_json, printable, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -289,7 +284,6 @@ def push(
     To install from it, run: hidl install STACK --provider spack --cache-only
     """
     from hidl_cli.api.software import for_device, with_specs
-    from hidl_cli.commands.render import emit_json, printable, progress, say, write
     from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
@@ -326,7 +320,6 @@ def env(
     json: JsonOption = False,
 ) -> None:
     """Print the commands that activate a stack in this shell: eval "$(hidl stack env STACK)"."""
-    from hidl_cli.commands.render import emit_json, write
     from hidl_cli.stack.installation import UNSET, variables
 
     found = _find(name, site, prefix)
@@ -352,7 +345,6 @@ def use(
     json: JsonOption = False,
 ) -> None:
     """Switch to another installation of a stack. Running jobs keep the one that they started with."""
-    from hidl_cli.commands.render import progress
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack import installation as switching
@@ -367,7 +359,6 @@ def rollback(
     name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False
 ) -> None:
     """Switch back to the previous installation of a stack; repeat to undo."""
-    from hidl_cli.commands.render import progress
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack import installation as switching
@@ -378,7 +369,6 @@ def rollback(
 
 
 def _show(switch: Switch, *, json: bool) -> None:
-    from hidl_cli.commands.render import emit_json, printable, write
 
     used, before = switch.used.prefix, switch.before
     if json:
@@ -415,7 +405,6 @@ def containerize(
 ) -> None:
     """Write a Dockerfile and an Apptainer definition of an image that contains the packages of a stack's lockfile."""
     from hidl_cli.api.software import for_device
-    from hidl_cli.commands.render import emit_json, say
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
@@ -456,11 +445,9 @@ def exec_(
     prefix: PrefixOption = None,
 ) -> None:
     """Replace this process with a command in a stack's environment."""
-    import os
     import shutil
 
     from hidl_cli import process
-    from hidl_cli.errors import UsageError
 
     program = command[1:] if command[0] == "--" else command
     environment = _find(name, site, prefix).environment(os.environ)
@@ -522,8 +509,6 @@ def verify(
     json: JsonOption = False,
 ) -> None:
     """Check every file of installed stacks for changes; the exit code is 4 if there are any."""
-    from hidl_cli.commands.render import emit_json, progress, say, show_table
-    from hidl_cli.errors import ExitCode
     from hidl_cli.site.load import load_site
     from hidl_cli.stack.inspection import inspect
     from hidl_cli.stack.target import select_installations
@@ -563,7 +548,6 @@ def sbom(
     prefix: PrefixOption = None,
 ) -> None:
     """Print the software bill of materials of an installation (CycloneDX 1.6, JSON)."""
-    from hidl_cli.commands.render import say, write
     from hidl_cli.documents import write_output
     from hidl_cli.inventory.bill import cyclonedx
     from hidl_cli.site.load import load_site
@@ -615,8 +599,6 @@ def audit(
     The exit code is 4 if there are any, and 11 if there may be some, because advisories were not read or do not
     determine which versions are affected.
     """
-    from hidl_cli.commands.render import emit_json, printable, say, write
-    from hidl_cli.errors import ExitCode
     from hidl_cli.inventory.audit import audit as find_vulnerabilities
     from hidl_cli.site.load import load_site
     from hidl_cli.stack.target import select_installations

@@ -8,6 +8,8 @@ import typer
 
 from hidl_cli.commands.arguments import JsonOption, RunArgument
 from hidl_cli.commands.completion import complete_variables
+from hidl_cli.commands.render import emit_json, say, show_table, stdout
+from hidl_cli.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="List, explain and save run-time variables of MPI libraries.")
 
@@ -36,7 +38,6 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List variables with their values, MPI libraries and descriptions."""
-    from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.tuning.describe import format_rows, list_variables
 
     documents = list_variables(pattern, mpi)
@@ -59,7 +60,6 @@ def explain(
     json: JsonOption = False,
 ) -> None:
     """Explain variables: type, default, MPI libraries, description, source, counterparts, presets and sites."""
-    from hidl_cli.commands.render import emit_json, stdout
     from hidl_cli.site.record import list_settings
     from hidl_cli.tuning.catalogue import names_of
     from hidl_cli.tuning.describe import explain_variable
@@ -82,8 +82,6 @@ def save(run: RunArgument = None) -> None:
 
 def save_winner(name: str | None) -> None:
     """Save the winner of a run's comparison (default: the last run) in the user's file for the run's site."""
-    from hidl_cli.commands.render import say
-    from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record import find
     from hidl_cli.site.record import save_tuning
@@ -118,7 +116,6 @@ def save_winner(name: str | None) -> None:
 
 
 def _show(document: dict[str, Any]) -> None:
-    from hidl_cli.commands.render import show_table, stdout
     from hidl_cli.tuning.describe import format_readers
 
     stdout().print(document["name"], style="bold", markup=False)
@@ -164,6 +161,5 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _show_pairs(pairs: dict[str, str]) -> None:
-    from hidl_cli.commands.render import show_table
 
     show_table([{"": key, " ": value} for key, value in pairs.items()])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hidl_cli.commands.arguments import JsonOption, complete_sites
+from hidl_cli.commands.render import emit_json, printable, say, show_table, write
+from hidl_cli.errors import UsageError
+from hidl_cli.quoting import sh
+from hidl_cli.redaction import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,9 +86,6 @@ def up(
     from hidl_twin.cluster import Cluster, shared
     from hidl_twin.settings import MAX_NODES
 
-    from hidl_cli.commands.render import emit_json, printable, say
-    from hidl_cli.quoting import sh
-
     report = _timed_reporter()
     cluster = Cluster(directory, report, like=like)
     settings = cluster.up(
@@ -120,8 +123,6 @@ def down(
     from hidl_twin.cluster import Cluster
     from hidl_twin.layout import option_for
 
-    from hidl_cli.commands.render import printable, say
-
     report = _timed_reporter()
     Cluster(directory, report, like=like).down(purge=purge)
     report("the cluster is down")
@@ -138,8 +139,6 @@ def down(
 def status(*, like: LikeOption = None, directory: DirectoryOption = None, json: JsonOption = False) -> None:
     """Show the cluster's daemons and nodes."""
     from hidl_twin.cluster import Cluster
-
-    from hidl_cli.commands.render import emit_json, printable, say, show_table
 
     found = Cluster(directory, like=like).status()
     if json:
@@ -162,8 +161,6 @@ def env(*, like: LikeOption = None, directory: DirectoryOption = None) -> None:
     """Print the variables with which Slurm's commands use the cluster: eval "$(hidl cluster env)"."""
     from hidl_twin.cluster import Cluster
 
-    from hidl_cli.commands.render import write
-
     write(Cluster(directory, like=like).environment_lines)
 
 
@@ -178,8 +175,6 @@ def login(
 
     The twin has a configuration, installations and runs of its own.
     """
-    import os
-
     from hidl_twin.cluster import Cluster
 
     from hidl_cli import process
@@ -197,8 +192,6 @@ def _word(value: object) -> object:
 def _timed_reporter() -> Callable[[str], None]:
     """Return a function that prints lines to stderr, prefixed with the number of seconds since this call."""
     import time
-
-    from hidl_cli.commands.render import say
 
     began = time.monotonic()
     return lambda text: say(f"[{time.monotonic() - began:6.2f} s] {text}")
@@ -240,17 +233,12 @@ def rehearse(
 
     The exit code is that of the first step that fails.
     """
-    import sys
-
     from hidl_twin.page import page
     from hidl_twin.rehearsal import Script, can_be_rehearsed
     from hidl_twin.rehearsal import rehearse as carry_out
 
-    from hidl_cli.commands.render import emit_json, printable, say, show_table
     from hidl_cli.documents import write_text
-    from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import list_all
-    from hidl_cli.redaction import shown
     from hidl_cli.site.load import load_site
 
     if bool(sites) == all_sites:
@@ -301,7 +289,6 @@ def _clock() -> str:
 
 
 def _tell_step(step: Stage) -> None:
-    from hidl_cli.commands.render import say
 
     say(f"  {step.verdict}  {step.seconds:6.1f} s  {step.title}" + (f": {step.outcome}" if step.exit_code else ""))
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hidl_cli.commands.arguments import TIME, JsonOption, NoCheckOption, limit_in_seconds, with_options
+from hidl_cli.commands.render import emit_json, say, show_table, stop_at_errors, write
+from hidl_cli.errors import MissingPrecondition, UsageError
 from hidl_cli.plan.options import RunOptions, absolute
+from hidl_cli.quoting import sh_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +63,6 @@ def validate(
     json: JsonOption = False,
 ) -> None:
     """Run the site's ReFrame checks and report their verdicts."""
-    from hidl_cli.commands.render import emit_json, say, stop_at_errors
-    from hidl_cli.errors import UsageError
     from hidl_cli.validate import session
     from hidl_cli.validate.bridge import CheckLocation
     from hidl_cli.validate.session import worst_exit_code
@@ -113,7 +114,6 @@ def validate(
 
 
 def _announce(validation: Validation, listed: Sequence[ListedCase], left_out: Sequence[ListedCase]) -> None:
-    from hidl_cli.commands.render import say
     from hidl_cli.validate.session import reasons_left_out
 
     say(f"validation {validation.id}: {len(listed)} case(s) on {validation.site.name}, in {validation.directory}")
@@ -122,7 +122,6 @@ def _announce(validation: Validation, listed: Sequence[ListedCase], left_out: Se
 
 
 def _tell(line: str) -> None:
-    from hidl_cli.commands.render import say
 
     match = _PROGRESS.match(line)
     if match:
@@ -130,7 +129,6 @@ def _tell(line: str) -> None:
 
 
 def _show(cases: Sequence[Case]) -> None:
-    from hidl_cli.commands.render import say, show_table
 
     show_table(
         [
@@ -164,8 +162,6 @@ def _next(cases: Sequence[Case], validation: Validation) -> str:
 
 
 def _show_plan(validation: Validation, *, json: bool) -> None:
-    from hidl_cli.commands.render import emit_json, write
-    from hidl_cli.quoting import sh_line
 
     command = validation.command
     if json:
@@ -183,9 +179,6 @@ def _show_plan(validation: Validation, *, json: bool) -> None:
 def _cron(
     validation: Validation, *, install: bool, at: str, kind: str | None, further: Sequence[str], dry_run: bool
 ) -> None:
-    from hidl_cli.commands.render import say, write
-    from hidl_cli.errors import MissingPrecondition
-    from hidl_cli.quoting import sh_line
     from hidl_cli.validate import cron
 
     nightly = cron.Nightly.of(validation.site.name, validation.request, at, further)

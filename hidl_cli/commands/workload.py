@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks, complete_workloads
 from hidl_cli.commands.own_program import WithWords, WorkGrowth, given_words, program_line, refuse_source
+from hidl_cli.commands.render import emit_json, say, show_table, show_workload, write
+from hidl_cli.errors import UsageError
+from hidl_cli.quoting import sh
 
 app = typer.Typer(no_args_is_help=True, help="List, show and draft workloads.")
 
@@ -16,10 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="List, show and draft workloads.")
 @app.command("list")
 def list_(json: JsonOption = False) -> None:
     """List the workloads and the origin of each."""
-    from dataclasses import asdict
-
     from hidl_cli.api.execution import workloads
-    from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.inputs.problems import render
     from hidl_cli.store.references import find_unmatched, load_references
 
@@ -38,7 +40,6 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show the parameters, the metrics and the scaling of a workload."""
-    from hidl_cli.commands.render import emit_json, show_workload
     from hidl_cli.plan.checks import load_workload
 
     workload = load_workload(name)
@@ -78,9 +79,6 @@ def new(
     json: JsonOption = False,
 ) -> None:
     """Draft a workload from a program. The program's arguments follow after --."""
-    from pathlib import Path
-
-    from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.plan.draft import SECONDS, draft_workload, may_read_options, read_options
     from hidl_cli.plan.program import STACK, stem_of
     from hidl_cli.site import draft as drafting
@@ -129,7 +127,6 @@ def new(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of workload files, for editors."""
-    from hidl_cli.commands.render import write
     from hidl_cli.inputs.load import text
 
     write(text("workload"))
@@ -164,11 +161,6 @@ def make_data(
     json: JsonOption = False,
 ) -> None:
     """Make a data set that only depends on the options, for --set data=DIR of a training."""
-    from pathlib import Path
-
-    from hidl_cli.commands.render import emit_json, say
-    from hidl_cli.errors import UsageError
-    from hidl_cli.quoting import sh
     from hidl_workloads import archives
 
     target = Path(directory).absolute()
