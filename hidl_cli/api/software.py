@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, UsageError
-from hidl_cli.launch.options import InstallOptions
+from hidl_cli.launch.options import AllocationOptions, InstallOptions
 from hidl_cli.plan.options import absolute
 
 if TYPE_CHECKING:
-    from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.site.completion import CompletedSite
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.derivation import Derived

@@ -14,7 +14,7 @@ import typer
 from hidl_cli.commands.render import emit_json, runs_table, say, show_error, show_runs, stderr, stdout
 from hidl_cli.diagnoses import read_warnings
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, Terminated
-from hidl_cli.plan.launch_plan import create_run, plan_of
+from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.record import Run, State, Status
 from hidl_cli.redaction import redact_variable, remember_log, shown_output
@@ -26,7 +26,6 @@ from hidl_cli.tuning.judge import COMPARED, compared_variables
 
 if TYPE_CHECKING:
     from hidl_cli.analysis.nodes import Field
-    from hidl_cli.plan.launch_plan import Plan
 
 #: Function to call for an unfinished run when the user interrupts.
 Interrupted = Callable[[Run, KeyboardInterrupt], None]

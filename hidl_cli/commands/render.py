@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -20,8 +20,6 @@ from hidl_cli.inputs.problems import visible
 from hidl_cli.redaction import remember, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import Enum
@@ -27,7 +27,6 @@ from hidl_cli.commands.render import emit_json, say, show_result, show_results, 
 from hidl_cli.errors import ExitCode, HidlError, MissingPrecondition, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from datetime import datetime
 
     from hidl_cli.analysis.changes import Comparison, LevelChange, MetricDifference, MetricHistory

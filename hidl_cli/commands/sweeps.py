@@ -12,10 +12,10 @@ import typer
 from hidl_cli.commands.follow import continues_after, follow_and_judge_each, leave
 from hidl_cli.commands.render import emit_json, say, show_error, show_table
 from hidl_cli.errors import ExitCode, HidlError, UsageError
-from hidl_cli.plan.launch_plan import plan_of
+from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.workload import names_of
-from hidl_cli.record import State
+from hidl_cli.record import Run, State
 from hidl_cli.redaction import redact_variable
 from hidl_cli.runs.history import run_document
 from hidl_cli.runs.sweep import Sweep, create, submit_pending
@@ -24,9 +24,7 @@ from hidl_cli.site.job_options import starts_after
 from hidl_cli.tuning.judge import compared_variables
 
 if TYPE_CHECKING:
-    from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.plan.options import RunOptions
-    from hidl_cli.record import Run
     from hidl_cli.site.schema import Site
 
 

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticKnownError, core_schema
+from pydantic_core import ErrorDetails, PydanticKnownError, core_schema
 
 from hidl_cli.errors import Problem
 from hidl_cli.inputs import problems as scalars
@@ -17,8 +17,6 @@ from hidl_cli.inputs.problems import Check, Fault, clipped, dotted, nearest, one
 from hidl_cli.inputs.source import YamlNode, describe, place, plain
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
     from hidl_cli.plugins import Registry
 
 

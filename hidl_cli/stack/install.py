@@ -28,12 +28,11 @@ from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import provider_for
 from hidl_cli.stack.providers.contract import Preview, Provider, WithEnvironment
 from hidl_cli.stack.target import Target, detect
-from hidl_cli.stack.verify import Here
+from hidl_cli.stack.verify import Here, Verified, Verifier
 from hidl_workloads import kernels
 
 if TYPE_CHECKING:
     from hidl_cli.stack.activation import Activation
-    from hidl_cli.stack.verify import Verified, Verifier
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from hidl_cli import paths
 from hidl_cli.errors import InvalidInput, Mark, Problem
-from hidl_cli.stack.schema import find_unserved
+from hidl_cli.stack.schema import Stack, find_unserved
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.schema import Stack
     from hidl_cli.stack.target import Target
 
 SCHEMA = "hidl.lock/1"

@@ -13,13 +13,12 @@ from hidl_cli.stack.builds.plan import PlannedBuild
 from hidl_cli.stack.installation import UNUSABLE
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.own_wheel import OwnWheel
-from hidl_cli.stack.schema import find_wheel
+from hidl_cli.stack.schema import Stack, find_wheel
 from hidl_cli.stack.target import Target
 
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
     from hidl_cli.site.schema import ProviderName
-    from hidl_cli.stack.schema import Stack
 
 
 class ProviderPart(Protocol):

@@ -18,11 +18,10 @@ from hidl_cli.documents import read_json
 from hidl_cli.errors import BuildFailed, ProcessFailed
 from hidl_cli.mpi import MPICH_ON_ONE_HOST
 from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.order import InstallStep, log_command
+from hidl_cli.stack.order import InstallStep, Progress, log_command
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
-    from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
 
 

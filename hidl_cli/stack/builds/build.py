@@ -18,13 +18,11 @@ from hidl_cli import documents, paths, process
 from hidl_cli.errors import BuildFailed, MissingPrecondition, ProcessFailed
 from hidl_cli.site import machine as cgroups
 from hidl_cli.stack.builds import fetch
-from hidl_cli.stack.builds.plan import KINDS, BuildContext, PlannedBuild
+from hidl_cli.stack.builds.plan import KINDS, BuildContext, Packager, PlannedBuild
 from hidl_cli.stack.installation import Installation, hold_lock
-from hidl_cli.stack.order import InstallStep, log_command
+from hidl_cli.stack.order import InstallStep, Progress, log_command
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.builds.plan import Packager
-    from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.target import Target
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed
-from hidl_cli.stack.builds.plan import find_source, missing_source
+from hidl_cli.stack.builds.plan import Packager, PlannedBuild, find_source, missing_source
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.builds.plan import Packager, PlannedBuild
     from hidl_cli.stack.plan import InstallPlan
 
 

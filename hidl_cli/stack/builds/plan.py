@@ -22,12 +22,11 @@ from uv import find_uv_bin
 from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed, InvalidInput, MissingPrecondition
 from hidl_cli.stack.order import InstallStep
-from hidl_cli.stack.schema import name_of
+from hidl_cli.stack.schema import Build, name_of
 
 if TYPE_CHECKING:
     from hidl_cli.stack.lock import Lock
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.schema import Build
 
 
 SOURCES_VARIABLE = "HIDL_SOURCES"

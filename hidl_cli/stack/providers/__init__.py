@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hidl_cli.site.schema import PROVIDERS
+from hidl_cli.site.schema import PROVIDERS, ProviderName, Site
 
 if TYPE_CHECKING:
-    from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.providers.contract import Provider
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from hidl_cli.stack.order import InstallStep
+from hidl_cli.stack.order import InstallStep, Order, Progress
 
 if TYPE_CHECKING:
     from hidl_cli.stack.lock import Choice, Locked
-    from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.target import Target
 

@@ -17,13 +17,12 @@ from hidl_cli.stack.lock import Choice, Lock, Locked
 from hidl_cli.stack.plan import InstallPlan, StackSources
 from hidl_cli.stack.providers.contract import Preview
 from hidl_cli.stack.schema import name_of
-from hidl_cli.stack.target import TORCH_BACKENDS, accelerator_of, has_builds
+from hidl_cli.stack.target import TORCH_BACKENDS, Target, accelerator_of, has_builds
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.providers.wheels import WheelInstaller
-    from hidl_cli.stack.target import Target
 
 
 class FromWheels:

@@ -22,14 +22,12 @@ from hidl_cli.stack.lock import Lock, Package, requirements
 from hidl_cli.stack.order import InstallStep, log_command
 from hidl_cli.stack.pip_settings import Sources
 from hidl_cli.stack.references import ReferenceBuilder, expand, name_of_wheel, read_toml, split
-from hidl_cli.stack.schema import applies, bare, find_unserved, hashes_of, last_for_cuda, name_of
-from hidl_cli.stack.target import TORCH_BACKENDS
+from hidl_cli.stack.schema import Build, Stack, applies, bare, find_unserved, hashes_of, last_for_cuda, name_of
+from hidl_cli.stack.target import TORCH_BACKENDS, Target
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.plan import InstallPlan, StackSources
-    from hidl_cli.stack.schema import Build, Stack
-    from hidl_cli.stack.target import Target
 
 # The glibc versions that both manylinux tags and uv's --python-platform support. On a machine with a newer glibc,
 # lockfiles are created for the first of them, so that older machines can use these lockfiles as well.

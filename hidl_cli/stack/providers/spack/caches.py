@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING
 from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed, MissingPrecondition, UsageError
 from hidl_cli.quoting import sh, sh_line
-from hidl_cli.site.schema import OCI
+from hidl_cli.site.schema import OCI, Site
 from hidl_cli.stack.providers.spack import call, host
-from hidl_cli.stack.providers.spack.environment import ENVIRONMENT, cache_of, install_tree, mirror_name, plain_yaml
+from hidl_cli.stack.providers.spack.environment import (
+    ENVIRONMENT,
+    SpackPart,
+    cache_of,
+    install_tree,
+    mirror_name,
+    plain_yaml,
+)
 
 if TYPE_CHECKING:
-    from hidl_cli.site.schema import Site
     from hidl_cli.stack.installation import Installation
     from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers.spack.environment import SpackPart
     from hidl_cli.stack.providers.spack.lock import SpackLock
 
 _SETUP = """\

@@ -18,7 +18,7 @@ from hidl_cli import documents, process
 from hidl_cli.errors import BuildFailed, InvalidInput, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.site.probes.software import PROGRAMS
-from hidl_cli.site.schema import OCI, BuildCache
+from hidl_cli.site.schema import OCI, BuildCache, Compiler, External, Mpi, Site
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.spack import microarchitecture
 from hidl_cli.stack.providers.spack.host import COMPILERS_ARE_PACKAGES, Instance, Places, padded, padded_tree
@@ -27,9 +27,6 @@ from hidl_cli.stack.providers.venv import write_wrappers
 
 if TYPE_CHECKING:
     from hidl_cli.batch_systems import BuildJob
-    from hidl_cli.site.schema import Compiler, External, Mpi, Site
-    from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers.spack.host import Places
     from hidl_cli.stack.schema import Stack
 
 

@@ -19,13 +19,11 @@ from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import Compiler, External, Mpi, Site
-from hidl_cli.stack.order import InstallStep
+from hidl_cli.stack.order import InstallStep, Progress
 from hidl_cli.stack.target import Target
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.order import Progress
     from hidl_cli.stack.providers.wheels import WheelInstaller
-    from hidl_cli.stack.target import Target
 
 
 #: The variable that names a clone of spack-packages.

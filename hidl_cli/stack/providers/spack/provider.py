@@ -17,7 +17,7 @@ from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack import lock as locks
 from hidl_cli.stack import own_wheel
 from hidl_cli.stack.lock import Choice, Lock, Locked, PassedOver
-from hidl_cli.stack.order import InstallStep
+from hidl_cli.stack.order import InstallStep, Order, Progress
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import venv
 from hidl_cli.stack.providers.contract import Preview
@@ -40,7 +40,6 @@ from hidl_cli.stack.providers.spack.lock import SpackLock
 if TYPE_CHECKING:
     from hidl_cli.batch_systems import BuildJob
     from hidl_cli.site.schema import Site
-    from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.providers.wheels import WheelInstaller
     from hidl_cli.stack.target import Target
 
