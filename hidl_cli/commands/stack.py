@@ -345,13 +345,10 @@ def use(
     json: JsonOption = False,
 ) -> None:
     """Switch to another installation of a stack. Running jobs keep the one that they started with."""
-    from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
-    from hidl_cli.stack import installation as switching
 
-    where = load_site(site)
-    root = installation.root_of(where, name, prefix)
-    _show(switching.use(where, name, which, root=root, on_wait=progress().say), json=json)
+    where, root = _place_of(name, site, prefix)
+    _show(installation.use(where, name, which, root=root, on_wait=progress().say), json=json)
 
 
 @app.command()
@@ -359,13 +356,10 @@ def rollback(
     name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False
 ) -> None:
     """Switch back to the previous installation of a stack; repeat to undo."""
-    from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
-    from hidl_cli.stack import installation as switching
 
-    where = load_site(site)
-    root = installation.root_of(where, name, prefix)
-    _show(switching.rollback(where, name, root=root, on_wait=progress().say), json=json)
+    where, root = _place_of(name, site, prefix)
+    _show(installation.rollback(where, name, root=root, on_wait=progress().say), json=json)
 
 
 def _show(switch: Switch, *, json: bool) -> None:
@@ -458,12 +452,31 @@ def exec_(
 
 def _find(name: str, site: str | None, prefix: str | None) -> Installation:
     from hidl_cli.inputs.overlay import find
-    from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
 
     find("stack", name)
+    where, root = _place_of(name, site, prefix)
+    return installation.find(where, name, root=root)
+
+
+def _place_of(name: str, site: str | None, prefix: str | None) -> tuple[Site, Path]:
+    """Return the site, and the root directory of a stack's installations there."""
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+
     where = load_site(site)
-    return installation.find(where, name, root=installation.root_of(where, name, prefix))
+    return where, installation.root_of(where, name, prefix)
+
+
+def _selected(
+    site: str | None, prefix: str | None, names: list[str] | None, *, every: bool = False
+) -> tuple[Site, list[Installation]]:
+    """Return the site, and its installations of the named stacks (default: all stacks)."""
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack.target import select_installations
+
+    where = load_site(site)
+    return where, select_installations(where, prefix, names or [], every=every)
 
 
 def _format_installation(found: dict[str, Any]) -> str:
@@ -509,15 +522,10 @@ def verify(
     json: JsonOption = False,
 ) -> None:
     """Check every file of installed stacks for changes; the exit code is 4 if there are any."""
-    from hidl_cli.site.load import load_site
     from hidl_cli.stack.inspection import inspect
-    from hidl_cli.stack.target import select_installations
 
-    where = load_site(site)
-    inspected = [
-        inspect(found, where, progress(), repair=repair, offline=offline)
-        for found in select_installations(where, prefix, names or [], every=every)
-    ]
+    where, installations = _selected(site, prefix, names, every=every)
+    inspected = [inspect(found, where, progress(), repair=repair, offline=offline) for found in installations]
     if json:
         emit_json("hidl.stack-verify/1", site=where.name, installations=[each.to_json() for each in inspected])
     else:
@@ -550,16 +558,13 @@ def sbom(
     """Print the software bill of materials of an installation (CycloneDX 1.6, JSON)."""
     from hidl_cli.documents import write_output
     from hidl_cli.inventory.bill import cyclonedx
-    from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
-    from hidl_cli.stack import installation as switching
-    from hidl_cli.stack.target import select_installations
 
-    where = load_site(site)
     if id_:
-        found = switching.choose(where, name, id_, root=installation.root_of(where, name, prefix))
+        where, root = _place_of(name, site, prefix)
+        found = installation.choose(where, name, id_, root=root)
     else:
-        found = select_installations(where, prefix, [name], every=False)[0]
+        found = _selected(site, prefix, [name])[1][0]
     text = cyclonedx(found)
     if output is None:
         write(text)
@@ -600,11 +605,8 @@ def audit(
     determine which versions are affected.
     """
     from hidl_cli.inventory.audit import audit as find_vulnerabilities
-    from hidl_cli.site.load import load_site
-    from hidl_cli.stack.target import select_installations
 
-    where = load_site(site)
-    installations = select_installations(where, prefix, names or [], every=every)
+    where, installations = _selected(site, prefix, names, every=every)
     result = find_vulnerabilities(installations, advisories or [], ignore or [])
     found = list(zip(installations, result.found, strict=True))
     if json:
