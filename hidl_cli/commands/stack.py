@@ -557,7 +557,7 @@ def sbom(
 ) -> None:
     """Print the software bill of materials of an installation (CycloneDX 1.6, JSON)."""
     from hidl_cli.documents import write_output
-    from hidl_cli.inventory.bill import cyclonedx
+    from hidl_cli.inventory import cyclonedx
     from hidl_cli.stack import installation
 
     if id_:
@@ -604,7 +604,7 @@ def audit(
     The exit code is 4 if there are any, and 11 if there may be some, because advisories were not read or do not
     determine which versions are affected.
     """
-    from hidl_cli.inventory.audit import audit as find_vulnerabilities
+    from hidl_cli.inventory import audit as find_vulnerabilities
 
     where, installations = _selected(site, prefix, names, every=every)
     result = find_vulnerabilities(installations, advisories or [], ignore or [])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.inventory.audit import audit
+from hidl_cli.inventory import audit
 from tests.inventory.made import BUILD, installation
 from tests.inventory.test_osv import record
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from hidl_cli.inventory.bill import cyclonedx
+from hidl_cli.inventory import cyclonedx
 from tests.inventory.made import BUILD, PATCH, SOURCE, WHEEL, distribution, installation
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import MissingPrecondition
-from hidl_cli.inventory.bill import components
+from hidl_cli.inventory import components
 from tests.inventory.made import BUILD, OTHER, PATCH, SOURCE, WHEEL, distribution, installation
 
 

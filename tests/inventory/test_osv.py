@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hidl_cli import inventory
 from hidl_cli.errors import InvalidInput, UsageError
-from hidl_cli.inventory import audit
-from hidl_cli.inventory.audit import OsvRecord, read
+from hidl_cli.inventory import OsvRecord, read
 
 
 def record(events: list[dict[str, str]], package: str = "Some_Package", **keys: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_a_file_that_is_no_advisory_is_refused_by_name(tmp_path: Path, name: str
 def test_a_file_that_is_too_large_or_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read(tmp_path / "none.json", set())
-    monkeypatch.setattr(audit, "_MAX_BYTES", 100)
+    monkeypatch.setattr(inventory, "_MAX_BYTES", 100)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as opened:
         opened.writestr("a.json", " " * 1000)
     with pytest.raises(InvalidInput, match="larger than"):

@@ -1,1 +1,0 @@
-"""Installation inventories: software bills of materials, and audits for published vulnerabilities."""
