@@ -14,11 +14,10 @@ from uv import find_uv_bin
 from hidl_cli.documents import sha256
 from hidl_cli.errors import InvalidInput, MissingPrecondition
 from hidl_cli.stack import schema
-from hidl_cli.stack.derivation import Check, Requested
+from hidl_cli.stack.derivation import Check, Requested, read_project
 from hidl_cli.stack.derivation import read as read_requested
 from hidl_cli.stack.pip_settings import Sources
 from hidl_cli.stack.plan import StackSources
-from hidl_cli.stack.projects import read_project
 from hidl_cli.stack.references import (
     ReferenceBuilder,
     copy_files,
