@@ -464,7 +464,7 @@ def show_result(document: dict[str, Any]) -> None:
     from hidl_cli.analysis.ranking import overheads
     from hidl_cli.plan.parameters import format_parameters
     from hidl_cli.report.tables import overhead_table
-    from hidl_cli.runs.energy import describe_energy
+    from hidl_cli.runs.metrics import describe_energy
 
     keys = ("run", "directory", "created", "site", "partition", "workload", "stack", "lock", "launcher", "mpi")
     rows = [{"": key, " ": document[key]} for key in keys]

@@ -116,7 +116,7 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show the origin and all metrics of a judged run, even if its directory is gone."""
-    from hidl_cli.runs.energy import energy_of
+    from hidl_cli.runs.metrics import energy_of
     from hidl_cli.store.references import published_figures
     from hidl_cli.store.store import result_document
 

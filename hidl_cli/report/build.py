@@ -48,7 +48,7 @@ from hidl_cli.report.model import (
 )
 from hidl_cli.report.text import counted, minute, when
 from hidl_cli.runs.conclude import error_for
-from hidl_cli.runs.energy import describe_energy
+from hidl_cli.runs.metrics import describe_energy
 from hidl_cli.runs.verification import Provenance, differences, fold_or_join, format_mpi
 from hidl_cli.stack.installation import at
 from hidl_cli.store.references import published_figures

@@ -20,9 +20,8 @@ from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.workload import Scaling
 from hidl_cli.profile import keep_profile, metrics_of
 from hidl_cli.record import Run, State, Status
-from hidl_cli.runs.energy import add_accounted_energy
 from hidl_cli.runs.goodput import describe_nodes, nodes_of_jobs, read_goodput
-from hidl_cli.runs.metrics import count_complete_repetitions, describe_unequal_ranks, read_steps
+from hidl_cli.runs.metrics import add_accounted_energy, count_complete_repetitions, describe_unequal_ranks, read_steps
 from hidl_cli.runs.parsers.patterns import last_lines
 from hidl_cli.schedulers.decision import read_status
 from hidl_cli.stack import content

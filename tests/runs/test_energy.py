@@ -15,7 +15,7 @@ from hidl_cli.record import Run
 from hidl_cli.report.build import page_of
 from hidl_cli.report.model import load
 from hidl_cli.runs.conclude import conclude
-from hidl_cli.runs.energy import add_accounted_energy, describe_energy, energy_of
+from hidl_cli.runs.metrics import add_accounted_energy, describe_energy, energy_of
 from hidl_cli.schedulers import slurm
 from tests.report.example import Nights
 
