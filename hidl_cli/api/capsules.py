@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from hidl_cli import paths
 from hidl_cli.api.execution import Run, find
 from hidl_cli.api.software import Lines, ignore, verifier_for
+from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.plan.options import absolute
 
 if TYPE_CHECKING:
     from hidl_cli.bisect.journal import Bisect, Question
     from hidl_cli.capsule import Original
-    from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.plan.launch_plan import Plan as LaunchPlan
     from hidl_cli.record import Run as Record
     from hidl_cli.record import Status
@@ -107,7 +107,6 @@ def replay(
         unpacked,
         write_result,
     )
-    from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
     from hidl_cli.runs.follow import submit
@@ -201,7 +200,6 @@ def bisect(
     """
     from hidl_cli.bisect.journal import open_bisect
     from hidl_cli.bisect.verdict import plan_job, to_json, verdict
-    from hidl_cli.launch.options import AllocationOptions
     from hidl_cli.stack.install import install
     from hidl_cli.stack.verify import verification_place
 
@@ -301,7 +299,6 @@ def build_question(
     """
     from hidl_cli.bisect.journal import ComparedRun, Question, metric_of, read_capsule, read_run, side_of
     from hidl_cli.capsule import Original, order_for, require_words
-    from hidl_cli.launch.options import AllocationOptions
 
     def night(one: Record | Original) -> ComparedRun:
         if not isinstance(one, Original):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, UsageError
 from hidl_cli.launch.options import AllocationOptions, InstallOptions
 from hidl_cli.plan.options import absolute
+from hidl_cli.quoting import sh_line
 
 if TYPE_CHECKING:
     from hidl_cli.site.completion import CompletedSite
@@ -64,8 +66,6 @@ class Arranged:
 
     def carry_out(self, progress: Progress) -> Iterator[Result]:
         """Install the stacks and yield the result of each."""
-        from functools import partial
-
         from hidl_cli.stack.install import install, install_each
 
         verifier = verifier_for(self.completed.site, self.verification, progress, self.job)
@@ -324,7 +324,6 @@ def derive_stack(
             "a derived stack is based on exactly one stack",
             hint=f"for example, run: hidl install pytorch --with PACKAGE --as {name}",
         )
-    from hidl_cli.quoting import sh_line
     from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.derivation import derive
     from hidl_cli.stack.target import accelerator_of, detect
@@ -388,7 +387,6 @@ def verifier_for(site: Site, where: str, progress: Progress, job: AllocationOpti
     from hidl_cli.stack.verify import Here, Skipped
 
     if where == "job":
-        from hidl_cli.launch.options import AllocationOptions
         from hidl_cli.runs.verification import JobVerification
 
         return JobVerification(site, job or AllocationOptions(), progress.say)

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from hidl_cli import documents, paths
@@ -25,12 +25,8 @@ from hidl_cli.stack.checks import RULES, load_stack
 from hidl_cli.stack.install import make_lock, plan_install
 from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.plan import StackSources
-from hidl_cli.stack.references import read_toml
+from hidl_cli.stack.references import ReferenceBuilder, read_toml
 from hidl_cli.stack.schema import WHEEL_EXPECTED, Accelerator, Stack, UnusableRequirement, applies
-
-if TYPE_CHECKING:
-    from hidl_cli.stack.references import ReferenceBuilder
-
 
 #: Packages with separate builds for CPUs and GPUs. hidl selects the build, and the file's hashes may belong to
 #: another one.
