@@ -238,8 +238,6 @@ def _own_mpi(place: Path, packages: Mapping[str, str]) -> tuple[Family, str | No
 
 
 def _activation(place: Path, kind: EnvironmentKind) -> str:
-    from hidl_cli.templates import render_script  # imports Jinja2, which is only needed for runs
-
     name = UserEnvironment(str(place), kind, "", {}, {}, "").name
     kind_variables = {
         "venv": {"VIRTUAL_ENV": str(place)},
