@@ -246,10 +246,10 @@ def describe_nodes(nodes: Sequence[int]) -> str:
 
 
 def count_failures(run: Run, plan: Plan) -> tuple[float, int]:
-    """Return the total time of a run's jobs, in seconds, and the number of failures that the run recovered from."""
+    """Return the time of a run's jobs times their nodes, in seconds, and the failures that the run recovered from."""
     jobs = _jobs(_statuses(run), _records(run), plan.allocation.nodes)
     trained = _without_refused(jobs)
-    return sum(job.seconds for job in trained), sum(job.has_failed for job in jobs[:-1])
+    return sum(job.seconds * job.nodes for job in trained), sum(job.has_failed for job in jobs[:-1])
 
 
 def measure(
