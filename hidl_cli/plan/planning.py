@@ -31,7 +31,16 @@ from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
 from hidl_workloads.container import NEVER_PASSED
-from hidl_workloads.own_program import CHECK, CONTAINER, PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
+from hidl_workloads.own_program import (
+    CHECK,
+    CONTAINER,
+    MOST_RANKS,
+    PROCESSES,
+    RANKS_PER_NODE,
+    SEPARATE_RANKS,
+    STDIN,
+    encode,
+)
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
@@ -216,6 +225,8 @@ def make_plan(
     if workload.program.once:
         environment = {}
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
+    if least_nodes is not None:
+        environment[MOST_RANKS] = str(placements[0].ranks * processes)
     environment |= variables or {}
     context = _StepContext(
         site.scheduler,

@@ -30,6 +30,10 @@ DATA = ("--set", "data=/data")
 OWN_BATCH = ("--until-done", "--nodes", "1-2", "--env-var", "HIDL_TOTAL_BATCH=8", "--")
 #: 30 iterations of kmeans, with a checkpoint after each.
 KMEANS = ("points=60000", "columns=3", "clusters=20", "max_iterations=15", "steps=2", "warmup=1", "spread=8")
+#: A small transformer, with a checkpoint after each step.
+GPT = (
+    "total_batch=8", "steps=11", "warmup=1", "layers=2", "width=32", "heads=4", "context=16", "vocabulary=50", "seed=3"
+)  # fmt: skip
 #: Relative difference of weights: the sums over ranks have another order.
 TOLERANCE = 1e-12
 #: Relative difference of the loss of gpt, whose weights are in single precision.
@@ -179,6 +183,7 @@ def test_the_script_has_a_launch_for_each_number_of_nodes(hidl: Hidl, words: tup
     assert "#SBATCH --nodes=1-2\n" in script
     chosen = script[script.index("case $(wc -l < hosts) in") :]
     assert chosen.index(" --ntasks=2 ") < chosen.index(" --ntasks=4 ")
+    assert "export HIDL_MOST_RANKS=4\n" in script
     checked = subprocess.run([SHELLCHECK, "-"], input=script, capture_output=True, text=True, check=False)
     assert checked.stdout == ""
     fixed = hidl("run", *(words[:1] if len(words) == 1 else words[:2]), *ON_EXPANSE, "--until-done", *words[2:]).stdout
@@ -312,6 +317,24 @@ def test_a_clustering_that_loses_a_node_ends_with_the_same_bits(
     assert [len(each["fit_time"]["samples"]) for each in (found, expected)] == [1, 2]
 
 
+def test_a_transformer_that_loses_a_node_has_the_same_loss(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
+) -> None:
+    hidl = on_cluster("pytorch")
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "tokens.npy", np.random.default_rng(5).integers(50, size=5000).astype(np.uint16))
+    assigned = [word for each in (*GPT, f"data={tmp_path / 'data'}") for word in ("--set", each)]
+    words = ("--site", "test-cluster", "--nodes", "2", "--ranks-per-node", "1")
+    straight = hidl.json("run", "gpt", *words, *assigned)
+    run = start(hidl, "gpt", *assigned)
+    status = lose_a_node(hidl, cluster, run, at=4)
+    assert status["nodes_of_jobs"] == [2, 1]
+    found, expected = _metrics(run), _metrics(Path(straight["directory"]))
+    assert found["loss"]["value"] == pytest.approx(expected["loss"]["value"], rel=GPT_TOLERANCE)
+    rate, seconds = found["tokens_per_second"]["value"], found["step_time"]["value"]
+    assert rate * seconds == pytest.approx(8 * 16)
+
+
 def test_a_run_that_gets_more_nodes_is_judged_on_them(
     on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
 ) -> None:
@@ -333,6 +356,31 @@ def test_a_run_that_gets_more_nodes_is_judged_on_them(
     assert hidl.json("status", run.name)["nodes_of_jobs"] == [1, 2]
     (step,) = read_steps(Run(run), plan.on_nodes(2))
     assert (step["ranks"], len(step["hosts"])) == (2, 2)
+
+
+@pytest.mark.parametrize("mode", ["requeue", "dependency"])
+def test_a_program_that_fails_on_fewer_nodes_gets_more(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path, mode: str
+) -> None:
+    """It may have too little memory there. Two such jobs would end a run otherwise."""
+    hidl = on_cluster("mpi")
+    if mode == "dependency":
+        site_without_requeue(hidl)
+    program = tmp_path / "elastic.py"
+    fails = "if world.size == 1:\n    sys.exit(9)\nsteps, seconds = "
+    program.write_text(ELASTIC.read_text().replace("steps, seconds = ", fails))
+    words = ("--stack", "mpi", "--env-var", "HIDL_TOTAL_BATCH=8", "--", "python", str(program), "3", "0.1")
+    with without_node(cluster, "node4", dies=False):
+        run = start(hidl, *words)
+        errors = run / "stderr.log"
+        until(
+            lambda: errors.exists() and "nothing new on 1 node(s): the next ones have at least 2" in errors.read_text()
+        )
+        until(lambda: (run / "next").exists() and hidl.json("status", run.name)["state"] == "PENDING")
+    completed = hidl("resume", run.name)
+    assert completed.returncode == 0, (completed.stderr, errors.read_text())
+    assert hidl.json("status", run.name)["nodes_of_jobs"] == [1, 2]
+    assert "begins at 0 on 2 ranks" in (run / "stdout.log").read_text()
 
 
 def test_a_run_whose_status_is_unreadable_can_be_listed_and_cancelled(
