@@ -80,6 +80,7 @@ def _chain_values(plan: Plan) -> dict[str, Any]:
     return {
         "max_jobs": plan.max_jobs,
         "cost_limits": list(cost_limits(plan)),
+        "nodes": plan.allocation.nodes,
         "limit_at_scheduler": limit_at_scheduler(plan),
         "rounding": ROUNDING,
         "stop_seconds": stop_seconds,

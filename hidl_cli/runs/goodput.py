@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -245,10 +246,10 @@ def describe_nodes(nodes: Sequence[int]) -> str:
 
 
 def count_failures(run: Run, plan: Plan) -> tuple[float, int]:
-    """Return the total time of a run's jobs, in seconds, and the number of failures that the run recovered from."""
+    """Return the time of a run's jobs times their nodes, in seconds, and the failures that the run recovered from."""
     jobs = _jobs(_statuses(run), _records(run), plan.allocation.nodes)
     trained = _without_refused(jobs)
-    return sum(job.seconds for job in trained), sum(job.has_failed for job in jobs[:-1])
+    return sum(job.seconds * job.nodes for job in trained), sum(job.has_failed for job in jobs[:-1])
 
 
 def measure(
@@ -312,12 +313,29 @@ def _statuses(run: Run) -> list[Status]:
 def _jobs(statuses: Iterable[Status], records: Iterable[JobSteps], nodes: int) -> list[_JobWithSteps]:
     """Return the jobs with their records, both in the order of their starts."""
     of_jobs: dict[float, list[JobSteps]] = {}
-    for record in sorted(records, key=lambda record: record.began):
+    for record in records:
         of_jobs.setdefault(record.job_started, []).append(record)
     return [
-        _JobWithSteps(status, tuple(of_jobs.get(status.started or 0.0, ())), len(status.hosts) or nodes)
+        _JobWithSteps(status, _one_after_another(of_jobs.get(status.started or 0.0, ())), len(status.hosts) or nodes)
         for status in sorted(statuses, key=lambda status: status.started or 0.0)
     ]
+
+
+def _one_after_another(records: Iterable[JobSteps]) -> tuple[JobSteps, ...]:
+    """Return a job's records in the order of their beginnings; of those that overlap, the one with the most steps.
+
+    Processes that train at the same time train the same steps: several ranks may have recorded them, or a program that
+    uses ``hidl_workloads.checkpoint`` may also have called ``begin_job``.
+    """
+    kept: list[JobSteps] = []
+    ended = -math.inf
+    for record in sorted(records, key=lambda record: record.began):
+        if record.began >= ended:
+            kept.append(record)
+        else:
+            kept[-1] = max(kept[-1], record, key=lambda each: (each.points[-1][0] - each.start, each.checkpoints))
+        ended = max(ended, record.written)
+    return tuple(kept)
 
 
 def _without_refused(jobs: Sequence[_JobWithSteps]) -> Sequence[_JobWithSteps]:

@@ -94,6 +94,27 @@ def test_what_a_run_or_a_process_needs_stays(hidl: Hidl, prefix: Path) -> None:
         live.communicate(b"\n")
 
 
+@pytest.mark.parametrize("damaged", ["status.json", "plan.json"])
+def test_what_a_damaged_run_may_need_stays(hidl: Hidl, prefix: Path, damaged: str) -> None:
+    """The job of a run whose node has failed may still be in the queue."""
+    run = hidl.runs / "20260101-000000-job-0000"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text(json.dumps({"prefix": str(prefix)}))
+    (run / "job.sh").write_text(f"#!/bin/bash\nsource '{prefix}/activate.sh'\n")
+    (run / damaged).write_text("")
+    refused = hidl("uninstall", "mpi")
+    why = "may not have ended: its status cannot be read" if damaged == "status.json" else "has not ended"
+    assert (refused.returncode, f"run {run.name} {why}" in refused.stderr) == (4, True), refused.stderr
+    assert (prefix / "manifest.json").is_file()
+    if damaged == "plan.json":
+        (run / "status.json").write_text(
+            '{"state": "FAILED", "step": 1, "steps": 1, "started": 1, "ended": 2, "exit_status": 1, "hosts": []}'
+        )
+    else:
+        shutil.rmtree(run)
+    assert hidl.json("uninstall", "mpi")["removed"] == [str(prefix)]
+
+
 @pytest.mark.parametrize("through", ["current", "prefix"])
 def test_a_python_that_has_mapped_no_file_of_the_prefix_keeps_it(hidl: Hidl, prefix: Path, through: str) -> None:
     python = (prefix.parent / "current" if through == "current" else prefix) / "bin" / "python"
