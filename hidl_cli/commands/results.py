@@ -606,10 +606,11 @@ def _written(html: str, output: str) -> Path:
 
     from hidl_cli.documents import write_output
     from hidl_cli.errors import HidlError
+    from hidl_cli.report.html import is_report
 
     path = Path(output).absolute()
     try:
-        write_output(path, html.encode())
+        write_output(path, html.encode(), is_report)
     except OSError as error:
         raise HidlError(f"cannot write the report: {error}", hint="write to another file with --output FILE") from error
     return path

@@ -565,7 +565,7 @@ def sbom(
     """Print the software bill of materials of an installation (CycloneDX 1.6, JSON)."""
     from hidl_cli.commands.render import say, write
     from hidl_cli.documents import write_output
-    from hidl_cli.inventory.bill import cyclonedx
+    from hidl_cli.inventory.bill import cyclonedx, is_bill
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack import installation as switching
@@ -581,7 +581,7 @@ def sbom(
         write(text)
         return
     try:
-        write_output(output, text.encode())
+        write_output(output, text.encode(), is_bill)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}") from error
     say(f"wrote the bill of materials of {name} to {output}")

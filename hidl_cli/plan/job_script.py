@@ -44,6 +44,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "activate": None if plan.workload.program.once else plan.activate,
         "own_programs": f"{plan.prefix}/bin",
         "mpi": None if plan.mpi_of_the_stack else plan.mpi,
+        "container": plan.container is not None,
         "of_the_node": OF_THE_NODE if plan.container is not None and plan.container.runtime == "pyxis" else (),
         "environment": plan.environment,
         "launcher": LAUNCHERS.get(plan.launcher) if plan.steps else None,
