@@ -37,30 +37,37 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         raise
 
 
-#: Bytes at the beginning of an output that identify its format: <!doctype html, or the header of a capsule.
+#: Bytes at the beginning of an output that identify its format: <!doctype html, a page's title, a capsule's header.
 _SIGNATURE = 14
 
 
 def write_output(path: Path, data: bytes) -> None:
     """Write ``data`` to a file that the user has named: follow links, and write to pipes and devices directly.
 
-    An earlier output of the same format is replaced atomically. Raises ``FileExistsError`` if the file has other
-    contents, and ``OSError`` if the directory does not exist or the file cannot be written.
+    An earlier output of the same format is replaced atomically. Raises ``OSError`` like ``check_output``, or if the
+    file cannot be written.
     """
+    check_output(path, data)
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             file.write(data)
         return
+    mask = os.umask(0)
+    os.umask(mask)
+    write_bytes(path.resolve(), data, mode=0o666 & ~mask)
+
+
+def check_output(path: Path, data: bytes) -> None:
+    """Raise an error if ``write_output`` would not write ``data``, or another output that begins like it.
+
+    It is ``FileExistsError`` if the file has other contents, and ``FileNotFoundError`` if the directory does not exist.
+    """
     if path.is_file():
         with path.open("rb") as file:
             begin = file.read(_SIGNATURE)
         if begin and begin != data[:_SIGNATURE]:
             raise FileExistsError(errno.EEXIST, "the file exists and has other contents", str(path))
-    target = path.resolve()
-    target.parent.stat()  # raises an error instead of creating a misspelled directory
-    mask = os.umask(0)
-    os.umask(mask)
-    write_bytes(target, data, mode=0o666 & ~mask)
+    path.resolve().parent.stat()  # a misspelled directory is not created
 
 
 def write_json(path: Path, document: Any) -> None:
