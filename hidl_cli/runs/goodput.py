@@ -234,7 +234,7 @@ def read_goodput(run: Run, plan: Plan) -> Goodput | None:
 
 def nodes_of_jobs(run: Run) -> list[int]:
     """Return the number of nodes of each job that has started, in the order of their starts."""
-    jobs = _without_refused(_jobs(_statuses(run), (), 0))
+    jobs = _without_rejected(_jobs(_statuses(run), (), 0))
     return [job.nodes for job in jobs]
 
 
@@ -248,7 +248,7 @@ def describe_nodes(nodes: Sequence[int]) -> str:
 def count_failures(run: Run, plan: Plan) -> tuple[float, int]:
     """Return the time of a run's jobs times their nodes, in seconds, and the failures that the run recovered from."""
     jobs = _jobs(_statuses(run), _records(run), plan.allocation.nodes)
-    trained = _without_refused(jobs)
+    trained = _without_rejected(jobs)
     return sum(job.seconds * job.nodes for job in trained), sum(job.has_failed for job in jobs[:-1])
 
 
@@ -270,7 +270,7 @@ def measure(
         limit: Time limit of a job in seconds.
     """
     jobs = _jobs(statuses, records, nodes)
-    trained = _without_refused(jobs)
+    trained = _without_rejected(jobs)
     ordered = [(job, record) for job in jobs for record in job.records]
     node_seconds = sum(job.seconds * job.nodes for job in jobs)
     if not ordered or not node_seconds:
@@ -338,10 +338,9 @@ def _one_after_another(records: Iterable[JobSteps]) -> tuple[JobSteps, ...]:
     return tuple(kept)
 
 
-def _without_refused(jobs: Sequence[_JobWithSteps]) -> Sequence[_JobWithSteps]:
+def _without_rejected(jobs: Sequence[_JobWithSteps]) -> Sequence[_JobWithSteps]:
     """Leave out a last job that only found that the run may not continue."""
-    is_refused = len(jobs) > 1 and jobs[-1].status.step == 0 and not jobs[-1].is_open
-    return jobs[:-1] if is_refused else jobs
+    return jobs[:-1] if jobs and jobs[-1].status.not_run else jobs
 
 
 def _unrecorded(jobs: Sequence[_JobWithSteps], ended: int, limit: float | None) -> float | None:

@@ -322,11 +322,12 @@ class Pruning:
         places = "|".join(re.escape(str(place.resolve())) for place in self._site_directories)
         place = re.compile(rf"(?:{places})/[^/\n\0]+/[0-9a-f]{{12}}(?=/)")
         own = set(_environment_places(os.environ, Path("/proc/self/cwd")))
+        related = _related_processes()
         found: dict[str, int] = {}
         for process in Path("/proc").glob("[0-9]*"):
             pid = int(process.name)
             if pid != os.getpid():
-                used = "\n".join(_places_of(process, own if _is_in_our_group(pid) else set()))
+                used = "\n".join(_places_of(process, own if pid in related else set()))
                 found.update(dict.fromkeys(place.findall(used), pid))
         return found
 
@@ -455,15 +456,43 @@ def _environment_places(environment: Mapping[str, str], directory: Path) -> Iter
             yield f"{_resolved(Path(directory, place))}/"
 
 
-def _is_in_our_group(pid: int) -> bool:
-    """Return True if the process belongs to this process's group, such as the other programs of a pipeline.
+def _related_processes() -> set[int]:
+    """Return this process's ancestors, its children and the other programs of its pipeline.
 
-    If hidl is called in an activated shell, they have the same environment without using the installation.
+    If hidl is called in an activated shell, they have the same environment without using the installation. Other
+    processes of its group may use it: a script starts its background processes in its own group.
     """
+    own = os.getpid()
+    processes = {own, *(int(process.name) for process in Path("/proc").glob("[0-9]*"))}
+    parents = {pid: _parent_of(pid) for pid in processes}
+    found = {pid for pid, parent in parents.items() if parent == own}
+    ancestor = parents[own]
+    while ancestor:
+        found.add(ancestor)
+        ancestor = parents.get(ancestor, 0)
+    pipes = {pid: (_pipes_of(pid, 0), _pipes_of(pid, 1, 2)) for pid in processes}
+    for here, there in ((1, 0), (0, 1)):  # the programs after this one, then those before it
+        reached = {own}
+        while reached:
+            between = {pipe for pid in reached for pipe in pipes[pid][here]}
+            reached = {pid for pid in processes - found - {own} if pipes[pid][there] & between}
+            found |= reached
+    return found
+
+
+def _parent_of(pid: int) -> int:
+    """Return the parent of a process, or 0 if there is none or it is unknown."""
     try:
-        return os.getpgid(pid) == os.getpgrp()
-    except OSError:
-        return False
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return int(fields[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _pipes_of(pid: int, *streams: int) -> set[str]:
+    """Return the pipes to which these standard streams of a process are connected, such as ``pipe:[4711]``."""
+    targets = (str(_target(Path(f"/proc/{pid}/fd/{stream}"))) for stream in streams)
+    return {target for target in targets if target.startswith("pipe:")}
 
 
 def _entries(directory: Path) -> list[Path]:

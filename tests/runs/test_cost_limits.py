@@ -217,7 +217,8 @@ def test_the_submission_of_the_next_job_counts(script: str, tmp_path: Path) -> N
     """A scheduler may need up to two minutes for it."""
     names = ("format_status", "add_attempt", "times_of_jobs", "record_end", "next_job")
     (tmp_path / "hosts").write_text("node1\n")
-    stubs = ("scontrol() { return 1; }", "submit_next_job() { sleep 1; }", "job=7 step=1 started=$(date +%s.%N)")
+    variables = "job=7 step=1 started=$(date +%s.%N) not_run="
+    stubs = ("scontrol() { return 1; }", "submit_next_job() { sleep 1; }", variables)
     text = ["set -euo pipefail", *stubs, *functions_of(script, *names), "record_end FAILED 9", "next_job FAILED 9"]
     done = subprocess.run(["bash", "-c", "SLURM_JOB_ID=7\n" + "\n".join(text)], cwd=tmp_path, check=False)
     assert done.returncode == 9
@@ -230,7 +231,7 @@ def test_a_run_whose_jobs_cannot_be_recorded_ends(script: str, tmp_path: Path) -
     names = ("format_status", "add_attempt", "record_end", "continue_run")
     (tmp_path / "hosts").write_text("node1\n")
     stubs = (
-        "job=7 step=1 started=1 jobs=1 saved=yes asked=",
+        "job=7 step=1 started=1 jobs=1 saved=yes asked= not_run=",
         "count_idle() { :; }",
         "use_system_programs() { :; }",
         "ends_before_next_job() { return 1; }",
@@ -253,7 +254,7 @@ def test_a_run_whose_jobs_cannot_be_recorded_ends(script: str, tmp_path: Path) -
 
 def test_a_job_that_cannot_count_the_jobs_before_it_ends_the_run(script: str, tmp_path: Path) -> None:
     stubs = ("continues=yes", 'end_as() { echo "$@"; exit; }')
-    text = ["set -euo pipefail", *stubs, *functions_of(script, "begin_job", "times_of_jobs"), "begin_job"]
+    text = ["set -euo pipefail", *stubs, *functions_of(script, "begin_job", "reject_job", "times_of_jobs"), "begin_job"]
     done = subprocess.run(["bash", "-c", "\n".join(text)], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "FAILED 1\n"
     assert "hidl: the run ends here: attempts.jsonl cannot be read" in done.stderr

@@ -272,11 +272,20 @@ def test_the_unrecorded_time_of_the_last_job_is_limited_by_its_time_limit(
 def test_a_job_that_finds_the_limit_reached_is_no_job_that_trained(tmp_path: Path) -> None:
     jobs, records = interrupted_at_start(tmp_path)
     killed = replace(jobs[0], ended=None, state=State.RUNNING)
-    refused = status(9000.0, 9001.0, hosts=1, step=0)
-    result = found(measure([killed, refused], records[:1], nodes=1))
+    rejected = replace(status(9000.0, 9001.0, hosts=1, step=0), not_run=True)
+    result = found(measure([killed, rejected], records[:1], nodes=1))
     assert (result.jobs, result.failures, result.without_step, result.without_end) == (1, 1, 0, 1)
     assert result.metrics()["time_between_failures"]["value"] == pytest.approx(3600)
     assert result.node_seconds == pytest.approx(3601)
+
+
+def test_a_last_job_that_fails_before_its_program_starts_is_a_job(tmp_path: Path) -> None:
+    jobs, records = interrupted_at_start(tmp_path)
+    failed = status(4600.0, 8200.0, hosts=1, step=0)
+    result = found(measure([jobs[0], failed], records[:1], nodes=1))
+    assert (result.jobs, result.failures, result.without_step) == (2, 1, 1)
+    assert result.describe().startswith("goodput 0.500 in 2 jobs, ")
+    assert result.metrics()["time_between_failures"]["value"] == pytest.approx(7200)
 
 
 def test_the_record_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,12 +159,29 @@ def test_a_process_that_uses_it_in_any_way_keeps_it(hidl: Hidl, prefix: Path) ->
     assert hidl.json("uninstall", "mpi")["removed"] == [str(prefix)]
 
 
-def test_the_pipeline_of_an_activated_shell_does_not_keep_it(hidl: Hidl, prefix: Path) -> None:
-    script = f". {prefix}/activate.sh; sleep 300 & {sys.executable} -m hidl_cli uninstall mpi --yes; kill $!"
-    done = subprocess.run(
-        ["setsid", "bash", "-c", script], env=hidl.environment, capture_output=True, text=True, check=False
+def in_activated_shell(hidl: Hidl, prefix: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in an activated shell of its own session, in which ``$uninstall`` removes the stack."""
+    return subprocess.run(
+        ["setsid", "bash", "-c", f". {prefix}/activate.sh; exec bash -c '{script}'"],
+        env=hidl.environment | {"uninstall": f"{sys.executable} -m hidl_cli uninstall mpi --yes"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+
+@pytest.mark.parametrize("script", ["$uninstall; true", "yes | cat | $uninstall | cat | cat"])
+def test_the_pipeline_of_an_activated_shell_does_not_keep_it(hidl: Hidl, prefix: Path, script: str) -> None:
+    done = in_activated_shell(hidl, prefix, script)
     assert f"removed {prefix}" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("uninstall", ["$uninstall", "$uninstall < /dev/null | cat"])
+def test_a_background_process_of_an_activated_script_keeps_it(hidl: Hidl, prefix: Path, uninstall: str) -> None:
+    """It is in the same process group, and writes to the same pipe."""
+    done = in_activated_shell(hidl, prefix, f"sleep 300 & {uninstall}; echo $!; kill $!")
+    assert f"process {done.stdout.split()[-1]} uses it" in done.stderr, done.stderr
+    assert (prefix / "manifest.json").is_file()
 
 
 @pytest.mark.parametrize(
