@@ -41,8 +41,8 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 def write_output(path: Path, data: bytes, is_earlier: Callable[[Path], bool]) -> None:
     """Write ``data`` to a file that the user has named: follow links, and write to pipes and devices directly.
 
-    An empty file and an earlier output are replaced atomically. Raises ``OSError`` like ``check_output``, or if the file
-    cannot be written.
+    An empty file and an earlier output are replaced atomically. Raises ``OSError`` like ``check_output``, or if the
+    file cannot be written.
 
     Args:
         path: The file.
