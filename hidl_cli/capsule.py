@@ -191,6 +191,16 @@ def read(file: Path) -> Capsule:
         raise InvalidInput(f"{file}: {error.message}", problems=error.problems, hint=error.hint) from error
 
 
+def is_capsule(file: Path) -> bool:
+    """Return whether a file is a zip archive with the index of a capsule, of any version."""
+    try:
+        with zipfile.ZipFile(file) as archive, archive.open(_INDEX) as member:
+            document = json.loads(member.read(_MAX_MEMBER))
+            return str(document["schema"]).startswith("hidl.capsule/")
+    except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, TypeError, ValueError, RuntimeError):
+        return False
+
+
 def parse(whole: bytes) -> Capsule:
     """Parse the bytes of a capsule. Raises ``InvalidInput`` listing all its problems."""
     members = _members(whole)

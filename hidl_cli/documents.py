@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +38,35 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         raise
 
 
-#: Bytes at the beginning of an output that identify its format: <!doctype html, or the header of a capsule.
-_SIGNATURE = 14
-
-
-def write_output(path: Path, data: bytes) -> None:
+def write_output(path: Path, data: bytes, is_earlier: Callable[[Path], bool]) -> None:
     """Write ``data`` to a file that the user has named: follow links, and write to pipes and devices directly.
 
-    An earlier output of the same format is replaced atomically. Raises ``FileExistsError`` if the file has other
-    contents, and ``OSError`` if the directory does not exist or the file cannot be written.
+    An empty file and an earlier output are replaced atomically. Raises ``OSError`` like ``check_output``, or if the
+    file cannot be written.
+
+    Args:
+        path: The file.
+        data: Its new contents.
+        is_earlier: Function that returns whether a file was written by the same command.
     """
+    check_output(path, is_earlier)
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             file.write(data)
         return
-    if path.is_file():
-        with path.open("rb") as file:
-            begin = file.read(_SIGNATURE)
-        if begin and begin != data[:_SIGNATURE]:
-            raise FileExistsError(errno.EEXIST, "the file exists and has other contents", str(path))
-    target = path.resolve()
-    target.parent.stat()  # raises an error instead of creating a misspelled directory
     mask = os.umask(0)
     os.umask(mask)
-    write_bytes(target, data, mode=0o666 & ~mask)
+    write_bytes(path.resolve(), data, mode=0o666 & ~mask)
+
+
+def check_output(path: Path, is_earlier: Callable[[Path], bool]) -> None:
+    """Raise an error if ``write_output`` would not write the file.
+
+    It is ``FileExistsError`` if the file has other contents, and ``FileNotFoundError`` if the directory does not exist.
+    """
+    if path.is_file() and path.stat().st_size and not is_earlier(path):
+        raise FileExistsError(errno.EEXIST, "the file exists and has other contents", str(path))
+    path.resolve().parent.stat()  # raises an error instead of creating a misspelled directory
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -147,7 +147,8 @@ class MetricMissing(HidlError):
 class ProcessFailed(HidlError):
     """A process exited with a non-zero status or could not be started.
 
-    ``status`` is the exit status, which is negative if a signal ended the process; ``output`` is the end of its output.
+    ``status`` is the exit status, which is negative if a signal ended the process; ``output`` is the end of its output,
+    without secrets.
     """
 
     def __init__(self, command: Sequence[str], *, cwd: Path | None, status: int, output: str, log: Path | None) -> None:

@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hidl_cli import __version__
 from hidl_cli.doctor.examine import find_advisories
+from hidl_cli.documents import read_json
 from hidl_cli.errors import InvalidInput, MissingPrecondition, UsageError
 from hidl_cli.stack import lock
 from hidl_cli.stack.installation import Installation
@@ -146,6 +147,15 @@ def _licenses(prefix: Path) -> dict[str, str]:
 _NAMESPACE = uuid.UUID("5a2c2f0e-6a1d-4f0b-8a5e-0c5b1f1d7a11")
 _TYPES = {"wheel": "pypi", "build": "pypi", "rpm": "rpm"}  # purl types; other kinds have the type generic
 _BUILT = ("build", "program")  # kinds whose hash identifies the source
+
+
+def is_bill(file: Path) -> bool:
+    """Return whether a file is a bill of materials that ``cyclonedx`` has written."""
+    try:
+        tools = read_json(file)["metadata"]["tools"]["components"]
+        return any(tool["name"] == "hidl" for tool in tools)
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return False
 
 
 def cyclonedx(installation: Installation) -> str:

@@ -28,6 +28,8 @@ class LauncherTraits:
     #: Whether the launcher supports only the site's MPI libraries, because it cannot find a stack's own library, or
     #: because that library is not built for the launcher's PMI.
     needs_site_library: ClassVar[bool] = False
+    #: Whether the launcher takes the number of ranks per node from the job's number of tasks.
+    needs_tasks: ClassVar[bool] = False
     #: Whether the launcher starts ranks over ssh on the hosts in a host file, without a scheduler.
     through_ssh: ClassVar[bool] = False
     #: Whether ReFrame's launcher with the same name starts ranks in the same way.

@@ -24,8 +24,10 @@ from typing import IO, Any
 
 from hidl_cli import terminal
 from hidl_cli.errors import ProcessFailed
+from hidl_cli.redaction import shown_end
 
 _PR_SET_PDEATHSIG = 1
+#: Bytes at the end of a program's output that its error contains.
 _TAIL = 4000
 _GRACE_SECONDS = 5.0
 #: Seconds that a command started by ``attend`` has to exit after an interrupt, and seconds between two calls of
@@ -108,7 +110,7 @@ def run(
             err.seek(0)
             stderr = err.read().decode("utf-8", "replace")
     if status is None or (check and status != 0):
-        output = (stdout + stderr)[-_TAIL:]
+        output = shown_end(stdout + stderr, _TAIL)
         if status is None:
             output += f"\n(stopped by hidl after {timeout:g} s)"
         raise ProcessFailed(argv, cwd=cwd, status=-signal.SIGKILL if status is None else status, output=output, log=log)

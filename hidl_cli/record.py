@@ -54,6 +54,7 @@ class Status:
         job: Id of the job that wrote the status.
         not_written: Reason why the job could not write its last files, such as ``No space left on device``, or None if
             it could.
+        not_run: True if the job did not start its program because the run had reached its limits.
     """
 
     state: State
@@ -66,6 +67,7 @@ class Status:
     reason: str | None = None
     job: str | None = None
     not_written: str | None = None
+    not_run: bool = False
 
     @property
     def is_settled(self) -> bool:
@@ -176,6 +178,8 @@ class Run:
         }
         if last.not_written:
             document["not_written"] = last.not_written
+        if last.not_run:
+            document["not_run"] = True
         ended = _status(document)
         try:
             write_json(self.directory / "status.json", document)
@@ -238,6 +242,7 @@ def _status(document: Any) -> Status:
         document.get("reason"),
         document.get("job"),
         document.get("not_written"),
+        document.get("not_run", False),
     )
 
 

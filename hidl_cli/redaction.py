@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 T = TypeVar("T")
 
@@ -281,23 +282,29 @@ class Secrets:
     def learn_log(self, log: Path, begin: int = 0, end: int | None = None) -> Secrets:
         """Find the secrets in a program's log as ``learn_output`` does, and return self.
 
-        Searching takes seconds per megabyte if a log has words such as ``token``. Therefore, a line is skipped if it
-        and the next one differ from earlier lines only in numbers.
-
         Args:
             log: The file. If it cannot be read, nothing is learned.
             begin: Offset of the first line.
             end: Offset after the last byte; None if it is the end of the file.
         """
+        with suppress(OSError), log.open("rb") as file:
+            self.learn_blocks(_whole_lines(file, begin, end))
+        return self
+
+    def learn_blocks(self, blocks: Iterable[bytes]) -> Secrets:
+        """Find the secrets in blocks of a long output as ``learn_output`` does, and return self.
+
+        Searching takes seconds per megabyte if an output has words such as ``token``. Therefore, a line is skipped if
+        it and the next one differ from earlier lines only in numbers.
+        """
         kinds: set[int] = set()
         before = last_line = b""
-        with suppress(OSError):
-            for block in _whole_lines(log, begin, end):
-                if lines := _distinct_lines(last_line + block, kinds):
-                    text = before + lines
-                    self.learn_output(text.decode(errors="surrogateescape"))
-                    before = last_lines(text, _OVERLAP)
-                last_line = (last_lines(block, _OVERLAP).splitlines(keepends=True) or [b""])[-1]
+        for block in blocks:
+            if lines := _distinct_lines(last_line + block, kinds):
+                text = before + lines
+                self.learn_output(text.decode(errors="surrogateescape"))
+                before = last_lines(text, _OVERLAP)
+            last_line = (last_lines(block, _OVERLAP).splitlines(keepends=True) or [b""])[-1]
         return self
 
     def hide(self, text: str, where: str = "", *, literal: bool = False) -> str:
@@ -483,6 +490,20 @@ def shown_output(text: str) -> str:
     return of_this_process().learn_output(text).hide(text)
 
 
+def shown_end(output: str, size: int) -> str:
+    """Return the last lines of a program's output for display, without secrets and with at most ``size`` bytes.
+
+    Secrets are searched in the whole output, and also hidden from now on. A last line that is longer is cut at its
+    beginning.
+    """
+    data = output.rstrip().encode(errors="surrogateescape")
+    secrets = of_this_process().learn_blocks(_whole_lines(io.BytesIO(data), 0, None))
+    end = last_lines(data, size + _OVERLAP) or data
+    hidden = secrets.hide(end.decode(errors="surrogateescape"))
+    lines = last_lines(hidden.encode(errors="surrogateescape"), size)
+    return lines.decode(errors="surrogateescape") or hidden[-size:]
+
+
 def last_lines(data: bytes, size: int) -> bytes:
     """Return the last lines of an output, with at most ``size`` bytes.
 
@@ -502,20 +523,19 @@ def read_end(log: Path, size: int) -> bytes:
         return last_lines(file.read(size + 1), size)
 
 
-def _whole_lines(log: Path, begin: int, end: int | None) -> Iterator[bytes]:
+def _whole_lines(file: IO[bytes], begin: int, end: int | None) -> Iterator[bytes]:
     """Yield part of a log in blocks of whole lines; a longer line is split into overlapping pieces."""
-    with log.open("rb") as file:
-        left = (file.seek(0, os.SEEK_END) if end is None else end) - begin
-        file.seek(begin)
-        rest = b""
-        while data := file.read(max(0, min(left, _BLOCK))):
-            left -= len(data)
-            block = rest + data
-            place = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
-            rest = block[place:] if place else block[-_OVERLAP:]
-            yield block[: place or None]
-        if rest:
-            yield rest
+    left = (file.seek(0, os.SEEK_END) if end is None else end) - begin
+    file.seek(begin)
+    rest = b""
+    while data := file.read(max(0, min(left, _BLOCK))):
+        left -= len(data)
+        block = rest + data
+        place = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+        rest = block[place:] if place else block[-_OVERLAP:]
+        yield block[: place or None]
+    if rest:
+        yield rest
 
 
 def _distinct_lines(block: bytes, kinds: set[int]) -> bytes:

@@ -90,7 +90,10 @@ _AWAIT = (
     'hidl_tries=0; while [ -e "$1" ] && [ "$hidl_tries" -lt 1000 ]; do hidl_tries=$((hidl_tries + 1)); '
     'sleep 0.03 2> /dev/null || :; done; unset hidl_tries; shift; exec "$@"'
 )
-_JOINED = "/dev/shm/ch-run_shm-"
+_SHARED_MEMORY = "/dev/shm"
+_JOINED = f"{_SHARED_MEMORY}/ch-run_shm-"
+#: The memory of a start is abandoned after this time; all ranks usually join within seconds.
+_ABANDONED_SECONDS = 3600.0
 _NO_PYTHON = (
     "hidl: the image has no python3, with which hidl checks that the ranks are one MPI world\n"
     "next: skip the check with --no-mpi, or add python3 to the image"
@@ -311,13 +314,33 @@ def _group(environment: MutableMapping[str, str], *, check: bool) -> tuple[int, 
     """Return the number of ranks on this node and a name for them in this launch; None for a single rank.
 
     MPI libraries copy long messages from the memory of another rank, which the kernel permits in one user namespace.
+    The name differs from that of earlier jobs of the run, whose killed ranks may have left theirs on the node.
     """
     ranks = environment.get("LOCAL_WORLD_SIZE", "")
     if not ranks.isdecimal() or int(ranks) < 2:
         return None
     step = os.path.basename(os.path.dirname(environment.get("HIDL_METRICS", "")))  # noqa: PTH119, PTH120
-    words = ["hidl", environment.get("HIDL_RUN_ID", ""), step, environment.get("SLURM_STEP_ID", ""), "01"[check]]
-    return int(ranks), "-".join(filter(None, words)).replace("/", "-")
+    names = ("HIDL_JOB_STARTED", "SLURM_STEP_ID", "NODE_RANK")
+    words = [environment.get("HIDL_RUN_ID", ""), step, *(environment.get(name, "") for name in names), "01"[check]]
+    return int(ranks), "-".join(["hidl", *filter(None, words)]).replace("/", "-")
+
+
+def _remove_abandoned(directory: str) -> None:
+    """Remove what killed starts of ch-run have left: the memory of a start is used for seconds, until all have joined.
+
+    Files of other users are skipped; those of another start in progress are younger.
+    """
+    import glob
+    import time
+
+    for kind in ("ch-run_shm-hidl-*", "sem.ch-run_sem-hidl-*"):
+        for place in glob.glob(os.path.join(directory, kind)):  # noqa: PTH118, PTH207
+            try:
+                status = os.stat(place)  # noqa: PTH116
+                if status.st_uid == os.getuid() and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                    os.unlink(place)  # noqa: PTH108
+            except OSError:  # another rank has removed it
+                pass
 
 
 def _charliecloud(start: _Start) -> list[str]:
@@ -328,6 +351,7 @@ def _charliecloud(start: _Start) -> list[str]:
     command = start.command
     if start.group is not None and not any(word.startswith(("--join", "-j")) for word in start.arguments):
         ranks, tag = start.group
+        _remove_abandoned(_SHARED_MEMORY)
         options += ["--join", f"--join-ct={ranks}", f"--join-tag={tag}"]
         command = ["sh", "-c", _AWAIT, "sh", _JOINED + tag, *command]
     for source, target, _ in start.mounts:

@@ -8,7 +8,8 @@ The MPI library is that of COMMAND: the one that its executable is linked to, or
 any other command, it is the only one that the dynamic linker finds. If the library remains unknown (there is none, or
 there are several), the check fails, because N programs that are each alone would otherwise succeed.
 In a run on GPUs, each rank must find its GPU in the image. Ranks on the same node exchange a long message, which MPI
-libraries copy from the memory of the other rank: a runtime with a user namespace for each rank prevents it.
+libraries copy from the memory of the other rank: a runtime with a user namespace for each rank prevents it. The ranks
+find each other by the kernel that they run on, because launchers place them in any order.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import filecmp
+import hashlib
 import os
 import re
 import shutil
 import struct
 import subprocess
 import sys
+import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 EXPECTED_SIZE = "HIDL_WORLD_SIZE"
 WRONG_WORLD, NO_GPU = 86, 88
@@ -43,6 +46,8 @@ _ABSENT = re.compile(r"libmpi\w*\.so[.\d]*")
 _PYTHON = re.compile(r"python(?:[23](?:\.\d+)?)?")
 _WORLD_OF_MPICH, _BYTE_OF_MPICH, _ERRORS_RETURN_OF_MPICH = 0x44000000, 0x4C00010D, 0x54000001
 _MESSAGE = 1 << 20
+_NODE = 16
+_EXCHANGE_SECONDS = 120.0
 _GATHERING_SECONDS = 2.0
 _LONGEST = 8192
 #: Size of the header of a 64-bit ELF file, and the type of the entry with the path of the dynamic linker.
@@ -131,11 +136,14 @@ def _world_of_mpi4py() -> tuple[int, str] | None:
     except RuntimeError as error:
         raise _Unknown(f"mpi4py in the image cannot be loaded: {error}\n{_how()}") from error
     _require_mounted(_loaded())
-    size, neighbors = MPI.COMM_WORLD.Get_size(), _neighbors()
-    if neighbors is not None and size == int(os.environ[EXPECTED_SIZE]):
+    size = MPI.COMM_WORLD.Get_size()
+    if size == int(os.environ[EXPECTED_SIZE]) and size > 1:
         sent, received = bytearray(_MESSAGE), bytearray(_MESSAGE)
         try:
-            MPI.COMM_WORLD.Sendrecv(sent, neighbors[0], 0, received, neighbors[1], 0)
+            with _deadline():
+                neighbors = _neighbors(MPI.COMM_WORLD.allgather(_node()), MPI.COMM_WORLD.Get_rank())
+                if neighbors is not None:
+                    MPI.COMM_WORLD.Sendrecv(sent, neighbors[0], 0, received, neighbors[1], 0)
         except MPI.Exception as error:
             raise _Unknown(_no_exchange(str(error))) from error
     return size, _first_line(MPI.Get_library_version())
@@ -302,8 +310,9 @@ def _world_of(library: ctypes.CDLL) -> tuple[int, str]:
     world = _handle(library, "comm_world", _WORLD_OF_MPICH)
     size = ctypes.c_int()
     library.MPI_Comm_size(world, ctypes.byref(size))
-    if size.value == int(os.environ[EXPECTED_SIZE]):
-        _exchange(library, world)
+    if size.value == int(os.environ[EXPECTED_SIZE]) and size.value > 1:
+        with _deadline():
+            _exchange(library, world, size.value)
     text, length = ctypes.create_string_buffer(_LONGEST), ctypes.c_int()
     library.MPI_Get_library_version(text, ctypes.byref(length))
     library.MPI_Finalize()
@@ -317,24 +326,58 @@ def _handle(library: ctypes.CDLL, name: str, number: int) -> ctypes.c_void_p | c
     return ctypes.c_int(number)
 
 
-def _neighbors() -> tuple[int, int] | None:
-    """Return the next and the previous rank on this node; None if this one is alone or ranks are not in blocks."""
-    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
-    if not all(os.environ.get(name, "").isdecimal() for name in names):
-        return None
-    rank, local_rank, ranks = (int(os.environ[name]) for name in names[:3])
-    first = rank - local_rank
-    return (first + (local_rank + 1) % ranks, first + (local_rank - 1) % ranks) if ranks > 1 else None
+def _node() -> bytes:
+    """Return 16 bytes that identify the kernel of this rank, which containers share with their node."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # noqa: PTH123
+            text = file.read()
+    except OSError:
+        text = os.uname().nodename.encode()
+    return hashlib.sha256(text).digest()[:_NODE]
 
 
-def _exchange(library: ctypes.CDLL, world: ctypes.c_void_p | ctypes.c_int) -> None:
+def _neighbors(nodes: Sequence[bytes], rank: int) -> tuple[int, int] | None:
+    """Return the next and the previous rank on the node of ``rank``; None if it is alone there.
+
+    Args:
+        nodes: The node of each rank. All ranks have the same list, so each partner sends what its neighbor awaits.
+        rank: This rank in MPI's world.
+    """
+    ranks = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    at = ranks.index(rank)
+    return (ranks[(at + 1) % len(ranks)], ranks[at - 1]) if len(ranks) > 1 else None
+
+
+@contextmanager
+def _deadline() -> Iterator[None]:
+    """End this process with a message if the ranks have not exchanged their messages in time."""
+
+    def end() -> None:
+        os._exit(_fail(f"hidl: {_no_exchange(f'not finished after {_EXCHANGE_SECONDS:g} s')}"))
+
+    timer = threading.Timer(_EXCHANGE_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # a thread that the end of Python interrupts requires libgcc_s, which the image may lack
+
+
+def _exchange(library: ctypes.CDLL, world: ctypes.c_void_p | ctypes.c_int, size: int) -> None:
     """Exchange a long message with other ranks on this node. Raises ``_Unknown`` if MPI cannot."""
-    neighbors = _neighbors()
-    if neighbors is None:
-        return
     is_open_mpi = isinstance(world, ctypes.c_void_p)
     library.MPI_Comm_set_errhandler(world, _handle(library, "errors_return", _ERRORS_RETURN_OF_MPICH))
-    kind, tag = _handle(library, "byte", _BYTE_OF_MPICH), ctypes.c_int(0)
+    kind, tag, rank = _handle(library, "byte", _BYTE_OF_MPICH), ctypes.c_int(0), ctypes.c_int()
+    library.MPI_Comm_rank(world, ctypes.byref(rank))
+    own, every = ctypes.create_string_buffer(_node(), _NODE), ctypes.create_string_buffer(_NODE * size)
+    length = ctypes.c_int(_NODE)
+    if status := library.MPI_Allgather(own, length, kind, every, length, kind, world):
+        raise _Unknown(_no_exchange(f"MPI_Allgather returned {status}"))
+    neighbors = _neighbors([every.raw[at : at + _NODE] for at in range(0, _NODE * size, _NODE)], rank.value)
+    if neighbors is None:
+        return
     sent, received = (ctypes.create_string_buffer(_MESSAGE) for _ in range(2))
     destination, source = map(ctypes.c_int, neighbors)
     count, ignored = ctypes.c_int(_MESSAGE), ctypes.c_void_p(None if is_open_mpi else 1)

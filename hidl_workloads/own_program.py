@@ -40,6 +40,9 @@ RANKS_PER_NODE = "HIDL_RANKS_PER_NODE"
 PROCESSES = "HIDL_PROCESSES"
 """The number of processes that the program itself starts on each node, as torchrun does."""
 
+MOST_RANKS = "HIDL_MOST_RANKS"
+"""In a run whose jobs may have different numbers of nodes: the number of processes on the largest number of nodes."""
+
 SEPARATE_RANKS = "HIDL_SEPARATE_RANKS"
 """Set if the ranks may form other worlds than the launched one."""
 

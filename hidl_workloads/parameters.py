@@ -139,7 +139,9 @@ class Gpt(Training):
         help="sequences per step on all ranks together, instead of `batch`; 0: `batch` for each rank",
     )
     micro_batches: int = parameter(
-        0, min=0, help="parts of a batch whose gradients are accumulated; 0: one (pp: up to 4 for each stage)"
+        0,
+        min=0,
+        help="parts of a batch whose gradients are accumulated (on the largest number of nodes, with --nodes 2-4); 0: one (pp: up to 4 for each stage)",
     )
     recompute: Literal["auto", "always", "never"] = parameter(
         "auto", help="recompute the activations of a block in the backward pass; auto: if memory_limit requires it"

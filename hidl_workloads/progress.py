@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hidl_workloads import launcher_environment
+
 STARTED = "HIDL_JOB_STARTED"
 """Variable with the start of the job in seconds since the epoch, as in its status."""
 
@@ -131,17 +133,20 @@ class Progress:
             return
 
 
-def begin_job(step: int = 0, *, rank: int = 0) -> Progress:
+def begin_job(step: int = 0, *, rank: int | None = None) -> Progress:
     """Return the record of this job, for a program with checkpoints of its own.
 
     It is written by rank 0 of a program that hidl started with ``--until-done``, and by no other.
 
     Args:
         step: Number of completed steps in the checkpoint from which the job continues; 0 at the beginning.
-        rank: This process's rank.
+        rank: This process's rank. By default, it is ``$RANK``, which torchrun and hidl set, or the launcher's number of
+            the process.
     """
+    if rank is None:
+        rank = launcher_environment.read_number(("RANK", *launcher_environment.RANKS), os.environ)
     directory, run, started = (os.environ.get(name) for name in ("HIDL_CHECKPOINT", "HIDL_RUN_ID", STARTED))
-    is_recorded = rank == 0 and directory and run and started
+    is_recorded = not rank and directory and run and started
     progress = Progress(
         Path(directory) if is_recorded and directory else None,
         run=run or "",

@@ -41,6 +41,19 @@ def test_a_failure_carries_command_directory_status_output_and_log(tmp_path: Pat
     assert log.read_text() == "broken\n"
 
 
+@pytest.mark.parametrize(
+    ("after", "end"),
+    [("step " * 796, "step step"), ("step\n" * 2000 + "sent 0fAPr0cess9xK2 to server", "sent *** to server")],
+    ids=["cut", "name before"],  # in $PYTEST_CURRENT_TEST
+)
+def test_the_output_of_a_failure_contains_no_part_of_a_secret(after: str, end: str) -> None:
+    """In the first case, the last 4000 bytes begin within the secret; in the second one, its name is before them."""
+    with pytest.raises(ProcessFailed) as caught:
+        process.run(["sh", "-c", 'printf "%s" "$1"; exit 3', "sh", f"connect --token 0fAPr0cess9xK2\n{after}"])
+    assert "0cess9xK2" not in caught.value.output
+    assert caught.value.output.endswith(end)
+
+
 def test_a_program_that_does_not_exist_is_a_failure_with_status_127() -> None:
     with pytest.raises(ProcessFailed) as caught:
         process.run(["/no/such/program"])

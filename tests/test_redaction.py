@@ -33,6 +33,7 @@ from hidl_cli.redaction import (
     redact,
     redact_document,
     redact_variable,
+    shown_end,
 )
 from hidl_workloads.own_program import decode, encode
 from tests.conftest import REPOSITORY
@@ -497,6 +498,23 @@ def test_only_the_requested_part_of_a_log_is_searched(tmp_path: Path) -> None:
 def test_the_end_of_a_log_begins_at_a_line(tmp_path: Path, data: bytes, size: int, end: bytes) -> None:
     (tmp_path / "a.log").write_bytes(data)
     assert last_lines(data, size) == read_end(tmp_path / "a.log", size) == end
+
+
+@pytest.mark.parametrize(
+    ("output", "end"),
+    [
+        ("a\nb\nc\n", "a\nb\nc"),
+        ("first\nsecond\nthird\n\n", "second\nthird"),
+        (f"connect --token Sh0wnEnd{TOKEN}\n" + "step 1\n" * 9000 + f"sent Sh0wnEnd{TOKEN} to", f"sent {HIDDEN} to"),
+        (f"connect --token Sh0wnEnd{TOKEN}\nlast\n", "last"),
+        ("x" * 100_000 + " the end", "xxxx the end"),
+        ("x" * 100_000 + " the end\n\n", "xxxx the end"),
+        ("", ""),
+    ],
+    ids=["short", "lines", "name before", "name beside", "long line", "blank end", "empty"],  # in $PYTEST_CURRENT_TEST
+)
+def test_the_shown_end_of_an_output_contains_no_part_of_a_secret(output: str, end: str) -> None:
+    assert shown_end(output, 12) == end
 
 
 @pytest.mark.parametrize("secret", ["&&&&&&&&1a", "'ab cd1234", '"abcd1234', "%abcd1234", "\\abcd1234"])

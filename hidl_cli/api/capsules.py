@@ -50,14 +50,14 @@ def capsule(run: str | PathLike[str] | Run | None = None, file: str | PathLike[s
     Raises ``MissingPrecondition`` for a run without metrics or a lockfile, and ``FileExistsError`` if ``file`` is
     not a capsule.
     """
-    from hidl_cli.capsule import SUFFIX, capsule_of
+    from hidl_cli.capsule import SUFFIX, capsule_of, is_capsule
     from hidl_cli.documents import write_output
     from hidl_cli.record import Run as Record
 
     found = run if isinstance(run, Run) else find(run)
     made = capsule_of(Record(found.directory))
     place = Path(file) if file is not None else Path(f"{made.run}{SUFFIX}")
-    write_output(place, made.to_bytes())
+    write_output(place, made.to_bytes(), is_capsule)
     return place
 
 

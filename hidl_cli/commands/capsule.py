@@ -46,7 +46,7 @@ def capsule(
     json: JsonOption = False,
 ) -> None:
     """Save a run in one file: its plan, script, lockfile, stack, site and metrics, and the hashes of its inputs."""
-    from hidl_cli.capsule import SUFFIX, capsule_of, keeps_sources, required_words
+    from hidl_cli.capsule import SUFFIX, capsule_of, is_capsule, keeps_sources, required_words
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.documents import write_output
     from hidl_cli.errors import HidlError
@@ -56,7 +56,7 @@ def capsule(
     made = capsule_of(found)
     file = output or Path(f"{made.run}{SUFFIX}")
     try:
-        write_output(file, made.to_bytes())
+        write_output(file, made.to_bytes(), is_capsule)
     except OSError as error:
         raise HidlError(
             f"cannot write {file}: {error.strerror}", hint="write to another file with --output FILE"

@@ -586,12 +586,12 @@ def _related(read: list[LoadedRun], notes: list[str]) -> list[LoadedRun]:
 
 
 def _written(html: str, output: str) -> Path:
-
     from hidl_cli.documents import write_output
+    from hidl_cli.report.html import is_report
 
     path = Path(output).absolute()
     try:
-        write_output(path, html.encode())
+        write_output(path, html.encode(), is_report)
     except OSError as error:
         raise HidlError(f"cannot write the report: {error}", hint="write to another file with --output FILE") from error
     return path

@@ -557,7 +557,7 @@ def sbom(
 ) -> None:
     """Print the software bill of materials of an installation (CycloneDX 1.6, JSON)."""
     from hidl_cli.documents import write_output
-    from hidl_cli.inventory import cyclonedx
+    from hidl_cli.inventory import cyclonedx, is_bill
     from hidl_cli.stack import installation
 
     if id_:
@@ -570,7 +570,7 @@ def sbom(
         write(text)
         return
     try:
-        write_output(output, text.encode())
+        write_output(output, text.encode(), is_bill)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}") from error
     say(f"wrote the bill of materials of {name} to {output}")

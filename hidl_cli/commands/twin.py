@@ -233,11 +233,11 @@ def rehearse(
 
     The exit code is that of the first step that fails.
     """
-    from hidl_twin.page import page
+    from hidl_twin.page import is_page, page
     from hidl_twin.rehearsal import Script, can_be_rehearsed
     from hidl_twin.rehearsal import rehearse as carry_out
 
-    from hidl_cli.documents import write_text
+    from hidl_cli.documents import check_output, write_output
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.site.load import load_site
 
@@ -259,6 +259,12 @@ def rehearse(
             f"site {name} cannot be rehearsed: {reason}", hint="to list the runnable sites, run: hidl site list"
         )
     found: list[Rehearsal] = []
+    if report is not None:
+        try:
+            check_output(report, is_page)
+        except OSError as error:
+            hint = "write to another file with --report FILE"
+            raise UsageError(f"cannot write {report}: {error.strerror}", hint=hint) from error
     left_out = {name: reason for name, reason in reasons.items() if reason is not None}
     for name in (name for name, reason in reasons.items() if reason is None):
         say(f"{name}: {_clock()}")
@@ -266,7 +272,7 @@ def rehearse(
         found.append(rehearsal)
         if report is not None:  # updated after every site, because many sites take hours
             before = report.read_text(encoding="utf-8") if report.is_file() else ""
-            write_text(report, shown(page(found, left_out, ["hidl", *sys.argv[1:]], before)))
+            write_output(report, shown(page(found, left_out, ["hidl", *sys.argv[1:]], before)).encode(), is_page)
     if json:
         emit_json("hidl.rehearsal/1", rehearsals=[_document(each) for each in found], left_out=left_out)
     elif len(found) == 1:

@@ -32,6 +32,7 @@ from hidl_cli.plan.planning import SET_BY_THE_SCRIPT, new_id, shared_environment
 from hidl_cli.plan.prepare import own_library
 from hidl_cli.plan.workload import Program, StackChoice, Workload
 from hidl_cli.record import Run, State, Status
+from hidl_cli.redaction import shown_end, shown_output
 from hidl_cli.runs.follow import follow, scheduler_of
 from hidl_cli.schedulers import scheduler_for
 from hidl_cli.schedulers.local import InAllocation
@@ -326,7 +327,7 @@ def read_facts(directory: Path, examination: Examination, *, outside: Node | Non
         times.get("began"),
         times.get("ended"),
         outside,
-        " ".join(_text(directory / "nodes.err").split())[:_MAX_OUTPUT],
+        " ".join(shown_output(_text(directory / "nodes.err")).split())[:_MAX_OUTPUT],
     )
     launches = (
         _launch_result(directory / "steps" / str(number), attempt)
@@ -351,7 +352,7 @@ def _launch_result(directory: Path, attempt: Attempt) -> LaunchResult:
     return LaunchResult(
         attempt,
         int(status) if status.isdecimal() else None,
-        (_text(directory / "stderr.log") + _text(directory / "stdout.log"))[-_MAX_OUTPUT:].strip(),
+        shown_end(_text(directory / "stderr.log") + _text(directory / "stdout.log"), _MAX_OUTPUT).strip(),
         tuple(sorted((rank for rank in ranks if rank.size), key=lambda rank: (rank.rank, rank.host))),
         tuple(rank for rank in ranks if not rank.size),
     )
@@ -369,7 +370,8 @@ def _ssh(directory: Path, hosts: tuple[str, ...]) -> Iterator[SshCheck]:
     for host in hosts[1:]:
         status = _text(directory / f"{host}.status").strip()
         if status.isdecimal():
-            yield SshCheck(hosts[0], host, int(status), _text(directory / f"{host}.said").strip()[-_MAX_OUTPUT:])
+            output = shown_end(_text(directory / f"{host}.said"), _MAX_OUTPUT).strip()
+            yield SshCheck(hosts[0], host, int(status), output)
 
 
 def _json(text: str) -> dict[str, Any] | None:
@@ -648,7 +650,8 @@ def _unknown(run: Run, status: Status, facts: JobFacts) -> tuple[str, ...]:
     untried = [result.attempt.label for result in facts.launches if result.status is None]
     output = ""
     with suppress(OSError):
-        output = " ".join(run.stderr.read_text(encoding="utf-8", errors="replace")[-_TAIL:].split())
+        text = run.stderr.read_text(encoding="utf-8", errors="replace")
+        output = " ".join(shown_end(text, _TAIL).split())
     end = f"the job ended as {status.state.value}{f' ({status.reason})' if status.reason else ''}"
     return (
         f"{end} before it tried {', '.join(untried)}" if untried else end,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hidl_cli import batch_systems
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.placement import Placement, check_nodes, time_limit
+from hidl_cli.launchers import LauncherTraits
 from hidl_cli.plan.options import RunRequest
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.planning import on_fewer
@@ -14,7 +15,7 @@ from hidl_cli.plan.workload import Elastic, Value, Workload
 from hidl_cli.site.schema import Site
 
 TOTAL_BATCH = "HIDL_TOTAL_BATCH"
-"""Variable with the global batch of a user's program, of which each rank takes its share."""
+"""Variable with the global batch of a user's program, of which each of ``$WORLD_SIZE`` processes takes its share."""
 
 
 def checked_least_nodes(
@@ -24,6 +25,7 @@ def checked_least_nodes(
     parameters: Mapping[str, Value],
     placement: Placement,
     *,
+    launcher: LauncherTraits,
     allocation: str | None = None,
 ) -> int | None:
     """Return the smallest number of nodes of the jobs of a run, or None if all of them have the same number.
@@ -36,6 +38,7 @@ def checked_least_nodes(
         workload: The workload, or the user's program.
         parameters: The workload's parameters.
         placement: Placement on the largest number of nodes.
+        launcher: The launcher of the ranks.
         allocation: Id of the allocation in which the run takes place, if there is one.
     """
     if request.least_nodes is None:
@@ -52,6 +55,18 @@ def checked_least_nodes(
     if system is None or not system.accepts_node_range:
         name = system.title if system else site.scheduler
         raise UsageError(f"{given} is not supported with {name}: its jobs have a fixed number of nodes", hint=fixed)
+    if site.policies.tasks == "required":
+        raise UsageError(
+            f"{given} is not supported on site {site.name}: its jobs must request a number of tasks, for which "
+            f"{system.title} would choose the smallest number of nodes",
+            hint=fixed,
+        )
+    if launcher.needs_tasks:
+        raise UsageError(
+            f"{given} is not supported with launcher {launcher.name}, which takes the ranks per node from the job's "
+            "number of tasks",
+            hint=f"{fixed}, or another launcher (--launcher)",
+        )
     if request.gpus is not None:
         raise UsageError(f"{given} and --gpus cannot be combined", hint="use --gpus-per-rank and --ranks-per-node")
     if workload.program.once:
@@ -73,7 +88,7 @@ def _check_command(
     if total is None:
         raise UsageError(
             f"{given} requires a program that keeps its global batch on any number of ranks",
-            hint=f"let each rank take its share of ${TOTAL_BATCH}, and add --env-var {TOTAL_BATCH}=N",
+            hint=f"let each rank take ${TOTAL_BATCH} / $WORLD_SIZE samples, and add --env-var {TOTAL_BATCH}=N",
         )
     if not total.isdecimal() or int(total) < 1:
         raise UsageError(f"invalid {TOTAL_BATCH} {total!r}: must be at least 1", hint="use the number of samples")

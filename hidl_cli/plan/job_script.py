@@ -44,6 +44,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "activate": None if plan.workload.program.once else plan.activate,
         "own_programs": f"{plan.prefix}/bin",
         "mpi": None if plan.mpi_of_the_stack else plan.mpi,
+        "container": plan.container is not None,
         "of_the_node": OF_THE_NODE if plan.container is not None and plan.container.runtime == "pyxis" else (),
         "environment": plan.environment,
         "launcher": LAUNCHERS.get(plan.launcher) if plan.steps else None,
@@ -80,6 +81,7 @@ def _chain_values(plan: Plan) -> dict[str, Any]:
     return {
         "max_jobs": plan.max_jobs,
         "cost_limits": list(cost_limits(plan)),
+        "nodes": plan.allocation.nodes,
         "limit_at_scheduler": limit_at_scheduler(plan),
         "rounding": ROUNDING,
         "stop_seconds": stop_seconds,

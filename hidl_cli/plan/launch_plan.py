@@ -25,6 +25,7 @@ from hidl_cli.quoting import sh_line
 from hidl_cli.record import Run, create
 from hidl_cli.recorder import Profiling, install_recorder
 from hidl_cli.redaction import Secrets, may_hold, remember
+from hidl_cli.schedulers.decision import read_status
 from hidl_cli.stack.activation import UserEnvironment, prepare_support
 from hidl_cli.stack.schema import Device
 from hidl_cli.tuning.judge import COMPARED, DEFAULT, MATRIX, Setting, compared_variables, without_variables
@@ -108,8 +109,8 @@ class Plan:
         profile: Whether recording the ranks' MPI calls is required or optional; None if they are not recorded.
         container: Container in which the user's program runs; None if it runs on the nodes themselves.
         sources: Documents of the site and the stack, which are stored beside ``plan.json``.
-        on_fewer_nodes: The step on each smaller number of nodes that a job may get; empty if all jobs have the same
-            number of nodes.
+        on_fewer_nodes: The step on each other number of nodes that a job may get; empty if all jobs have the same
+            number of nodes. Those of a new plan are smaller than that of ``steps``.
     """
 
     run: str
@@ -152,9 +153,15 @@ class Plan:
     on_fewer_nodes: tuple[Step, ...] = ()
 
     def on_nodes(self, nodes: int) -> Plan:
-        """Return the plan with the step of a job that got this number of nodes."""
+        """Return the plan with the step of a job that got this number of nodes; unchanged if it has no such step.
+
+        The other steps remain in ``on_fewer_nodes``, because the next job may get another number of nodes.
+        """
         found = [step for step in self.on_fewer_nodes if step.placement.nodes == nodes]
-        return replace(self, steps=tuple(found)) if found else self
+        if not found:
+            return self
+        others = [step for step in (*self.on_fewer_nodes, *self.steps) if step not in found]
+        return replace(self, steps=tuple(found), on_fewer_nodes=tuple(others))
 
     @property
     def is_study(self) -> bool:
@@ -295,14 +302,18 @@ def _record(plan: Plan, profiling: Profiling, directory: Path) -> str | None:
 
 
 def plan_of(run: Run) -> Plan:
-    """Read the plan of a run, with the step of its last job; raises ``HidlError`` if that fails."""
+    """Read the plan of a run; raises ``HidlError`` if that fails.
+
+    If its jobs may have different numbers of nodes, the plan has the step of the last job, or the largest step if that
+    job's status cannot be read.
+    """
     try:
         text = (run.directory / "plan.json").read_text(encoding="utf-8")
         document = json.loads(text)
         if may_hold(text):
             remember(document)
         plan = Plan.from_json(document)
-        return plan.on_nodes(len(run.status().hosts)) if plan.on_fewer_nodes else plan
+        return plan.on_nodes(len(read_status(run).hosts)) if plan.on_fewer_nodes else plan
     except (OSError, ValueError) as error:
         raise HidlError(f"{run.directory} is not a run directory of this version of hidl: {error}") from error
 

@@ -31,7 +31,16 @@ from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
 from hidl_workloads.container import NEVER_PASSED
-from hidl_workloads.own_program import CHECK, CONTAINER, PROCESSES, RANKS_PER_NODE, SEPARATE_RANKS, STDIN, encode
+from hidl_workloads.own_program import (
+    CHECK,
+    CONTAINER,
+    MOST_RANKS,
+    PROCESSES,
+    RANKS_PER_NODE,
+    SEPARATE_RANKS,
+    STDIN,
+    encode,
+)
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 if TYPE_CHECKING:
@@ -202,10 +211,8 @@ def make_plan(
     if max_jobs:
         stop_seconds = _stop_seconds(allocation.time_limit)
         allocation = replace(allocation, stop_seconds=stop_seconds, least_nodes=least_nodes)
-    if least_nodes is not None and allocation.cores_per_rank is not None:
-        # Slurm would choose the smallest number of nodes that has room for a given number of tasks.
-        cores = allocation.cores_per_rank * allocation.ranks_per_node
-        allocation = replace(allocation, cores_per_rank=None, cores_per_node=cores)
+    if least_nodes is not None:
+        allocation = _without_tasks(allocation)
     warnings = tuple(_warnings(options, job.partition, placements))
     placements, notice = _within_share(allocation, options.launcher, placements)
     partition = site.partition(job.partition)
@@ -218,6 +225,8 @@ def make_plan(
     if workload.program.once:
         environment = {}
     environment |= {DEVICE: options.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
+    if least_nodes is not None:
+        environment[MOST_RANKS] = str(placements[0].ranks * processes)
     environment |= variables or {}
     context = _StepContext(
         site.scheduler,
@@ -288,6 +297,18 @@ def make_plan(
         sources=options.sources,
         on_fewer_nodes=tuple(on_fewer_nodes),
     )
+
+
+def _without_tasks(allocation: Allocation) -> Allocation:
+    """Return an allocation that requests the cores of a node's ranks for a single task.
+
+    With a number of tasks, Slurm would choose the smallest number of nodes that has room for them. Ranks that are not
+    bound get one CPU each, as from ``--ntasks-per-node``, which counts hardware threads.
+    """
+    if allocation.cores_per_rank is None:
+        return replace(allocation, cores_per_node=allocation.ranks_per_node, threads_per_core=None)
+    cores = allocation.cores_per_rank * allocation.ranks_per_node
+    return replace(allocation, cores_per_rank=None, cores_per_node=cores)
 
 
 def _stop_seconds(limit: float | None) -> int:

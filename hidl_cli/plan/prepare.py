@@ -172,7 +172,13 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         variables=request.rank_variables,
         max_jobs=_job_limit(request, site, workload),
         least_nodes=checked_least_nodes(
-            request, site, workload, parameters, placements[0], allocation=enclosing.id if enclosing else None
+            request,
+            site,
+            workload,
+            parameters,
+            placements[0],
+            launcher=options.launcher,
+            allocation=enclosing.id if enclosing else None,
         ),
     )
     plan = limit_cost(plan, request.max_node_hours, request.max_cost)
@@ -266,7 +272,9 @@ def _once_per_node(request: RunRequest, site: Site, workload: Workload) -> tuple
             hint="use --scale nodes=1,2,4",
         )
     gpus = requested_gpus(site, request)
-    processes = processes_per_node(launcher, request, nodes=request.nodes or 1, gpus=gpus)
+    processes = processes_per_node(
+        launcher, request, nodes=request.nodes or 1, gpus=gpus, least_nodes=request.least_nodes
+    )
     threads = None if request.threads is None else request.threads * processes
     program = workload.program.model_copy(update={"processes": processes, "mpi": False})
     return replace(request, ranks_per_node=1, threads=threads), workload.model_copy(update={"program": program})

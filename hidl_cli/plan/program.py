@@ -219,13 +219,14 @@ _SHELLS = ("bash", "sh", "zsh")
 _TEXT_OPTIONS = {
     **dict.fromkeys(_SHELLS, "cs"),
     **dict.fromkeys(("python", "pypy"), "c"),
-    **dict.fromkeys(("perl", "ruby", "Rscript", "julia"), "eE"),
+    **dict.fromkeys(("perl", "Rscript", "julia"), "eE"),
+    "ruby": "e",
     "env": "S",
 }
-#: Letters of an interpreter's options that are followed by a value, unless it is in the same word.
+#: Letters of an interpreter's options that have a value, in the same word or the next one.
 _VALUE_OPTIONS = {
     **dict.fromkeys(("python", "pypy"), "WX"),
-    **{"perl": "I", "ruby": "CIr", "julia": "CHJLpt", "env": "Cu"},
+    **{"perl": "IMm", "ruby": "CEIr", "julia": "CHJLpt", "env": "Cu"},
 }
 _LONG_VALUE_OPTIONS = frozenset(
     [
@@ -395,7 +396,7 @@ def _count_values(kind: str, option: str) -> int:
 
 def _precedes_text(kind: str, option: str) -> bool:
     """Return True if no program file follows an interpreter's option, because the program is text or standard input."""
-    is_short = re.match(rf"-[A-Za-z]*[{_TEXT_OPTIONS[kind]}]", option)
+    is_short = re.match(rf"-[^\W{_VALUE_OPTIONS.get(kind, '')}]*[{_TEXT_OPTIONS[kind]}]", option)
     return option == "-" or option.startswith(_LONG_TEXT_OPTIONS) or bool(is_short)
 
 

@@ -179,7 +179,9 @@ def _in_shell(text: str) -> Iterator[ProgramLauncher]:
             yield ProgramLauncher(launcher.name, launcher.words, in_shell=True)
 
 
-def processes_per_node(launcher: ProgramLauncher, options: RunOptions, *, nodes: int, gpus: int | None) -> int:
+def processes_per_node(
+    launcher: ProgramLauncher, options: RunOptions, *, nodes: int, gpus: int | None, least_nodes: int | None = None
+) -> int:
     """Return the number of processes that torchrun or accelerate starts on each node.
 
     Args:
@@ -187,10 +189,13 @@ def processes_per_node(launcher: ProgramLauncher, options: RunOptions, *, nodes:
         options: The run options.
         nodes: Number of nodes.
         gpus: Number of GPUs on each node, if the run uses them.
+        least_nodes: Smallest number of nodes of a job; None if each job has ``nodes``.
 
     Raises:
         UsageError: The launcher is unsupported, or its options contradict the run options.
     """
+    if least_nodes is not None:
+        _require_variable_nodes(launcher, f"{least_nodes} to {nodes}")
     if launcher.name == TORCHRUN:
         given = _processes_of_torchrun(launcher, options, nodes, gpus)
     elif launcher.name == ACCELERATE:
@@ -205,6 +210,18 @@ def processes_per_node(launcher: ProgramLauncher, options: RunOptions, *, nodes:
             hint=f"run: {_line(options, options.words)}",
         )
     return given or ranks or gpus or 1
+
+
+def _require_variable_nodes(launcher: ProgramLauncher, nodes: str) -> None:
+    """Raise ``UsageError`` if an option sets the number of nodes, although the jobs have different numbers of them."""
+    of_nodes = {TORCHRUN: ["--nnodes"], ACCELERATE: ["--num-machines", "--num-processes"]}
+    for name in of_nodes.get(launcher.name, ()):
+        given = launcher.value(name)
+        if given is not None and not _is_variable(given, "{nodes}"):
+            raise UsageError(
+                f"{launcher.name} {name} is {given} in each job, but jobs have {nodes} nodes",
+                hint=f"omit {name}: hidl sets it for each job",
+            )
 
 
 def _processes_of_torchrun(launcher: ProgramLauncher, options: RunOptions, nodes: int, gpus: int | None) -> int | None:
@@ -256,6 +273,12 @@ def _processes_of_accelerate(
     if launcher.in_shell:
         raise UsageError(
             "accelerate launch cannot be started by a shell", hint=f"run: {_line(options, without, ranks=gpus)}"
+        )
+    machines = launcher.value("--num-machines")
+    if machines is not None and not _is_variable(machines, "{nodes}") and machines != str(nodes):
+        raise UsageError(
+            f"accelerate --num_machines is {machines}, but the run has {nodes} node(s)",
+            hint="omit --num_machines, and set the nodes with hidl run --nodes",
         )
     total = launcher.value("--num-processes")
     if total is None:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 from markupsafe import Markup, escape
 
@@ -407,7 +408,16 @@ def point(
 
 
 _CLASSES = 3  # number of shades each for better and worse values in heat maps
+_HEAD = 4096  # number of bytes that contain the head up to the style
 _STEP = 0.03  # width of a shade, so that noise of ±1 % has no colour
+
+
+def is_report(file: Path) -> bool:
+    """Return whether a file is a page that ``to_html`` has rendered."""
+    with file.open("rb") as content:
+        head = content.read(_HEAD).lstrip().partition(b"<style>")[0]
+    marks = (b'<meta name="generator" content="hidl">', b"<title>hidl report: ")  # the second one is that of hidl 0.1
+    return head.startswith(b"<!doctype html>") and any(mark in head for mark in marks)
 
 
 def to_html(page: Page) -> str:

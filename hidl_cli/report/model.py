@@ -21,6 +21,7 @@ from hidl_cli.record import Run, State, Status, all_runs, find
 from hidl_cli.redaction import Secrets, read_end
 from hidl_cli.report.text import day, percent, when
 from hidl_cli.runs.history import judge_if_ended, refresh
+from hidl_cli.schedulers.decision import read_status
 from hidl_cli.store.extract import series_of
 from hidl_cli.store.store import Filters, Store
 
@@ -540,7 +541,7 @@ def load(run: Run, status: Status | None = None) -> LoadedRun:
     return LoadedRun(
         run=run,
         plan=plan,
-        status=status or run.status(),
+        status=status or read_status(run),
         steps=steps,
         worlds=tuple(_hosts(step, document) for step, document in zip(steps, written, strict=True)),
         versions={str(name): str(version) for name, version in versions.items()},
@@ -638,7 +639,7 @@ def _refreshed(runs: Sequence[Run]) -> tuple[dict[Run, Status], list[str]]:
         if run.directory.resolve().parent != own:
             continue
         try:
-            status = run.status()
+            status = read_status(run)
             if status.state.is_final:
                 judge_if_ended(run, status)
             elif run.document("job") is not None:

@@ -90,12 +90,12 @@ def choose_interval(plan: Plan, site: Site) -> CheckpointInterval | None:
         return CheckpointInterval(None, "because no earlier run with these parameters measured its checkpoints")
     cost, run = earlier[0].checkpoint_time, earlier[0].run
     node_type, nodes = site.node_type(plan.partition), plan.allocation.nodes
-    seconds, failures = sum(each.job_seconds for each in earlier), sum(each.failures for each in earlier)
+    node_seconds, failures = sum(each.node_seconds for each in earlier), sum(each.failures for each in earlier)
     if node_type.mtbf_hours is not None:
         between = node_type.mtbf_hours * 3600 / nodes
         source = f"{node_type.mtbf_hours:g} h between failures of a node (site's file), {nodes} node(s)"
-    elif failures and seconds:
-        between = seconds / failures
+    elif failures and node_seconds:
+        between = node_seconds / nodes / failures
         source = f"{between / 3600:.3g} h between failures of a job ({failures} in {len(earlier)} earlier run(s))"
     else:
         reason = (
@@ -130,11 +130,17 @@ def _seconds(text: str) -> float:
 
 @dataclass(frozen=True)
 class _EarlierRun:
-    """The measurements of an earlier run: times of a checkpoint and of all jobs in seconds, and number of failures."""
+    """The measurements of an earlier run.
+
+    Attributes:
+        checkpoint_time: Time of a checkpoint in seconds.
+        node_seconds: Time of all jobs, times their nodes.
+        failures: Number of failures.
+    """
 
     run: str
     checkpoint_time: float
-    job_seconds: float
+    node_seconds: float
     failures: int
 
 
@@ -158,5 +164,7 @@ def _earlier(plan: Plan) -> Iterator[_EarlierRun]:
 def _identity(plan: Plan) -> list[Any]:
     """Return what two runs must have in common for their checkpoints to take equally long."""
     parameters = {name: value for name, value in plan.parameters.items() if name not in _OF_LENGTH}
-    first = plan.steps[0].placement
-    return [plan.workload_words, parameters, plan.device, first.nodes, first.ranks]
+    steps = (*plan.steps, *plan.on_fewer_nodes)
+    largest = max((step.placement for step in steps), key=lambda placement: placement.nodes)
+    least = plan.allocation.least_nodes
+    return [plan.workload_words, parameters, plan.device, largest.nodes, largest.ranks, least]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -233,7 +234,7 @@ def read_goodput(run: Run, plan: Plan) -> Goodput | None:
 
 def nodes_of_jobs(run: Run) -> list[int]:
     """Return the number of nodes of each job that has started, in the order of their starts."""
-    jobs = _without_refused(_jobs(_statuses(run), (), 0))
+    jobs = _without_rejected(_jobs(_statuses(run), (), 0))
     return [job.nodes for job in jobs]
 
 
@@ -245,10 +246,10 @@ def describe_nodes(nodes: Sequence[int]) -> str:
 
 
 def count_failures(run: Run, plan: Plan) -> tuple[float, int]:
-    """Return the total time of a run's jobs, in seconds, and the number of failures that the run recovered from."""
+    """Return the time of a run's jobs times their nodes, in seconds, and the failures that the run recovered from."""
     jobs = _jobs(_statuses(run), _records(run), plan.allocation.nodes)
-    trained = _without_refused(jobs)
-    return sum(job.seconds for job in trained), sum(job.has_failed for job in jobs[:-1])
+    trained = _without_rejected(jobs)
+    return sum(job.seconds * job.nodes for job in trained), sum(job.has_failed for job in jobs[:-1])
 
 
 def measure(
@@ -269,7 +270,7 @@ def measure(
         limit: Time limit of a job in seconds.
     """
     jobs = _jobs(statuses, records, nodes)
-    trained = _without_refused(jobs)
+    trained = _without_rejected(jobs)
     ordered = [(job, record) for job in jobs for record in job.records]
     node_seconds = sum(job.seconds * job.nodes for job in jobs)
     if not ordered or not node_seconds:
@@ -312,18 +313,34 @@ def _statuses(run: Run) -> list[Status]:
 def _jobs(statuses: Iterable[Status], records: Iterable[JobSteps], nodes: int) -> list[_JobWithSteps]:
     """Return the jobs with their records, both in the order of their starts."""
     of_jobs: dict[float, list[JobSteps]] = {}
-    for record in sorted(records, key=lambda record: record.began):
+    for record in records:
         of_jobs.setdefault(record.job_started, []).append(record)
     return [
-        _JobWithSteps(status, tuple(of_jobs.get(status.started or 0.0, ())), len(status.hosts) or nodes)
+        _JobWithSteps(status, _one_after_another(of_jobs.get(status.started or 0.0, ())), len(status.hosts) or nodes)
         for status in sorted(statuses, key=lambda status: status.started or 0.0)
     ]
 
 
-def _without_refused(jobs: Sequence[_JobWithSteps]) -> Sequence[_JobWithSteps]:
+def _one_after_another(records: Iterable[JobSteps]) -> tuple[JobSteps, ...]:
+    """Return a job's records in the order of their beginnings; of those that overlap, the one with the most steps.
+
+    Processes that train at the same time train the same steps: several ranks may have recorded them, or a program that
+    uses ``hidl_workloads.checkpoint`` may also have called ``begin_job``.
+    """
+    kept: list[JobSteps] = []
+    ended = -math.inf
+    for record in sorted(records, key=lambda record: record.began):
+        if record.began >= ended:
+            kept.append(record)
+        else:
+            kept[-1] = max(kept[-1], record, key=lambda each: (each.points[-1][0] - each.start, each.checkpoints))
+        ended = max(ended, record.written)
+    return tuple(kept)
+
+
+def _without_rejected(jobs: Sequence[_JobWithSteps]) -> Sequence[_JobWithSteps]:
     """Leave out a last job that only found that the run may not continue."""
-    is_refused = len(jobs) > 1 and jobs[-1].status.step == 0 and not jobs[-1].is_open
-    return jobs[:-1] if is_refused else jobs
+    return jobs[:-1] if jobs and jobs[-1].status.not_run else jobs
 
 
 def _unrecorded(jobs: Sequence[_JobWithSteps], ended: int, limit: float | None) -> float | None:

@@ -28,6 +28,7 @@ from hidl_cli.redaction import redact_document
 from hidl_cli.runs.conclude import error_for
 from hidl_cli.runs.follow import follow, scheduler_of
 from hidl_cli.schedulers import scheduler_for
+from hidl_cli.schedulers.decision import read_status
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import verify
 from hidl_cli.stack.installation import Installation
@@ -136,7 +137,7 @@ class JobVerification:
         run = _submitted_run(plan)
         if run is None:
             return False
-        state = run.status().state
+        state = read_status(run).state
         return state is State.COMPLETED or not state.is_final
 
     def __call__(self, plan: InstallPlan, log: Path) -> Verified:

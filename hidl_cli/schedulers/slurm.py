@@ -356,7 +356,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         "job-name": allocation.job_name,
         **{name: None if use == "never" else value for name, (use, value) in uses.items()},
         "nodes": f"{allocation.least_nodes}-{allocation.nodes}" if allocation.least_nodes else allocation.nodes,
-        "ntasks-per-node": tasks if policies.tasks == "ntasks-per-node" and not allocation.least_nodes else None,
+        "ntasks-per-node": None if policies.tasks == "none" or allocation.least_nodes else tasks,
         **_cpus(allocation, policies),
         **_memory(allocation, policies),
         **_gpus(allocation, policies),

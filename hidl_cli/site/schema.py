@@ -318,8 +318,9 @@ class Policies(Strict):
     qos: Use = Field("optional", description="quality of service (`--qos`)")
     constraint: Use = Field("optional", description="node features (`--constraint`)")
     reservation: Use = Field("optional", description="reservation (`--reservation`, `-U`)")
-    tasks: Literal["ntasks-per-node", "none"] = Field(
-        "ntasks-per-node", description="how to request ranks (`--ntasks-per-node`)"
+    tasks: Literal["ntasks-per-node", "required", "none"] = Field(
+        "ntasks-per-node",
+        description="how to request ranks (`--ntasks-per-node`); required if the site rejects jobs without tasks",
     )
     cpus: Literal["cpus-per-task", "none"] = Field(
         "cpus-per-task", description="how to request the cores of a rank; none if whole nodes are allocated"

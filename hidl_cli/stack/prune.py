@@ -152,6 +152,8 @@ _LONGEST_FILE = 2**20  # bytes
 _OTHER_USERS = "another user's"
 #: An installation's id after a path or module name, as in ``/opt/hidl/local/mpi/0123456789ab``.
 _MENTION = re.compile(r"""([^\s"'`=:,;()<>\[\]{}]*/)?\b([0-9a-f]{12})\b""")
+#: The absolute path of an installation in a script.
+_PREFIX = re.compile(r"""(?<![^\s"'`=:;])/[^\s"'`=:,;()<>\[\]{}]*/[0-9a-f]{12}\b""")
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ class Pruning:
         """Yield the users of a prefix: runs, processes, and files that mention it."""
         resolved = _resolved(prefix)
         if (run := self._runs.get(resolved)) is not None:
-            yield f"run {run} has not ended"
+            yield run
         if (process := self._processes.get(str(resolved))) is not None:
             yield f"process {process} uses it"
         for mention, file in self._mentions.get(prefix.name, {}).items():
@@ -286,27 +288,29 @@ class Pruning:
 
     @cached_property
     def _runs(self) -> Mapping[Path, str]:
-        """An active run for each prefix that has one, by its path without links."""
-        return {prefix: run for prefix, run, _, ended in self._plans if not ended}
+        """A description of an active run for each prefix that has one, by its path without links."""
+        return {prefix: f"run {run} {activity}" for prefix, run, _, activity in self._plans if activity}
 
     @cached_property
     def _ended_runs(self) -> Mapping[Path, float]:
         """For each prefix, by its path without links, the modification time of the last run that ended."""
         found: dict[Path, float] = {}
-        for prefix, _, written, ended in self._plans:
-            if ended:
+        for prefix, _, written, activity in self._plans:
+            if activity is None:
                 found[prefix] = max(written, found.get(prefix, 0.0))
         return found
 
     @cached_property
-    def _plans(self) -> list[tuple[Path, str, float, bool]]:
-        """For each of this user's runs: its resolved prefix, id and modification time, and whether it has ended."""
+    def _plans(self) -> list[tuple[Path, str, float, str | None]]:
+        """For each of this user's runs: its resolved prefix, id and modification time, and why it is active, if it is.
+
+        A run whose plan cannot be read has an entry for each prefix in its job script.
+        """
         found = []
         for run in all_runs():
-            with suppress(HidlError, FileNotFoundError):  # a damaged or removed run does not count as active
-                plan, ended = run.document("plan") or {}, not _is_active(run)
-                prefix = _resolved(Path(str(plan.get("prefix"))))
-                found.append((prefix, run.id, run.directory.stat().st_mtime, ended))
+            with suppress(OSError):  # it was removed meanwhile
+                activity, written = _activity(run), run.directory.stat().st_mtime
+                found += [(prefix, run.id, written, activity) for prefix in _used_prefixes(run)]
         return found
 
     @cached_property
@@ -318,11 +322,12 @@ class Pruning:
         places = "|".join(re.escape(str(place.resolve())) for place in self._site_directories)
         place = re.compile(rf"(?:{places})/[^/\n\0]+/[0-9a-f]{{12}}(?=/)")
         own = set(_environment_places(os.environ, Path("/proc/self/cwd")))
+        related = _related_processes()
         found: dict[str, int] = {}
         for process in Path("/proc").glob("[0-9]*"):
             pid = int(process.name)
             if pid != os.getpid():
-                used = "\n".join(_places_of(process, own if _is_in_our_group(pid) else set()))
+                used = "\n".join(_places_of(process, own if pid in related else set()))
                 found.update(dict.fromkeys(place.findall(used), pid))
         return found
 
@@ -381,8 +386,9 @@ class Pruning:
         def item(bisect: Path) -> PruneItem:
             question = bisect / "question.json"
             used = max(file.stat().st_mtime for file in (question, bisect / "journal.json") if file.is_file())
-            jobs = (job.id for job in all_runs(bisect / "jobs") if _is_active(job))
-            kept = next((f"its job {job} has not ended" for job in jobs), None) or self._recent(used, self.age)
+            jobs = ((job.id, _activity(job)) for job in all_runs(bisect / "jobs"))
+            kept = next((f"its job {job} {activity}" for job, activity in jobs if activity), None)
+            kept = kept or self._recent(used, self.age)
             return PruneItem("bisect", bisect, installation.size(bisect), used, kept)
 
         return list(_items(sorted(each.parent for each in paths.bisects().glob("*/question.json")), item))
@@ -450,15 +456,43 @@ def _environment_places(environment: Mapping[str, str], directory: Path) -> Iter
             yield f"{_resolved(Path(directory, place))}/"
 
 
-def _is_in_our_group(pid: int) -> bool:
-    """Return True if the process belongs to this process's group, such as the other programs of a pipeline.
+def _related_processes() -> set[int]:
+    """Return this process's ancestors, its children and the other programs of its pipeline.
 
-    If hidl is called in an activated shell, they have the same environment without using the installation.
+    If hidl is called in an activated shell, they have the same environment without using the installation. Other
+    processes of its group may use it: a script starts its background processes in its own group.
     """
+    own = os.getpid()
+    processes = {own, *(int(process.name) for process in Path("/proc").glob("[0-9]*"))}
+    parents = {pid: _parent_of(pid) for pid in processes}
+    found = {pid for pid, parent in parents.items() if parent == own}
+    ancestor = parents[own]
+    while ancestor:
+        found.add(ancestor)
+        ancestor = parents.get(ancestor, 0)
+    pipes = {pid: (_pipes_of(pid, 0), _pipes_of(pid, 1, 2)) for pid in processes}
+    for here, there in ((1, 0), (0, 1)):  # the programs after this one, then those before it
+        reached = {own}
+        while reached:
+            between = {pipe for pid in reached for pipe in pipes[pid][here]}
+            reached = {pid for pid in processes - found - {own} if pipes[pid][there] & between}
+            found |= reached
+    return found
+
+
+def _parent_of(pid: int) -> int:
+    """Return the parent of a process, or 0 if there is none or it is unknown."""
     try:
-        return os.getpgid(pid) == os.getpgrp()
-    except OSError:
-        return False
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return int(fields[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _pipes_of(pid: int, *streams: int) -> set[str]:
+    """Return the pipes to which these standard streams of a process are connected, such as ``pipe:[4711]``."""
+    targets = (str(_target(Path(f"/proc/{pid}/fd/{stream}"))) for stream in streams)
+    return {target for target in targets if target.startswith("pipe:")}
 
 
 def _entries(directory: Path) -> list[Path]:
@@ -510,12 +544,25 @@ def _names_prefix(prefix: Path, mention: str) -> bool:
     return prefix.parts[-len(parts) :] == parts
 
 
-def _is_active(run: Run) -> bool:
-    """Return True if the run's recorded status is not final. Damaged runs count as ended."""
+def _activity(run: Run) -> str | None:
+    """Return why a run counts as active, or None if its recorded status is final."""
     try:
-        return not run.status().state.is_final
+        return None if run.status().state.is_final else "has not ended"
+    except HidlError:  # its job may still be in the queue
+        return "may not have ended: its status cannot be read"
+
+
+def _used_prefixes(run: Run) -> set[Path]:
+    """Return the resolved prefix of a run, or all prefixes in its job script if its plan cannot be read.
+
+    Raises ``OSError`` if both are unreadable.
+    """
+    try:
+        plan = run.document("plan") or {}
+        return {_resolved(Path(str(plan.get("prefix"))))}
     except HidlError:
-        return False
+        script = run.script.read_text(encoding="utf-8", errors="replace")
+        return {_resolved(Path(each)) for each in _PREFIX.findall(script)}
 
 
 def _is_removable(path: Path) -> bool:

@@ -13,6 +13,7 @@ from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import SCHEMA, plan_of
 from hidl_cli.record import Run, State, Status
+from hidl_cli.schedulers.decision import read_status
 from hidl_cli.store.extract import RunWithSamples, record_of
 from hidl_cli.store.sqlite import OutdatedStore
 from hidl_cli.store.store import Store
@@ -172,7 +173,7 @@ def _records(
                 yield record_of(run)
             elif not (root / name / "plan.json").is_file():
                 continue
-            elif plan_of(run) and (status or run.status()).state.is_final:
+            elif plan_of(run) and (status or read_status(run)).state.is_final:
                 without["ended"][name] = _status_time(run.directory)
             else:
                 indexed.unfinished += 1
@@ -206,7 +207,7 @@ def _may_have_results(run: Run) -> bool:
     job's first attempt.
     """
     try:
-        status = run.status()
+        status = read_status(run)
         return (not status.is_settled or status.state in (State.COMPLETED, State.TIMEOUT)) and bool(plan_of(run))
     except HidlError:
         return False

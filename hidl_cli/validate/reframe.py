@@ -26,6 +26,7 @@ from hidl_cli.launchers import LAUNCHERS, starts
 from hidl_cli.mpi import Library
 from hidl_cli.quoting import sh, sh_line
 from hidl_cli.record import Run, State
+from hidl_cli.redaction import shown_end
 from hidl_cli.schedulers import scheduler_for, slurm
 from hidl_cli.schedulers.backend import Backend, NoAnswer, Refused
 from hidl_cli.site import hidl_cluster
@@ -499,7 +500,7 @@ def _list(selection: Selection, how: str, directory: Path, *more: str) -> list[L
     completed = process.run(words, cwd=directory, env=environment(), timeout=_LIST_SECONDS, check=False)
     if completed.status != 0:
         raise HidlError(
-            f"ReFrame cannot list its checks: {(completed.stdout + completed.stderr).strip()[-1500:]}",
+            f"ReFrame cannot list its checks: {shown_end(completed.stdout + completed.stderr, 1500).strip()}",
             hint="to print the configuration and the command, run: hidl validate --dry-run",
         )
     skipped = [line for line in completed.stdout.splitlines() if "skipping test" in line]

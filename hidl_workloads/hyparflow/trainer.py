@@ -198,7 +198,8 @@ def _path(communicator: MPI.Comm, gpu: TensorFlowGpu, plan: hyparflow.Plan, para
     if plan.partitions == 1:
         if parameters.gpu_buffers == "direct":
             raise Refused("gpu_buffers='direct' requires messages between stages, which require partitions")
-        return Path("staged", "gradients are staged, and there are no messages")
+        messages = "the rows that parts of images exchange are too" if plan.spatial > 1 else "there are no messages"
+        return Path("staged", f"gradients are staged, and {messages}")
     try:
         return choose_path(communicator, gpu, parameters.gpu_buffers, compressed=False)
     except ValueError as error:

@@ -6,6 +6,7 @@ center, allreduce the sums and counts, move the centers, until nothing changes.
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import asdict
 from typing import BinaryIO
@@ -40,7 +41,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Progr
         raise Refused(f"{parameters.clusters} clusters of {points.total} point(s): choose no more clusters than points")
     fits = Fits(points, parameters)
     fit = fits.run()
-    start, seconds = fits.start, fits.seconds[parameters.warmup :]
+    start, seconds = fits.start, fits.timed
     counts = check(points, fit)
     centers, inertia = points.outside(fit.centers), points.square(fit.inertia)
     labels = (
@@ -74,11 +75,13 @@ class Fits:
     """The fits of a run, from the first one or from the newest checkpoint; collective.
 
     A checkpoint has the centers after some iterations of a fit. They determine the labels, so that no rank has a state
-    of its own, and any number of ranks can continue.
+    of its own, and any number of ranks can continue. Times are those on this number of ranks: a job that has another
+    number than the one before chooses the start again, and does one more fit if none is left.
 
     Attributes:
         start: The initial centers.
-        seconds: The seconds of each completed fit on the slowest rank, without the time that checkpoints took.
+        seconds: The seconds of each completed fit on the slowest rank, without the time that checkpoints took; None if
+            a part of the fit ran on another number of ranks.
         seeding_time: The seconds that choosing the start took.
     """
 
@@ -86,12 +89,12 @@ class Fits:
         self._points, self._parameters = points, parameters
         self._communicator, self._device = points.communicator, points.device
         self._total = parameters.warmup + parameters.steps
-        self.seconds: list[float] = []
-        self._spent = 0.0  # seconds of the current fit, without those that are not yet counted
+        self.seconds: list[float | None] = []
+        self._spent: float | None = 0.0  # seconds of the current fit, without those that are not yet counted
         self._step = 0  # iterations of all fits
         self._checkpoints = self._open()
-        limit = self._total * parameters.max_iterations
-        found = self._checkpoints.newest(limit) if self._checkpoints is not None else None
+        # A checkpoint of another number of steps would have another identity.
+        found = self._checkpoints.newest(sys.maxsize) if self._checkpoints is not None else None
         if found is None:
             self.start, self.seeding_time = self._seed()
             self._begun = lloyd.Iterate(self.start)
@@ -100,7 +103,7 @@ class Fits:
 
     def run(self) -> lloyd.Fit:
         """Do the fits that are left, all ranks from the same moment on; return the last one."""
-        while len(self.seconds) < self._total:
+        while len(self.seconds) < self._planned:
             self._communicator.Barrier()
             is_warmup = len(self.seconds) < self._parameters.warmup
             with phases.warmup() if is_warmup else phases.phase(phases.STEP):
@@ -113,10 +116,21 @@ class Fits:
                     after=self._after_iteration,
                 )
                 self._device.synchronize()
-                self._spent += time.perf_counter() - self._since
+                self._count_time()
             self.seconds.append(self._slowest())
             self._spent, self._begun = 0.0, lloyd.Iterate(self.start)
         return fit
+
+    @property
+    def timed(self) -> list[float]:
+        """The seconds of the fits that count, or of all if none does."""
+        counted = [each for each in self.seconds[self._parameters.warmup :] if each is not None]
+        return counted or [each for each in self.seconds if each is not None]
+
+    @property
+    def _planned(self) -> int:
+        """The number of fits, with another one if all so far ran on another number of ranks."""
+        return max(self._total, len(self.seconds) + (not self.timed))
 
     def finish(self) -> None:
         """Give the checkpoint directory free for other runs."""
@@ -156,12 +170,13 @@ class Fits:
         self._step += 1
         if self._checkpoints is None:
             return
-        self._spent += time.perf_counter() - self._since
-        last = now.ended and len(self.seconds) == self._total - 1
+        self._count_time()
+        is_timed = self._spent is not None or bool(self.timed)
+        last = now.ended and is_timed and len(self.seconds) == self._planned - 1
         if self._checkpoints.after_step(self._step, lambda: self._snapshot(now), last=last):
             progress = one("progress", self._step, "iterations")
             program.report(self._communicator, self._device, NAME, self._parameters, [progress])
-            fit = f"fit {len(self.seconds) + 1} of {self._total}"
+            fit = f"fit {len(self.seconds) + 1} of {self._planned}"
             stop.exit_stopped(self._communicator, f"stopped after iteration {now.iterations} of {fit}, to be continued")
         self._since = time.perf_counter()
 
@@ -190,12 +205,19 @@ class Fits:
         )
         self._step, self.seconds, self._spent = found.step, list(document["seconds"]), document["spent"]
         self.seeding_time = document["seeding_time"]
+        if found.ranks != self._communicator.size:
+            self.seconds, self._spent = [None] * len(self.seconds), None
+            _, self.seeding_time = self._seed()
         if self._communicator.rank == 0:
-            fit = f"fit {len(self.seconds) + 1} of {self._total}"
+            fit = f"fit {len(self.seconds) + 1} of {self._planned}"
             print(f"Continuing after iteration {self._begun.iterations} of {fit}", flush=True)
 
-    def _slowest(self) -> float:
-        return float(self._communicator.allreduce(self._spent, MPI.MAX))
+    def _count_time(self) -> None:
+        if self._spent is not None:
+            self._spent += time.perf_counter() - self._since
+
+    def _slowest(self) -> float | None:
+        return None if self._spent is None else float(self._communicator.allreduce(self._spent, MPI.MAX))
 
 
 def points_of(communicator: MPI.Comm, device: Device, parameters: Clustering, *, ranks: int) -> Points:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from hidl_workloads.gpus import is_wanted
+from hidl_workloads.own_program import MOST_RANKS
 from hidl_workloads.parameters import Training
 
 if TYPE_CHECKING:
@@ -89,11 +91,18 @@ def partitions(parameters: Training, communicator: MPI.Comm) -> int:
 def parts(parameters: Training, partitions: int) -> int:
     """Return the number of micro-batches of what a rank, or a pipeline of ``partitions`` ranks, trains on in a step.
 
+    In a job on fewer nodes than others of its run, the share of a rank is larger. It is divided into so many parts that
+    none is larger than in a job on the largest number of nodes, and the step needs no more memory.
+
     Raises ``Refused`` if the batch of a pipeline cannot be divided; ``check`` does so for a rank's.
     """
     asked, batch = int(getattr(parameters, "micro_batches", 0)), parameters.batch
     if parallel(parameters) != "pp":
-        return asked or 1
+        total, most = int(getattr(parameters, "total_batch", 0)), int(os.environ.get(MOST_RANKS, "0"))
+        if not total or not most:
+            return asked or 1
+        largest = max(1, total // most // (asked or 1))
+        return next(each for each in range(-(-batch // largest), batch + 1) if batch % each == 0)
     fits = max(each for each in range(1, _PER_STAGE + 1) if batch % each == 0)
     found = asked or fits * partitions
     from hidl_workloads.refusal import Refused

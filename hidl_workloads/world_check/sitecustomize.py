@@ -17,9 +17,11 @@ import time
 
 WRONG_WORLD = 86
 _GATHERING_SECONDS = 2.0  # a launcher ends all ranks when the first has failed
+_checked = set()
+"""The frameworks whose world is the launched one."""
 
 
-def compare(framework, size, rank, fix):
+def compare(framework, size, rank, fix, starts_processes=False):
     """End this process if the world of a framework is not that of the launched ranks.
 
     Args:
@@ -27,18 +29,20 @@ def compare(framework, size, rank, fix):
         size: Size of the framework's world.
         rank: Rank of this process in that world.
         fix: What to do about it.
+        starts_processes: Whether this process will start those of the world.
     """
     launched, process = os.environ.get("HIDL_RANK", ""), os.environ.get("HIDL_RANK_PROCESS", "")
     expected = os.environ.get("HIDL_EXPECTED_WORLD", "")
     if not launched.isdigit() or not expected.isdigit() or int(expected) < 2:
         return
     size, expected = int(size), int(expected)
-    is_rank = process == str(os.getpid())
+    is_rank = process == str(os.getpid()) and not starts_processes
     if size != expected and (is_rank or size < expected or size % expected):
         seen = f"its world has {size} process(es), but {expected} were launched"
     else:
         other = None if rank else _first_rank_0(framework, launched)
         if other in (None, launched):
+            _checked.add(framework)
             return
         seen = f"launched ranks {other} and {launched} are both rank 0 of a world of {size}"
     if _is_first("wrong-world", launched):
@@ -100,10 +104,26 @@ def _after(owner, name, look):
         look(*args)
         return result
 
+    _resemble(wrapper, function)
+    setattr(owner, name, wrapper)
+
+
+def _resemble(wrapper, function):
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         if hasattr(function, attribute):
             setattr(wrapper, attribute, getattr(function, attribute))
     wrapper.__wrapped__ = function
+
+
+def _before(owner, name, look):
+    """Call ``look`` with the object before each call of a method."""
+    method = getattr(owner, name)
+
+    def wrapper(self, *args, **kwargs):
+        look(self)
+        return method(self, *args, **kwargs)
+
+    _resemble(wrapper, method)
     setattr(owner, name, wrapper)
 
 
@@ -165,19 +185,30 @@ def _tensorflow(module):
 
 
 def _lightning(module):
-    local, nodes = "int(os.environ['LOCAL_WORLD_SIZE'])", "int(os.environ['SLURM_NNODES'])"
-    fix = f"Trainer(devices={local}, num_nodes={nodes}, strategy='ddp')"
-    fit = module.Trainer.fit
+    local, size = "int(os.environ.get('LOCAL_WORLD_SIZE', 1))", "int(os.environ['WORLD_SIZE'])"
+    fix = f"Trainer(devices={local}, num_nodes={size} // {local}, strategy='ddp')"
 
-    def look_first(trainer, *args, **kwargs):
+    def look(trainer):
         # With the number of a launcher's tasks as its world, Lightning would wait for ranks that it did not count.
         distributed = sys.modules.get("torch.distributed")
-        if not (distributed.is_available() and distributed.is_initialized()):
-            compare("Lightning", trainer.num_nodes * trainer.num_devices, trainer.global_rank, fix)
-        return fit(trainer, *args, **kwargs)
+        is_joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        strategy = getattr(trainer, "strategy", None)  # versions before 1.6 have none
+        if strategy is None or is_joined or "Horovod" in _checked or not _counts_devices(strategy):
+            return
+        starts_processes = getattr(strategy, "launcher", None) is not None
+        compare("Lightning", trainer.num_nodes * trainer.num_devices, trainer.global_rank, fix, starts_processes)
 
-    look_first.__doc__, look_first.__wrapped__ = fit.__doc__, fit
-    module.Trainer.fit = look_first
+    for name in ("fit", "validate", "test", "predict"):
+        _before(module.Trainer, name, look)
+
+
+def _counts_devices(strategy):
+    """Return whether the world of a strategy of Lightning has ``num_nodes`` times ``devices`` processes.
+
+    Strategies with a world of their own (Horovod, XLA, Hivemind) define its size.
+    """
+    owner = next((each for each in type(strategy).__mro__ if "world_size" in vars(each)), None)
+    return owner is None or owner.__name__ in ("ParallelStrategy", "ParallelPlugin")
 
 
 def _accelerate(module):

@@ -68,6 +68,31 @@ def test_help_pages_show_every_word_of_their_source() -> None:
                 assert word in shown, f"hidl {' '.join(path)} --help lacks {word!r}"
 
 
+#: Commands that have nothing to fail at on a machine without installations and runs.
+NEVER_FAIL = {
+    *("config plugins", "config show", "doctor rules", "results list", "results reindex", "site detect", "site list"),
+    *("tuning list", "workload list"),
+}
+
+
+def test_an_error_is_a_message_on_stderr_also_with_json(hidl: Hidl) -> None:
+    """Each command with ``--json`` is called with the names of things that do not exist."""
+    succeeded = set()
+    for path, command in commands(typer.main.get_group(app.command_line())):
+        options = {option for parameter in command.params for option in parameter.opts}
+        if "--json" not in options:
+            continue
+        words = ["nowhere" for parameter in command.params if parameter.param_type_name == "argument"]
+        words += [word for option in ("--site", "--like") if option in options for word in (option, "nowhere")]
+        done = hidl(*path, *words, "--json")
+        if done.returncode == 0:
+            succeeded.add(" ".join(path))
+            continue
+        assert not done.stdout or json.loads(done.stdout)["schema"], done.args
+        assert re.search(r"^error: |Error", done.stderr, re.MULTILINE), done.args
+    assert succeeded == NEVER_FAIL
+
+
 def test_the_readme_counts_what_is_there(hidl: Hidl) -> None:
     readme = (REPOSITORY / "README.md").read_text()
     assert f"{len(hidl.json('tuning', 'list')['variables']):,} typed MPI variables" in readme

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -407,7 +408,12 @@ def test_ranks_on_a_node_share_a_namespace_if_the_runtime_can(options: str, tmp_
     for program in ("apptainer", "ch-run"):
         (tmp_path / program).write_text(f"#!/bin/sh\necho 'Options: {options}'\n")
         (tmp_path / program).chmod(0o755)
-    environment = {"PATH": str(tmp_path), "HIDL_RUN_ID": "of-a", "HIDL_METRICS": "/runs/of-a/steps/3/metrics.json"}
+    environment = {
+        "PATH": str(tmp_path),
+        "HIDL_RUN_ID": "of-a",
+        "HIDL_JOB_STARTED": "7.25",
+        "HIDL_METRICS": "/runs/of-a/steps/3/metrics.json",
+    }
 
     def started(container: Container, *, check: bool = False, ranks: int = 4) -> list[str]:
         variables = {**environment, "LOCAL_WORLD_SIZE": str(ranks)}
@@ -419,11 +425,30 @@ def test_ranks_on_a_node_share_a_namespace_if_the_runtime_can(options: str, tmp_
     assert "--sharens" not in started(apptainer, ranks=1)
     charliecloud = Container("charliecloud", "x.sqfs", checks_mpi=True)
     assert [word for word in started(charliecloud) if "join" in word] == [
-        "--join", "--join-ct=4", "--join-tag=hidl-of-a-3-0",
+        "--join", "--join-ct=4", "--join-tag=hidl-of-a-3-7.25-0",
     ]  # fmt: skip
-    assert "--join-tag=hidl-of-a-3-1" in started(charliecloud, check=True)
+    assert "--join-tag=hidl-of-a-3-7.25-1" in started(charliecloud, check=True)
     own = Container("charliecloud", "x.sqfs", checks_mpi=True, arguments=("--join-ct=2",))
     assert [word for word in started(own) if "join" in word] == ["--join-ct=2"]
+
+
+def test_memory_of_killed_starts_is_removed_and_that_of_others_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ch-run").write_text("#!/bin/sh\n")
+    (tmp_path / "ch-run").chmod(0o755)
+    memory = tmp_path / "shm"
+    memory.mkdir()
+    old = time.time() - 7200
+    for name in ("ch-run_shm-hidl-a-0", "sem.ch-run_sem-hidl-a-0", "ch-run_shm-of-the-user", "mpich_1"):
+        (memory / name).touch()
+        os.utime(memory / name, (old, old))
+    (memory / "ch-run_shm-hidl-b-0").touch()
+    monkeypatch.setattr(on_ranks, "_SHARED_MEMORY", str(memory))
+    container = Container("charliecloud", "x.sqfs", checks_mpi=True)
+    on_ranks.enter(container.document, ["true"], "/tmp", {"PATH": str(tmp_path), "LOCAL_WORLD_SIZE": "2"})
+    left = ["ch-run_shm-hidl-b-0", "ch-run_shm-of-the-user", "mpich_1"]
+    assert sorted(file.name for file in memory.iterdir()) == left
 
 
 def test_podman_gets_the_devices_groups_and_limits_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ from typing import Any, cast
 import pytest
 from hidl_twin import packages, rehearsal
 from hidl_twin.cluster import Cluster
-from hidl_twin.page import page
+from hidl_twin.page import is_page, page
 from hidl_twin.rehearsal import Rehearsal, Stage
 
+from hidl_cli.documents import check_output
 from tests.conftest import Hidl
 
 
@@ -50,6 +51,19 @@ def test_a_site_that_cannot_run_jobs_is_refused_with_its_reason(hidl: Hidl) -> N
 
 def test_a_site_or_all_of_them_must_be_named(hidl: Hidl) -> None:
     assert [hidl("rehearse").returncode, hidl("rehearse", "frontera", "--all").returncode] == [2, 2]
+
+
+def test_a_report_replaces_no_other_file(hidl: Hidl, tmp_path: Path) -> None:
+    """The file is checked before a twin is started."""
+    other = tmp_path / "results.md"
+    other.write_text("# Results\n")
+    for file, why in ((other, "the file exists and has other contents"), (tmp_path / "x" / "a.md", "No such file")):
+        done = hidl("rehearse", "frontera", "--report", str(file))
+        assert (done.returncode, f"cannot write {file}: {why}" in done.stderr) == (2, True), done.stderr
+    assert other.read_text() == "# Results\n"
+    assert not (tmp_path / "x").exists()
+    other.write_text(page([], {}, ["hidl"]))
+    check_output(other, is_page)
 
 
 def test_the_page_reports_of_each_site_what_came_of_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import yaml
 
 from tests.conftest import Hidl
 from tests.launch.images import PYTHON, make_image
+from tests.waiting import patience
 
 pytestmark = [
     pytest.mark.real,
@@ -75,6 +77,48 @@ def test_ranks_on_a_node_exchange_long_messages(here: Callable[..., tuple[Hidl, 
     printed, _ = run(hidl, image, "--repeat", "5", "--", "python3", "-c", "print(1)")
     assert [line for line in printed if not line.startswith("#")] == ["1"] * 10
     assert [*Path("/dev/shm").glob("ch-run_shm-hidl-*")] == []
+
+
+def test_a_job_starts_where_starts_of_an_earlier_job_of_its_run_were_killed(
+    here: Callable[..., tuple[Hidl, Path]], tmp_path: Path
+) -> None:
+    """The memory of killed starts stays on the node, and the job of the same run is started there again."""
+    hidl, image = here()
+    real = str(shutil.which("ch-run"))
+    (tmp_path / "bin").mkdir()
+    log = tmp_path / "tags"
+    (tmp_path / "bin" / "ch-run").write_text(
+        f'#!/bin/sh\nfor word; do case $word in --join-tag=*) echo "$word" >> {log};; esac; done\nexec {real} "$@"\n'
+    )
+    (tmp_path / "bin" / "ch-run").chmod(0o755)
+    hidl.environment["PATH"] = f"{tmp_path / 'bin'}:{hidl.environment['PATH']}"
+    printed, _ = run(hidl, image, "--", "python3", "-c", "print(1)")
+    assert printed == ["1"] * 2
+    tags = sorted(set(log.read_text().splitlines()))
+    assert len(tags) == 2  # of the check and of the program
+
+    environment = {**hidl.environment, "USER": "root"}
+    for tag in tags:  # the other rank never comes
+        words = [real, "--join", "--join-ct=2", tag, str(image), "--", "sh", "-c", ":"]
+        subprocess.run(words, env=environment, check=True)
+        assert Path(f"/dev/shm/ch-run_shm-{tag.partition('=')[2]}").exists()
+    try:
+        (directory,) = hidl.runs.iterdir()
+        again = subprocess.run(
+            ["bash", "job.sh"],
+            cwd=directory,
+            env=hidl.environment,
+            capture_output=True,
+            text=True,
+            timeout=patience(120),
+            check=False,
+        )
+        assert again.returncode == 0, again.stderr + (directory / "stderr.log").read_text()
+        assert (directory / "stdout.log").read_text() == "1\n" * 2
+    finally:
+        for tag in tags:
+            for kind in ("ch-run_shm-", "sem.ch-run_sem-"):
+                Path(f"/dev/shm/{kind}{tag.partition('=')[2]}").unlink(missing_ok=True)
 
 
 def test_a_mounted_library_that_the_program_does_not_load_is_an_error(

@@ -121,6 +121,21 @@ def test_jobs_count_with_their_node_hours(
     assert ("could exceed --max-node-hours 0.722222" in done.stderr) is exceeds
 
 
+def test_jobs_count_with_the_nodes_that_they_had(hidl: Hidl, tmp_path: Path) -> None:
+    """Of 2 to 4 nodes: a job of 80 s on 2 counts like one of 40 s on 4; the nodes of another one are unknown."""
+    plan = ("run", "kmeans", "--site", "expanse", "--nodes", "2-4", "--time", "4:30", "--dry-run", "--no-check")
+    limit = ("--account", "abc", "--until-done", "--max-node-hours", str(4 * 650 / 3600))
+    script = hidl(*plan, *limit).stdout
+    functions = functions_of(script, "times_of_jobs", "earlier_jobs", "used_seconds")
+    jobs = [((100, 180), 2), ((200, 210), 4), ((300, None), 3), ((400, 430), 0), ((500, None), 2)]
+    lines = [status(times).replace('"node1"', ", ".join(['"node1"'] * nodes)) for times, nodes in jobs]
+    (tmp_path / "attempts.jsonl").write_text("".join(f"{each}\n" for each in lines))
+    (tmp_path / "hosts").write_text("node1\nnode2\n")
+    text = ["set -euo pipefail", "started=9000.5 continues=yes", *functions, "used_seconds 9100.5"]
+    done = subprocess.run(["bash", "-c", "\n".join(text)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert float(done.stdout) == 40 + 10 + 100 * 3 / 4 + 30 + LIMIT / 2 + 100 / 2
+
+
 @pytest.mark.parametrize(("now", "used"), [("9100.5", 100), ("9700.5", 700), ("8000.5", LIMIT)])
 def test_the_running_job_counts_up_to_now(
     in_job: Callable[..., subprocess.CompletedProcess[str]], now: str, used: int
@@ -202,7 +217,8 @@ def test_the_submission_of_the_next_job_counts(script: str, tmp_path: Path) -> N
     """A scheduler may need up to two minutes for it."""
     names = ("format_status", "add_attempt", "times_of_jobs", "record_end", "next_job")
     (tmp_path / "hosts").write_text("node1\n")
-    stubs = ("scontrol() { return 1; }", "submit_next_job() { sleep 1; }", "job=7 step=1 started=$(date +%s.%N)")
+    variables = "job=7 step=1 started=$(date +%s.%N) not_run="
+    stubs = ("scontrol() { return 1; }", "submit_next_job() { sleep 1; }", variables)
     text = ["set -euo pipefail", *stubs, *functions_of(script, *names), "record_end FAILED 9", "next_job FAILED 9"]
     done = subprocess.run(["bash", "-c", "SLURM_JOB_ID=7\n" + "\n".join(text)], cwd=tmp_path, check=False)
     assert done.returncode == 9
@@ -215,7 +231,7 @@ def test_a_run_whose_jobs_cannot_be_recorded_ends(script: str, tmp_path: Path) -
     names = ("format_status", "add_attempt", "record_end", "continue_run")
     (tmp_path / "hosts").write_text("node1\n")
     stubs = (
-        "job=7 step=1 started=1 jobs=1 saved=yes asked=",
+        "job=7 step=1 started=1 jobs=1 saved=yes asked= not_run=",
         "count_idle() { :; }",
         "use_system_programs() { :; }",
         "ends_before_next_job() { return 1; }",
@@ -238,7 +254,7 @@ def test_a_run_whose_jobs_cannot_be_recorded_ends(script: str, tmp_path: Path) -
 
 def test_a_job_that_cannot_count_the_jobs_before_it_ends_the_run(script: str, tmp_path: Path) -> None:
     stubs = ("continues=yes", 'end_as() { echo "$@"; exit; }')
-    text = ["set -euo pipefail", *stubs, *functions_of(script, "begin_job", "times_of_jobs"), "begin_job"]
+    text = ["set -euo pipefail", *stubs, *functions_of(script, "begin_job", "reject_job", "times_of_jobs"), "begin_job"]
     done = subprocess.run(["bash", "-c", "\n".join(text)], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "FAILED 1\n"
     assert "hidl: the run ends here: attempts.jsonl cannot be read" in done.stderr

@@ -14,6 +14,7 @@ import pytest
 from hidl_cli.plan.launch_plan import plan_of
 from hidl_cli.record import Run, State, Status
 from hidl_cli.runs.goodput import Goodput, JobSteps, count_failures, measure, read_goodput
+from hidl_workloads import launcher_environment
 from hidl_workloads.progress import DIRECTORY, Progress, begin_job
 from hidl_workloads.stop import STOPPED
 from tests.conftest import REPOSITORY, Hidl
@@ -205,6 +206,26 @@ def test_a_job_that_lived_for_less_than_a_second_keeps_its_record(tmp_path: Path
     assert result.restart_seconds == (pytest.approx(1000.25 + 3 + 0.05 - 996.9),)
 
 
+def test_of_records_at_the_same_time_one_counts(tmp_path: Path) -> None:
+    """Four ranks have recorded the steps of a job; its program was then started again."""
+    jobs = []
+    for rank in range(4):
+        clock = Clock()
+        clock.time += rank / 1000
+        job = Job(tmp_path / str(rank), clock, started=999)
+        job.train(10 - rank // 3, 5)
+        job.save(1)
+        jobs.append(job)
+    clock = Clock()
+    clock.time += 100
+    again = Job(tmp_path / "again", clock, after=10, started=999)
+    again.train(4, 5)
+    again.save(1)
+    result = found(measure([status(999, clock.time)], [each.record() for each in (*jobs, again)], nodes=1))
+    assert (result.lost_seconds, result.checkpoints) == (0, 2)
+    assert result.useful_seconds == pytest.approx(14 * 5)
+
+
 def interrupted_at_start(tmp_path: Path) -> tuple[list[Status], list[JobSteps]]:
     """Jobs that train for an hour, hang for an hour, are killed after another one, and train for an hour."""
     clock = Clock()
@@ -251,11 +272,20 @@ def test_the_unrecorded_time_of_the_last_job_is_limited_by_its_time_limit(
 def test_a_job_that_finds_the_limit_reached_is_no_job_that_trained(tmp_path: Path) -> None:
     jobs, records = interrupted_at_start(tmp_path)
     killed = replace(jobs[0], ended=None, state=State.RUNNING)
-    refused = status(9000.0, 9001.0, hosts=1, step=0)
-    result = found(measure([killed, refused], records[:1], nodes=1))
+    rejected = replace(status(9000.0, 9001.0, hosts=1, step=0), not_run=True)
+    result = found(measure([killed, rejected], records[:1], nodes=1))
     assert (result.jobs, result.failures, result.without_step, result.without_end) == (1, 1, 0, 1)
     assert result.metrics()["time_between_failures"]["value"] == pytest.approx(3600)
     assert result.node_seconds == pytest.approx(3601)
+
+
+def test_a_last_job_that_fails_before_its_program_starts_is_a_job(tmp_path: Path) -> None:
+    jobs, records = interrupted_at_start(tmp_path)
+    failed = status(4600.0, 8200.0, hosts=1, step=0)
+    result = found(measure([jobs[0], failed], records[:1], nodes=1))
+    assert (result.jobs, result.failures, result.without_step) == (2, 1, 1)
+    assert result.describe().startswith("goodput 0.500 in 2 jobs, ")
+    assert result.metrics()["time_between_failures"]["value"] == pytest.approx(7200)
 
 
 def test_the_record_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,3 +460,30 @@ def test_only_rank_0_of_a_run_of_several_jobs_is_recorded(tmp_path: Path, monkey
         assert len(files) == (not missing and rank == 0)
     record = JobSteps.from_json(json.loads(files[0].read_text()))
     assert (record.job_started, record.start, record.points[-1][0], record.checkpoints) == (7.5, 3, 4, 1)
+
+
+def test_the_rank_of_a_job_without_one_is_that_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun's RANK, or that of the launcher: PMI_RANK describes the process that started torchrun."""
+    for name in ("RANK", *launcher_environment.RANKS):
+        monkeypatch.delenv(name, raising=False)
+    variables = {"HIDL_CHECKPOINT": str(tmp_path), "HIDL_RUN_ID": "run", "HIDL_JOB_STARTED": "7.5"}
+    for ranks, is_recorded in (
+        ({"RANK": "1"}, False),
+        ({"PMI_RANK": "2"}, False),
+        ({"RANK": "3", "PMI_RANK": "0"}, False),
+        ({"SLURM_PROCID": "1"}, False),
+        ({"RANK": "0", "PMI_RANK": "1"}, True),
+        ({}, True),
+    ):
+        with monkeypatch.context() as patch:
+            for name, value in (variables | ranks).items():
+                patch.setenv(name, value)
+            progress = begin_job()
+            progress.end_step(1)
+            progress.write()
+        files = list(tmp_path.rglob("*.json"))
+        assert len(files) == is_recorded, ranks
+        for file in files:
+            file.unlink()

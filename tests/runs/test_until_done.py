@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.batch_systems import SYSTEMS
+from hidl_cli.record import Run, State
 from tests.cluster.cluster import LivingCluster
 from tests.cluster.own_ssh import with_own_ssh
 from tests.conftest import REPOSITORY, SHELLCHECK, Hidl
@@ -107,6 +108,29 @@ def test_a_run_has_no_more_than_its_jobs(hidl_with: Callable[..., Hidl]) -> None
     assert completed.returncode == 8
     assert "it has used its 3 job(s) (--max-jobs)" in completed.stderr
     assert printed(only_run(hidl)) == ["begins at 0", "begins at 1", "begins at 2"]
+
+
+def test_a_job_that_finds_the_limit_reached_records_that_it_has_not_run(hidl_with: Callable[..., Hidl]) -> None:
+    """Its time counts as node time, but it is no job of the goodput."""
+    hidl = hidl_with("mpi")
+    completed = hidl("run", *OWN, "--max-jobs", "1", "--", "python", str(STEPS), "9", "0.05", "5=kill")
+    assert completed.returncode == 8, completed.stderr
+    directory = only_run(hidl)
+    killed = json.loads((directory / "status.json").read_text()) | {"state": "RUNNING", "ended": None}
+    assert "not_run" not in killed
+    for name in ("status.json", "attempts.jsonl"):
+        (directory / name).write_text(f"{json.dumps(killed)}\n")
+    (directory / "continued").touch()
+    again = subprocess.run(
+        ["bash", "job.sh"], cwd=directory, env=hidl.environment, capture_output=True, text=True, check=False
+    )
+    assert (again.returncode, "it has used its 1 job(s) (--max-jobs)" in again.stderr) == (1, True), again.stderr
+    assert json.loads((directory / "status.json").read_text())["not_run"] is True
+    goodput = hidl.json("status", directory.name)["goodput"]
+    assert (goodput["jobs"], goodput["jobs_without_step"], goodput["jobs_without_end"]) == (1, 0, 1)
+    run = Run(directory)
+    assert run.end_as(State.CANCELLED) == run.status()
+    assert run.status().not_run
 
 
 def test_a_run_that_is_cancelled_does_not_continue(hidl_with: Callable[..., Hidl]) -> None:

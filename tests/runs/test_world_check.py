@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -168,40 +169,98 @@ def test_a_framework_finds_one_world_under_each_launcher(
     assert sorted(re.findall(r"rank \d of \d", printed)) == [f"rank {rank} of 4" for rank in range(4)]
 
 
-def test_a_trainer_that_counts_fewer_ranks_is_refused_before_the_training(tmp_path: Path) -> None:
-    """With the tasks of the launcher as its world, it would wait for ranks that it did not count."""
-    package = tmp_path / "lightning" / "pytorch" / "trainer"
-    package.mkdir(parents=True)
-    for place in (package, *package.parents[:2]):
-        (place / "__init__.py").touch()
-    (package / "trainer.py").write_text(
-        "class Trainer:\n"
-        "    num_nodes, num_devices, world_size, global_rank = 2, 1, 4, 0\n"
-        "    def fit(self):\n        print('trained')\n"
-    )
-    distributed = tmp_path / "torch" / "distributed"
-    distributed.mkdir(parents=True)
-    (distributed.parent / "__init__.py").touch()
-    (distributed / "__init__.py").write_text("def is_available():\n    return False\n")
-    check = Path(__file__).parents[2] / "hidl_workloads" / "world_check"
-    environment = {
-        "PYTHONPATH": f"{check}:{tmp_path}",
-        "HIDL_RANK": "0",
-        "HIDL_EXPECTED_WORLD": "4",
-        "HIDL_METRICS": str(tmp_path / "metrics.json"),
+#: Classes as Lightning defines them: strategies, of which some have a world of their own, and the trainer.
+TRAINER = """
+class Strategy:
+    launcher = None
+class ParallelStrategy(Strategy):
+    world_size = property(lambda self: 4)
+class DDPStrategy(ParallelStrategy):
+    pass
+class SpawnStrategy(DDPStrategy):
+    launcher = object()
+class OwnStrategy(ParallelStrategy):
+    world_size = property(lambda self: 4)
+class SingleDeviceStrategy(Strategy):
+    def __init__(self):
+        self.world_size = 1
+class Trainer:
+    global_rank = 0
+    def __init__(self, strategy, nodes=1, devices=1):
+        self.strategy, self.num_nodes, self.num_devices = strategy(), nodes, devices
+    def fit(self):
+        print("trained")
+    validate = test = predict = fit
+"""
+HOROVOD = "class HorovodBasics:\n    def init(self): pass\n    def size(self): return 4\n    def rank(self): return 0\n"
+JOIN = "import horovod.common.basics as hvd; hvd.HorovodBasics().init()"
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``train("Trainer(DDPStrategy)")``: a program on the first of four ranks, with stand-ins of the frameworks."""
+    modules = {
+        "lightning/pytorch/trainer/trainer": TRAINER,
+        "torch/distributed/__init__": "def is_available():\n    return False\n",
+        "horovod/common/basics": HOROVOD,
     }
-    text = "import torch.distributed; from lightning.pytorch.trainer.trainer import Trainer; Trainer().fit()"
-    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False)
+    for name, text in modules.items():
+        file = tmp_path / f"{name}.py"
+        file.parent.mkdir(parents=True)
+        for place in file.relative_to(tmp_path).parents[:-1]:
+            (tmp_path / place / "__init__.py").touch()
+        file.write_text(text)
+
+    def train(trainer: str, method: str = "fit", before: str = "") -> subprocess.CompletedProcess[str]:
+        check = Path(__file__).parents[2] / "hidl_workloads" / "world_check"
+        (tmp_path / "metrics").mkdir(exist_ok=True)
+        (tmp_path / "metrics" / ".wrong-world").unlink(missing_ok=True)
+        environment = {
+            "PYTHONPATH": f"{check}:{tmp_path}",
+            "HIDL_RANK": "0",
+            "HIDL_EXPECTED_WORLD": "4",
+            "HIDL_METRICS": str(tmp_path / "metrics" / "metrics.json"),
+        }
+        text = (
+            "import os; os.environ['HIDL_RANK_PROCESS'] = str(os.getpid()); import torch.distributed; "
+            f"{before or 'pass'}\nfrom lightning.pytorch.trainer.trainer import *; {trainer}.{method}()"
+        )
+        words = [sys.executable, "-c", text]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+    return train
+
+
+@pytest.mark.parametrize("method", ["fit", "validate", "test", "predict"])
+def test_a_trainer_that_counts_fewer_ranks_is_refused_before_the_training(
+    train: Callable[..., subprocess.CompletedProcess[str]], method: str
+) -> None:
+    """With the tasks of the launcher as its world, it would wait for ranks that it did not count."""
+    done = train("Trainer(DDPStrategy, nodes=2)", method)
     assert (done.returncode, done.stdout) == (86, "")
     assert "Lightning: its world has 2 process(es), but 4 were launched" in done.stderr
-    done = subprocess.run(
-        [sys.executable, "-c", text.replace("Trainer().fit()", "Trainer.num_devices = 2; Trainer().fit()")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "trained\n"
+    (fix,) = re.findall(r"next: (Trainer\(.*\));", done.stderr)
+    variables = {"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"}
+    given = eval(fix, {"Trainer": dict, "os": SimpleNamespace(environ=variables)})
+    assert (given["devices"], given["num_nodes"]) == (2, 2)
+    assert train("Trainer(SingleDeviceStrategy)", method).returncode == 86
+
+
+@pytest.mark.parametrize(
+    ("trainer", "before"),
+    [
+        ("Trainer(DDPStrategy, nodes=2, devices=2)", ""),
+        ("Trainer(OwnStrategy)", ""),
+        ("Trainer(SpawnStrategy, nodes=2, devices=4)", ""),
+        ("Trainer(SingleDeviceStrategy)", JOIN),
+    ],
+)
+def test_a_trainer_in_the_launched_world_trains(
+    train: Callable[..., subprocess.CompletedProcess[str]], trainer: str, before: str
+) -> None:
+    """It counts all ranks, has a world of its own, starts further processes, or is in a world of Horovod."""
+    done = train(trainer, before=before)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
 
 
 TENSORFLOW = """

@@ -223,7 +223,7 @@ def test_tacc_wants_time_limits_and_no_node_names_memory_gpus_or_environment(nam
     policies = site(name).policies
 
     assert policies.time == "required"
-    assert policies.tasks == "ntasks-per-node"
+    assert policies.tasks == "required"
     assert (policies.node_names, policies.memory, policies.gpus, policies.export) == (False, "none", "none", "never")
 
 

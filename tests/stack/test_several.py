@@ -30,7 +30,7 @@ def with_impossible(hidl: Hidl) -> Hidl:
 def test_without_a_stack_the_plan_of_a_site_lists_what_its_checks_use(hidl: Hidl) -> None:
     document = hidl.json("install", "--site", "frontera", "--dry-run")
     named = {plan["stack"] for plan in document["plans"]}
-    assert named == {"mpi", "pytorch", "tensorflow", "horovod", "mpi4dask", "hyparflow"}
+    assert named == {"mpi", "pytorch", "tensorflow", "horovod", "mpi4dask", "hyparflow", "dask-xgboost"}
     (omb,) = document["left_out"]
     assert (omb["stack"], "--source osu-micro-benchmarks=FILE" in omb["hint"]) == ("omb", True)
     assert {plan["verified"] for plan in document["plans"]} == {"job"}

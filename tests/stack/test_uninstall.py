@@ -94,6 +94,27 @@ def test_what_a_run_or_a_process_needs_stays(hidl: Hidl, prefix: Path) -> None:
         live.communicate(b"\n")
 
 
+@pytest.mark.parametrize("damaged", ["status.json", "plan.json"])
+def test_what_a_damaged_run_may_need_stays(hidl: Hidl, prefix: Path, damaged: str) -> None:
+    """The job of a run whose node has failed may still be in the queue."""
+    run = hidl.runs / "20260101-000000-job-0000"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text(json.dumps({"prefix": str(prefix)}))
+    (run / "job.sh").write_text(f"#!/bin/bash\nsource '{prefix}/activate.sh'\n")
+    (run / damaged).write_text("")
+    refused = hidl("uninstall", "mpi")
+    why = "may not have ended: its status cannot be read" if damaged == "status.json" else "has not ended"
+    assert (refused.returncode, f"run {run.name} {why}" in refused.stderr) == (4, True), refused.stderr
+    assert (prefix / "manifest.json").is_file()
+    if damaged == "plan.json":
+        (run / "status.json").write_text(
+            '{"state": "FAILED", "step": 1, "steps": 1, "started": 1, "ended": 2, "exit_status": 1, "hosts": []}'
+        )
+    else:
+        shutil.rmtree(run)
+    assert hidl.json("uninstall", "mpi")["removed"] == [str(prefix)]
+
+
 @pytest.mark.parametrize("through", ["current", "prefix"])
 def test_a_python_that_has_mapped_no_file_of_the_prefix_keeps_it(hidl: Hidl, prefix: Path, through: str) -> None:
     python = (prefix.parent / "current" if through == "current" else prefix) / "bin" / "python"
@@ -138,12 +159,29 @@ def test_a_process_that_uses_it_in_any_way_keeps_it(hidl: Hidl, prefix: Path) ->
     assert hidl.json("uninstall", "mpi")["removed"] == [str(prefix)]
 
 
-def test_the_pipeline_of_an_activated_shell_does_not_keep_it(hidl: Hidl, prefix: Path) -> None:
-    script = f". {prefix}/activate.sh; sleep 300 & {sys.executable} -m hidl_cli uninstall mpi --yes; kill $!"
-    done = subprocess.run(
-        ["setsid", "bash", "-c", script], env=hidl.environment, capture_output=True, text=True, check=False
+def in_activated_shell(hidl: Hidl, prefix: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in an activated shell of its own session, in which ``$uninstall`` removes the stack."""
+    return subprocess.run(
+        ["setsid", "bash", "-c", f". {prefix}/activate.sh; exec bash -c '{script}'"],
+        env=hidl.environment | {"uninstall": f"{sys.executable} -m hidl_cli uninstall mpi --yes"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+
+@pytest.mark.parametrize("script", ["$uninstall; true", "yes | cat | $uninstall | cat | cat"])
+def test_the_pipeline_of_an_activated_shell_does_not_keep_it(hidl: Hidl, prefix: Path, script: str) -> None:
+    done = in_activated_shell(hidl, prefix, script)
     assert f"removed {prefix}" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("uninstall", ["$uninstall", "$uninstall < /dev/null | cat"])
+def test_a_background_process_of_an_activated_script_keeps_it(hidl: Hidl, prefix: Path, uninstall: str) -> None:
+    """It is in the same process group, and writes to the same pipe."""
+    done = in_activated_shell(hidl, prefix, f"sleep 300 & {uninstall}; echo $!; kill $!")
+    assert f"process {done.stdout.split()[-1]} uses it" in done.stderr, done.stderr
+    assert (prefix / "manifest.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_the_printed_line_takes_that_nightly_away_and_no_other(with_table: Hidl,
     gone, again = with_table(*words[1:]), with_table(*words[1:])
 
     assert missing.returncode == 4
-    assert re.search(r"crontab has: local-mpi_sanity-account_a_b-[0-9a-f]{8}, local-scale\b", missing.stderr)
+    assert re.search(r"crontab contains: local-mpi_sanity-account_a_b-[0-9a-f]{8}, local-scale\b", missing.stderr)
     assert (gone.returncode, again.returncode) == (0, 4)
     assert re.findall("# hidl validate (.*): begin", table.read_text()) == ["local-scale"]
 

@@ -10,20 +10,43 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hidl_workloads import container_world
+from tests.waiting import patience
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 LIBRARY = """
 #include <stdlib.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 int MPI_Init(void *a, void *b) { return 0; }
 int MPI_Finalize(void) { return 0; }
 int MPI_Comm_set_errhandler(int world, int handler) { return 0; }
+int MPI_Comm_rank(int world, int *rank) {
+    char *text = getenv("STAND_IN_RANK");
+    *rank = text ? atoi(text) : 0;
+    return 0;
+}
+int MPI_Allgather(void *own, int length, int kind, char *every) {
+    int size = atoi(getenv("STAND_IN_SIZE")), rank;
+    MPI_Comm_rank(0, &rank);
+    for (int other = 0; other < size; other++)
+        if (other == rank || getenv("STAND_IN_STATUS"))
+            memcpy(every + other * length, own, length);
+    return 0;
+}
 int MPI_Sendrecv(void *sent, int count, int kind, int destination) {
     fprintf(stderr, "%d bytes to rank %d\\n", count, destination);
+    if (!strcmp(getenv("STAND_IN_STATUS"), "never"))
+        sleep(3600);
     return atoi(getenv("STAND_IN_STATUS"));
 }
 int MPI_Comm_size(int world, int *size) { *size = atoi(getenv("STAND_IN_SIZE")); return 0; }
@@ -83,13 +106,74 @@ def test_the_library_is_the_one_that_the_program_is_linked_to(tmp_path: Path) ->
 
 def test_ranks_on_a_node_must_exchange_a_long_message(tmp_path: Path) -> None:
     places = (library(tmp_path / "only", "libmpi.so.12").parent,)
-    rank = {"RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
+    rank = {"STAND_IN_RANK": "1"}
 
     assert check("true", places=places, STAND_IN_STATUS="0", **rank) == (0, "1048576 bytes to rank 0\n")
     status, said = check("true", places=places, STAND_IN_STATUS="15", **rank)
     assert status == 86
     assert "cannot exchange a message of 1 MiB in the image: MPI_Sendrecv returned 15" in said
-    assert check("true", places=places, **{**rank, "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}) == (0, "")
+    assert check("true", places=places, **rank) == (0, "")  # the other rank is on another node
+
+
+def test_an_exchange_that_never_ends_ends_the_check(tmp_path: Path) -> None:
+    place = library(tmp_path / "only", "libmpi.so.12").parent
+    text = (
+        "import sys; from hidl_workloads import container_world as world; world._EXCHANGE_SECONDS = 0.5; "
+        "sys.exit(world.main(['true']))"
+    )
+    environment = {"HIDL_WORLD_SIZE": "2", "STAND_IN_SIZE": "2", "STAND_IN_STATUS": "never"}
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(place), **environment},
+        cwd=START.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
+    )
+    assert done.returncode == 86, done.stderr
+    assert "cannot exchange a message of 1 MiB in the image: not finished after 0.5 s" in done.stderr
+
+
+@given(nodes=st.lists(st.sampled_from([b"a", b"b", b"c"]), min_size=1, max_size=9))
+def test_each_rank_receives_from_the_one_that_sends_to_it(nodes: list[bytes]) -> None:
+    found = [container_world._neighbors(nodes, rank) for rank in range(len(nodes))]
+    for rank, each in enumerate(found):
+        others = [other for other, node in enumerate(nodes) if node == nodes[rank] and other != rank]
+        assert (each is None) == (not others)
+        if each is not None:
+            assert set(each) <= set(others)
+            assert found[each[0]] is not None
+            assert found[each[0]][1] == rank
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", ["true", "{python} x.py"])
+def test_ranks_that_are_not_in_blocks_exchange_it_too(
+    command: str, stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Two nodes with two ranks each, and the variables of ranks that are dealt out in turn."""
+    prefix = stack_prefix("mpi")
+    rank = (
+        'export RANK=$PMI_RANK LOCAL_RANK=$((PMI_RANK / 2)) LOCAL_WORLD_SIZE=2 NODE_RANK=$((PMI_RANK % 2)); exec "$@"'
+    )
+    words = ["sh", "-c", rank, "sh", prefix / "bin" / "python", START, "hidl_workloads.container_world"]
+    words += command.format(python=prefix / "bin" / "python").split()
+    done = subprocess.run(
+        [prefix / "bin" / "mpiexec", "-n", "4", *words],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "LD_LIBRARY_PATH": str(prefix / "lib"),
+            "HIDL_WORLD_SIZE": "4",
+            "HIDL_METRICS": str(tmp_path / "metrics.json"),
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=patience(100),
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_program_that_needs_an_absent_library_fails(tmp_path: Path) -> None:
@@ -153,7 +237,9 @@ def test_a_mounted_library_must_be_the_one_that_the_program_loads(tmp_path: Path
     (tmp_path / "mpi4py" / "__init__.py").touch()
     (tmp_path / "mpi4py" / "MPI.py").write_text(
         "import ctypes\nctypes.CDLL('libmpi.so.12')\n"
-        "class COMM_WORLD:\n    Get_size = staticmethod(lambda: 2)\n"
+        "class COMM_WORLD:\n    Get_size = staticmethod(lambda: 2)\n    Get_rank = staticmethod(lambda: 0)\n"
+        "    allgather = staticmethod(lambda node: [node, b'another'])\n"
+        "class Exception(Exception): pass\n"
         "def Get_library_version(): return 'that of mpi4py'\n"
     )
     options = {**where, "PYTHONPATH": str(tmp_path)}

@@ -144,6 +144,28 @@ def test_ranks_share_the_total_batch() -> None:
         strategy.divide_batch(Gpt(total_batch=4), 3)
 
 
+@pytest.mark.parametrize(
+    ("total", "most", "asked", "parts"),
+    [
+        (48, 4, 0, {4: 1, 3: 2, 2: 2, 1: 4}),  # shares of 12, 16, 24 and 48 sequences
+        (48, 4, 3, {4: 3, 3: 4, 2: 6, 1: 12}),
+        (60, 5, 0, {5: 1, 4: 3, 3: 2, 1: 5}),  # 15 sequences in parts of 5, because 2 does not divide them
+        (8, 8, 0, {8: 1, 4: 2, 1: 8}),
+    ],
+)
+def test_a_larger_share_is_divided_into_parts_of_the_smallest_one(
+    monkeypatch: pytest.MonkeyPatch, total: int, most: int, asked: int, parts: dict[int, int]
+) -> None:
+    monkeypatch.setenv("HIDL_MOST_RANKS", str(most))
+    for number, expected in parts.items():
+        parameters = strategy.divide_batch(Gpt(total_batch=total, micro_batches=asked), number)
+        strategy.check(parameters)
+        assert strategy.parts(parameters, 1) == expected
+        assert parameters.batch // expected <= total // most // (asked or 1)
+    monkeypatch.delenv("HIDL_MOST_RANKS")
+    assert strategy.parts(strategy.divide_batch(Gpt(total_batch=total), 1), 1) == 1
+
+
 def test_micro_batches_that_do_not_divide_the_batch_are_an_error() -> None:
     with pytest.raises(ValueError, match="micro_batches=3 must divide the batch of a rank, 4"):
         strategy.check(Gpt(micro_batches=3))

@@ -137,7 +137,26 @@ def test_a_clustering_that_is_interrupted_ends_like_one_that_is_not(
     assert chain.steps() > reached
     chain.number = ranks_of_jobs[3]
     assert clustering(chain.until_done()) == expected
-    assert chain.steps() == 2 * iterations
+    # The last job has another number of ranks, and must time a whole fit: the second one has begun on the other number.
+    assert chain.steps() == (2 if len(set(ranks_of_jobs)) == 1 else 3) * iterations
+
+
+def test_the_times_of_a_clustering_are_those_of_the_last_number_of_ranks(
+    stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Fits on 2 ranks, the second of them interrupted, and on 1 rank."""
+    chain = Chain(stack_prefix("mpi"), tmp_path / "chain", 2, (*KMEANS, "--steps=3"))
+    chain.signal_at(9 + 1, signal.SIGUSR1)
+    reached = chain.steps()
+    assert 9 < reached < 4 * 9
+    manifest = json.loads((chain.checkpoints / f"step-{reached:012d}" / "manifest.json").read_text())
+    times = manifest["document"]["seconds"]
+    chain.number = 1
+    results = chain.until_done()
+    found = results["fit_time"]["samples"]
+    assert len(found) == max(1, 4 - 1 - len(times))
+    assert not {*found} & {*times}
+    assert results["seeding_time"]["value"] != manifest["document"]["seeding_time"]
 
 
 def test_a_clustering_of_other_points_is_refused(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:

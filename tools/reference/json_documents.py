@@ -24,6 +24,9 @@ _HEAD = """\
 Each is one object whose `schema` names what it is and its version. Keys may be added in a version; a key that goes away
 or changes its meaning gives a new number.
 
+A command that fails prints its error as a message on stderr, also with `--json`, and exits with one of
+[these codes](exit-codes.md). stdout is empty then, or has the document of what was done before.
+
 ## Printed by commands with `--json`
 
 """

@@ -20,6 +20,7 @@ class Ibrun(Launcher):
     #: The MPI libraries in TACC's modules. ibrun recognizes each library by the variables that its module sets.
     starts = ("mvapich2", "mvapich2-gdr", "mvapich", "mvapich-plus", "intel-mpi", "openmpi")
     needs_site_library = True
+    needs_tasks = True
 
     def launch(self, request: Request) -> Launch:
         """Start ``-n`` ranks from slot ``-o`` of the job.

@@ -14,6 +14,7 @@ from typing import Any
 from hidl_cli.errors import MetricMissing
 from hidl_cli.plan.units import better_of, convert, is_reciprocal, is_time
 from hidl_cli.plan.workload import Capture, Metric, Mistake, Pattern, captures_of, compile_pattern
+from hidl_cli.redaction import read_end, shown_output
 
 _GROUPED = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?([eE][-+]?\d+)?")
 _FORTRAN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[dD][-+]?\d+")
@@ -85,6 +86,7 @@ BLOCK = 1 << 18
 OVERLAP = 1 << 12
 
 _TAIL = 1 << 16  # bytes at the end of a file to search for the last lines
+_LONG_LINE = b"(the last line has more than 64 KiB)"
 
 # Progress bars overwrite lines after a carriage return or backspace. Some file systems fill holes with NUL bytes.
 _LINE_ENDS = bytes.maketrans(b"\r\b\f\v", b"\n\n\n\n")
@@ -130,13 +132,15 @@ def without_escapes(text: bytes) -> bytes:
 
 
 def last_lines(path: Path, count: int = 5, width: int = 160) -> list[str]:
-    """Return a file's last non-blank lines, cleaned and shortened, or an empty list if the file cannot be read."""
+    """Return a file's last non-blank lines, cleaned and shortened, or an empty list if the file cannot be read.
+
+    Secrets are hidden before lines are shortened: nothing recognizes a part of one.
+    """
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL))
-            text = without_escapes(_in_lines(file.read())).decode(errors="replace")
+        data = read_end(path, _TAIL) or (_LONG_LINE if path.stat().st_size else b"")
     except OSError:
         return []
+    text = shown_output(without_escapes(_in_lines(data)).decode(errors="replace"))
     lines = ["".join(c if c.isprintable() else "?" for c in line.rstrip()[: width + 1]) for line in text.split("\n")]
     return [line if len(line) <= width else f"{line[:width]}..." for line in lines if line.strip()][-count:]
 

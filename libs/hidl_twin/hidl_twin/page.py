@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 from hidl_cli.quoting import sh_line
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hidl_twin.rehearsal import Rehearsal, Stage
 
-_HEAD = """# Sites, rehearsed
-
+_TITLE = "# Sites, rehearsed\n"
+_HEAD = f"""{_TITLE}
 `hidl rehearse` brings up [a twin of a site](../how-to/rehearse-a-site.md), types `hidl install`, `hidl run` and
 `hidl validate` on its login host, and takes it down. Seconds are those of the machine that did it, and say nothing of
 the site. Made by `make rehearse`; a call for single sites (`hidl rehearse SITE... --report FILE`) replaces their rows.
 The last was
 
 ```console
-$ {command}
+$ {{command}}
 ```
 
 | site | on | up | install | run | validate | outcome |
@@ -37,6 +39,12 @@ def page(rehearsals: Sequence[Rehearsal], left_out: Mapping[str, str], command: 
     rows |= {each.site: _row(each) for each in rehearsals}
     rows |= {name: f"| {name} | | | | | | left out: {_cell(reason)} |\n" for name, reason in left_out.items()}
     return _HEAD.format(command=sh_line(command)) + "".join(rows[name] for name in sorted(rows))
+
+
+def is_page(file: Path) -> bool:
+    """Return whether a file is a page that ``page`` has rendered."""
+    with file.open("rb") as content:
+        return content.read(len(_TITLE)) == _TITLE.encode()
 
 
 def _row(rehearsal: Rehearsal) -> str:

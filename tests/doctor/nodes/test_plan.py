@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.nodes import Examination, plan_examination
+from hidl_cli.doctor.nodes import Examination, plan_examination, read_facts
 from hidl_cli.launch.options import AllocationOptions
 from hidl_cli.site.load import load_site
 from hidl_cli.stack.installation import Installation
@@ -92,3 +92,19 @@ def test_a_node_without_the_stack_reports_by_the_systems_python() -> None:
         ["sh", "-s"], input=planned("local", nodes=1).probe(), text=True, capture_output=True, check=True
     )
     assert json.loads(completed.stdout)["told_by"] == "system"
+
+
+def test_no_fact_contains_part_of_a_secret(tmp_path: Path) -> None:
+    """Outputs are cut at their beginnings, those of the nodes at the end."""
+    examination = planned("frontera-rtx")
+    early = f"connect --token N0deSecret9xK2\n{'step ' * 398}"
+    late = f"connect --token N0deSecret9xK2\n{'step ' * 391}sent N0deSecret9xK2\n"
+    files = {"hosts": "n0\nn1\n", "nodes.err": late, "steps/1/stderr.log": early, "ssh/n1.said": early}
+    for name, text in {**files, "ssh/n1.status": "255\n"}.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    facts = read_facts(tmp_path, examination, outside=None)
+    outputs = [facts.launches[0].output, facts.ssh[0].output, facts.nodes.said]
+    assert [output[-4:] for output in outputs[:2]] == ["step", "step"]
+    assert not [output for output in outputs if "cret9" in output or "N0de" in output]

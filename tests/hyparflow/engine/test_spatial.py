@@ -34,7 +34,11 @@ def _combined(seeds: Iterable[int], size: int) -> list[dict[str, Any]]:
     return [{**case, "name": f"combined-{case['name']}", "combined": True} for case in _random(seeds, size)]
 
 
-ALWAYS = [*_random(range(1, 9), 2), *_combined([1, 3, 15], 4)]
+OWN = [
+    {"name": f"own-{kind}", "ranks": 2, "own": kind}
+    for kind in ("activation", "convolution", "softmax", "rescaling", "constant", "layer")
+]
+ALWAYS = [*_random(range(1, 9), 2), *_combined([1, 3, 15], 4), *OWN]
 REST = [
     *_random(range(9, 49), 2),
     *_random(range(100, 140), 3),

@@ -17,7 +17,7 @@ from hidl_cli.plan.options import RunRequest
 from hidl_cli.profile import CAUSES
 from hidl_cli.record import State
 from hidl_cli.report.build import page_of
-from hidl_cli.report.html import shade, to_html
+from hidl_cli.report.html import is_report, shade, to_html
 from hidl_cli.report.model import Page, RankTimes, ReportedLoss, ReportedProfile, ReportedWaterfall, load
 from tests.report import example
 from tests.report.html.browser import Tab
@@ -99,8 +99,10 @@ def test_it_is_small(html: str, page: Page) -> None:
     assert len(html.encode()) / len(page.runs) < 15_000  # 50 runs: below 750 kB
 
 
-def test_it_is_the_same_whenever_it_is_made(html: str, page: Page) -> None:
+def test_it_is_the_same_whenever_it_is_made(html: str, page: Page, tmp_path: Path) -> None:
     assert to_html(page) == html
+    (tmp_path / "page.html").write_text(html)
+    assert is_report(tmp_path / "page.html")
 
 
 def test_an_empty_page_says_so(page: Page) -> None:

@@ -66,3 +66,15 @@ def test_the_last_lines_are_printable_and_clipped(file: Path) -> None:
     file.write_bytes(b"first\n" + b"\x1b[31mred\x1b[0m\x07\n\n" + b"y" * 500 + b"\nend")
     assert last_lines(file, 3, width=10) == ["red?", "yyyyyyyyyy...", "end"]
     assert last_lines(file.with_name("missing")) == []
+    file.write_bytes(b"y" * 100_000)
+    assert last_lines(file) == ["(the last line has more than 64 KiB)"]
+    file.write_bytes(b"")
+    assert last_lines(file) == []
+
+
+def test_the_last_lines_contain_no_part_of_a_secret(file: Path) -> None:
+    """Lines are shortened after secrets are hidden, and the first 64 KiB may begin within a line."""
+    file.write_text("token=L4stLines9xK2f5\nsent L4stLines9xK2f5 to server\n")
+    assert last_lines(file, width=12) == ["token=***", "sent *** to ..."]
+    file.write_text(f"connect --token C0tWithin9xK2f5\n{'step ' * 13_105}\nend\n")
+    assert last_lines(file, width=20)[0] == "step step step step ..."

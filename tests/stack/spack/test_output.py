@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.errors import HidlError
+from hidl_cli.errors import HidlError, ProcessFailed
 from hidl_cli.site import hidl_cluster
 from hidl_cli.stack.order import InstallStep
-from hidl_cli.stack.providers.spack.call import Builds, done, run
+from hidl_cli.stack.providers.spack.call import Builds, done, explained, run
 from hidl_cli.stack.providers.spack.call import failure_in as failure
 from tests.waiting import until
 
@@ -159,3 +159,12 @@ def test_a_build_in_an_allocation_finds_hidl_s_own_cluster(monkeypatch: pytest.M
     printed = run(InstallStep("build", ("printenv", "SLURM_CONF")), tmp_path / "log", doing="build")
 
     assert printed.strip() == str(directory / hidl_cluster.CONFIGURATION)
+
+
+def test_an_output_without_an_error_is_shown_without_part_of_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+    output = f"fetch --token 5packSecret9xK2f\n{'step ' * 98}"
+    failed = ProcessFailed(["spack"], cwd=None, status=1, output=output, log=None)
+    message = explained(failed, "building", tmp_path / "log").message
+    assert message.endswith("step step")
+    assert "cret9" not in message

@@ -15,6 +15,7 @@ from hidl_cli.documents import read_json, sha256
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import TRAITS
 from hidl_cli.quoting import sh_line
+from hidl_cli.redaction import shown_end
 from hidl_cli.site import hidl_cluster
 from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import ThisHost
@@ -256,7 +257,7 @@ def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlEr
     """Return an error that explains a Spack failure by quoting the first error that Spack or a package printed."""
     with log.open(encoding="utf-8", errors="replace") as lines:
         found = failure_in(lines)
-    shown = "\n".join(f"  {line}" for line in found.lines) or f"  {failure.output.strip()[-500:]}"
+    shown = "\n".join(f"  {line}" for line in found.lines) or f"  {shown_end(failure.output, 500).strip()}"
     where = f"nothing was published; the full output is in {found.log or log}"
     if failure.status == 127:
         return MissingPrecondition(

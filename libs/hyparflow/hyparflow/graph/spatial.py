@@ -9,13 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from hyparflow.graph.calls import Call, Calls
     from hyparflow.graph.types import Graph, Node, Tensor
 
+#: Attributes of these layers that are numbers, or arrays as large as an image.
+_FACTORS = ("scale", "offset", "alpha", "negative_slope", "max_value", "threshold")
 #: Layers that compute each row from the rows around it.
 WINDOWED = ("Conv2D", "DepthwiseConv2D", "SeparableConv2D", "MaxPooling2D", "AveragePooling2D")
-#: Layers that compute each element from the elements at the same place.
+#: Layers and operators that compute each element from the elements at the same place.
 _ELEMENTWISE = (
     "Activation", "ReLU", "LeakyReLU", "ELU", "Rescaling", "Identity", "Add", "Subtract", "Multiply", "Average",
     "Maximum", "Minimum", "Concatenate",
@@ -169,7 +173,7 @@ def windows_of(operation: Any, shape: tuple[int, ...]) -> tuple[Window, Window]:
 
 def averages_images(node: Node, call: Call, graph: Graph) -> bool:
     """Return whether a node averages each channel over the whole image."""
-    if getattr(call.operation, "data_format", "") != "channels_last":
+    if getattr(call.operation, "data_format", "") != "channels_last" or not _is_of_keras(call.operation):
         return False
     if node.kind == "AveragePooling2D":
         return (
@@ -192,7 +196,7 @@ def _is_local(node: Node, call: Call, graph: Graph) -> bool:
     operation = call.operation
     if call.input_masks or any(mask is not None for mask in call.output_masks):
         return False
-    if getattr(operation, "activity_regularizer", None) is not None:
+    if getattr(operation, "activity_regularizer", None) is not None or not _is_plain(call):
         return False
     shapes = [graph.tensors[index].shape for index in (*node.inputs, *node.outputs)]
     if node.kind in WINDOWED:
@@ -202,3 +206,36 @@ def _is_local(node: Node, call: Call, graph: Graph) -> bool:
         return operation.axis in (-1, 3) and not (operation.renorm or operation.synchronized)
     # Concatenation along the rows changes their number.
     return node.kind in _ELEMENTWISE and len({shape[:2] for shape in shapes}) == 1
+
+
+def _is_plain(call: Call) -> bool:
+    """Return whether a call is that of Keras' own layer or operator, and computes each row in the same way."""
+    import keras
+
+    constants = keras.tree.flatten((call.arguments.args, call.arguments.kwargs))
+    factors = [getattr(call.operation, name, None) for name in _FACTORS]
+    return (
+        _is_of_keras(call.operation)
+        and _computes_elements(getattr(call.operation, "activation", None))
+        and not any(_has_rows(each) for each in (*factors, *constants) if not isinstance(each, keras.KerasTensor))
+    )
+
+
+def _is_of_keras(operation: Any) -> bool:
+    """Return False for layers of the user, which may have the name of a layer of Keras."""
+    return type(operation).__module__.startswith("keras.")
+
+
+def _computes_elements(activation: Any) -> bool:
+    """Return whether an activation is one of Keras, all of which compute a place from its own channels; None is one.
+
+    A function of the user's own may combine rows.
+    """
+    import keras
+
+    return activation is None or getattr(keras.activations, getattr(activation, "__name__", ""), None) is activation
+
+
+def _has_rows(value: Any) -> bool:
+    """Return whether a number or array has a value for each row of an image."""
+    return tuple(np.shape(value))[-3:-2] not in ((), (1,))

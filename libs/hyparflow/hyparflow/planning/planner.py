@@ -293,7 +293,8 @@ def _divided(model: Any, spatial: int) -> Graph:
     if not division.nodes:
         raise PlanError(
             f"{model.name} has no images that divide into {spatial} parts: its first layers must be convolutions, "
-            "poolings or normalisations with channels last, on inputs with a row for each part"
+            "poolings or normalisations of Keras with channels last and Keras' activations, on inputs with a row for "
+            "each part"
         )
     return division.local(calls.graph, spatial - 1)  # rounding makes the last part the largest
 

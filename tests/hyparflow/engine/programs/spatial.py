@@ -1,15 +1,17 @@
 """Trains small random models on parts of the images; writes how far each ends from training in one process.
 
 ``spatial.py FILE CASES``: CASES is a JSON list of {"name", "seed"} for random layers, {"name", "seed", "combined"} for
-parallel branches in random partitions and replicas, or {"name", "model", "spatial", "partitions", "schedule",
-"recompute", "batch_norm"} for a model of ``small_models``; FILE gets name -> {"difference", "layers"}: the greatest
-difference of a variable or a step's loss.
+parallel branches in random partitions and replicas, {"name", "own"} for layers that cannot be divided, or {"name",
+"model", "spatial", "partitions", "schedule", "recompute", "batch_norm"} for a model of ``small_models``; FILE gets
+name -> {"difference", "layers"}: the greatest difference of a variable or a step's loss.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from keras import layers
 from mpi4py import MPI
 
 STEPS, BATCH = 2, 2
+OWN_SIZE = (9, 5)
 
 
 def main(file: Path, cases: list[dict[str, Any]]) -> None:
@@ -36,6 +39,9 @@ def main(file: Path, cases: list[dict[str, Any]]) -> None:
     for case in cases:
         if "combined" in case:
             found[case["name"]] = combined(world, case["seed"])
+        elif "own" in case:
+            random = np.random.default_rng(case["ranks"])
+            found[case["name"]] = compare_parts(world, partial(own_layers, case["own"]), *OWN_SIZE, random)
         elif "seed" in case:
             found[case["name"]] = random_layers(world, case["seed"])
         else:
@@ -59,14 +65,21 @@ def random_layers(world: MPI.Comm, seed: int) -> dict[str, Any]:
     random = np.random.default_rng(seed)
     height, width = int(random.integers(world.size, 30)), int(random.integers(4, 12))
     kinds = describe(random, height, width)
-    model = build(kinds, height, width, seed)
+    found = compare_parts(world, lambda: build(kinds, height, width, seed), height, width, random)
+    return {**found, "layers": [height, width, *kinds]}
+
+
+def compare_parts(
+    world: MPI.Comm, make: Callable[[], keras.Model], height: int, width: int, random: np.random.Generator
+) -> dict[str, Any]:
+    """Train a model on parts of random images."""
+    model = make()
     images = random.normal(size=(STEPS, BATCH, height, width, 2)) + 3.0
     labels = random.integers(0, 3, (STEPS, BATCH))
     expected = None
     if world.rank == 0:
-        whole = build(kinds, height, width, seed)
         expected = sequential.train(
-            whole,
+            make(),
             lambda step, _: ((images[step],), (labels[step],), (None,)),
             steps=STEPS,
             micro_batches=1,
@@ -85,7 +98,7 @@ def random_layers(world: MPI.Comm, seed: int) -> dict[str, Any]:
         worst = max(worst, float(np.max(np.abs(variable.numpy() - variables[name]), initial=0.0)))
     engine.close()
     divided = len(engine._division.nodes) if engine._division else 0
-    return {"difference": world.allreduce(worst, MPI.MAX), "divided": divided, "layers": [height, width, *kinds]}
+    return {"difference": world.allreduce(worst, MPI.MAX), "divided": divided}
 
 
 def combined(world: MPI.Comm, seed: int) -> dict[str, Any]:
@@ -131,6 +144,48 @@ def combined(world: MPI.Comm, seed: int) -> dict[str, Any]:
             worst = max(worst, float(far))
     engine.close()
     return {"difference": world.allreduce(worst, MPI.MAX), "micro_batches": micro_batches, "layers": drawn}
+
+
+def own_layers(kind: str) -> keras.Model:
+    """Build a model with a layer whose result for a row depends on all rows, or on the number of the row."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(1)
+    images = keras.Input((*OWN_SIZE, 2))
+    x = layers.Conv2D(3, 1)(images)
+    x = layers.Conv2D(3, 3, padding="same", activation=centred if kind == "convolution" else "relu")(x)
+    of_rows = np.arange(OWN_SIZE[0], dtype="float64")[:, None, None]
+    if kind == "activation":
+        x = layers.Activation(centred)(x)
+    elif kind == "softmax":
+        x = layers.Activation(softmax_of_rows)(x)
+    elif kind == "rescaling":
+        x = layers.Rescaling(of_rows)(x)
+    elif kind == "constant":
+        x = x * of_rows
+    elif kind == "layer":
+        x = Add()([x, x])
+    x = layers.GlobalAveragePooling2D()(layers.Activation("softmax")(layers.Conv2D(3, 3)(x)))
+    model = keras.Model(images, layers.Dense(3)(x))
+    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def centred(x: Any) -> Any:
+    """Subtract the mean of each image."""
+    return x - keras.ops.mean(x, axis=(1, 2, 3), keepdims=True)
+
+
+def softmax_of_rows(x: Any) -> Any:
+    """Compute the softmax over the rows of each image."""
+    return keras.activations.softmax(x, axis=1)
+
+
+class Add(layers.Layer):
+    """A layer of the user with the name of one of Keras."""
+
+    def call(self, inputs: Any) -> Any:
+        """Add two tensors and center their sum."""
+        return centred(inputs[0] + inputs[1])
 
 
 def describe(random: np.random.Generator, height: int, width: int) -> list[dict[str, Any]]:
