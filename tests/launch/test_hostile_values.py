@@ -101,6 +101,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
         "origins": dict.fromkeys(environment, text),
         "preloaded_by": [],
         "until_settled": False,
+        "container": False,
         "reader": (),
         "launches": True,
         "keeps_output": kept,

@@ -37,6 +37,7 @@ VALUES = {
     "origins": {},
     "preloaded_by": [],
     "until_settled": False,
+    "container": False,
     "reader": (),
     "launches": True,
     "keeps_output": True,

@@ -52,10 +52,17 @@ def test_a_directory_that_is_not_a_run_is_left_out(runs: list[Run], nights: exam
 
 
 def test_a_run_that_cannot_be_read_is_reported(runs: list[Run]) -> None:
-    (runs[0].directory / "status.json").write_text("no JSON")
+    (runs[0].directory / "plan.json").write_text("no JSON")
     found, notes = load_runs(runs)
     assert [each.run for each in found] == runs[1:]
-    assert any(runs[0].id in note and "cannot read " in note for note in notes)
+    assert any(f"run {runs[0].id} is not shown: " in note for note in notes)
+
+
+def test_a_run_whose_status_cannot_be_read_is_shown(runs: list[Run]) -> None:
+    (runs[0].directory / "status.json").write_text("no JSON")
+    found, _ = load_runs(runs)
+    assert [each.run for each in found] == runs
+    assert not found[0].status.state.is_final
 
 
 def test_a_run_that_ended_while_nobody_followed_it_is_judged(runs: list[Run]) -> None:
