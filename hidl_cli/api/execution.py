@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan as LaunchPlan
     from hidl_cli.record import Run as Record
     from hidl_cli.record import State, Status
+    from hidl_cli.site.schema import Site as SiteFile
     from hidl_cli.stack.installation import Installation
 
 
@@ -308,13 +309,11 @@ def run(options: RunOptions) -> Run:
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
-    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
     from hidl_cli.runs.follow import submit
     from hidl_cli.site.load import load_site
 
     site = on_hosts(load_site(options.site), options.named_hosts)
-    planned = prepare(RunRequest.of(options), site)
-    planned = with_interval(planned, choose_interval(planned, site))
+    planned = _with_interval(prepare(RunRequest.of(options), site), site)
     script = job_script(planned)
     if options.check and (examined := before_runs([planned], site)).errors:
         raise doctor_error(examined, detailed=True)
@@ -331,13 +330,20 @@ def plan(options: RunOptions) -> Plan:
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
-    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
     from hidl_cli.site.load import load_site
 
     site = on_hosts(load_site(options.site), options.named_hosts)
-    planned = prepare(RunRequest.of(options, hypothetical=True), site)
-    planned = with_interval(planned, choose_interval(planned, site))
+    planned = _with_interval(prepare(RunRequest.of(options, hypothetical=True), site), site)
     return _plan(planned, job_script(planned))
+
+
+def _with_interval(planned: LaunchPlan, site: SiteFile) -> LaunchPlan:
+    """Return the plan with its checkpoint interval if its run may take several jobs."""
+    if not planned.max_jobs:
+        return planned
+    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
+
+    return with_interval(planned, choose_interval(planned, site))
 
 
 def runs(number: int | None = None) -> list[Run]:

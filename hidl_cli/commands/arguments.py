@@ -12,8 +12,7 @@ import typer
 
 from hidl_cli.commands import completion
 from hidl_cli.errors import UsageError
-from hidl_cli.inputs.options import CommandLineOption, command_line_options
-from hidl_cli.launch.options import AllocationOptions, InstallOptions
+from hidl_cli.launch.options import AllocationOptions, CommandLineOption, InstallOptions, command_line_options
 from hidl_cli.plan.options import RunOptions
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def with_options(
     """Return a decorator that replaces a command's ``options`` parameter with the options of a dataclass.
 
     Args:
-        options: The dataclass, whose fields are declared by ``hidl_cli.inputs.options.option``.
+        options: The dataclass, whose fields are declared by ``hidl_cli.launch.options.option``.
         only: Names of the fields to use (default: all).
         without: Names of the fields to leave out.
         help: Help texts that override those of the dataclass, by field name.

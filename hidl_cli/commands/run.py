@@ -151,7 +151,6 @@ def run(
     from hidl_cli.plan.input_files import find_stdin
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
-    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
     from hidl_cli.site.load import load_site
 
     command = program_after(ctx, workload, further=() if options.matrix else further or ())
@@ -168,8 +167,7 @@ def run(
     if as_jobs:
         options = replace(options, new_job=True)
     plan = prepare(RunRequest.of(options, hypothetical=dry_run or estimate), machine)
-    interval = choose_interval(plan, machine)
-    plan = with_interval(plan, interval)
+    plan, interval = _with_interval(plan, machine)
     if as_jobs and not estimate:
         _run_as_jobs(options, plan, machine, at_most=at_most, wait=wait, dry_run=dry_run, json=json)
         return
@@ -204,6 +202,16 @@ def run(
         follow_and_judge(record, plan, json=json)
         if save_tuning:
             save_winner(record.id)
+
+
+def _with_interval(plan: Plan, site: Site) -> tuple[Plan, CheckpointInterval | None]:
+    """Return the plan with its checkpoint interval if its run may take several jobs."""
+    if not plan.max_jobs:
+        return plan, None
+    from hidl_cli.runs.checkpoint_interval import choose_interval, with_interval
+
+    interval = choose_interval(plan, site)
+    return with_interval(plan, interval), interval
 
 
 def _check_sweep_options(*, as_jobs: bool, at_most: int | None, save_tuning: bool) -> None:

@@ -1,27 +1,74 @@
-"""Options for the allocation of a run, a shell or another job, and for installations.
+"""Options that the command line and the API share: their declaration, and those of allocations and installations.
 
-This module has few imports because the command line needs it for its help texts.
+Options are declared once, as dataclass fields with their command-line name, help text and limits. This module has few
+imports because the command line needs it for its help texts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hidl_cli.errors import UsageError
-from hidl_cli.inputs.options import command_line_options, option
 
 if TYPE_CHECKING:
     from hidl_cli.launch.hosts import Hosts
 
 
+_KEY = "hidl.option"
 _TIMES = "use Slurm's format: 90 (minutes), 15:00 (minutes:seconds), 02:00:00, 1-12 (days-hours) or 1-12:30:00"
 _RESOURCES = "Resources"
 _JOB = "Job"
+
+
+@dataclass(frozen=True)
+class CommandLineOption:
+    """A field in an options dataclass, as a command-line option.
+
+    Attributes:
+        names: Names such as ``--account`` and ``-A``. An option that is on by default has a single name, ``--no-...``.
+        help: Help text.
+        panel: Group that contains the option in the help.
+        metavar: Placeholder for the value in the help.
+        minimum: Smallest number.
+        maximum: Largest number.
+        completion: Name of the function ``complete_<name>`` that completes the value.
+        repeatable: True if the option may be given several times. Its field is then a list.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    panel: str
+    metavar: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    completion: str | None = None
+    repeatable: bool = False
+
+
+def option(
+    default: Any,
+    *names: str,
+    help: str,
+    panel: str,
+    metavar: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    completion: str | None = None,
+    repeatable: bool = False,
+) -> Any:
+    """Declare a field that is also a command-line option; see ``CommandLineOption``."""
+    described = CommandLineOption(names, help, panel, metavar, minimum, maximum, completion, repeatable)
+    return field(default=default, metadata={_KEY: described})
+
+
+def command_line_options(options: type) -> Mapping[str, CommandLineOption]:
+    """Return a dataclass's options by field name."""
+    return {each.name: each.metadata[_KEY] for each in fields(options) if _KEY in each.metadata}
 
 
 @dataclass(frozen=True, kw_only=True)

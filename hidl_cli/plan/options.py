@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from hidl_cli.errors import UsageError
-from hidl_cli.inputs.options import option
-from hidl_cli.launch.options import JobOptions
+from hidl_cli.launch.options import JobOptions, option
 from hidl_cli.plan.input_files import PIPED
 
 Value = str | int | float | bool

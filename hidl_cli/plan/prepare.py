@@ -12,12 +12,11 @@ from pathlib import Path
 from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SCHEDULERS
 from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
-from hidl_cli.inputs.options import command_line_options
 from hidl_cli.launch.container import container_for
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
-from hidl_cli.launch.options import JobOptions
+from hidl_cli.launch.options import JobOptions, command_line_options
 from hidl_cli.launch.placement import Placement, bind_to_cores, gpu_share, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
 from hidl_cli.plan.checks import load_workload

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import get_args
 
-from hidl_cli.inputs.options import command_line_options
-from hidl_cli.launch.options import AllocationOptions, JobOptions
+from hidl_cli.launch.options import AllocationOptions, JobOptions, command_line_options
 from hidl_cli.site.job_options import TERMS, job_options_page
 from hidl_cli.site.schema import JobOptionName
 from tests.conftest import REPOSITORY
