@@ -455,13 +455,17 @@ def test_data_that_cannot_be_used_are_refused_once(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("framework", "model"), [("torch", "resnet50"), deep("tensorflow", "mobilenet")])
+@pytest.mark.parametrize(
+    ("framework", "model", "rate"),
+    # With 1e-2, the loss of resnet50 on batches of 4 ends at 6.7 on some processors, and at 8.2 after 20 steps.
+    [("torch", "resnet50", "1e-3"), deep("tensorflow", "mobilenet", "1e-2")],
+)
 def test_a_network_learns_the_classes_of_images(
-    stack_prefix: Callable[[str], Path], tmp_path: Path, framework: str, model: str
+    stack_prefix: Callable[[str], Path], tmp_path: Path, framework: str, model: str, rate: str
 ) -> None:
     archives.make_images(tmp_path / "images", samples=40, side=40, classes=2, shards=3, seed=0)
     file = tmp_path / "metrics.json"
-    words = ("--image_size=32", "--batch=4", "--steps=10", "--warmup=0", "--learning_rate=1e-2", f"--model={model}")
+    words = ("--image_size=32", "--batch=4", "--steps=10", "--warmup=0", f"--learning_rate={rate}", f"--model={model}")
     program = ("-m", "hidl_workloads.world", "hidl_workloads.image_training", f"--framework={framework}", *words)
     prefix = stack_prefix("pytorch" if framework == "torch" else framework)
     done = ranks.run(prefix, 2, *program, f"--data={tmp_path / 'images'}", HIDL_METRICS=str(file))
